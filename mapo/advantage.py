@@ -1,0 +1,294 @@
+"""Turn rewards -> turn advantages. NumPy in, NumPy out.
+
+Every critic-free estimator is "a turn's worth, normalised among its peers"; they differ only in what
+the worth is and who is a peer. A *group* is the set of dialogues played from one scenario (siblings).
+G_t = sum over k >= t of gamma^(k-t) r_k is the Monte Carlo return, discounted per turn.
+
+    method            worth         peers
+    mapo              turn_weight * turn part + (1 - turn_weight) * batch part     arXiv:2603.06194
+    turn              G_t           the siblings at the same turn index
+    batch             r_t           all turns of all siblings (scope "batch": of the whole batch)
+    grpo              sum of r      the siblings; one value for all turns          arXiv:2402.03300
+    reinforce++       G_0           all dialogues of the batch; one value          arXiv:2501.03262
+    reinforce++_turn  r_t           all turns of the whole batch
+
+Normalising is the z-score with the population standard deviation, 1e-8 added to it; where a peer set
+has fewer than two members or no spread, the result is 0. By Samuelson's inequality no z-score of n
+peers exceeds sqrt(n - 1).
+
+Which turns count, for mapo, turn and batch, is the *horizon*: "available", a turn index counts while
+at least two siblings have a scored turn there; "shortest", it counts up to the length of the group's
+shortest dialogue (of those with any scored turn). A turn that does not count is out of the statistics
+and masked out of the loss, but its reward still reaches the returns of the turns before it: it
+happened. The other methods compare whole dialogues or do without siblings, and use every scored turn.
+
+An unscored turn (None or NaN) is missing data. It is out of the statistics and masked out of the loss.
+In the returns of earlier turns it adds nothing and the discount keeps running, so they are known up to
+what the judge failed to say. A dialogue without any scored turn is nobody's peer.
+
+With dialogues of unequal length, adding a constant to every reward does change the turn part: longer
+dialogues collect the constant more often. Rewards that are always negative (`adr`) therefore favour
+whatever ends a dialogue early; `idr` has no such drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mapo.errors import RewardError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
+
+METHODS = ("mapo", "turn", "batch", "grpo", "reinforce++", "reinforce++_turn")
+SCOPES = ("group", "batch")
+HORIZONS = ("available", "shortest")
+EPS = 1e-8
+_NUMBER = (int, float, np.integer, np.floating)
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Per dialogue one array, per turn one entry.
+
+    `mixed` is the advantage that trains, whatever the method; `turn` and `batch` are the parts it was
+    made of, 0 where the method has no such part. Where `mask` is False, all three are 0.
+    """
+
+    turn: list[Floats]
+    batch: list[Floats]
+    mixed: list[Floats]
+    returns: list[Floats]
+    mask: list[Bools]
+
+
+def advantages(
+    rewards: Sequence[Sequence[float | None] | ArrayLike],
+    groups: Sequence[Hashable] | ArrayLike,
+    method: str = "mapo",
+    *,
+    gamma: float = 1.0,
+    turn_weight: float = 0.5,
+    scope: str = "group",
+    horizon: str = "available",
+) -> Advantages:
+    """Advantages of every turn of every dialogue; see the module's text for what each method does.
+
+    `rewards` holds one sequence of turn rewards a dialogue, of any lengths, None or NaN where a turn is
+    unscored. `groups` names each dialogue's scenario; siblings need not be adjacent.
+    """
+    _check_options(method, gamma, turn_weight, scope, horizon)
+    batch = _Ragged.of(rewards, groups)
+    r, scored = np.where(batch.scored, batch.values, 0.0), batch.scored
+    returns = _returns(r, batch, gamma)
+
+    turn, part = np.zeros_like(r), np.zeros_like(r)
+    mask = scored & _horizon(batch, horizon) if method in ("mapo", "turn", "batch") else scored
+    if method in ("mapo", "turn"):
+        turn = _zscore(returns, batch.cell, mask)
+    if method in ("mapo", "batch", "reinforce++_turn"):
+        whole_batch = scope == "batch" or method == "reinforce++_turn"
+        peers = np.zeros_like(batch.group_of_turn) if whole_batch else batch.group_of_turn
+        part = _zscore(r, peers, mask)
+    if method in ("grpo", "reinforce++"):
+        mixed = np.where(scored, batch.spread(_zscore_dialogues(r, returns, batch, method)), 0.0)
+    else:
+        weight = {"mapo": turn_weight, "turn": 1.0}.get(method, 0.0)
+        mixed = weight * turn + (1.0 - weight) * part
+    return Advantages(*batch.split(turn, part, mixed, returns, mask))
+
+
+def _check_options(method: str, gamma: float, turn_weight: float, scope: str, horizon: str) -> None:
+    for name, value, known in (
+        ("method", method, METHODS),
+        ("scope", scope, SCOPES),
+        ("horizon", horizon, HORIZONS),
+    ):
+        if value not in known:
+            raise RewardError(f"unknown {name} '{value}'", fix=f"Use one of: {', '.join(known)}")
+    for name, number in (("gamma", gamma), ("turn_weight", turn_weight)):
+        if not 0.0 <= number <= 1.0:
+            raise RewardError(f"{name} is {number}", fix=f"{name} lies between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ragged:
+    """All turns of the batch end to end, with the index arrays the estimators need."""
+
+    values: Floats
+    scored: Bools
+    lengths: Ints
+    starts: Ints
+    group_of_dialogue: Ints
+    group_of_turn: Ints
+    turn_index: Ints
+    cell: Ints  # one number per (group, turn index)
+    alive: Bools  # the dialogue has a scored turn
+
+    @staticmethod
+    def of(rewards: Sequence[Any], groups: Any) -> _Ragged:
+        if len(rewards) != len(groups):
+            raise RewardError(
+                f"{len(rewards)} dialogues of rewards but {len(groups)} groups",
+                fix="Give one group name for each dialogue",
+            )
+        lengths = _lengths(rewards)
+        starts = np.cumsum(lengths) - lengths
+        values = _numbers(rewards, starts)
+        codes: dict[Hashable, int] = {}
+        names = (_hashable(group, d) for d, group in enumerate(groups))
+        group_of_dialogue = np.fromiter(
+            (codes.setdefault(name, len(codes)) for name in names), np.intp, len(groups)
+        )
+        longest = np.zeros(len(codes), np.intp)
+        np.maximum.at(longest, group_of_dialogue, lengths)
+        first_cell = np.cumsum(longest) - longest
+        turn_index = np.arange(len(values)) - np.repeat(starts, lengths)
+        scored = ~np.isnan(values)
+        return _Ragged(
+            values=values,
+            scored=scored,
+            lengths=lengths,
+            starts=starts,
+            group_of_dialogue=group_of_dialogue,
+            group_of_turn=np.repeat(group_of_dialogue, lengths),
+            turn_index=turn_index,
+            cell=np.repeat(first_cell[group_of_dialogue], lengths) + turn_index,
+            alive=_sums(scored, starts, lengths) > 0,
+        )
+
+    def spread(self, per_dialogue: NDArray[Any]) -> NDArray[Any]:
+        """Each dialogue's value on all of its turns."""
+        return np.repeat(per_dialogue, self.lengths)
+
+    def split(self, *flats: NDArray[Any]) -> list[list[NDArray[Any]]]:
+        """Each flat array as a list of one view a dialogue."""
+        ends = (self.starts + self.lengths).tolist()
+        spans = [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
+        return [[flat[span] for span in spans] for flat in flats]
+
+
+def _sums(x: NDArray[Any], starts: Ints, lengths: Ints) -> Floats:
+    """The sum of each dialogue's stretch of a flat array."""
+    sums = np.zeros(len(lengths))
+    some = lengths > 0  # reduceat takes an empty stretch for one entry
+    if some.any():
+        sums[some] = np.add.reduceat(x, starts[some], dtype=np.float64)
+    return sums
+
+
+def _lengths(rewards: Sequence[Any]) -> Ints:
+    for dialogue, row in enumerate(rewards):
+        if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+            raise RewardError(
+                f"expected a sequence of turn rewards, found {type(row).__name__}",
+                where=f"rewards[{dialogue}]",
+                fix="Give one list of numbers a dialogue",
+            )
+    return np.fromiter(map(len, rewards), np.intp, len(rewards))
+
+
+def _hashable(group: Any, dialogue: int) -> Hashable:
+    if not isinstance(group, Hashable):
+        raise RewardError(
+            f"{type(group).__name__} cannot name a group",
+            where=f"groups[{dialogue}]",
+            fix="Use strings or integers",
+        )
+    return group
+
+
+def _numbers(rewards: Sequence[Any], starts: Ints) -> Floats:
+    """All rewards end to end as float64, NaN where unscored; anything but a number is refused."""
+    if rewards and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rewards):
+        flat, array = [], np.concatenate(rewards)
+    else:
+        flat = list(chain.from_iterable(rewards))
+        try:
+            array = np.asarray(flat) if flat else np.empty(0)
+        except ValueError:  # a list among the numbers
+            array = np.empty((0, 0))
+    if array.ndim != 1 or array.dtype.kind not in "fiu":
+        for i, x in enumerate(flat or array.tolist()):
+            if x is not None and (isinstance(x, bool) or not isinstance(x, _NUMBER)):
+                raise RewardError(
+                    f"{x!r} is no number",
+                    where=_place(i, starts),
+                    fix="Rewards are numbers; None or NaN marks an unscored turn",
+                )
+        array = np.array(flat or array.tolist(), dtype=np.float64)
+    values = array.astype(np.float64, copy=False)
+    if infinite := np.flatnonzero(np.isinf(values)).tolist():
+        raise RewardError(
+            f"{values[infinite[0]]} is not finite",
+            where=_place(infinite[0], starts),
+            fix="If the turn could not be scored, pass None",
+        )
+    return values
+
+
+def _place(position: int, starts: Ints) -> str:
+    dialogue = int(np.searchsorted(starts, position, side="right")) - 1
+    return f"rewards[{dialogue}][{position - int(starts[dialogue])}]"
+
+
+def _returns(r: Floats, batch: _Ragged, gamma: float) -> Floats:
+    """G_t = r_t + gamma G_{t+1}, all dialogues at once, from the last turn index to the first.
+
+    With the dialogues sorted by length, those that reach a turn index are a prefix, so the work is
+    proportional to the number of turns however uneven the lengths.
+    """
+    returns = r.copy()
+    order = np.argsort(-batch.lengths, kind="stable")
+    starts = batch.starts[order]
+    reach = np.searchsorted(-batch.lengths[order], -np.arange(batch.lengths.max(initial=0)), side="left")
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(len(reach) - 2, -1, -1):
+            here = starts[: reach[t + 1]] + t
+            returns[here] += gamma * returns[here + 1]
+    if not (np.abs(returns) < 1e150).all():  # their squares must stay finite
+        raise RewardError("the rewards are too large to take a variance of", fix="Scale them down")
+    return returns
+
+
+def _horizon(batch: _Ragged, horizon: str) -> Bools:
+    if horizon == "shortest":
+        shortest = np.full(batch.group_of_dialogue.max(initial=-1) + 1, np.iinfo(np.intp).max)
+        np.minimum.at(shortest, batch.group_of_dialogue[batch.alive], batch.lengths[batch.alive])
+        return np.asarray(batch.turn_index < shortest[batch.group_of_turn])
+    siblings = np.bincount(batch.cell, weights=batch.scored)
+    return np.asarray(siblings[batch.cell] >= 2)
+
+
+def _zscore(x: Floats, peers: Ints, member: Bools) -> Floats:
+    """(x - mean) / (std + eps) among members with the same peer code; 0 where there is nothing to compare."""
+    if not member.all():
+        result = np.zeros_like(x)
+        result[member] = _zscore(x[member], peers[member], member[member])
+        return result
+    n = np.bincount(peers)
+    count = np.maximum(n, 1)
+    mean = np.bincount(peers, weights=x) / count
+    deviation = x - mean[peers]
+    std = np.sqrt(np.bincount(peers, weights=deviation * deviation) / count)
+    # A spread below the rounding error of the mean is no spread.
+    flat = (n < 2) | (std <= 1e-12 * np.abs(mean))
+    return np.asarray(deviation * np.where(flat, 0.0, 1.0 / (std + EPS))[peers])
+
+
+def _zscore_dialogues(r: Floats, returns: Floats, batch: _Ragged, method: str) -> Floats:
+    """One value a dialogue: its summed reward among siblings, or its whole return among all."""
+    dialogues, alive = len(batch.lengths), batch.alive
+    if method == "grpo":
+        total = _sums(r, batch.starts, batch.lengths)
+        return _zscore(total, batch.group_of_dialogue, alive)
+    whole = np.zeros(dialogues)
+    whole[alive] = returns[batch.starts[alive]]
+    return _zscore(whole, np.zeros(dialogues, np.intp), alive)

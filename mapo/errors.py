@@ -1,0 +1,45 @@
+"""Every error this package raises on purpose.
+
+    MapoError
+     ├─ InputError (also a ValueError)   something handed to us cannot be used
+     │   ├─ RubricError                  a rubric file, or levels that do not fit a rubric
+     │   ├─ RecordError                  a line or file that is no record of ours, nor an EMPA result
+     │   └─ RewardError                  turn rewards or groups that no estimator can work with
+     └─ StoreError                       the disk refused: full, read-only, locked by another process
+
+Each message says what is wrong, where (file, line, key) and what to do about it. Anything else that
+escapes from this package is a bug.
+"""
+
+from __future__ import annotations
+
+
+class MapoError(Exception):
+    """Base of all deliberate errors: `problem`, the place it was found, and the remedy."""
+
+    def __init__(self, problem: str, *, where: str = "", fix: str = "") -> None:
+        self.problem = problem
+        self.where = where
+        self.fix = fix
+        text = f"{where}: {problem}" if where else problem
+        super().__init__(f"{text}. {fix}" if fix else text)
+
+
+class InputError(MapoError, ValueError):
+    """Something handed to us cannot be used."""
+
+
+class RubricError(InputError):
+    """A rubric that is malformed, or levels that do not fit it."""
+
+
+class RecordError(InputError):
+    """A line or file that cannot be read as a dialogue."""
+
+
+class RewardError(InputError):
+    """Turn rewards or groups that no estimator can work with."""
+
+
+class StoreError(MapoError):
+    """The disk refused to keep what it was given."""

@@ -1,0 +1,137 @@
+"""Recomputed dialogues -> one score a model, with intervals over dialogues."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+
+from mapo.errors import InputError
+from mapo.evals.epmq import INDICES, Composite, composite, weigh
+from mapo.evals.results import Folder, Result, read_folders
+from mapo.evals.stats import bootstrap
+from mapo.sandbox.potential import profile_named
+from mapo.sandbox.rubric import Rubric
+
+BY = ("case", "category", "axis")
+PARTS = ("outcome", "efficiency", "stability", "epm_q")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A set of dialogues, scored. `intervals` is None for fewer than two dialogues."""
+
+    name: str
+    n: int
+    passes: int
+    turns: float
+    unscored: int
+    endings: dict[str, int]
+    composite: Composite
+    intervals: dict[str, tuple[float, float]] | None
+
+    def as_json(self, label: str = "model") -> dict[str, Any]:
+        return {
+            label: self.name,
+            "n": self.n,
+            "passes": self.passes,
+            "indices": self.composite.indices,
+            **{part: getattr(self.composite, part) for part in PARTS},
+            "intervals": self.intervals,
+            "turns": self.turns,
+            "unscored_turns": self.unscored,
+            "endings": self.endings,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelScore:
+    """One model's score, broken down if asked for, and what its files disagree on or leave out."""
+
+    score: Score
+    by: dict[str, Score]
+    differences: list[str]
+    notes: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [score.as_json("key") for score in self.by.values()]
+        told = {"differences": self.differences, "notes": self.notes}
+        return {**self.score.as_json(), **({"by": rows} if rows else {}), **told}
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """All models found, and everything that could not be used."""
+
+    models: list[ModelScore]
+    bad: list[str]
+    torn: list[str]
+    broken: int
+
+
+def score(
+    root: File, *, profile: str | None = None, by: str | None = None, rubric: Rubric | None = None
+) -> Scoring:
+    """Score every model below `root`; one bad file costs that file alone."""
+    if by is not None and by not in BY:
+        raise InputError(f"cannot group by '{by}'", fix=f"Use one of: {', '.join(BY)}")
+    if profile is not None:
+        profile_named(profile)
+    folders = read_folders(root, profile, rubric)
+    models = [
+        ModelScore(
+            _score(name, results),
+            {key: _score(key, rows) for key, rows in _grouped(results, by).items()},
+            [line for r in results for line in r.differences],
+            [line for r in results for line in r.notes],
+        )
+        for name, results in _by_model(folders)
+    ]
+    return Scoring(
+        models,
+        [line for f in folders for line in f.bad],
+        [line for f in folders for line in f.torn],
+        sum(f.broken for f in folders),
+    )
+
+
+def _by_model(folders: Sequence[Folder]) -> list[tuple[str, list[Result]]]:
+    found: dict[tuple[File, str], list[Result]] = {}
+    for folder in folders:
+        for result in folder.results:
+            found.setdefault((folder.path, result.model), []).append(result)
+    seen = Counter(model for _, model in found)
+    return [
+        (model if seen[model] == 1 else f"{folder.name}/{model}", results)
+        for (folder, model), results in found.items()
+    ]
+
+
+def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results if by else ():
+        key = {"case": result.case, "axis": result.axis}.get(by or "", result.tags.get("category", "unknown"))
+        groups.setdefault(key, []).append(result)
+    return dict(sorted(groups.items()))
+
+
+def _score(name: str, results: Sequence[Result]) -> Score:
+    rows = np.array([r.indices for r in results], dtype=np.float64)
+    ends = bootstrap(rows, lambda means: np.concatenate([means, weigh(means)], axis=-1))
+    names = (*INDICES, *PARTS)
+    return Score(
+        name=name,
+        n=len(results),
+        passes=sum(r.passed for r in results),
+        turns=float(np.mean([r.path.now.turn for r in results])),
+        unscored=sum(r.unscored for r in results),
+        endings=dict(Counter(r.ending.reason.value if r.ending else "unfinished" for r in results)),
+        composite=composite(rows),
+        intervals=None
+        if ends is None
+        else {k: (float(lo), float(hi)) for k, (lo, hi) in zip(names, ends, strict=True)},
+    )

@@ -1,0 +1,76 @@
+"""Scores as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mapo.evals.epmq import INDICES
+from mapo.evals.score import PARTS, Score, Scoring
+
+_TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
+_SHOWN = 10  # lines listed before the rest is only counted
+
+
+def print_scoring(found: Scoring) -> None:
+    console = Console(soft_wrap=False)
+    console.width = max(console.width, 110)
+    models = [m.score for m in found.models]
+    if models:
+        _summary(console, "model", models)
+        _indices(console, "model", models)
+    for model in found.models:
+        if model.by:
+            console.print(f"\n[bold]{escape(model.score.name)}[/]")
+            _summary(console, "", list(model.by.values()))
+            _indices(console, "", list(model.by.values()))
+    if found.broken:
+        console.print(f"{found.broken} broken dialogues left out: their machinery failed, not the policy.")
+    _listed(console, "recorded and recomputed differ", [x for m in found.models for x in m.differences])
+    _listed(console, "odd judgement forms", [x for m in found.models for x in m.notes])
+
+
+def _listed(console: Console, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    console.print(f"\n{len(lines)} x {title}:")
+    for line in lines[:_SHOWN]:
+        console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+    if len(lines) > _SHOWN:
+        console.print(f"  ... and {len(lines) - _SHOWN} more (--json lists all)")
+
+
+def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
+    table = _table(label, ["n", "passes", "turns", *_TITLES], max(len(s.name) for s in scores))
+    for s in scores:
+        parts = []
+        for part in PARTS:
+            cell = f"{getattr(s.composite, part):.2f}"
+            if s.intervals:
+                lo, hi = s.intervals[part]
+                cell += f"\n[dim]{lo:.1f} to {hi:.1f}[/]"
+            parts.append(cell)
+        table.add_row(escape(s.name), str(s.n), str(s.passes), f"{s.turns:.1f}", *parts)
+    console.print(table)
+    console.print("[dim]95 % bootstrap intervals over dialogues[/]")
+    if unscored := sum(s.unscored for s in scores):
+        console.print(f"[dim]turns the judge failed to score: {unscored}[/]")
+
+
+def _indices(console: Console, label: str, scores: Sequence[Score]) -> None:
+    table = _table(label, list(INDICES), max(len(s.name) for s in scores))
+    for s in scores:
+        table.add_row(escape(s.name), *(f"{s.composite.indices[k]:.2f}" for k in INDICES))
+    console.print(table)
+
+
+def _table(label: str, columns: list[str], longest: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(label, overflow="fold", min_width=min(longest, 40))
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

@@ -1,0 +1,219 @@
+"""A rubric is data: what the judge looks at, and what each level is worth.
+
+The axes span the space in which a person's state moves. `start()` turns the start form into a
+position (all deficits, so never above zero); `step()` turns a turn form into a movement. The engine
+assumes nothing about the number of axes. Shipped: `empathy` (three axes) and `tutoring` (four).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from mapo.errors import RubricError
+from mapo.types import AxisMarks, Levels, Mark, StartLevels, Vector
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`progress[level]` and `regression[-level]` are the axis's movements; `*_means` tell the judge when.
+
+    `weight` says how much a unit on this axis counts in distances, norms and projections.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    key: _Key
+    title: str
+    asks: str
+    progress: tuple[float, ...]
+    progress_means: tuple[str, ...]
+    regression: tuple[float, ...]
+    regression_means: tuple[str, ...]
+    weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One item of the start form; `deficit[level]` is what it adds to its axis."""
+
+    __pydantic_config__ = _STRICT
+
+    key: _Key
+    axis: str
+    title: str
+    deficit: tuple[float, ...]
+    means: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EndingRules:
+    """When a dialogue is over (see `potential.ending`). Defaults are EMPA's."""
+
+    __pydantic_config__ = _STRICT
+
+    min_turns: int = 12
+    max_turns: int = 45
+    collapse_window: int = 5
+    stagnant_window: int = 5
+    stagnant_stdev: float = 0.5
+    regress_window: int = 8
+    regress_count: int = 6
+    regress_sum: float = -1.0
+    idle_window: int = 12
+    idle_move: float = 3.0
+    idle_range: float = 2.0
+    idle_net: float = 3.0
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """`zone` is the deficit per axis that still counts as nothing more needed."""
+
+    __pydantic_config__ = _STRICT
+
+    name: _Key
+    title: str
+    version: int
+    axes: tuple[Axis, ...]
+    indicators: tuple[Indicator, ...]
+    zone: Annotated[float, Field(ge=0)] = 1.0
+    ending: EndingRules = EndingRules()
+
+    @staticmethod
+    def load(source: str | Path) -> Rubric:
+        """A shipped rubric by name ("empathy", "tutoring"), or a TOML file by path."""
+        return _shipped(source) if str(source) in SHIPPED else _read(Path(source))
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(axis.key for axis in self.axes)
+
+    @cached_property
+    def weights(self) -> Vector:
+        return tuple(axis.weight for axis in self.axes)
+
+    @cached_property
+    def _axis(self) -> dict[str, Axis]:
+        return {axis.key: axis for axis in self.axes}
+
+    def start(self, levels: StartLevels | Mapping[str, int]) -> Vector:
+        """The start position: each indicator's deficit, summed per axis."""
+        _same_keys("start form", levels, [i.key for i in self.indicators])
+        sums = dict.fromkeys(self.keys, 0.0)
+        for item in self.indicators:
+            level = _level_of(levels[item.key])
+            if not 0 <= level < len(item.deficit):
+                raise RubricError(
+                    f"level {level} is out of range 0..{len(item.deficit) - 1}",
+                    where=f"start form, {item.key}",
+                    fix=f"The levels of {item.key} are listed in rubric '{self.name}'",
+                )
+            sums[item.axis] += item.deficit[level]
+        return tuple(sums.values())
+
+    def step(self, levels: Levels) -> Vector:
+        """The movement one reply caused: progress plus regression, per axis."""
+        _same_keys("turn form", levels, self.keys)
+        return tuple(
+            self._value(key, "progress", levels[key].progress.level)
+            + self._value(key, "regression", levels[key].regression.level)
+            for key in self.keys
+        )
+
+    def _value(self, key: str, kind: str, level: int) -> float:
+        axis = self._axis[key]
+        table, sign = (axis.progress, 1) if kind == "progress" else (axis.regression, -1)
+        if not 0 <= level * sign < len(table):
+            ends = sorted((0, sign * (len(table) - 1)))
+            raise RubricError(
+                f"level {level} is out of range {ends[0]}..{ends[1]}",
+                where=f"turn form, {key}.{kind}",
+                fix="Progress levels count up from 0, regression levels down from 0",
+            )
+        return table[level * sign]
+
+    def levels(self, **marks: tuple[int, int]) -> Levels:
+        """Levels without evidence, for tests and scripts: `rubric.levels(C=(1, 0), A=(2, -1), P=(0, 0))`."""
+        return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in marks.items()}
+
+
+def _level_of(mark: Mark | int) -> int:
+    return mark.level if isinstance(mark, Mark) else mark
+
+
+def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[str, ...]) -> None:
+    missing = [key for key in wanted if key not in given]
+    unknown = [key for key in given if key not in wanted]
+    if missing or unknown:
+        parts = [f"missing {', '.join(missing)}"] * bool(missing)
+        parts += [f"unknown {', '.join(map(str, unknown))}"] * bool(unknown)
+        raise RubricError("; ".join(parts), where=form, fix=f"Expected exactly: {', '.join(wanted)}")
+
+
+SHIPPED = ("empathy", "tutoring")
+
+
+@lru_cache
+def _shipped(name: str | Path) -> Rubric:
+    return _read(Path(str(files("mapo") / "data" / "rubrics" / f"{name}.toml")))
+
+
+def _read(path: Path) -> Rubric:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RubricError(
+            "no such rubric", where=str(path), fix=f"Give a TOML file, or one of: {', '.join(SHIPPED)}"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RubricError(f"not a readable TOML file ({error})", where=str(path)) from error
+    try:
+        rubric = TypeAdapter(Rubric).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RubricError(
+            first["msg"], where=f"{path}, {place}", fix="See docs/method.md, 'A rubric is data'"
+        ) from None
+    _check(rubric, str(path))
+    return rubric
+
+
+def _check(rubric: Rubric, where: str) -> None:
+    """What types alone cannot say: keys match, tables are as long as their meanings and start at 0."""
+
+    def need(fine: bool, problem: str) -> None:
+        if not fine:
+            raise RubricError(problem, where=where, fix="See docs/method.md, 'A rubric is data'")
+
+    need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs axes and indicators")
+    need(len(set(rubric.keys)) == len(rubric.axes), "two axes share a key")
+    need(len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators share a key")
+    for axis in rubric.axes:
+        for name, table, means, sign in (
+            ("progress", axis.progress, axis.progress_means, 1),
+            ("regression", axis.regression, axis.regression_means, -1),
+        ):
+            place = f"axis {axis.key}, {name}"
+            need(len(table) == len(means) >= 2, f"{place}: give as many meanings as values, two or more")
+            need(table[0] == 0, f"{place}: level 0 must be worth 0")
+            need(all(sign * x >= 0 for x in table), f"{place}: wrong sign in {list(table)}")
+    for item in rubric.indicators:
+        need(item.axis in rubric.keys, f"indicator {item.key}: no axis '{item.axis}'")
+        need(
+            len(item.deficit) == len(item.means) >= 2,
+            f"indicator {item.key}: give as many meanings as deficits, two or more",
+        )
+        need(item.deficit[0] == 0, f"indicator {item.key}: level 0 must be worth 0")
+        need(all(x <= 0 for x in item.deficit), f"indicator {item.key}: deficits are never above 0")

@@ -1,0 +1,152 @@
+"""The vocabulary. Read this first.
+
+A *scenario* describes a person. A *dialogue* is one conversation of a policy with that person: a list
+of *turns*, each a user message, the policy's reply, and what the judge made of the reply. The judge
+fills in *levels*; a rubric turns them into a step; steps move the *potential state*, a vector of
+deficits whose origin means "nothing more needed"; movement becomes the turn's *reward*.
+
+Plain data only: no behaviour beyond what a reader would compute in their head, no imports from the
+rest of the package. Records on disk are these types as JSON (`store.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeVar, dataclass_transform
+
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[_T]) -> type[_T]:
+    """A frozen dataclass; read from a file, it refuses unknown keys and numbers that are not finite."""
+    cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+Vector = tuple[float, ...]
+"""One number per axis of the rubric, in the rubric's order."""
+
+
+@record
+class Message:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@record
+class Reply:
+    """What a policy answered. Token ids and log-probs are there when it was sampled locally."""
+
+    text: str
+    finish: Literal["stop", "length", "error"] = "stop"
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+@record
+class Mark:
+    """One filled-in item of a judge's form: the level, the words it rests on, and why."""
+
+    level: int
+    evidence: str = ""
+    reason: str = ""
+
+
+@record
+class AxisMarks:
+    """Progress and regression are judged independently: one reply can earn both."""
+
+    progress: Mark
+    regression: Mark
+
+
+Levels = dict[str, AxisMarks]
+"""The judge's turn form: axis key -> its two marks."""
+
+StartLevels = dict[str, Mark]
+"""The judge's start form: indicator key -> mark."""
+
+
+@record
+class PotentialState:
+    """Where a dialogue stands after a turn, as the profile records it (rounded), turn 0 being the start.
+
+    `step` is None where the turn could not be judged: the position is carried over unchanged.
+    `energy_sum` is the running sum behind `energy`, never rounded.
+    """
+
+    turn: int
+    position: Vector
+    distance: float
+    in_zone: bool
+    norm: float
+    projection: float
+    step: Vector | None = None
+    step_norm: float = 0.0
+    alignment: float = 0.0
+    delta_energy: float = 0.0
+    energy: float = 0.0
+    energy_sum: float = 0.0
+
+
+class StopReason(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    STAGNATION = "stagnation"
+    TIMEOUT = "timeout"
+    DIRECTOR = "director"
+    BROKEN = "broken"  # the machinery failed, not the policy: kept as data, out of the score
+
+
+@record
+class Ending:
+    """Why a dialogue stopped.
+
+    `detail` names the rule: geometric, positional or zone (success); collapsed, stagnant, regressing
+    (failure); minimal, oscillation or oscillation-distance (stagnation). `numbers` holds what the rule
+    measured, where it measured anything.
+    """
+
+    reason: StopReason
+    detail: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+
+
+@record
+class Turn:
+    """`levels` and `reward` are None where the judge failed; `unscored` then says how."""
+
+    user: str
+    reply: Reply
+    levels: Levels | None = None
+    state: PotentialState | None = None
+    reward: float | None = None
+    unscored: str | None = None
+
+
+@record
+class Dialogue:
+    """One conversation from start to end; a line of `dialogues/*.jsonl`.
+
+    Siblings, the dialogues played from one scenario in one batch, share `group`. `start` is the
+    position the start levels gave. `tags` carries what reports group by: category, axis, difficulty.
+    """
+
+    id: str
+    scenario: str
+    model: str
+    start_levels: StartLevels
+    start: Vector
+    turns: tuple[Turn, ...]
+    ending: Ending | None = None
+    rubric: str = "empathy"
+    profile: str = "published"
+    min_turns: int | None = None
+    max_turns: int | None = None
+    group: str = ""
+    step: int | None = None
+    seed: int | None = None
+    error: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,48 @@
+"""Shared fixtures. Published data lies outside the repository; tests that need it skip without it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from mapo import Rubric
+
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("default")
+
+REPO = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("MAPO_SHARED", REPO.parent / "shared"))
+
+
+def published(name: str) -> Path:
+    """A file of the published data, or a skip that says what is missing."""
+    path = SHARED / "data" / "empa" / name
+    if not path.exists():
+        pytest.skip(f"published data absent: {path} (set MAPO_SHARED)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def empathy() -> Rubric:
+    return Rubric.load("empathy")
+
+
+@pytest.fixture(scope="session")
+def replay() -> list[dict]:
+    with gzip.open(published("replay.jsonl.gz"), "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture(scope="session")
+def two_models(tmp_path_factory) -> Path:
+    """Complete published result files of two models, unpacked."""
+    folder = tmp_path_factory.mktemp("two_models")
+    with tarfile.open(published("results_two_models.tar.gz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder

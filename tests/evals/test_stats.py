@@ -1,0 +1,38 @@
+"""Bootstrap intervals: against scipy, and for what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from mapo.evals import stats
+from mapo.evals.stats import bootstrap
+
+
+def test_agrees_with_scipy():
+    rows = np.random.default_rng(0).gamma(2.0, size=(40, 1))
+    [[lo, hi]] = bootstrap(rows, lambda m: m, resamples=20_000)
+    theirs = scipy_stats.bootstrap(
+        (rows[:, 0],), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert (lo, hi) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_rows_stay_together():
+    # second column = -first: their sum never varies, which only holds if whole rows are resampled
+    x = np.random.default_rng(0).normal(size=(30, 1))
+    [[lo, hi]] = bootstrap(np.hstack([x, -x]), lambda m: m.sum(axis=-1, keepdims=True))
+    assert lo == pytest.approx(0) and hi == pytest.approx(0)
+
+
+def test_same_seed_same_interval_and_chunks_do_not_matter(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    whole = bootstrap(rows, lambda m: m)
+    assert np.array_equal(whole, bootstrap(rows, lambda m: m))
+    monkeypatch.setattr(stats, "_CHUNK", 50 * 7)
+    np.testing.assert_allclose(bootstrap(rows, lambda m: m), whole)
+
+
+def test_one_row_has_no_interval():
+    assert bootstrap(np.ones((1, 9)), lambda m: m) is None

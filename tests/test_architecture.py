@@ -1,0 +1,130 @@
+"""The rooms of the house: imports go one way, torch stays out of the core, public names stay put."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import mapo
+
+ROOT = Path(mapo.__file__).parent
+# A module may import from its own rank and from lower ones.
+RANKS = {
+    "errors": 0,
+    "types": 0,
+    "config": 1,
+    "store": 1,
+    "advantage": 1,
+    "rows": 1,
+    "sandbox": 2,
+    "train": 3,
+    "engines": 3,
+    "evals": 3,
+    "view": 4,
+    "report": 4,
+    "cli": 5,
+}
+HEAVY = {"torch", "transformers", "accelerate", "peft", "verl", "trl", "ray"}
+MAY_BE_HEAVY = {"train", "engines"}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+def modules():
+    for path in ROOT.rglob("*.py"):
+        name = ".".join(["mapo", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+        yield name, path
+
+
+def test_arrows_go_one_way():
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if name != "mapo"  # the flat public namespace, imported lazily
+        for target in imports(path)
+        if target.startswith("mapo.") and RANKS[room(target)] > RANKS[room(name)]
+    ]
+    assert not wrong
+
+
+def test_every_module_has_a_rank_and_a_docstring():
+    for name, path in modules():
+        assert name == "mapo" or room(name) in RANKS, name
+        if path.read_text(encoding="utf-8").strip():
+            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+
+
+def test_only_the_engines_import_heavy_libraries():
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        if room(name) not in MAY_BE_HEAVY
+        for target in imports(path)
+        if target.split(".")[0] in HEAVY
+    ]
+    assert not wrong
+
+
+def test_public_names_are_pinned():
+    assert mapo.__all__ == [
+        "Advantages",
+        "AxisMarks",
+        "Dialogue",
+        "Ending",
+        "InputError",
+        "Levels",
+        "MapoError",
+        "Mark",
+        "Message",
+        "Path",
+        "PotentialState",
+        "RecordError",
+        "Reply",
+        "RewardError",
+        "Rubric",
+        "RubricError",
+        "StopReason",
+        "StoreError",
+        "Turn",
+        "__version__",
+        "advantages",
+    ]
+    for name in mapo.__all__:
+        assert getattr(mapo, name) is not None
+    assert set(mapo.__all__) <= set(dir(mapo))
+
+
+def test_unknown_names_raise_attribute_error():
+    assert not hasattr(mapo, "no_such_name")
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has after running `code`."""
+    shown = f"import sys\n{code}\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_import_mapo_loads_next_to_nothing():
+    assert not loaded_by("import mapo") & (HEAVY | {"numpy", "pydantic", "openai", "typer", "rich"})
+
+
+def test_help_and_the_estimator_do_without_torch():
+    code = "from mapo.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass"
+    assert not loaded_by(code) & (HEAVY | {"numpy", "pydantic", "openai"})
+    assert not loaded_by("import mapo; mapo.advantages([[1.0]], ['s'])") & (HEAVY | {"pydantic", "openai"})

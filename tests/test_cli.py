@@ -1,0 +1,336 @@
+"""mapo score, as a person runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from conftest import published
+from helpers import dialogue, marks
+from mapo import Ending, Rubric, StopReason
+from mapo.cli import run
+from mapo.store import JsonlWriter, encode_dialogue
+
+RUBRIC = Rubric.load("empathy")
+KEYS = {"model", "n", "passes", "indices", "outcome", "efficiency", "stability", "epm_q"}
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def mapo(*args: object) -> Done:
+    """The console script, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["mapo", *map(str, args)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as stop,
+    ):
+        run()
+    return Done(int(stop.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def scored(*args: object) -> list[dict]:
+    done = mapo("score", *args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def put(folder: Path, *dialogues) -> Path:
+    with JsonlWriter(folder / "dialogues" / "step_00001.jsonl") as out:
+        for item in dialogues:
+            out.write_line(encode_dialogue(item))
+    return folder
+
+
+def good(n=12, **kw):
+    return dialogue(RUBRIC, [marks(RUBRIC, 2)] * n, **kw)
+
+
+def test_two_published_models_from_their_raw_files(two_models):
+    want = json.loads(published("epmq_expected.json").read_text(encoding="utf-8"))["models"]
+    got = {m["model"]: m for m in scored(two_models)}
+    assert set(got) == {"claude-3.5-sonnet", "llama-3.3-70b-instruct"}
+    for name, model in got.items():
+        assert set(model) >= KEYS
+        assert (model["n"], model["passes"]) == (30, want[name]["n_success"])
+        for key, value in model["indices"].items():
+            assert round(value, 2) == want[name]["published"][f"Idx_{key}"]
+        assert round(model["epm_q"], 2) == want[name]["published"]["EPM-Q Score"]
+        assert model["differences"] == []
+        lo, hi = model["intervals"]["epm_q"]
+        assert lo < model["epm_q"] < hi
+    assert got["llama-3.3-70b-instruct"]["notes"][0].endswith("turn 8: no 'P_Neg_level', counted as level 0")
+    # one model's folder by itself gives the same
+    [alone] = scored(two_models / "claude-3.5-sonnet")
+    assert alone == got["claude-3.5-sonnet"]
+
+
+def test_breakdowns_of_published_files(two_models):
+    for by, keys in (("axis", {"A", "C", "P"}), ("category", None), ("case", None)):
+        for model in scored(two_models, "--by", by):
+            assert sum(row["n"] for row in model["by"]) == 30
+            assert sum(row["passes"] for row in model["by"]) == model["passes"]
+            assert keys is None or {row["key"] for row in model["by"]} == keys
+    assert {row["key"] for row in scored(two_models, "--by", "category")[0]["by"]} != {"unknown"}
+
+
+def test_released_profile_uses_the_precomputed_goals(two_models):
+    for model in scored(two_models, "--profile", "released"):
+        # no early stop for stagnation in that profile: those dialogues were cut short by other rules
+        assert model["endings"].get("stagnation", 0) == 0
+        assert model["n"] == 30
+        rounded = [d for d in model["differences"] if "ending is" not in d]
+        assert rounded == []
+
+
+def test_a_changed_file_is_told(two_models, tmp_path):
+    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
+    data = json.loads(source.read_text(encoding="utf-8"))
+    data["epj"]["trajectory"][3]["P_t"][0] += 1
+    data["epj"]["trajectory"][4]["epm"]["E_total"] = 99.0
+    data["epj"]["trajectory"][5]["distance"] = 0.0
+    data["epj"]["P_0_initial_deficit"][1] = 7
+    data["termination_reason"] = "Reached max turns (45), timeout"
+    (tmp_path / source.name).write_text(json.dumps(data), encoding="utf-8")
+    [model] = scored(tmp_path)
+    told = "\n".join(model["differences"])
+    for words in (
+        "P_0 is [-18, 7, -16], its start levels give [-18.0, -21.0, -16.0]",
+        "turn 3: P_t is",
+        "turn 4: E_total is 99.0",
+        "turn 5: distance is 0.0",
+        "ending is timeout, its levels give success",
+    ):
+        assert words in told
+    assert len(model["differences"]) == 5
+    text = mapo("score", tmp_path)
+    assert "5 x recorded and recomputed differ" in text.stdout and text.returncode == 0
+
+
+def broken_files(source: Path) -> dict[str, tuple[bytes, str]]:
+    whole = source.read_bytes()
+    data = json.loads(whole)
+
+    def changed(path: list, value) -> bytes:
+        copy = json.loads(whole)
+        at = copy
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+        return json.dumps(copy).encode()
+
+    turn = ["epj", "trajectory", 2]
+    return {
+        "not_json": (b"hello", "not JSON"),
+        "truncated": (whole[: len(whole) // 2], "not JSON"),
+        "empty": (b"", "not JSON"),
+        "binary": (b"\xff\xfe\x00", "not JSON"),
+        "list": (b"[]", "not a JSON object"),
+        "no_epj": (json.dumps({"script_id": "x"}).encode(), "'epj' is missing"),
+        "no_case": (json.dumps({"epj": data["epj"]}).encode(), "'script_id' is missing"),
+        "no_turns": (changed(["epj", "trajectory"], []), "no turn in epj.trajectory"),
+        "odd_turn": (changed(turn, 5), "epj.trajectory[2]: not an object"),
+        "level_3": (
+            changed([*turn, "mdep_analysis", "C_Prog_level"], 3),
+            "turn 2: turn form, C.progress: level 3",
+        ),
+        "level_text": (
+            changed([*turn, "mdep_analysis", "A_Neg_level"], "-1"),
+            "turn 2, A_Neg_level: level '-1'",
+        ),
+        "level_nan": (changed([*turn, "mdep_analysis", "A_Neg_level"], float("nan")), "A_Neg_level"),
+        "form_text": (changed([*turn, "mdep_analysis"], "none"), "turn 2: mdep_analysis is no object"),
+        "start_9": (changed(["epj", "iedr_details", "filled_iedr", "P.2"], 9), "start form, P.2: level 9"),
+        "start_none": (changed(["epj", "iedr_details", "filled_iedr", "P.2"], None), "filled_iedr.P.2"),
+        "no_start": (
+            changed(["epj"], {**data["epj"], "iedr_details": None, "P_0_initial_deficit": None}),
+            "neither start levels nor",
+        ),
+        "k_2": (changed(["epj", "K"], 2), "judged every 2 turns"),
+        "epsilon": (changed(["epj", "epsilon"], "wide"), "epsilon"),
+    }
+
+
+def test_each_bad_file_is_named_and_the_rest_is_scored(two_models, tmp_path):
+    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
+    (tmp_path / source.name).write_bytes(source.read_bytes())
+    cases = broken_files(source)
+    for name, (content, _) in cases.items():
+        (tmp_path / f"{name}_result.json").write_bytes(content)
+    (tmp_path / "folder_result.json").mkdir()
+    (tmp_path / "dangling_result.json").symlink_to(tmp_path / "nowhere")
+    done = mapo("score", tmp_path, "--json")
+    assert done.returncode == 1
+    [model] = json.loads(done.stdout)
+    assert model["n"] == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(cases) + 2
+    for name, (_, words) in cases.items():
+        [line] = [x for x in lines if f"{name}_result.json" in x]
+        assert words in line, (name, line)
+    for name in ("folder", "dangling"):
+        assert any(f"{name}_result.json: cannot be read" in x for x in lines)
+
+
+def test_start_may_be_the_position_alone(two_models, tmp_path):
+    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
+    data = json.loads(source.read_text(encoding="utf-8"))
+    del data["epj"]["iedr_details"]
+    (tmp_path / source.name).write_text(json.dumps(data), encoding="utf-8")
+    [model] = scored(tmp_path)
+    assert model["passes"] == 1 and model["differences"] == []
+
+
+def test_own_records(tmp_path):
+    put(
+        tmp_path / "run",
+        good(id="a", tags={"category": "career", "axis": "A"}),
+        good(id="b", scenario="s2"),
+        dialogue(RUBRIC, [marks(RUBRIC, 1), None] * 6, id="c"),
+        good(id="d", ending=Ending(StopReason.BROKEN), error="endpoint died"),
+    )
+    [model] = scored(tmp_path / "run", "--by", "category")
+    assert (model["model"], model["n"], model["passes"], model["unscored_turns"]) == ("m", 3, 2, 6)
+    assert model["endings"] == {"success": 2, "unfinished": 1}
+    assert {row["key"]: row["n"] for row in model["by"]} == {"career": 1, "unknown": 2}
+    text = mapo("score", tmp_path / "run")
+    assert "1 broken dialogues left out" in text.stdout and text.returncode == 0
+
+
+def test_several_runs_below_one_folder(tmp_path):
+    put(tmp_path / "one", good())
+    put(tmp_path / "two", good(), good(model="other"))
+    (tmp_path / "figures").mkdir()
+    assert [m["model"] for m in scored(tmp_path)] == ["one/m", "two/m", "other"]
+
+
+def test_a_recorded_position_that_does_not_follow_is_told(tmp_path):
+    item = good()
+    turns = list(item.turns)
+    turns[2] = replace(turns[2], state=replace(turns[2].state, position=(0.0, 0.0, 0.0)))
+    wrong = replace(item, turns=tuple(turns), start=(-1.0, -1.0, -1.0), ending=Ending(StopReason.TIMEOUT))
+    [model] = scored(put(tmp_path / "run", wrong))
+    assert len(model["differences"]) == 3
+    assert "line 1, turn 3: position is [0.0, 0.0, 0.0]" in model["differences"][1]
+
+
+def test_turns_after_the_end_are_left_out_and_told(tmp_path):
+    [model] = scored(put(tmp_path / "run", good(n=15)))
+    assert model["turns"] == 12
+    assert "over at turn 12 (success), 3 later turns left out" in model["differences"][0]
+
+
+def test_a_torn_last_line_is_a_warning(tmp_path):
+    folder = put(tmp_path / "run", good(), good(id="b"))
+    file = folder / "dialogues" / "step_00001.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    done = mapo("score", folder, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["n"] == 1
+    assert "warning" in done.stderr and "line 2: torn" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"turns": ()}, "no judged turn"),
+        ({"rubric": "cooking"}, "rubric 'cooking' is not shipped"),
+        ({"profile": "draft"}, "unknown profile 'draft'"),
+        ({"start_levels": {}}, "start form: missing"),
+    ],
+)
+def test_bad_records_are_named_with_their_line(tmp_path, change, words):
+    done = mapo("score", put(tmp_path / "run", good(), replace(good(), **change)), "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 1
+    assert "step_00001.jsonl, line 2: " in done.stderr and words in done.stderr
+
+
+def test_bad_levels_in_a_record_name_the_turn(tmp_path):
+    item = good()
+    wrong = replace(item.turns[4], levels=marks(RUBRIC, 5))
+    done = mapo("score", put(tmp_path / "run", replace(item, turns=(*item.turns[:4], wrong))))
+    assert done.returncode == 1 and "line 1, turn 5: turn form, C.progress: level 5" in done.stderr
+
+
+def test_a_run_may_bring_its_own_rubric(tmp_path):
+    from importlib.resources import files
+
+    text = (files("mapo") / "data" / "rubrics" / "tutoring.toml").read_text(encoding="utf-8")
+    folder = put(tmp_path / "run", replace(tutored(), rubric="cooking"))
+    (folder / "rubric.toml").write_text(
+        text.replace('name = "tutoring"', 'name = "cooking"'), encoding="utf-8"
+    )
+    assert scored(folder)[0]["n"] == 1
+    named = put(tmp_path / "named", replace(tutored(), rubric="elsewhere"))
+    assert scored(named, "--rubric", folder / "rubric.toml")[0]["n"] == 1
+
+
+def tutored():
+    rubric = Rubric.load("tutoring")
+    return dialogue(rubric, [marks(rubric, 2)] * 10)
+
+
+def test_four_axes_score_like_three(tmp_path):
+    [model] = scored(put(tmp_path / "run", tutored(), tutored()), "--by", "axis")
+    assert model["passes"] == 2 and model["by"][0]["key"] in "MUSG"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p / "missing", "no such folder"),
+        (lambda p: p, "no result files in it"),
+        (lambda p: (p / "f.txt").write_text("x") and p / "f.txt", "is a file, not a folder"),
+    ],
+)
+def test_nothing_to_score(tmp_path, make, words):
+    done = mapo("score", make(tmp_path))
+    assert done.returncode == 2 and words in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--profile", "draft"], "published, released"),
+        (["--by", "mood"], "case, category, axis"),
+        (["--rubric", "none"], "no such rubric"),
+    ],
+)
+def test_bad_options(args, words):
+    done = mapo("score", *args)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_examples_are_scored_by_default():
+    models = {m["model"]: m for m in scored()}
+    assert len(models) == 2 and all(m["n"] >= 5 for m in models.values())
+    assert all(m["differences"] == [] for m in models.values())
+    text = mapo("score", "--by", "axis")
+    assert "EPM-Q" in text.stdout and "Sproj" in text.stdout and text.returncode == 0
+
+
+def test_as_a_process():
+    command = [sys.executable, "-m", "mapo.cli", "score", "/nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: /nowhere: no such folder")
+    assert "Traceback" not in done.stderr
+
+
+def test_version_and_help():
+    assert mapo("--version").stdout.strip() == "0.1.0"
+    assert "score" in mapo("--help").stdout
+    assert "Exit status" in mapo("score", "--help").stdout

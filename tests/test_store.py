@@ -1,0 +1,206 @@
+"""Records survive: torn lines, kills at any byte, full disks, foreign and damaged files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers import dialogue, marks
+from mapo import Dialogue, RecordError, Reply, Rubric, StoreError, Turn
+from mapo.store import (
+    BadLine,
+    JsonlWriter,
+    RunDir,
+    decode_dialogue,
+    encode_dialogue,
+    read_dialogues,
+    read_jsonl,
+    write_atomic,
+)
+
+RUBRIC = Rubric.load("empathy")
+
+
+def played(**kw) -> Dialogue:
+    return dialogue(RUBRIC, [marks(RUBRIC, 1), None, marks(RUBRIC, 2, -1)], **kw)
+
+
+def test_dialogues_come_back_equal(tmp_path):
+    path = tmp_path / "d.jsonl"
+    some = [played(id="a", tags={"category": "职业"}), played(id="b", step=3, seed=7, group="g")]
+    with JsonlWriter(path) as out:
+        for item in some:
+            out.write_line(encode_dialogue(item))
+    assert list(read_dialogues(path)) == some
+    assert json.loads(path.read_text(encoding="utf-8").splitlines()[0])["schema"] == "mapo.dialogue/1"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), ids=st.lists(st.integers(0, 2**31)))
+def test_any_text_round_trips_in_one_line(text, ids):
+    reply = Reply(text, "length", tuple(ids), tuple(-0.1 for _ in ids))
+    item = played(turns=(Turn(text, reply, None, None, None, text),))
+    line = encode_dialogue(item)
+    assert b"\n" not in line
+    assert decode_dialogue(json.loads(line), "here") == item
+
+
+def test_truncation_at_every_byte_loses_at_most_the_last_record(tmp_path):
+    lines = [encode_dialogue(played(id=str(i))) for i in range(3)]
+    whole = b"".join(line + b"\n" for line in lines)
+    first_two = len(lines[0]) + len(lines[1]) + 2
+    path = tmp_path / "d.jsonl"
+    for cut in range(first_two, len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        got = list(read_dialogues(path))
+        good = [d.id for d in got if isinstance(d, Dialogue)]
+        bad = [b for b in got if isinstance(b, BadLine)]
+        complete = cut >= len(whole) - 1
+        assert good == ["0", "1", "2"][: 3 if complete else 2]
+        assert [b.torn for b in bad] == ([] if complete or cut == first_two else [True])
+        # the next writer leaves a clean file, and nothing whole is lost
+        with JsonlWriter(path) as out:
+            assert out.cut == (0 if complete else cut - first_two)
+            out.write_line(lines[2])
+        assert all(isinstance(d, Dialogue) for d in read_dialogues(path))
+
+
+def test_kill_while_writing(tmp_path):
+    """kill -9 in the middle of a stream of appends: every acknowledged record is there."""
+    path = tmp_path / "d.jsonl"
+    code = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from mapo.store import JsonlWriter
+        with JsonlWriter(Path({str(path)!r})) as out:
+            for i in range(10**9):
+                out.write({{"i": i, "pad": "x" * 4000}})
+                sys.stdout.write(f"{{i}}\\n"); sys.stdout.flush()
+    """)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(50):
+        process.stdout.readline()
+    process.kill()
+    rest = process.communicate()[0].split()
+    acknowledged = int(rest[-1]) if rest else 49
+    kept = [r["i"] for r in read_jsonl(path) if isinstance(r, dict)]
+    assert kept == list(range(len(kept))) and len(kept) >= acknowledged + 1
+
+
+def test_damage_in_the_middle_is_reported_with_its_place(tmp_path):
+    path = tmp_path / "d.jsonl"
+    good = encode_dialogue(played())
+    wrong = json.dumps({"schema": "mapo.dialogue/9"}).encode()
+    path.write_bytes(b"\n".join([good, b"{broken", b"[1]", wrong, b"\xff\xfe", b'{"a": NaN}', good]) + b"\n")
+    got = list(read_dialogues(path))
+    assert [type(x) for x in got] == [Dialogue] + [BadLine] * 5 + [Dialogue]
+    told = [str(x) for x in got[1:6]]
+    for number, (line, words) in enumerate(
+        zip(told, ["not JSON", "not a JSON object", "mapo.dialogue/9", "not JSON", "NaN"], strict=True), 2
+    ):
+        assert f"{path}, line {number}: " in line and words in line
+    assert not any(x.torn for x in got[1:6])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"turns": "none"}, "turns"),
+        ({"start": [1, "x", 2]}, "start.1"),
+        ({"unknown": 1}, "unknown"),
+        ({"ending": {"reason": "bored"}}, "ending.reason"),
+        ({"turns": [{"user": "u", "reply": {"text": "r"}, "reward": 1e999}]}, "turns.0.reward"),
+        ({"start_levels": {"C.1": {"level": 1.5}}}, "start_levels.C.1.level"),
+    ],
+)
+def test_wrong_records_name_the_key(change, words):
+    record = {**json.loads(encode_dialogue(played())), **change}
+    with pytest.raises(RecordError, match=r"f\.jsonl, line 3: ") as caught:
+        decode_dialogue(record, "f.jsonl, line 3")
+    assert words in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_are_never_written(tmp_path):
+    bad = played(turns=(Turn("u", Reply("r"), reward=float("nan")),))
+    with pytest.raises(RecordError, match="dialogue d1: cannot be written"):
+        encode_dialogue(bad)
+    with JsonlWriter(tmp_path / "m.jsonl") as out, pytest.raises(RecordError):
+        out.write({"loss": float("inf")})
+    assert (tmp_path / "m.jsonl").read_bytes() == b""
+
+
+def test_lone_surrogates_are_refused_not_written():
+    with pytest.raises(RecordError, match="Unicode"):
+        encode_dialogue(played(model="\ud800"))
+
+
+def test_two_writers_exclude_each_other(tmp_path):
+    with JsonlWriter(tmp_path / "d.jsonl"), pytest.raises(StoreError, match="another process is writing"):
+        JsonlWriter(tmp_path / "d.jsonl")
+    JsonlWriter(tmp_path / "d.jsonl").close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named(tmp_path):
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    with JsonlWriter(tmp_path / "full.jsonl") as out, pytest.raises(StoreError, match="disk is full"):
+        out.write({"a": 1})
+
+
+def test_a_partial_write_is_undone(tmp_path, monkeypatch):
+    path = tmp_path / "d.jsonl"
+    with JsonlWriter(path) as out:
+        out.write({"a": 1})
+        real = os.write
+        monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
+        with pytest.raises(StoreError, match="disk is full"):
+            out.write({"b": 2})
+    assert list(read_jsonl(path)) == [{"a": 1}]
+
+
+def test_write_atomic_replaces_or_leaves(tmp_path, monkeypatch):
+    path = tmp_path / "run" / "manifest.json"
+    write_atomic(path, "one")
+    write_atomic(path, b"two")
+    assert path.read_text() == "two"
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StoreError, match="disk is full"):
+        write_atomic(path, "three")
+    assert path.read_text() == "two" and list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        JsonlWriter(tmp_path / "file" / "d.jsonl")
+    with pytest.raises(RecordError, match="cannot be read"):
+        list(read_jsonl(tmp_path / "missing.jsonl"))
+
+
+def test_paths_of_a_run(tmp_path):
+    run = RunDir(tmp_path / "r")
+    assert run.dialogues_of(3) == tmp_path / "r" / "dialogues" / "step_00003.jsonl"
+    assert run.checkpoint(10).name == "step_00010"
+    names = (run.config, run.manifest, run.rubric, run.metrics, run.tensorboard, run.report)
+    assert [p.name for p in names] == [
+        "config.toml",
+        "manifest.json",
+        "rubric.toml",
+        "metrics.jsonl",
+        "tensorboard",
+        "report.html",
+    ]
+    assert not run.root.exists()
