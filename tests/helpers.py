@@ -50,3 +50,53 @@ def dialogue(rubric: Rubric, forms: list[Levels | None], level: int = 2, **kw) -
         "rubric": rubric.name,
     }
     return Dialogue(**{**known, **kw})
+
+
+def empa_result(case: str = "script_001", forms: int = 12, level: int = 2) -> dict:
+    """A made-up result file of the EMPA format, consistent: steady progress, one failed judgement."""
+    rubric = Rubric.load("empathy")
+    start = {i.key: level for i in rubric.indicators}
+    path = Path(rubric, rubric.start(start))
+    goal = path.goal
+    trajectory: list[dict] = [{"turn": 0, "P_t": list(path.start), "v_t": [0, 0, 0]}]
+    for number in range(1, forms + 1):
+        failed = number == 2
+        flat = {}
+        for key in rubric.keys:
+            flat |= {f"{key}_Prog_level": 2, f"{key}_Prog_evidence": "e", f"{key}_Prog_reasoning": "r"}
+            flat |= {f"{key}_Neg_level": 0, f"{key}_Neg_evidence": "0", f"{key}_Neg_reasoning": "r"}
+        state = path.advance((0.0,) * 3 if failed else rubric.step(marks(rubric, 2)))
+        entry = {
+            "turn": number,
+            "P_t": [int(x) for x in state.position],
+            "v_t": [int(x) for x in state.step or ()],
+            "distance": state.distance,
+            "in_zone": state.in_zone,
+            "epm": {
+                "v_t_norm": state.step_norm,
+                "alignment": state.alignment,
+                "delta_E": state.delta_energy,
+                "E_total": state.energy,
+                "P_norm": state.norm,
+                "projection": state.projection,
+            },
+        }
+        trajectory.append(entry if failed else {**entry, "mdep_analysis": flat})
+    return {
+        "script_id": case,
+        "status": "success",
+        "termination_reason": "Success: Positional Victory",
+        "epj": {
+            "K": 1,
+            "epsilon": 1.0,
+            "P_0_initial_deficit": [int(x) for x in path.start],
+            "trajectory": trajectory,
+            "iedr_details": {"filled_iedr": start, "source": "precomputed"},
+            "epm_params": {
+                "v_star_0": list(goal.direction),
+                "epsilon_distance": goal.distance,
+                "epsilon_direction": goal.crossing,
+                "epsilon_energy": goal.energy,
+            },
+        },
+    }

@@ -15,8 +15,9 @@ from unittest import mock
 import pytest
 
 from conftest import published
-from helpers import dialogue, marks
+from helpers import dialogue, empa_result, marks
 from mapo import Ending, Rubric, StopReason
+from mapo import Path as Potential
 from mapo.cli import run
 from mapo.store import JsonlWriter, encode_dialogue
 
@@ -97,19 +98,70 @@ def test_released_profile_uses_the_precomputed_goals(two_models):
         assert rounded == []
 
 
-def test_a_changed_file_is_told(two_models, tmp_path):
-    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
-    data = json.loads(source.read_text(encoding="utf-8"))
+def put_empa(folder: Path, *results: dict) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in results:
+        (folder / f"{data['script_id']}_result.json").write_text(json.dumps(data), encoding="utf-8")
+    return folder
+
+
+def test_empa_files_with_their_table_of_categories(tmp_path):
+    folder = put_empa(tmp_path / "some-model", empa_result("script_001"), empa_result("script_002", forms=9))
+    (folder / "descriptive_statistics.csv").write_text(
+        "\ufeffCase_ID,Dominant_Axis,Category\nscript_001,P,Health\n", encoding="utf-8"
+    )
+    [model] = scored(folder, "--by", "category")
+    assert (model["model"], model["n"], model["passes"]) == ("some-model", 2, 1)
+    assert model["unscored_turns"] == 2 and model["endings"] == {"success": 1, "unfinished": 1}
+    assert {row["key"]: row["n"] for row in model["by"]} == {"Health": 1, "unknown": 1}
+    assert {row["key"] for row in scored(folder, "--by", "axis")[0]["by"]} == {"P", "A"}
+    (folder / "descriptive_statistics.csv").write_bytes(b"\xff\xfe")
+    assert {row["key"] for row in scored(folder, "--by", "category")[0]["by"]} == {"unknown"}
+
+
+def test_a_failed_judgement_in_an_empa_file_is_no_movement(tmp_path):
+    [model] = scored(put_empa(tmp_path / "m", empa_result()))
+    # 12 turns of which 11 moved by ||(3,3,3)||; Rho = 100 E/T/2.5 counts all 12
+    path = Potential(RUBRIC, RUBRIC.start({i.key: 2 for i in RUBRIC.indicators}))
+    energy = [path.advance((3.0, 3.0, 3.0)).energy for _ in range(11)][-1]
+    assert model["indices"]["Rho"] == pytest.approx(100 * energy / 12 / 2.5)
+
+
+def test_the_released_profile_takes_precomputed_goals_if_they_are_usable(tmp_path):
+    folder = put_empa(tmp_path / "m", empa_result())
+    with_goal = scored(folder, "--profile", "released")
+    data = empa_result()
+    data["epj"]["epm_params"]["epsilon_energy"] = 10_000.0
+    assert scored(put_empa(folder, data), "--profile", "released")[0]["passes"] == 0
+    assert scored(folder)[0]["passes"] == 1  # the published profile computes its own
+    data["epj"]["epm_params"]["epsilon_energy"] = "much"
+    without = scored(put_empa(folder, data), "--profile", "released")
+    assert with_goal[0]["passes"] == without[0]["passes"] == 1
+    assert with_goal[0]["differences"] == []
+
+
+def test_a_misspelt_level_key_counts_as_zero_and_is_noted(tmp_path):
+    data = empa_result()
+    form = data["epj"]["trajectory"][5]["mdep_analysis"]
+    form["PNeg_level"] = form.pop("P_Neg_level")
+    [model] = scored(put_empa(tmp_path / "m", data))
+    assert model["differences"] == []
+    assert "turn 5: no 'P_Neg_level', counted as level 0" in model["notes"][0]
+    assert "1 x odd judgement forms" in mapo("score", tmp_path / "m").stdout
+
+
+def test_a_changed_file_is_told(tmp_path):
+    data = empa_result()
     data["epj"]["trajectory"][3]["P_t"][0] += 1
     data["epj"]["trajectory"][4]["epm"]["E_total"] = 99.0
     data["epj"]["trajectory"][5]["distance"] = 0.0
     data["epj"]["P_0_initial_deficit"][1] = 7
     data["termination_reason"] = "Reached max turns (45), timeout"
-    (tmp_path / source.name).write_text(json.dumps(data), encoding="utf-8")
-    [model] = scored(tmp_path)
+    folder = put_empa(tmp_path / "m", data)
+    [model] = scored(folder)
     told = "\n".join(model["differences"])
     for words in (
-        "P_0 is [-18, 7, -16], its start levels give [-18.0, -21.0, -16.0]",
+        "P_0 is [-14, 7, -18], its start levels give [-14.0, -18.0, -18.0]",
         "turn 3: P_t is",
         "turn 4: E_total is 99.0",
         "turn 5: distance is 0.0",
@@ -117,13 +169,31 @@ def test_a_changed_file_is_told(two_models, tmp_path):
     ):
         assert words in told
     assert len(model["differences"]) == 5
-    text = mapo("score", tmp_path)
+    text = mapo("score", folder)
     assert "5 x recorded and recomputed differ" in text.stdout and text.returncode == 0
 
 
-def broken_files(source: Path) -> dict[str, tuple[bytes, str]]:
-    whole = source.read_bytes()
-    data = json.loads(whole)
+def test_long_lists_of_differences_are_cut_short(tmp_path):
+    data = empa_result()
+    for entry in data["epj"]["trajectory"][1:]:
+        entry["distance"] = -1.0
+    text = mapo("score", put_empa(tmp_path / "m", data)).stdout
+    assert "12 x recorded" in text and "and 2 more (--json lists all)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("Failure: Vector Oscillation", "stagnation"), ("Failure: collapse", "failure"), ("EPM Success", None)],
+)
+def test_recorded_endings_are_understood(tmp_path, words, told):
+    data = {**empa_result(), "termination_reason": words}
+    [model] = scored(put_empa(tmp_path / "m", data))
+    assert model["differences"] == [] if told is None else f"ending is {told}" in model["differences"][0]
+
+
+def broken_files() -> dict[str, tuple[bytes, str]]:
+    data = empa_result()
+    whole = json.dumps(data).encode()
 
     def changed(path: list, value) -> bytes:
         copy = json.loads(whole)
@@ -133,42 +203,40 @@ def broken_files(source: Path) -> dict[str, tuple[bytes, str]]:
         at[path[-1]] = value
         return json.dumps(copy).encode()
 
-    turn = ["epj", "trajectory", 2]
+    turn = ["epj", "trajectory", 3]
+    form = [*turn, "mdep_analysis"]
+    filled = ["epj", "iedr_details", "filled_iedr", "P.2"]
+    bare = {**data["epj"], "iedr_details": None, "P_0_initial_deficit": None}
     return {
         "not_json": (b"hello", "not JSON"),
         "truncated": (whole[: len(whole) // 2], "not JSON"),
+        "deep": (b"[" * 100_000, "not JSON"),
         "empty": (b"", "not JSON"),
         "binary": (b"\xff\xfe\x00", "not JSON"),
         "list": (b"[]", "not a JSON object"),
         "no_epj": (json.dumps({"script_id": "x"}).encode(), "'epj' is missing"),
         "no_case": (json.dumps({"epj": data["epj"]}).encode(), "'script_id' is missing"),
         "no_turns": (changed(["epj", "trajectory"], []), "no turn in epj.trajectory"),
-        "odd_turn": (changed(turn, 5), "epj.trajectory[2]: not an object"),
-        "level_3": (
-            changed([*turn, "mdep_analysis", "C_Prog_level"], 3),
-            "turn 2: turn form, C.progress: level 3",
-        ),
-        "level_text": (
-            changed([*turn, "mdep_analysis", "A_Neg_level"], "-1"),
-            "turn 2, A_Neg_level: level '-1'",
-        ),
-        "level_nan": (changed([*turn, "mdep_analysis", "A_Neg_level"], float("nan")), "A_Neg_level"),
-        "form_text": (changed([*turn, "mdep_analysis"], "none"), "turn 2: mdep_analysis is no object"),
-        "start_9": (changed(["epj", "iedr_details", "filled_iedr", "P.2"], 9), "start form, P.2: level 9"),
-        "start_none": (changed(["epj", "iedr_details", "filled_iedr", "P.2"], None), "filled_iedr.P.2"),
-        "no_start": (
-            changed(["epj"], {**data["epj"], "iedr_details": None, "P_0_initial_deficit": None}),
-            "neither start levels nor",
-        ),
+        "turns_text": (changed(["epj", "trajectory"], "x"), "'trajectory' is a str, expected a list"),
+        "odd_turn": (changed(turn, 5), "epj.trajectory[3]: not an object"),
+        "level_3": (changed([*form, "C_Prog_level"], 3), "turn 3: turn form, C.progress: level 3"),
+        "level_text": (changed([*form, "A_Neg_level"], "-1"), "turn 3, A_Neg_level: level '-1'"),
+        "level_nan": (changed([*form, "A_Neg_level"], float("nan")), "turn 3, A_Neg_level: level nan"),
+        "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: level -inf"),
+        "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: level -0.5"),
+        "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: level True"),
+        "form_text": (changed(form, "none"), "turn 3: mdep_analysis is no object"),
+        "start_9": (changed(filled, 9), "start form, P.2: level 9"),
+        "start_none": (changed(filled, None), "filled_iedr.P.2"),
+        "no_start": (changed(["epj"], bare), "neither start levels nor"),
         "k_2": (changed(["epj", "K"], 2), "judged every 2 turns"),
-        "epsilon": (changed(["epj", "epsilon"], "wide"), "epsilon"),
+        "epsilon": (changed(["epj", "epsilon"], "wide"), "epsilon is 'wide'"),
     }
 
 
-def test_each_bad_file_is_named_and_the_rest_is_scored(two_models, tmp_path):
-    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
-    (tmp_path / source.name).write_bytes(source.read_bytes())
-    cases = broken_files(source)
+def test_each_bad_file_is_named_and_the_rest_is_scored(tmp_path):
+    put_empa(tmp_path, empa_result())
+    cases = broken_files()
     for name, (content, _) in cases.items():
         (tmp_path / f"{name}_result.json").write_bytes(content)
     (tmp_path / "folder_result.json").mkdir()
@@ -186,12 +254,16 @@ def test_each_bad_file_is_named_and_the_rest_is_scored(two_models, tmp_path):
         assert any(f"{name}_result.json: cannot be read" in x for x in lines)
 
 
-def test_start_may_be_the_position_alone(two_models, tmp_path):
-    source = two_models / "claude-3.5-sonnet" / "script_010_result.json"
-    data = json.loads(source.read_text(encoding="utf-8"))
+def test_only_bad_files(tmp_path):
+    (tmp_path / "x_result.json").write_text("{")
+    done = mapo("score", tmp_path)
+    assert done.returncode == 1 and done.stdout == "" and "x_result.json: not JSON" in done.stderr
+
+
+def test_start_may_be_the_position_alone(tmp_path):
+    data = empa_result()
     del data["epj"]["iedr_details"]
-    (tmp_path / source.name).write_text(json.dumps(data), encoding="utf-8")
-    [model] = scored(tmp_path)
+    [model] = scored(put_empa(tmp_path / "m", data))
     assert model["passes"] == 1 and model["differences"] == []
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.evals.epmq import INDICES, Composite, composite, weigh
-from mapo.evals.results import Folder, Result, read_folders
+from mapo.evals.result import Result
+from mapo.evals.results import Folder, read_folders
 from mapo.evals.stats import bootstrap
 from mapo.sandbox.potential import profile_named
 from mapo.sandbox.rubric import Rubric

@@ -150,6 +150,55 @@ def test_in_zone_shields_from_stagnation(empathy):
     assert ending is not None and ending.reason is StopReason.TIMEOUT and path.now.turn == 45
 
 
+@BOTH
+def test_going_round_in_circles_stagnates(rubric):
+    n, window = len(rubric.axes), rubric.ending.idle_window
+
+    def after(moves):
+        path = Path(rubric, (-30.0,) * n)
+        for move in moves:
+            path.advance((move,) * n if isinstance(move, float) else move)
+        return path.ending()
+
+    # far out and back within the window: its first and last position are the same
+    ending = after([1.0] * (rubric.ending.min_turns - window + 1) + [6.0, -6.0] * ((window - 2) // 2) + [0.0])
+    assert ending is not None and (ending.reason, ending.detail) == (StopReason.STAGNATION, ("oscillation",))
+    assert ending.numbers[0] == pytest.approx(n * (1 + 6.0 * (window - 2))) and ending.numbers[1] == 0
+    # sideways: enough movement, but the distance hardly changes
+    sideways = [tuple(0.5 if (i + axis) % 2 else -0.5 for axis in range(n)) for i in range(window + 2)]
+    ending = after(sideways)
+    assert ending is not None and ending.detail == ("oscillation-distance",)
+    # a steady way out does neither
+    assert after([0.5] * (window + 2)) is None
+
+
+@BOTH
+def test_standing_still_while_losing_energy_fails(rubric):
+    # 6 of the last 8 dE < 0 with a sum below -1, the norm within 0.5, the last five not all negative
+    n = len(rubric.axes)
+    path = Path(rubric, (-10.0,) * n, "released", min_turns=8)
+    for move in [-0.2, -0.2, 0.01, -0.2, -0.2, -0.2, 0.01, -0.2]:
+        path.advance((move,) * n)
+    ending = path.ending()
+    assert ending is not None and ending.detail == ("stagnant", "regressing")
+
+
+def test_success_by_distance_by_crossing_and_by_zone(empathy):
+    # v* = (1,1,1)/sqrt(3), energy needed 17.32, tolerance 1.73 (published) or 0.87 (released)
+    def after(profile, *moves):
+        path = Path(empathy, (-10.0,) * 3, profile, min_turns=len(moves))
+        for move in moves:
+            path.advance(move)
+        ending = path.ending()
+        return ending and ending.detail
+
+    assert after("published", (10.0, 10.0, 10.0)) == ("geometric",)
+    assert after("published", (16.0, 4.0, 11.0)) == ("positional",)
+    assert after("published", (10.0, 10.0, 9.5)) is None  # a little short of energy
+    # the recorded E, 17.3205, is below the 17.320508... needed; the unrounded sum is not
+    assert after("released", (10.0, 10.0, 10.0)) == ("zone",)
+
+
 def test_turn_limits_can_be_set(empathy):
     path = Path(empathy, start_of(empathy), min_turns=3, max_turns=5)
     ending = walk(path, [marks(empathy, 1)] * 9)

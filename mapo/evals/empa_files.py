@@ -1,0 +1,224 @@
+"""EMPA's result files: one JSON object a dialogue, `script_003_result.json`.
+
+Read as EMPA scored them: a turn whose judgement failed counts as no movement, a misspelt level key as
+level 0. Positions and metrics are computed again from the levels; what the file says otherwise is told.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any, TypeGuard, TypeVar
+
+from mapo.errors import RecordError, RubricError
+from mapo.evals.epmq import indices
+from mapo.evals.result import Result, ending_differences
+from mapo.sandbox.potential import Goal, Path
+from mapo.sandbox.rubric import Rubric
+from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
+
+_T = TypeVar("_T")
+
+
+def read_result(file: File, profile: str = "published", rubric: Rubric | None = None) -> Result:
+    """One result file of the EMPA format."""
+    where = str(file)
+    data = _load(file)
+    case = _get(data, "script_id", str, where)
+    record = _get(data, "epj", dict, where)
+    if record.get("K", 1) != 1:
+        raise RecordError(f"judged every {record['K']} turns", where=where, fix="Only K = 1 can be scored")
+    zone = record.get("epsilon", 1.0)
+    if not _is_number(zone) or zone < 0:
+        raise RecordError(f"epsilon is {zone!r}", where=f"{where}, epj", fix="Expected a number, usually 1.0")
+    rubric = replace(rubric or Rubric.load("empathy"), zone=float(zone))
+    differences: list[str] = []
+    notes: list[str] = []
+    path = Path(
+        rubric, _empa_start(record, rubric, where, differences), profile, goal=_empa_goal(record, profile)
+    )
+    trajectory = _get(record, "trajectory", list, f"{where}, epj")
+    if len(trajectory) < 2:
+        raise RecordError("no turn in epj.trajectory", where=where, fix="The dialogue has not begun")
+    forms: list[Levels] = []
+    unscored, ending = 0, None
+    for number, entry in enumerate(trajectory[1:], 1):
+        place = f"{where}, turn {number}"
+        if not isinstance(entry, dict):
+            raise RecordError("not an object", where=f"{where}, epj.trajectory[{number}]")
+        form, odd = _empa_levels(entry.get("mdep_analysis"), rubric, place)
+        unscored += form is None
+        notes += [f"{place}: no '{key}', counted as level 0" for key in odd]
+        forms.append(form if form is not None else _nothing(rubric))
+        state = path.advance(rubric.step(forms[-1]))
+        differences += _turn_differences(entry, state, place)
+        if ending := path.ending():
+            break
+    recorded = _empa_ending(data)
+    differences += ending_differences(path, ending, len(trajectory) - 1, recorded, where)
+    name = file.resolve().parent.name
+    return Result(name, case, path, ending, indices(path, forms), unscored, {}, differences, notes)
+
+
+def _load(file: File) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_bytes())
+    except OSError as error:
+        raise RecordError(
+            f"cannot be read ({error.strerror})", where=str(file), fix="Check that it is a readable file"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"not JSON ({error})", where=str(file), fix="Is the file cut off? Fetch or make it again"
+        ) from error
+    if not isinstance(data, dict):
+        raise RecordError("not a JSON object", where=str(file), fix="Expected an EMPA result file")
+    return data
+
+
+def _get(data: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    value = data.get(key)
+    if not isinstance(value, kind):
+        found = "missing" if key not in data else f"a {type(value).__name__}"
+        raise RecordError(
+            f"'{key}' is {found}, expected a {kind.__name__}", where=where, fix="Is this an EMPA result file?"
+        )
+    return value
+
+
+def _empa_start(
+    record: dict[str, Any], rubric: Rubric, where: str, differences: list[str]
+) -> tuple[float, ...]:
+    recorded = record.get("P_0_initial_deficit")
+    details = record.get("iedr_details")
+    filled = details.get("filled_iedr") if isinstance(details, dict) else None
+    if isinstance(filled, dict):
+        place = f"{where}, epj.iedr_details.filled_iedr"
+        levels = {i.key: _integer(filled.get(i.key), f"{place}.{i.key}") for i in rubric.indicators}
+        start = _at(place, rubric.start, levels)
+        if isinstance(recorded, list) and tuple(recorded) != start:
+            differences.append(f"{where}: P_0 is {recorded}, its start levels give {list(start)}")
+        return start
+    if isinstance(recorded, list) and all(_is_number(x) for x in recorded):
+        return tuple(recorded)
+    raise RecordError(
+        "neither start levels nor P_0_initial_deficit", where=f"{where}, epj", fix="One of them is needed"
+    )
+
+
+def _empa_goal(record: dict[str, Any], profile: str) -> Goal | None:
+    """`released` takes precomputed goals from the file where it has them."""
+    params, details = record.get("epm_params"), record.get("iedr_details")
+    precomputed = isinstance(details, dict) and details.get("source") == "precomputed"
+    if profile != "released" or not precomputed or not isinstance(params, dict):
+        return None
+    direction = params.get("v_star_0")
+    near, crossing, energy = (params.get(f"epsilon_{k}") for k in ("distance", "direction", "energy"))
+    if not isinstance(direction, list) or not all(_is_number(x) for x in direction):
+        return None
+    if not (_is_number(near) and _is_number(crossing) and _is_number(energy)):
+        return None
+    return Goal(tuple(direction), near, crossing, energy)
+
+
+def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, list[str]]:
+    """The turn's levels, None where the judge failed, and the keys that were not there."""
+    if form is None or form == {}:
+        return None, []
+    if not isinstance(form, dict):
+        raise RecordError("mdep_analysis is no object", where=where)
+    levels, odd = {}, []
+    for key in rubric.keys:
+        marks = []
+        for kind in ("Prog", "Neg"):
+            name = f"{key}_{kind}_level"
+            if name not in form:
+                odd.append(name)
+            level = _integer(form.get(name, 0), f"{where}, {name}")
+            words = (str(form.get(f"{key}_{kind}_{what}", "")) for what in ("evidence", "reasoning"))
+            marks.append(Mark(level, *words))
+        levels[key] = AxisMarks(*marks)
+    _at(where, rubric.step, levels)
+    return levels, odd
+
+
+def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
+    """check(value), its complaint given the place in the file."""
+    try:
+        return check(value)
+    except RubricError as error:
+        raise RecordError(f"{error.where}: {error.problem}", where=where, fix=error.fix) from None
+
+
+def _integer(value: Any, where: str) -> int:
+    if not _is_number(value) or value != int(value):
+        raise RecordError(f"level {value!r} is no whole number", where=where, fix="Levels are small integers")
+    return int(value)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def _nothing(rubric: Rubric) -> Levels:
+    return {key: AxisMarks(Mark(0), Mark(0)) for key in rubric.keys}
+
+
+def _empa_ending(data: dict[str, Any]) -> Ending | None:
+    """What the file says about the end, as far as its free text can be told."""
+    text = str(data.get("termination_reason", "")).lower()
+    for words, reason in (
+        (("success", "victory"), StopReason.SUCCESS),
+        (("timeout", "max turns"), StopReason.TIMEOUT),
+        (("oscillation", "stagnation", "minimal"), StopReason.STAGNATION),
+        (("failure",), StopReason.FAILURE),
+    ):
+        if any(word in text for word in words):
+            return Ending(reason)
+    return None
+
+
+_METRICS = (
+    ("v_t_norm", "step_norm", 0.0051),
+    ("alignment", "alignment", 0.000051),
+    ("delta_E", "delta_energy", 0.0051),
+    ("E_total", "energy", 0.0051),
+    ("P_norm", "norm", 0.0051),
+    ("projection", "projection", 0.0051),
+)
+"""(EMPA's name, ours, half the recorded rounding)."""
+
+
+def _turn_differences(entry: dict[str, Any], state: PotentialState, where: str) -> Iterator[str]:
+    for name, value in (("P_t", state.position), ("v_t", state.step or ())):
+        recorded = entry.get(name)
+        if isinstance(recorded, list) and tuple(recorded) != value:
+            yield f"{where}: {name} is {recorded}, not {list(value)}"
+    distance = entry.get("distance")
+    if _is_number(distance) and abs(distance - state.distance) > 1e-9:
+        yield f"{where}: distance is {distance}, not {state.distance}"
+    metrics = entry.get("epm")
+    for theirs, ours, tolerance in _METRICS:
+        recorded = metrics.get(theirs) if isinstance(metrics, dict) else None
+        value = getattr(state, ours)
+        if _is_number(recorded) and abs(recorded - value) > tolerance:
+            yield f"{where}: {theirs} is {recorded}, not {value}"
+
+
+def read_tags(folder: File) -> dict[str, dict[str, str]]:
+    """Category, axis and difficulty by case, from the statistics table EMPA leaves beside its results."""
+    table = folder / "descriptive_statistics.csv"
+    names = {"Category": "category", "Dominant_Axis": "axis", "Difficulty": "difficulty"}
+    try:
+        with open(table, encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return {}
+    return {
+        row["Case_ID"]: {ours: row[theirs] for theirs, ours in names.items() if row.get(theirs)}
+        for row in rows
+        if row.get("Case_ID")
+    }

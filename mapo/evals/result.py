@@ -1,0 +1,44 @@
+"""One scored dialogue, whichever kind of file it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mapo.sandbox.potential import Path
+from mapo.types import Ending, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of odd keys."""
+
+    model: str
+    case: str
+    path: Path
+    ending: Ending | None
+    indices: tuple[float, ...]
+    unscored: int
+    tags: dict[str, str]
+    differences: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.ending is not None and self.ending.reason is StopReason.SUCCESS
+
+    @property
+    def axis(self) -> str:
+        """The tagged dominant axis, or the one with the deepest deficit at the start."""
+        keys, start = self.path.rubric.keys, self.path.start
+        return self.tags.get("axis") or keys[start.index(min(start))]
+
+
+def ending_differences(
+    path: Path, ending: Ending | None, turns: int, recorded: Ending | None, where: str
+) -> Iterator[str]:
+    ours = ending.reason.value if ending else "not over"
+    if path.now.turn < turns:
+        yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
+    elif recorded is not None and recorded.reason is not StopReason.DIRECTOR and ours != recorded.reason:
+        yield f"{where}: ending is {recorded.reason.value}, its levels give {ours}"
