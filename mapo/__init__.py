@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mapo.advantage import Advantages, advantages
     from mapo.errors import InputError, MapoError, RecordError, RewardError, RubricError, StoreError
-    from mapo.sandbox.potential import Path
+    from mapo.sandbox.potential import Trajectory
     from mapo.sandbox.rubric import Rubric
     from mapo.types import (
         AxisMarks,
@@ -34,7 +34,7 @@ _HOME = {
     **dict.fromkeys(
         ("InputError", "MapoError", "RecordError", "RewardError", "RubricError", "StoreError"), "mapo.errors"
     ),
-    "Path": "mapo.sandbox.potential",
+    "Trajectory": "mapo.sandbox.potential",
     "Rubric": "mapo.sandbox.rubric",
     **dict.fromkeys(
         (
@@ -63,7 +63,6 @@ __all__ = [
     "MapoError",
     "Mark",
     "Message",
-    "Path",
     "PotentialState",
     "RecordError",
     "Reply",
@@ -72,6 +71,7 @@ __all__ = [
     "RubricError",
     "StopReason",
     "StoreError",
+    "Trajectory",
     "Turn",
     "__version__",
     "advantages",

@@ -17,7 +17,7 @@ has fewer than two members or no spread, the result is 0. By Samuelson's inequal
 peers exceeds sqrt(n - 1).
 
 Which turns count, for mapo, turn and batch, is the *horizon*: "available", a turn index counts while
-at least two siblings have a scored turn there; "shortest", it counts up to the length of the group's
+at least two siblings reach it; "shortest", it counts up to the length of the group's
 shortest dialogue (of those with any scored turn). A turn that does not count is out of the statistics
 and masked out of the loss, but its reward still reaches the returns of the turns before it: it
 happened. The other methods compare whole dialogues or do without siblings, and use every scored turn.
@@ -33,8 +33,8 @@ whatever ends a dialogue early; `idr` has no such drift.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -47,11 +47,10 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 
-METHODS = ("mapo", "turn", "batch", "grpo", "reinforce++", "reinforce++_turn")
 SCOPES = ("group", "batch")
 HORIZONS = ("available", "shortest")
 EPS = 1e-8
-_NUMBER = (int, float, np.integer, np.floating)
+_NUMBERS = {int, float, type(None), *(np.dtype(c).type for c in "bBhHiIlLqQefdg")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +88,86 @@ def advantages(
     r, scored = np.where(batch.scored, batch.values, 0.0), batch.scored
     returns = _returns(r, batch, gamma)
 
-    turn, part = np.zeros_like(r), np.zeros_like(r)
-    mask = scored & _horizon(batch, horizon) if method in ("mapo", "turn", "batch") else scored
-    if method in ("mapo", "turn"):
-        turn = _zscore(returns, batch.cell, mask)
-    if method in ("mapo", "batch", "reinforce++_turn"):
-        whole_batch = scope == "batch" or method == "reinforce++_turn"
-        peers = np.zeros_like(batch.group_of_turn) if whole_batch else batch.group_of_turn
-        part = _zscore(r, peers, mask)
-    if method in ("grpo", "reinforce++"):
-        mixed = np.where(scored, batch.spread(_zscore_dialogues(r, returns, batch, method)), 0.0)
-    else:
-        weight = {"mapo": turn_weight, "turn": 1.0}.get(method, 0.0)
-        mixed = weight * turn + (1.0 - weight) * part
-    return Advantages(*batch.split(turn, part, mixed, returns, mask))
+    work = _Work(batch, r, returns, scored, turn_weight, scope)
+    if method in ("mapo", "turn", "batch"):
+        work = replace(work, mask=scored & _horizon(batch, horizon))
+    turn, part, mixed = ESTIMATORS[method](work)
+    return Advantages(*batch.split(turn, part, mixed, returns, work.mask))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every estimator gets: all turns end to end, and which of them count."""
+
+    batch: _Ragged
+    r: Floats
+    returns: Floats
+    mask: Bools
+    turn_weight: float
+    scope: str
+
+    @property
+    def nothing(self) -> Floats:
+        return np.zeros_like(self.r)
+
+
+_Parts = tuple[Floats, Floats, Floats]
+
+
+def _mapo(w: _Work) -> _Parts:
+    turn, part = _turn_part(w), _batch_part(w)
+    return turn, part, w.turn_weight * turn + (1.0 - w.turn_weight) * part
+
+
+def _turn_only(w: _Work) -> _Parts:
+    turn = _turn_part(w)
+    return turn, w.nothing, turn
+
+
+def _batch_only(w: _Work) -> _Parts:
+    part = _batch_part(w)
+    return w.nothing, part, part
+
+
+def _grpo(w: _Work) -> _Parts:
+    total = _sums(w.r, w.batch.starts, w.batch.lengths)
+    return w.nothing, w.nothing, _whole(w, total, w.batch.group_of_dialogue)
+
+
+def _reinforce(w: _Work) -> _Parts:
+    first = np.zeros(len(w.batch.lengths))
+    first[w.batch.alive] = w.returns[w.batch.starts[w.batch.alive]]
+    return w.nothing, w.nothing, _whole(w, first, np.zeros(len(first), np.intp))
+
+
+def _reinforce_turn(w: _Work) -> _Parts:
+    return _batch_only(replace(w, scope="batch"))
+
+
+ESTIMATORS: dict[str, Callable[[_Work], _Parts]] = {
+    "mapo": _mapo,
+    "turn": _turn_only,
+    "batch": _batch_only,
+    "grpo": _grpo,
+    "reinforce++": _reinforce,
+    "reinforce++_turn": _reinforce_turn,
+}
+METHODS = tuple(ESTIMATORS)
+
+
+def _turn_part(w: _Work) -> Floats:
+    return _zscore(w.returns, w.batch.cell, w.mask)
+
+
+def _batch_part(w: _Work) -> Floats:
+    group = w.batch.group_of_turn
+    return _zscore(w.r, group if w.scope == "group" else np.zeros_like(group), w.mask)
+
+
+def _whole(w: _Work, worth: Floats, peers: Ints) -> Floats:
+    """One value a dialogue, on all of its turns that count."""
+    value = _zscore(worth, peers, w.batch.alive)
+    return np.where(w.mask, np.repeat(value, w.batch.lengths), 0.0)
 
 
 def _check_options(method: str, gamma: float, turn_weight: float, scope: str, horizon: str) -> None:
@@ -111,11 +176,11 @@ def _check_options(method: str, gamma: float, turn_weight: float, scope: str, ho
         ("scope", scope, SCOPES),
         ("horizon", horizon, HORIZONS),
     ):
-        if value not in known:
-            raise RewardError(f"unknown {name} '{value}'", fix=f"Use one of: {', '.join(known)}")
+        if not isinstance(value, str) or value not in known:
+            raise RewardError(f"unknown {name} {value!r}", fix=f"Use one of: {', '.join(known)}")
     for name, number in (("gamma", gamma), ("turn_weight", turn_weight)):
-        if not 0.0 <= number <= 1.0:
-            raise RewardError(f"{name} is {number}", fix=f"{name} lies between 0 and 1")
+        if not isinstance(number, int | float | np.number) or not 0.0 <= number <= 1.0:
+            raise RewardError(f"{name} is {number!r}", fix=f"{name} is a number between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +199,13 @@ class _Ragged:
 
     @staticmethod
     def of(rewards: Sequence[Any], groups: Any) -> _Ragged:
+        for name, given in (("rewards", rewards), ("groups", groups)):
+            if not isinstance(given, list | tuple | np.ndarray) or (
+                isinstance(given, np.ndarray) and given.ndim == 0
+            ):
+                raise RewardError(
+                    f"{name} is a {type(given).__name__}", fix="Give a list, a tuple or an array"
+                )
         if len(rewards) != len(groups):
             raise RewardError(
                 f"{len(rewards)} dialogues of rewards but {len(groups)} groups",
@@ -164,10 +236,6 @@ class _Ragged:
             alive=_sums(scored, starts, lengths) > 0,
         )
 
-    def spread(self, per_dialogue: NDArray[Any]) -> NDArray[Any]:
-        """Each dialogue's value on all of its turns."""
-        return np.repeat(per_dialogue, self.lengths)
-
     def split(self, *flats: NDArray[Any]) -> list[list[NDArray[Any]]]:
         """Each flat array as a list of one view a dialogue."""
         ends = (self.starts + self.lengths).tolist()
@@ -186,45 +254,45 @@ def _sums(x: NDArray[Any], starts: Ints, lengths: Ints) -> Floats:
 
 def _lengths(rewards: Sequence[Any]) -> Ints:
     for dialogue, row in enumerate(rewards):
-        if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+        array = type(row) is np.ndarray and row.ndim == 1
+        if not array and not isinstance(row, list | tuple):
             raise RewardError(
-                f"expected a sequence of turn rewards, found {type(row).__name__}",
+                f"expected the turn rewards of one dialogue, found a {type(row).__name__}",
                 where=f"rewards[{dialogue}]",
-                fix="Give one list of numbers a dialogue",
+                fix="Give one list, tuple or one-dimensional array of numbers a dialogue",
             )
     return np.fromiter(map(len, rewards), np.intp, len(rewards))
 
 
 def _hashable(group: Any, dialogue: int) -> Hashable:
-    if not isinstance(group, Hashable):
+    try:
+        hash(group)
+    except TypeError:
         raise RewardError(
             f"{type(group).__name__} cannot name a group",
             where=f"groups[{dialogue}]",
             fix="Use strings or integers",
-        )
-    return group
+        ) from None
+    return group  # type: ignore[no-any-return]
 
 
 def _numbers(rewards: Sequence[Any], starts: Ints) -> Floats:
     """All rewards end to end as float64, NaN where unscored; anything but a number is refused."""
-    if rewards and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rewards):
-        flat, array = [], np.concatenate(rewards)
+    if len(rewards) and all(isinstance(row, np.ndarray) and row.dtype.kind in "fiu" for row in rewards):
+        values = np.concatenate(list(rewards)).astype(np.float64, copy=False)
     else:
         flat = list(chain.from_iterable(rewards))
+        if not set(map(type, flat)) <= _NUMBERS:
+            i, x = next((i, x) for i, x in enumerate(flat) if type(x) not in _NUMBERS)
+            raise RewardError(
+                f"{x!r} is no number",
+                where=_place(i, starts),
+                fix="Rewards are numbers; None or NaN marks an unscored turn",
+            )
         try:
-            array = np.asarray(flat) if flat else np.empty(0)
-        except ValueError:  # a list among the numbers
-            array = np.empty((0, 0))
-    if array.ndim != 1 or array.dtype.kind not in "fiu":
-        for i, x in enumerate(flat or array.tolist()):
-            if x is not None and (isinstance(x, bool) or not isinstance(x, _NUMBER)):
-                raise RewardError(
-                    f"{x!r} is no number",
-                    where=_place(i, starts),
-                    fix="Rewards are numbers; None or NaN marks an unscored turn",
-                )
-        array = np.array(flat or array.tolist(), dtype=np.float64)
-    values = array.astype(np.float64, copy=False)
+            values = np.array(flat, dtype=np.float64)
+        except OverflowError:
+            raise RewardError("an integer too large for a float", fix="Scale the rewards down") from None
     if infinite := np.flatnonzero(np.isinf(values)).tolist():
         raise RewardError(
             f"{values[infinite[0]]} is not finite",
@@ -263,8 +331,7 @@ def _horizon(batch: _Ragged, horizon: str) -> Bools:
         shortest = np.full(batch.group_of_dialogue.max(initial=-1) + 1, np.iinfo(np.intp).max)
         np.minimum.at(shortest, batch.group_of_dialogue[batch.alive], batch.lengths[batch.alive])
         return np.asarray(batch.turn_index < shortest[batch.group_of_turn])
-    siblings = np.bincount(batch.cell, weights=batch.scored)
-    return np.asarray(siblings[batch.cell] >= 2)
+    return np.asarray(np.bincount(batch.cell)[batch.cell] >= 2)
 
 
 def _zscore(x: Floats, peers: Ints, member: Bools) -> Floats:
@@ -275,20 +342,10 @@ def _zscore(x: Floats, peers: Ints, member: Bools) -> Floats:
         return result
     n = np.bincount(peers)
     count = np.maximum(n, 1)
-    mean = np.bincount(peers, weights=x) / count
-    deviation = x - mean[peers]
+    # Measured from any one member, equal values have a spread of exactly 0, however large they are.
+    one = np.zeros(len(n))
+    one[peers] = x
+    x = x - one[peers]
+    deviation = x - (np.bincount(peers, weights=x) / count)[peers]
     std = np.sqrt(np.bincount(peers, weights=deviation * deviation) / count)
-    # A spread below the rounding error of the mean is no spread.
-    flat = (n < 2) | (std <= 1e-12 * np.abs(mean))
-    return np.asarray(deviation * np.where(flat, 0.0, 1.0 / (std + EPS))[peers])
-
-
-def _zscore_dialogues(r: Floats, returns: Floats, batch: _Ragged, method: str) -> Floats:
-    """One value a dialogue: its summed reward among siblings, or its whole return among all."""
-    dialogues, alive = len(batch.lengths), batch.alive
-    if method == "grpo":
-        total = _sums(r, batch.starts, batch.lengths)
-        return _zscore(total, batch.group_of_dialogue, alive)
-    whole = np.zeros(dialogues)
-    whole[alive] = returns[batch.starts[alive]]
-    return _zscore(whole, np.zeros(dialogues, np.intp), alive)
+    return np.asarray(deviation * np.where(std > 0, 1.0 / (std + EPS), 0.0)[peers])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Annotated
 import typer
 
 from mapo import __version__
-from mapo.errors import MapoError
+from mapo.errors import InputError, MapoError
+from mapo.text import printable
 
 app = typer.Typer(
     name="mapo",
@@ -49,11 +51,11 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a model.")] = False,
     profile: Annotated[
         str | None,
-        typer.Option(help="Rules to recompute by: published or released. [default: the record's own]"),
+        typer.Option(help="Rules to recompute by: published or released. (default: the record's own)"),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Break down by case, category or axis.")] = None,
     rubric: Annotated[
-        str | None, typer.Option(help="A rubric's name or TOML file. [default: as recorded]")
+        str | None, typer.Option(help="A rubric's name or TOML file (default: as recorded).")
     ] = None,
 ) -> None:
     """EPM-Q of recorded dialogues, recomputed from the judge's levels.
@@ -64,17 +66,18 @@ def score(
     from mapo.sandbox.rubric import Rubric
 
     chosen = Rubric.load(rubric) if rubric else None
-    found = scoring.score(folder or _examples(), profile=profile, by=by, rubric=chosen)
+    folder = _examples() if folder is None else folder
+    found = scoring.score(folder, profile=profile, by=by, rubric=chosen)
     if as_json:
         typer.echo(json.dumps([m.as_json() for m in found.models], indent=1, ensure_ascii=False))
     else:
         from mapo.evals.tables import print_scoring
 
         print_scoring(found)
-    for line in found.torn:
-        _say(f"warning: {line} (left out)")
-    for line in found.bad:
-        _say(f"error: {line}")
+    _say_all("warning", [f"{line} (left out)" for line in found.torn])
+    _say_all("error", found.bad)
+    if not found.models:
+        raise InputError("no dialogue in it could be scored", where=str(folder))
     if found.bad:
         raise typer.Exit(1)
 
@@ -86,7 +89,14 @@ def _examples() -> Path:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
+
+
+def _say_all(kind: str, lines: list[str], most: int = 50) -> None:
+    for line in lines[:most]:
+        _say(f"{kind}: {line}")
+    if len(lines) > most:
+        _say(f"{kind}: ... and {len(lines) - most} more")
 
 
 def run() -> None:
@@ -95,6 +105,10 @@ def run() -> None:
         app()
     except MapoError as error:
         _say(f"error: {error}")
+        sys.exit(2)
+    except OSError as error:  # standard output went away, or its disk is full
+        with contextlib.suppress(OSError):
+            _say(f"error: {error}")
         sys.exit(2)
 
 

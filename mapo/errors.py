@@ -3,6 +3,7 @@
     MapoError
      ├─ InputError (also a ValueError)   something handed to us cannot be used
      │   ├─ RubricError                  a rubric file, or levels that do not fit a rubric
+     │   ├─ ScenarioError                a scenario, card or story that cannot be played
      │   ├─ RecordError                  a line or file that is no record of ours, nor an EMPA result
      │   └─ RewardError                  turn rewards or groups that no estimator can work with
      └─ StoreError                       the disk refused: full, read-only, locked by another process
@@ -31,6 +32,10 @@ class InputError(MapoError, ValueError):
 
 class RubricError(InputError):
     """A rubric that is malformed, or levels that do not fit it."""
+
+
+class ScenarioError(InputError):
+    """A scenario, card or story that cannot be played."""
 
 
 class RecordError(InputError):

@@ -8,7 +8,7 @@ other files are written beside and renamed. A torn last line is never fatal: rea
 and the next writer cuts it off, for a record that was not completed was never acknowledged. A damaged
 line elsewhere is reported with its place and skipped; what to make of that is the caller's choice.
 
-Every record carries its schema and version, e.g. {"schema": "mapo.dialogue/1", ...}.
+Dialogue records carry their schema and version: {"schema": "mapo.dialogue/1", ...}.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mapo.errors import RecordError, StoreError
 from mapo.types import Dialogue
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 DIALOGUE_SCHEMA = "mapo.dialogue/1"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,63 +80,78 @@ class RunDir:
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """All of `data` at `path`, or what was there before: never a part."""
+    content = _utf8(data, str(path)) if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
         _sync_folder(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise _refused(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 # ---- line files
 
 
 class JsonlWriter:
-    """Appends records to one file, each complete on disk when `write` returns. One writer at a time."""
+    """Appends records to one file, each complete on disk when `write` returns.
+
+    One writer at a time, from one thread at a time. After a failed write it takes no more: reopening
+    cuts off what the failure left.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise _refused(path, error) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.cut = _cut_torn_tail(self._fd)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.cut = _cut_torn_tail(self._file.fileno())
             """Bytes of a torn last line that were cut off on opening."""
+            _sync_folder(path.parent)
         except BlockingIOError:
-            os.close(self._fd)
+            self._file.close()
             raise StoreError(
                 "another process is writing to it", where=str(path), fix="Wait for it, or stop it"
             ) from None
         except OSError as error:
-            os.close(self._fd)
+            self._file.close()
             raise _refused(path, error) from error
 
     def write(self, record: dict[str, Any]) -> None:
-        self.write_line(encode(record, str(self.path)))
+        """One record; `schema` should name what it is."""
+        self._append(encode(record, str(self.path)))
 
-    def write_line(self, line: bytes) -> None:
-        size = os.fstat(self._fd).st_size
+    def write_dialogue(self, dialogue: Dialogue) -> None:
+        self._append(encode_dialogue(dialogue))
+
+    def _append(self, line: bytes) -> None:
+        if self._file.closed:
+            raise StoreError("the writer is closed", where=str(self.path), fix="Open the file again")
+        rest = memoryview(line + b"\n")
+        size = os.fstat(self._file.fileno()).st_size
         try:
-            written = os.write(self._fd, line + b"\n")
-            if written <= len(line):
-                raise OSError(errno.ENOSPC, "only a part of the record fitted")
-            os.fdatasync(self._fd)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
         except OSError as error:
-            with contextlib.suppress(OSError):  # else the next writer cuts the torn line off
-                os.ftruncate(self._fd, size)
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+            self.close()
             raise _refused(self.path, error) from error
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._file.close()
 
     def __enter__(self) -> JsonlWriter:
         return self
@@ -159,41 +175,46 @@ class BadLine:
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | BadLine]:
     """Each line as a dict, or as the BadLine it is. Raises only if the file cannot be read at all."""
-    for number, line, whole in _lines(path):
-        try:
-            record = json.loads(line, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            problem = f"not JSON ({error})" if whole else "torn: the file ends in the middle of this record"
-            yield BadLine(path, number, problem, torn=not whole)
-            continue
-        yield record if isinstance(record, dict) else BadLine(path, number, "not a JSON object")
+    yield from _read(path, _parse)
 
 
 def read_dialogues(path: Path) -> Iterator[Dialogue | BadLine]:
     """Each line as a Dialogue, or as the BadLine it is."""
-    for number, record in enumerate(read_jsonl(path), 1):
-        if isinstance(record, BadLine):
-            yield record
-            continue
-        try:
-            yield decode_dialogue(record, f"{path}, line {number}")
-        except RecordError as error:
-            yield BadLine(path, number, str(error).removeprefix(f"{path}, line {number}: "))
+    yield from _read(path, decode_dialogue)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """(number, bytes, ends with a newline) of each line."""
+def _read(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLine]:
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                yield number, line, line.endswith(b"\n")
+                try:
+                    yield decode(line)
+                except RecordError as error:
+                    torn = not line.endswith(b"\n") and error.problem.startswith("not JSON")
+                    problem = "torn: the file ends in the middle of this record" if torn else str(error)
+                    yield BadLine(path, number, problem, torn)
     except OSError as error:
         raise RecordError(
             f"cannot be read ({error.strerror})", where=str(path), fix="Check the path and its permissions"
         ) from error
 
 
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        problem = "blank" if not line.strip() else f"not JSON ({error})"
+        raise RecordError(problem, fix="Remove the line, or restore it") from None
+    if not isinstance(record, dict):
+        raise RecordError("not a JSON object", fix="One record a line")
+    return record
+
+
 # ---- dialogue records
+
+
+_UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Older schema -> how to make the next one of it. A change of the format adds a number and an entry."""
 
 
 @lru_cache
@@ -204,41 +225,57 @@ def _adapter() -> TypeAdapter[Dialogue]:
 
 
 def encode_dialogue(dialogue: Dialogue) -> bytes:
-    """One line of a dialogue file."""
-    body = _adapter().dump_python(dialogue, mode="json", exclude_defaults=True)
-    return encode({"schema": DIALOGUE_SCHEMA, **body}, f"dialogue {dialogue.id}")
+    """One line of a dialogue file. What could not be read back is refused here."""
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        body = _adapter().dump_python(dialogue, mode="json", exclude_defaults=True, warnings="error")
+    except (PydanticSerializationError, ValueError) as error:
+        raise RecordError(f"not a dialogue ({error})", where=f"dialogue {dialogue.id}") from None
+    line = encode({"schema": DIALOGUE_SCHEMA, **body}, f"dialogue {dialogue.id}")
+    decode_dialogue(line)
+    return line
 
 
-def decode_dialogue(record: dict[str, Any], where: str) -> Dialogue:
-    """The Dialogue behind a parsed line; RecordError names the key that does not fit."""
+def decode_dialogue(line: bytes) -> Dialogue:
+    """The Dialogue of a line; RecordError names the key that does not fit."""
     from pydantic import ValidationError
 
-    body = dict(record)
-    schema = body.pop("schema", None)
+    record = _parse(line)
+    while (schema := record.get("schema")) in _UPGRADES:
+        record = _UPGRADES[schema](record)
+        line = encode(record, "upgraded record")
     if schema != DIALOGUE_SCHEMA:
         raise RecordError(
             f"schema is {schema!r}, not '{DIALOGUE_SCHEMA}'",
-            where=where,
-            fix="This version of mapo reads that schema alone; upgrade if the file is newer",
+            fix="This version of mapo reads that schema; upgrade mapo if the file is newer",
         )
     try:
-        return _adapter().validate_python(body)
+        return _adapter().validate_json(line, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{key}: {first['msg']}", where=where, fix="See docs/records.md") from None
+        raise RecordError(f"{key}: {first['msg']}", fix="See docs/records.md") from None
 
 
 def encode(record: dict[str, Any], where: str) -> bytes:
     """One line of JSON without its newline. NaN and infinity are refused: missing values are null."""
     try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(
-            f"cannot be written ({error})",
-            where=where,
-            fix="Use null for missing numbers; text must be Unicode",
+            f"cannot be written ({error})", where=where, fix="Plain JSON values; null for missing numbers"
         ) from error
+    return _utf8(text, where)
+
+
+def _utf8(text: str, where: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(
+            f"cannot be written ({error.reason})", where=where, fix="Replace lone surrogates first"
+        ) from None
 
 
 def _no_constant(name: str) -> float:
@@ -260,8 +297,8 @@ def _cut_torn_tail(fd: int) -> int:
     if not torn:
         return 0
     try:
-        json.loads(torn)  # complete but for its newline
-    except ValueError:
+        _parse(torn)  # complete but for its newline
+    except RecordError:
         os.ftruncate(fd, size - len(torn))
         return len(torn)
     os.write(fd, b"\n")

@@ -37,10 +37,15 @@ class Message:
 
 @record
 class Reply:
-    """What a policy answered. Token ids and log-probs are there when it was sampled locally."""
+    """What a policy answered. The ids are there when it was sampled locally.
+
+    `prompt_ids` is what was appended to the context since the previous reply (template marks and the
+    user's turn), so a dialogue's ids are all prompt_ids and token_ids in order, never tokenised again.
+    """
 
     text: str
-    finish: Literal["stop", "length", "error"] = "stop"
+    finish: Literal["stop", "length"] = "stop"
+    prompt_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
 
@@ -115,8 +120,20 @@ class Ending:
 
 
 @record
+class Direction:
+    """What the director did before a user's line: `act` names it, `item` which stage, memory or axis."""
+
+    act: str
+    item: str = ""
+    reason: str = ""
+
+
+@record
 class Turn:
-    """`levels` and `reward` are None where the judge failed; `unscored` then says how."""
+    """`levels` and `reward` are None where the judge failed; `unscored` then says how.
+
+    `direction` is what the director decided before `user` was said.
+    """
 
     user: str
     reply: Reply
@@ -124,6 +141,7 @@ class Turn:
     state: PotentialState | None = None
     reward: float | None = None
     unscored: str | None = None
+    direction: Direction | None = None
 
 
 @record
@@ -131,22 +149,28 @@ class Dialogue:
     """One conversation from start to end; a line of `dialogues/*.jsonl`.
 
     Siblings, the dialogues played from one scenario in one batch, share `group`. `start` is the
-    position the start levels gave. `tags` carries what reports group by: category, axis, difficulty.
+    position the start levels gave. `cast` names who played the other roles (user, director, judge),
+    `reward` which reward the turns carry. `tags` is what reports group by: category, axis, difficulty.
     """
 
     id: str
     scenario: str
     model: str
+    rubric: str
+    profile: str
     start_levels: StartLevels
     start: Vector
     turns: tuple[Turn, ...]
     ending: Ending | None = None
-    rubric: str = "empathy"
-    profile: str = "published"
+    reward: str = ""
+    cast: dict[str, str] = field(default_factory=dict)
+    system: str = ""
     min_turns: int | None = None
     max_turns: int | None = None
     group: str = ""
     step: int | None = None
     seed: int | None = None
+    seconds: float | None = None
     error: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    schema: Literal["mapo.dialogue/1"] = "mapo.dialogue/1"

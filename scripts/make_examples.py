@@ -10,13 +10,14 @@ about any real model. Deterministic: running it again changes nothing.
 from __future__ import annotations
 
 import random
-from pathlib import Path as File
+from dataclasses import replace
+from pathlib import Path
 
-from mapo import AxisMarks, Dialogue, Mark, Path, Reply, Rubric, Turn
-from mapo.sandbox.reward import reward_named
+from mapo import AxisMarks, Dialogue, Mark, Reply, Rubric, Trajectory, Turn
+from mapo.sandbox.reward import rewards_of
 from mapo.store import encode_dialogue, write_atomic
 
-OUT = File(__file__).resolve().parent.parent / "mapo" / "data" / "examples"
+OUT = Path(__file__).resolve().parent.parent / "mapo" / "data" / "examples"
 RUBRIC = Rubric.load("empathy")
 
 TALKS = {
@@ -72,8 +73,7 @@ def play(helper: str, scenario: str, seed: int) -> Dialogue:
     rng = random.Random(f"{helper}/{scenario}/{seed}")
     category, axis, levels = TALKS[scenario]
     start = {key: Mark(level) for key, level in levels.items()}
-    path = Path(RUBRIC, RUBRIC.start(start))
-    idr = reward_named("idr", RUBRIC)
+    path = Trajectory(RUBRIC, RUBRIC.start(start))
     progress, regression = HELPERS[helper]
     turns: list[Turn] = []
     while not (ending := path.ending()):
@@ -85,25 +85,21 @@ def play(helper: str, scenario: str, seed: int) -> Dialogue:
         }
         worst = min(m.regression.level for m in form.values())
         tone = worst if worst < 0 else max(m.progress.level for m in form.values())
-        before, after = path.now, path.advance(RUBRIC.step(form))
         lines = USER[scenario]
-        turns.append(
-            Turn(
-                lines[len(turns) % len(lines)],
-                Reply(rng.choice(REPLIES[tone])),
-                form,
-                after,
-                idr(before, after, None),
-            )
-        )
+        reply = Reply(rng.choice(REPLIES[tone]))
+        turns.append(Turn(lines[len(turns) % len(lines)], reply, form, path.judge(form)))
+    rewards = rewards_of(path, "idr")
     return Dialogue(
         id=f"{helper}-{scenario}-{seed}",
         scenario=scenario,
         model=helper,
+        rubric=RUBRIC.name,
+        profile="published",
         start_levels=start,
         start=path.start,
-        turns=tuple(turns),
+        turns=tuple(replace(turn, reward=r) for turn, r in zip(turns, rewards, strict=True)),
         ending=ending,
+        reward="idr/zone",
         group=scenario,
         seed=seed,
         tags={"category": category, "axis": axis},

@@ -44,5 +44,5 @@ def two_models(tmp_path_factory) -> Path:
     """Complete published result files of two models, unpacked."""
     folder = tmp_path_factory.mktemp("two_models")
     with tarfile.open(published("results_two_models.tar.gz")) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mapo import AxisMarks, Dialogue, Mark, Path, Reply, Rubric, Turn
+from mapo import AxisMarks, Dialogue, Mark, Reply, Rubric, Trajectory, Turn
 from mapo.types import Ending, Levels
 
 
@@ -19,10 +19,10 @@ def marks(rubric: Rubric, progress: int, regression: int = 0) -> Levels:
     return rubric.levels(**dict.fromkeys(rubric.keys, (progress, regression)))
 
 
-def walk(path: Path, forms: list[Levels | None]) -> Ending | None:
+def walk(path: Trajectory, forms: list[Levels | None]) -> Ending | None:
     """Advance until an ending or the last form."""
     for item in forms:
-        path.advance(None if item is None else path.rubric.step(item))
+        path.judge(item)
         if ending := path.ending():
             return ending
     return None
@@ -31,10 +31,10 @@ def walk(path: Path, forms: list[Levels | None]) -> Ending | None:
 def dialogue(rubric: Rubric, forms: list[Levels | None], level: int = 2, **kw) -> Dialogue:
     """A recorded dialogue as play() would leave it, with all start indicators at `level`."""
     start = {i.key: Mark(level) for i in rubric.indicators}
-    path = Path(rubric, rubric.start(start))
+    path = Trajectory(rubric, rubric.start(start))
     turns, ending = [], None
     for number, item in enumerate(forms, 1):
-        state = path.advance(None if item is None else rubric.step(item))
+        state = path.judge(item)
         turns.append(
             Turn(f"line {number}", Reply(f"reply {number}"), item, state, unscored=None if item else "x")
         )
@@ -48,6 +48,7 @@ def dialogue(rubric: Rubric, forms: list[Levels | None], level: int = 2, **kw) -
         "turns": tuple(turns),
         "ending": ending,
         "rubric": rubric.name,
+        "profile": "published",
     }
     return Dialogue(**{**known, **kw})
 
@@ -56,7 +57,7 @@ def empa_result(case: str = "script_001", forms: int = 12, level: int = 2) -> di
     """A made-up result file of the EMPA format, consistent: steady progress, one failed judgement."""
     rubric = Rubric.load("empathy")
     start = {i.key: level for i in rubric.indicators}
-    path = Path(rubric, rubric.start(start))
+    path = Trajectory(rubric, rubric.start(start))
     goal = path.goal
     trajectory: list[dict] = [{"turn": 0, "P_t": list(path.start), "v_t": [0, 0, 0]}]
     for number in range(1, forms + 1):

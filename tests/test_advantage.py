@@ -54,7 +54,7 @@ def slow(rewards, groups, method, gamma, turn_weight, scope, horizon):
         siblings = [j for j in range(n) if groups[j] == groups[i]]
         if horizon == "shortest":
             return t < min(len(r[j]) for j in siblings if alive[j])
-        return sum(t < len(r[j]) and r[j][t] is not None for j in siblings) >= 2
+        return sum(t < len(r[j]) for j in siblings) >= 2
 
     turn, batch, mixed, mask = ([[0.0] * len(row) for row in r] for _ in range(4))
     for i, row in enumerate(r):
@@ -213,7 +213,9 @@ def test_mapo_at_the_ends_is_turn_and_batch():
 def test_unscored_turns_leave_statistics_and_loss():
     nothing = float("nan")
     with_gap = advantages([[1, None, 3], [2, 5, nothing]], ["s", "s"])
-    assert [m.tolist() for m in with_gap.mask] == [[True, False, False], [True, False, False]]
+    assert [m.tolist() for m in with_gap.mask] == [[True, False, True], [True, True, False]]
+    # the sibling at turn 1 has nobody to be compared with there, but its own reward still counts
+    assert with_gap.turn[1][1] == 0 and with_gap.batch[1][1] > 0
     # The gap adds nothing to earlier returns, and the discount keeps running over it
     gamma = 0.5
     got = advantages([[1, None, 3], [2, 5, nothing]], ["s", "s"], gamma=gamma)
@@ -245,7 +247,29 @@ def test_degenerate_inputs_give_zeros_not_errors(method):
 def test_one_member_group_has_no_siblings_to_compare_with():
     got = advantages([[1.0, 2.0, 3.0]], ["alone"])
     assert not got.mask[0].any() and not got.mixed[0].any()
-    assert not advantages([[1.0, 2.0]], ["alone"], "grpo").mixed[0].any()
+    # "shortest" keeps its turns: no turn part, but a batch part among its own turns
+    got = advantages([[1.0, 2.0, 3.0]], ["alone"], horizon="shortest")
+    assert got.mask[0].all() and not got.turn[0].any() and got.batch[0][2] > 0
+    got = advantages([[1.0, 2.0]], ["alone"], "grpo")
+    assert got.mask[0].all() and not got.mixed[0].any()
+
+
+def test_exact_spread_counts_however_large_the_values():
+    got = advantages([[1e12 + 1], [1e12]], ["s", "s"])
+    np.testing.assert_allclose(np.concatenate(got.turn), [1, -1], atol=1e-6)
+
+
+def test_a_plain_matrix_is_fine():
+    got = advantages(np.arange(6.0).reshape(2, 3), ["s", "s"])
+    assert got.mixed[0].shape == (3,) and got.mask[1].all()
+
+
+def test_reinforce_turn_is_batch_over_everything_where_all_turns_count():
+    rng = np.random.default_rng(2)
+    rewards, groups = list(rng.normal(size=(4, 5))), ["a", "a", "b", "b"]
+    one = advantages(rewards, groups, "reinforce++_turn").mixed
+    other = advantages(rewards, groups, "batch", scope="batch").mixed
+    np.testing.assert_allclose(one, other)
 
 
 def test_one_turn_dialogues():
@@ -273,12 +297,21 @@ def test_accepts_arrays_and_any_hashable_group():
     ("rewards", "groups", "place", "words"),
     [
         ([[1.0], [2.0]], ["s"], "", "2 dialogues of rewards but 1 groups"),
+        (None, ["s"], "", "rewards is a NoneType"),
+        ([[1.0]], None, "", "groups is a NoneType"),
+        ([[1.0]], {"s": 1}, "", "groups is a dict"),
+        ((x for x in [[1.0]]), ["s"], "", "rewards is a generator"),
+        ([{0: 1.0}], ["s"], "rewards[0]", "found a dict"),
+        ([np.ma.array([1.0, 9.0], mask=[0, 1])], ["s"], "rewards[0]", "found a MaskedArray"),
+        ([[10**400]], ["s"], "", "too large"),
+        ([[True, 2.0]], ["s"], "rewards[0][0]", "True is no number"),
+        ([np.array(["1"])], ["s"], "rewards[0][0]", "no number"),
         ([[1.0, float("inf")]], ["s"], "rewards[0][1]", "not finite"),
         ([[1.0], [], [2.0, "3"]], ["s"] * 3, "rewards[2][1]", "'3' is no number"),
         ([[True], [True]], ["s"] * 2, "rewards[0][0]", "True is no number"),
         ([[1.0], [[1.0]]], ["s"] * 2, "rewards[1][0]", "no number"),
-        ([1.0, 2.0], ["s"] * 2, "rewards[0]", "expected a sequence"),
-        (["12"], ["s"], "rewards[0]", "expected a sequence"),
+        ([1.0, 2.0], ["s"] * 2, "rewards[0]", "expected the turn rewards"),
+        (["12"], ["s"], "rewards[0]", "expected the turn rewards"),
         ([[1.0]], [["s"]], "groups[0]", "cannot name a group"),
         ([[1e308, 1e308]], ["s"], "", "too large"),
     ],

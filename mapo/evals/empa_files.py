@@ -10,40 +10,43 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from mapo.errors import RecordError, RubricError
 from mapo.evals.epmq import indices
 from mapo.evals.result import Result, ending_differences
-from mapo.sandbox.potential import Goal, Path
+from mapo.sandbox.potential import Goal, Trajectory
 from mapo.sandbox.rubric import Rubric
 from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
 
 _T = TypeVar("_T")
 
 
-def read_result(file: File, profile: str = "published", rubric: Rubric | None = None) -> Result:
+def read_result(file: Path, profile: str = "published", rubric: Rubric | None = None) -> Result:
     """One result file of the EMPA format."""
     where = str(file)
     data = _load(file)
     case = _get(data, "script_id", str, where)
     record = _get(data, "epj", dict, where)
     if record.get("K", 1) != 1:
-        raise RecordError(f"judged every {record['K']} turns", where=where, fix="Only K = 1 can be scored")
+        raise RecordError(f"judged every {record['K']!r} turns", where=where, fix="Only K = 1 can be scored")
     zone = record.get("epsilon", 1.0)
     if not _is_number(zone) or zone < 0:
         raise RecordError(f"epsilon is {zone!r}", where=f"{where}, epj", fix="Expected a number, usually 1.0")
     rubric = replace(rubric or Rubric.load("empathy"), zone=float(zone))
     differences: list[str] = []
     notes: list[str] = []
-    path = Path(
-        rubric, _empa_start(record, rubric, where, differences), profile, goal=_empa_goal(record, profile)
+    path = Trajectory(
+        rubric,
+        _empa_start(record, rubric, where, differences),
+        profile,
+        goal=_empa_goal(record, profile, rubric),
     )
     trajectory = _get(record, "trajectory", list, f"{where}, epj")
     if len(trajectory) < 2:
         raise RecordError("no turn in epj.trajectory", where=where, fix="The dialogue has not begun")
-    forms: list[Levels] = []
+    differences += _turn_differences(trajectory[0], path.now, f"{where}, turn 0")
     unscored, ending = 0, None
     for number, entry in enumerate(trajectory[1:], 1):
         place = f"{where}, turn {number}"
@@ -52,18 +55,26 @@ def read_result(file: File, profile: str = "published", rubric: Rubric | None = 
         form, odd = _empa_levels(entry.get("mdep_analysis"), rubric, place)
         unscored += form is None
         notes += [f"{place}: no '{key}', counted as level 0" for key in odd]
-        forms.append(form if form is not None else _nothing(rubric))
-        state = path.advance(rubric.step(forms[-1]))
+        state = path.judge(form if form is not None else _nothing(rubric))
         differences += _turn_differences(entry, state, place)
         if ending := path.ending():
             break
-    recorded = _empa_ending(data)
-    differences += ending_differences(path, ending, len(trajectory) - 1, recorded, where)
-    name = file.resolve().parent.name
-    return Result(name, case, path, ending, indices(path, forms), unscored, {}, differences, notes)
+    differences += _whole_differences(record, path, where)
+    differences += ending_differences(path, ending, len(trajectory) - 1, _empa_ending(data, record), where)
+    return Result(
+        model=file.parent.resolve().name,
+        case=case,
+        path=path,
+        ending=ending,
+        indices=indices(path),
+        unscored=unscored,
+        id=case,
+        differences=differences,
+        notes=notes,
+    )
 
 
-def _load(file: File) -> dict[str, Any]:
+def _load(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_bytes())
     except OSError as error:
@@ -97,7 +108,12 @@ def _empa_start(
     filled = details.get("filled_iedr") if isinstance(details, dict) else None
     if isinstance(filled, dict):
         place = f"{where}, epj.iedr_details.filled_iedr"
-        levels = {i.key: _integer(filled.get(i.key), f"{place}.{i.key}") for i in rubric.indicators}
+        missing = [i.key for i in rubric.indicators if i.key not in filled]
+        if missing:
+            raise RecordError(
+                f"no {', '.join(missing)}", where=place, fix=f"Is the file judged by rubric '{rubric.name}'?"
+            )
+        levels = {i.key: _integer(filled[i.key], f"{place}.{i.key}") for i in rubric.indicators}
         start = _at(place, rubric.start, levels)
         if isinstance(recorded, list) and tuple(recorded) != start:
             differences.append(f"{where}: P_0 is {recorded}, its start levels give {list(start)}")
@@ -109,7 +125,7 @@ def _empa_start(
     )
 
 
-def _empa_goal(record: dict[str, Any], profile: str) -> Goal | None:
+def _empa_goal(record: dict[str, Any], profile: str, rubric: Rubric) -> Goal | None:
     """`released` takes precomputed goals from the file where it has them."""
     params, details = record.get("epm_params"), record.get("iedr_details")
     precomputed = isinstance(details, dict) and details.get("source") == "precomputed"
@@ -117,7 +133,9 @@ def _empa_goal(record: dict[str, Any], profile: str) -> Goal | None:
         return None
     direction = params.get("v_star_0")
     near, crossing, energy = (params.get(f"epsilon_{k}") for k in ("distance", "direction", "energy"))
-    if not isinstance(direction, list) or not all(_is_number(x) for x in direction):
+    if not isinstance(direction, list) or len(direction) != len(rubric.axes):
+        return None
+    if not all(_is_number(x) for x in direction):
         return None
     if not (_is_number(near) and _is_number(crossing) and _is_number(energy)):
         return None
@@ -130,6 +148,8 @@ def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, 
         return None, []
     if not isinstance(form, dict):
         raise RecordError("mdep_analysis is no object", where=where)
+    if not any(f"{key}_{kind}_level" in form for key in rubric.keys for kind in ("Prog", "Neg")):
+        return None, []
     levels, odd = {}, []
     for key in rubric.keys:
         marks = []
@@ -167,7 +187,7 @@ def _nothing(rubric: Rubric) -> Levels:
     return {key: AxisMarks(Mark(0), Mark(0)) for key in rubric.keys}
 
 
-def _empa_ending(data: dict[str, Any]) -> Ending | None:
+def _empa_ending(data: dict[str, Any], record: dict[str, Any]) -> Ending | None:
     """What the file says about the end, as far as its free text can be told."""
     text = str(data.get("termination_reason", "")).lower()
     for words, reason in (
@@ -177,7 +197,10 @@ def _empa_ending(data: dict[str, Any]) -> Ending | None:
         (("failure",), StopReason.FAILURE),
     ):
         if any(word in text for word in words):
-            return Ending(reason)
+            won = record.get("epm_victory_analysis")
+            kind = won.get("primary_victory_type") if isinstance(won, dict) else None
+            known = reason is StopReason.SUCCESS and kind in ("geometric", "positional", "zone")
+            return Ending(reason, (str(kind),) if known else ())
     return None
 
 
@@ -192,14 +215,18 @@ _METRICS = (
 """(EMPA's name, ours, half the recorded rounding)."""
 
 
-def _turn_differences(entry: dict[str, Any], state: PotentialState, where: str) -> Iterator[str]:
-    for name, value in (("P_t", state.position), ("v_t", state.step or ())):
+def _turn_differences(entry: Any, state: PotentialState, where: str) -> Iterator[str]:
+    if not isinstance(entry, dict):
+        return
+    for name, value in (("P_t", state.position), ("v_t", state.step or (0,) * len(state.position))):
         recorded = entry.get(name)
         if isinstance(recorded, list) and tuple(recorded) != value:
             yield f"{where}: {name} is {recorded}, not {list(value)}"
     distance = entry.get("distance")
     if _is_number(distance) and abs(distance - state.distance) > 1e-9:
         yield f"{where}: distance is {distance}, not {state.distance}"
+    if isinstance(entry.get("in_zone"), bool) and entry["in_zone"] != state.in_zone:
+        yield f"{where}: in_zone is {entry['in_zone']}, not {state.in_zone}"
     metrics = entry.get("epm")
     for theirs, ours, tolerance in _METRICS:
         recorded = metrics.get(theirs) if isinstance(metrics, dict) else None
@@ -208,14 +235,33 @@ def _turn_differences(entry: dict[str, Any], state: PotentialState, where: str) 
             yield f"{where}: {theirs} is {recorded}, not {value}"
 
 
-def read_tags(folder: File) -> dict[str, dict[str, str]]:
+def _whole_differences(record: dict[str, Any], path: Trajectory, where: str) -> Iterator[str]:
+    """The goal a file was scored by, where the profile computes its own."""
+    params = record.get("epm_params")
+    if not isinstance(params, dict) or path.profile.name != "published":
+        return
+    goal = path.goal
+    for name, ours in (
+        ("epsilon_distance", goal.distance),
+        ("epsilon_direction", goal.crossing),
+        ("epsilon_energy", goal.energy),
+        ("v_star_0", list(goal.direction)),
+    ):
+        if name in params and params[name] != ours:
+            yield f"{where}: {name} is {params[name]}, not {ours}"
+
+
+def read_tags(folder: Path, problems: list[str]) -> dict[str, dict[str, str]]:
     """Category, axis and difficulty by case, from the statistics table EMPA leaves beside its results."""
     table = folder / "descriptive_statistics.csv"
     names = {"Category": "category", "Dominant_Axis": "axis", "Difficulty": "difficulty"}
+    if not table.exists():
+        return {}
     try:
         with open(table, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error):
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        problems.append(f"{table}: cannot be read ({error}); categories are unknown")
         return {}
     return {
         row["Case_ID"]: {ours: row[theirs] for theirs, ours in names.items() if row.get(theirs)}

@@ -17,8 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mapo.sandbox.potential import Path, distance_between
-from mapo.types import Levels
+from mapo.sandbox.potential import Trajectory, distance_between
 
 INDICES = ("RDI", "Etot", "Snet", "Rho", "Sproj", "Tau", "Rpos", "Align", "Pen")
 _TINY = 1e-6
@@ -33,14 +32,14 @@ class Composite:
     epm_q: float
 
 
-def indices(path: Path, levels: Sequence[Levels]) -> tuple[float, ...]:
-    """The nine indices, in the order of INDICES, of one dialogue: its path and its judged turns' forms."""
+def indices(path: Trajectory) -> tuple[float, ...]:
+    """The nine indices of one dialogue, in the order of INDICES."""
     start, judged = path.states[0], [s for s in path.states[1:] if s.step is not None]
     last, turns = path.now, len(judged)
     entries = turns + 1
     reference = start.distance if start.distance > _TINY else 1.0
     closed = 100 * (start.distance - last.distance) / start.distance if start.distance else 0.0
-    marks = [m for form in levels for m in form.values()]
+    marks = [m for form in path.forms for m in form.values()]
     raw = sum(m.progress.level + m.regression.level for m in marks)
     regress = sum(abs(m.regression.level) for m in marks)
     gains = [s.delta_energy for s in judged]
@@ -57,7 +56,7 @@ def indices(path: Path, levels: Sequence[Levels]) -> tuple[float, ...]:
     )
 
 
-def tortuosity(path: Path) -> float:
+def tortuosity(path: Trajectory) -> float:
     """Path length over displacement, at least 1; 1 where the path ends where it began."""
     positions = [s.position for s in path.states]
     length = sum(distance_between(a, b, path.rubric) for a, b in pairwise(positions))

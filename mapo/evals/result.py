@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mapo.sandbox.potential import Path
+from mapo.sandbox.potential import Trajectory
 from mapo.types import Ending, StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of odd keys."""
+    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of oddities."""
 
     model: str
     case: str
-    path: Path
+    path: Trajectory
     ending: Ending | None
     indices: tuple[float, ...]
     unscored: int
-    tags: dict[str, str]
-    differences: list[str]
+    id: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -35,10 +36,15 @@ class Result:
 
 
 def ending_differences(
-    path: Path, ending: Ending | None, turns: int, recorded: Ending | None, where: str
+    path: Trajectory, ending: Ending | None, turns: int, recorded: Ending | None, where: str
 ) -> Iterator[str]:
+    """Where the rules end a dialogue elsewhere, or otherwise, than its record says."""
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
         yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
-    elif recorded is not None and recorded.reason is not StopReason.DIRECTOR and ours != recorded.reason:
-        yield f"{where}: ending is {recorded.reason.value}, its levels give {ours}"
+    elif recorded is not None and recorded.reason is not StopReason.DIRECTOR:
+        rules = f"the rules of '{path.profile.name}' give {ours}"
+        if ours != recorded.reason:
+            yield f"{where}: ending is {recorded.reason.value}, {rules}"
+        elif ending is not None and recorded.detail and recorded.detail != ending.detail:
+            yield f"{where}: ending is {'+'.join(recorded.detail)}, {rules} ({'+'.join(ending.detail)})"

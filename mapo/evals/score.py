@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Score:
     """A set of dialogues, scored. `intervals` is None for fewer than two dialogues."""
 
     name: str
+    rubric: str
+    profile: str
     n: int
     passes: int
     turns: float
@@ -38,6 +40,8 @@ class Score:
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
             label: self.name,
+            "rubric": self.rubric,
+            "profile": self.profile,
             "n": self.n,
             "passes": self.passes,
             "indices": self.composite.indices,
@@ -75,7 +79,7 @@ class Scoring:
 
 
 def score(
-    root: File, *, profile: str | None = None, by: str | None = None, rubric: Rubric | None = None
+    root: Path, *, profile: str | None = None, by: str | None = None, rubric: Rubric | None = None
 ) -> Scoring:
     """Score every model below `root`; one bad file costs that file alone."""
     if by is not None and by not in BY:
@@ -101,15 +105,19 @@ def score(
 
 
 def _by_model(folders: Sequence[Folder]) -> list[tuple[str, list[Result]]]:
-    found: dict[tuple[File, str], list[Result]] = {}
+    """Dialogues of one folder, model, rubric and profile belong together; names say what tells them apart."""
+    found: dict[tuple[Path, str, str, str], list[Result]] = {}
     for folder in folders:
         for result in folder.results:
-            found.setdefault((folder.path, result.model), []).append(result)
-    seen = Counter(model for _, model in found)
-    return [
-        (model if seen[model] == 1 else f"{folder.name}/{model}", results)
-        for (folder, model), results in found.items()
-    ]
+            kind = (result.path.rubric.name, result.path.profile.name)
+            found.setdefault((folder.path, result.model, *kind), []).append(result)
+    seen = Counter(model for _, model, _, _ in found)
+    kinds = {(rubric, profile) for _, _, rubric, profile in found}
+    named = []
+    for (path, model, rubric, profile), results in found.items():
+        name = model if seen[model] == 1 else f"{path.name}/{model}"
+        named.append((f"{name} ({rubric}, {profile})" if len(kinds) > 1 else name, results))
+    return named
 
 
 def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result]]:
@@ -126,6 +134,8 @@ def _score(name: str, results: Sequence[Result]) -> Score:
     names = (*INDICES, *PARTS)
     return Score(
         name=name,
+        rubric=results[0].path.rubric.name,
+        profile=results[0].path.profile.name,
         n=len(results),
         passes=sum(r.passed for r in results),
         turns=float(np.mean([r.path.now.turn for r in results])),

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from mapo.evals.epmq import INDICES
 from mapo.evals.score import PARTS, Score, Scoring
+from mapo.text import printable
 
 _TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
 _SHOWN = 10  # lines listed before the rest is only counted
+
+
+def escape(text: str) -> str:
+    return escape_markup(printable(text))
 
 
 def print_scoring(found: Scoring) -> None:
@@ -56,7 +61,10 @@ def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
             parts.append(cell)
         table.add_row(escape(s.name), str(s.n), str(s.passes), f"{s.turns:.1f}", *parts)
     console.print(table)
-    console.print("[dim]95 % bootstrap intervals over dialogues[/]")
+    if any(s.intervals for s in scores):
+        console.print("[dim]95 % bootstrap intervals over dialogues[/]")
+    if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
+        console.print(f"[dim]dialogues that were not over where their record ends: {unfinished}[/]")
     if unscored := sum(s.unscored for s in scores):
         console.print(f"[dim]turns the judge failed to score: {unscored}[/]")
 

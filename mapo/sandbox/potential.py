@@ -18,7 +18,7 @@ from statistics import stdev
 
 from mapo.errors import InputError
 from mapo.sandbox.rubric import Rubric
-from mapo.types import Ending, PotentialState, StopReason, Vector
+from mapo.types import Ending, Levels, PotentialState, StopReason, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Goal:
         )
 
 
-class Path:
+class Trajectory:
     """One dialogue's way through the potential space, turn by turn.
 
-    `advance(step)` after each reply, None for a reply nobody could judge; then `ending()` says whether
+    `judge(levels)` after each reply, None for a reply nobody could judge; then `ending()` says whether
     the dialogue is over. An unjudged turn counts as a turn but moves nothing and enters no window of the
     ending rules: missing data is neither progress nor stagnation.
     """
@@ -86,11 +86,13 @@ class Path:
         min_turns: int | None = None,
         max_turns: int | None = None,
     ) -> None:
-        if len(start) != len(rubric.axes) or not all(math.isfinite(x) for x in start):
+        _check_vector("start position", start, rubric)
+        if max(start) > 0:
             raise InputError(
-                f"start position {list(start)} does not fit rubric '{rubric.name}'",
-                fix=f"Give {len(rubric.axes)} finite numbers, one for each of {', '.join(rubric.keys)}",
+                f"start position {list(start)} has a surplus", fix="A start holds deficits: 0 or less"
             )
+        if goal is not None:
+            _check_vector("goal direction", goal.direction, rubric)
         self.rubric = rubric
         self.profile = profile_named(profile)
         self.start: Vector = tuple(start)
@@ -99,6 +101,8 @@ class Path:
         self.max_turns = rubric.ending.max_turns if max_turns is None else max_turns
         norm = _norm(self.start, rubric.weights)
         rounded = _round(norm, self.profile.goal_digits)
+        self.forms: list[Levels] = []
+        """The forms of the judged turns."""
         self.states = [
             PotentialState(
                 turn=0,
@@ -114,16 +118,17 @@ class Path:
     def now(self) -> PotentialState:
         return self.states[-1]
 
+    def judge(self, levels: Levels | None) -> PotentialState:
+        """Move by what the judge filled in, or stand still where no judge could."""
+        state = self.advance(None if levels is None else self.rubric.step(levels))
+        if levels is not None:
+            self.forms.append(levels)
+        return state
+
     def advance(self, step: Sequence[float] | None) -> PotentialState:
-        """Move by one judged reply, or stand still for an unjudged one."""
-        if step is not None and (
-            len(step) != len(self.rubric.axes) or not all(math.isfinite(x) for x in step)
-        ):
-            raise InputError(
-                f"step {list(step)} does not fit rubric '{self.rubric.name}'",
-                where=f"turn {self.now.turn + 1}",
-                fix=f"Give {len(self.rubric.axes)} finite numbers, or None for an unjudged turn",
-            )
+        """Move by a step vector; `judge` is the usual way in."""
+        if step is not None:
+            _check_vector(f"turn {self.now.turn + 1}: step", step, self.rubric)
         before, weights, digits = self.now, self.rubric.weights, self.profile.metric_digits
         move: Vector = tuple(step) if step is not None else tuple(0.0 for _ in weights)
         position = tuple(p + v for p, v in zip(before.position, move, strict=True))
@@ -155,7 +160,7 @@ class Path:
         charged = grown and now.energy >= self.goal.energy
         if charged and now.norm <= self.goal.distance:
             return Ending(StopReason.SUCCESS, ("geometric",))
-        if charged and now.projection >= -self.goal.crossing:
+        if charged and any(self.goal.direction) and now.projection >= -self.goal.crossing:
             return Ending(StopReason.SUCCESS, ("positional",))
         if grown and (lost := self._lost()):
             return Ending(StopReason.FAILURE, lost)
@@ -203,6 +208,15 @@ class Path:
         if net < rules.idle_net:
             return Ending(StopReason.STAGNATION, ("oscillation",), (moved, net))
         return None
+
+
+def _check_vector(what: str, vector: Sequence[float], rubric: Rubric) -> None:
+    numbers = all(isinstance(x, int | float) and abs(x) < 1e100 for x in vector)
+    if len(vector) != len(rubric.axes) or not numbers:
+        raise InputError(
+            f"{what} {list(vector)} does not fit rubric '{rubric.name}'",
+            fix=f"Give {len(rubric.axes)} finite numbers, one for each of {', '.join(rubric.keys)}",
+        )
 
 
 def zone_distance(position: Sequence[float], rubric: Rubric) -> float:

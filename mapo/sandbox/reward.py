@@ -9,72 +9,95 @@ turns before it, and every turn costs, so ending a dialogue early looks good.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from mapo.errors import InputError
-from mapo.sandbox.potential import Path, origin_distance
+from mapo.sandbox.potential import Trajectory, origin_distance
 from mapo.sandbox.rubric import Rubric
 from mapo.types import Ending, PotentialState, StopReason
 
 Distance = Literal["zone", "origin"]
-Reward = Callable[[PotentialState, PotentialState, Ending | None], float]
-"""(before, after, ending): `ending` is None on every turn but the last."""
-
-REWARDS = ("idr", "adr", "potential", "increment", "outcome")
 
 
-def reward_named(
-    name: str,
-    rubric: Rubric,
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What the reward functions measure with. `gamma` and `scale` matter to `potential` alone."""
+
+    rubric: Rubric
+    distance: Distance = "zone"
+    gamma: float = 1.0
+    scale: float = 10.0
+
+    def far(self, state: PotentialState) -> float:
+        return state.distance if self.distance == "zone" else origin_distance(state.position, self.rubric)
+
+    def phi(self, state: PotentialState) -> float:
+        return self.scale / (self.scale + origin_distance(state.position, self.rubric))
+
+
+Reward = Callable[[Measure, PotentialState, PotentialState, Ending | None], float]
+"""(measure, before, after, ending): `ending` is None on every turn but the last judged one."""
+
+
+def idr(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
+    """Incremental distance: D_before - D_after."""
+    return m.far(before) - m.far(after)
+
+
+def adr(m: Measure, _: PotentialState, after: PotentialState, __: Ending | None) -> float:
+    """Absolute distance: -D_after."""
+    return -m.far(after)
+
+
+def potential(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
+    """gamma * Phi(after) - Phi(before), Phi(P) = scale / (scale + ||P||)."""
+    return m.gamma * m.phi(after) - m.phi(before)
+
+
+def increment(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
+    """The step's weighted sum over axes, surplus included."""
+    moves = zip(m.rubric.weights, before.position, after.position, strict=True)
+    return sum(w * (b - a) for w, a, b in moves)
+
+
+def outcome(_: Measure, __: PotentialState, ___: PotentialState, ending: Ending | None) -> float:
+    """1 on the last judged turn of a dialogue that succeeded, 0 otherwise."""
+    return float(ending is not None and ending.reason is StopReason.SUCCESS)
+
+
+REWARDS: dict[str, Reward] = {
+    "idr": idr,
+    "adr": adr,
+    "potential": potential,
+    "increment": increment,
+    "outcome": outcome,
+}
+
+
+def rewards_of(
+    path: Trajectory,
+    name: str = "idr",
     *,
     distance: Distance = "zone",
     gamma: float = 1.0,
     scale: float = 10.0,
-) -> Reward:
-    """The reward function `name`. `gamma` and `scale` matter to `potential` alone.
+    ending: Ending | None = None,
+) -> list[float | None]:
+    """The rewards of a finished dialogue, None for each turn that nobody could judge.
 
-    idr        D_before - D_after
-    adr        -D_after
-    potential  gamma * Phi(after) - Phi(before), Phi(P) = scale / (scale + ||P||)
-    increment  the step's weighted sum over axes, surplus included
-    outcome    1 on the last turn of a dialogue that succeeded, 0 otherwise
+    `ending` is how it ended if not by the rules of its trajectory (a director's word, say).
     """
+    if name not in REWARDS:
+        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
     if distance not in ("zone", "origin"):
         raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")
-
-    def far(state: PotentialState) -> float:
-        return state.distance if distance == "zone" else origin_distance(state.position, rubric)
-
-    def idr(before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-        return far(before) - far(after)
-
-    def adr(_: PotentialState, after: PotentialState, __: Ending | None) -> float:
-        return -far(after)
-
-    def potential(before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-        def phi(state: PotentialState) -> float:
-            return scale / (scale + origin_distance(state.position, rubric))
-
-        return gamma * phi(after) - phi(before)
-
-    def increment(before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-        moves = zip(rubric.weights, before.position, after.position, strict=True)
-        return sum(w * (b - a) for w, a, b in moves)
-
-    def outcome(_: PotentialState, __: PotentialState, ending: Ending | None) -> float:
-        return float(ending is not None and ending.reason is StopReason.SUCCESS)
-
-    table: dict[str, Reward] = dict(zip(REWARDS, (idr, adr, potential, increment, outcome), strict=True))
-    if name not in table:
-        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
-    return table[name]
-
-
-def rewards_of(path: Path, reward: Reward) -> list[float | None]:
-    """The rewards of a finished path, None for each turn that nobody could judge."""
-    last, ending = len(path.states) - 1, path.ending()
+    measure, ending = Measure(path.rubric, distance, gamma, scale), ending or path.ending()
+    last = max((s.turn for s in path.states[1:] if s.step is not None), default=0)
     return [
-        None if after.step is None else reward(before, after, ending if after.turn == last else None)
+        None
+        if after.step is None
+        else REWARDS[name](measure, before, after, ending if after.turn == last else None)
         for before, after in pairwise(path.states)
     ]

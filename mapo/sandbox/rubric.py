@@ -21,6 +21,7 @@ from mapo.errors import RubricError
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Vector
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_Count = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
 
 
@@ -62,15 +63,15 @@ class EndingRules:
 
     __pydantic_config__ = _STRICT
 
-    min_turns: int = 12
-    max_turns: int = 45
-    collapse_window: int = 5
-    stagnant_window: int = 5
+    min_turns: _Count = 12
+    max_turns: _Count = 45
+    collapse_window: _Count = 5
+    stagnant_window: Annotated[int, Field(ge=2)] = 5
     stagnant_stdev: float = 0.5
-    regress_window: int = 8
-    regress_count: int = 6
+    regress_window: _Count = 8
+    regress_count: _Count = 6
     regress_sum: float = -1.0
-    idle_window: int = 12
+    idle_window: _Count = 12
     idle_move: float = 3.0
     idle_range: float = 2.0
     idle_net: float = 3.0
@@ -112,7 +113,7 @@ class Rubric:
         _same_keys("start form", levels, [i.key for i in self.indicators])
         sums = dict.fromkeys(self.keys, 0.0)
         for item in self.indicators:
-            level = _level_of(levels[item.key])
+            level = _level_of(levels[item.key], f"start form, {item.key}")
             if not 0 <= level < len(item.deficit):
                 raise RubricError(
                     f"level {level} is out of range 0..{len(item.deficit) - 1}",
@@ -126,13 +127,13 @@ class Rubric:
         """The movement one reply caused: progress plus regression, per axis."""
         _same_keys("turn form", levels, self.keys)
         return tuple(
-            self._value(key, "progress", levels[key].progress.level)
-            + self._value(key, "regression", levels[key].regression.level)
+            self._value(key, "progress", levels[key].progress)
+            + self._value(key, "regression", levels[key].regression)
             for key in self.keys
         )
 
-    def _value(self, key: str, kind: str, level: int) -> float:
-        axis = self._axis[key]
+    def _value(self, key: str, kind: str, mark: Mark) -> float:
+        axis, level = self._axis[key], _level_of(mark, f"turn form, {key}.{kind}")
         table, sign = (axis.progress, 1) if kind == "progress" else (axis.regression, -1)
         if not 0 <= level * sign < len(table):
             ends = sorted((0, sign * (len(table) - 1)))
@@ -144,12 +145,16 @@ class Rubric:
         return table[level * sign]
 
     def levels(self, **marks: tuple[int, int]) -> Levels:
-        """Levels without evidence, for tests and scripts: `rubric.levels(C=(1, 0), A=(2, -1), P=(0, 0))`."""
-        return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in marks.items()}
+        """A turn form without evidence: `rubric.levels(C=(1, 0), A=(2, -1))`; axes not named get (0, 0)."""
+        filled = {**dict.fromkeys(self.keys, (0, 0)), **marks}
+        return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in filled.items()}
 
 
-def _level_of(mark: Mark | int) -> int:
-    return mark.level if isinstance(mark, Mark) else mark
+def _level_of(mark: Mark | int, where: str) -> int:
+    level = mark.level if isinstance(mark, Mark) else mark
+    if type(level) is not int:
+        raise RubricError(f"level {level!r} is no whole number", where=where, fix="Levels are small integers")
+    return level
 
 
 def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[str, ...]) -> None:
@@ -166,7 +171,7 @@ SHIPPED = ("empathy", "tutoring")
 
 @lru_cache
 def _shipped(name: str | Path) -> Rubric:
-    return _read(Path(str(files("mapo") / "data" / "rubrics" / f"{name}.toml")))
+    return _read(Path(str(files("mapo") / "domains" / str(name) / "rubric.toml")))
 
 
 def _read(path: Path) -> Rubric:
@@ -198,6 +203,7 @@ def _check(rubric: Rubric, where: str) -> None:
             raise RubricError(problem, where=where, fix="See docs/method.md, 'A rubric is data'")
 
     need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs axes and indicators")
+    need(rubric.ending.min_turns <= rubric.ending.max_turns, "ending: min_turns is above max_turns")
     need(len(set(rubric.keys)) == len(rubric.axes), "two axes share a key")
     need(len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators share a key")
     for axis in rubric.axes:

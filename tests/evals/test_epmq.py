@@ -9,7 +9,7 @@ import pytest
 
 from conftest import published
 from helpers import form, marks
-from mapo import Path, Rubric
+from mapo import Rubric, Trajectory
 from mapo.evals.epmq import INDICES, composite, indices, tortuosity
 
 PARTS = {
@@ -24,11 +24,11 @@ def test_ten_published_models(replay, empathy):
     table = json.loads(published("epmq_expected.json").read_text(encoding="utf-8"))["models"]
     rows: dict[str, list] = {}
     for record in replay:
-        path = Path(empathy, empathy.start(record["iedr_levels"]))
+        path = Trajectory(empathy, empathy.start(record["iedr_levels"]))
         forms = [form(t["levels"]) for t in record["turns"]]
         for item in forms:
-            path.advance(empathy.step(item))
-        got = indices(path, forms)
+            path.judge(item)
+        got = indices(path)
         want = [record["expected"]["epmq"][f"Idx_{k}"] for k in INDICES]
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-9)
         rows.setdefault(record["model"], []).append(got)
@@ -43,10 +43,10 @@ def test_ten_published_models(replay, empathy):
 
 def test_each_index_by_hand(empathy):
     # P_0 = (-4, 0, 0), one step (+3, 0, 0): v* = (1, 0, 0), D: 3 -> 0, dE = 3, alignment 1
-    path = Path(empathy, (-4.0, 0.0, 0.0))
+    path = Trajectory(empathy, (-4.0, 0.0, 0.0))
     forms = [empathy.levels(C=(2, 0), A=(0, 0), P=(0, 0))]
-    path.advance(empathy.step(forms[0]))
-    got = dict(zip(INDICES, indices(path, forms), strict=True))
+    path.judge(forms[0])
+    got = dict(zip(INDICES, indices(path), strict=True))
     assert got["RDI"] == 100.0  # rate 100 -> (100 + 100)/2
     assert got["Etot"] == pytest.approx(100 * 3 / (1.2 * 3))
     assert got["Snet"] == pytest.approx(100 * 2 / (1.5 * 3))
@@ -59,26 +59,26 @@ def test_each_index_by_hand(empathy):
 
 
 def test_harm_floors_at_zero(empathy):
-    path = Path(empathy, (-4.0, 0.0, 0.0))
+    path = Trajectory(empathy, (-4.0, 0.0, 0.0))
     forms = [marks(empathy, 0, -2)] * 3
     for item in forms:
-        path.advance(empathy.step(item))
-    got = dict(zip(INDICES, indices(path, forms), strict=True))
+        path.judge(item)
+    got = dict(zip(INDICES, indices(path), strict=True))
     assert got["RDI"] == got["Etot"] == got["Snet"] == got["Rho"] == got["Sproj"] == got["Rpos"] == 0.0
     # 18 regression levels over 4 entries: 100 (3 - 4.5)/3 < 0
     assert got["Pen"] == 0.0
 
 
 def test_nothing_needed_at_the_start(empathy):
-    path = Path(empathy, (0.0, 0.0, 0.0))
+    path = Trajectory(empathy, (0.0, 0.0, 0.0))
     forms = [marks(empathy, 1)]
-    path.advance(empathy.step(forms[0]))
-    got = dict(zip(INDICES, indices(path, forms), strict=True))
+    path.judge(forms[0])
+    got = dict(zip(INDICES, indices(path), strict=True))
     assert got["RDI"] == 50.0 and got["Snet"] == pytest.approx(100 * 3 / 1.5)  # r0 counts as 1
 
 
 def test_tortuosity(empathy):
-    path = Path(empathy, (-9.0, -9.0, -9.0))
+    path = Trajectory(empathy, (-9.0, -9.0, -9.0))
     assert tortuosity(path) == 1.0  # nothing moved
     path.advance((3.0, 0.0, 0.0))
     path.advance((0.0, 3.0, 0.0))
@@ -89,19 +89,19 @@ def test_tortuosity(empathy):
 
 def test_unjudged_turns_are_no_part_of_any_count(empathy):
     forms = [marks(empathy, 1), marks(empathy, 0, -1), marks(empathy, 2)]
-    plain, gaps = Path(empathy, (-20.0,) * 3), Path(empathy, (-20.0,) * 3)
+    plain, gaps = Trajectory(empathy, (-20.0,) * 3), Trajectory(empathy, (-20.0,) * 3)
     for item in forms:
-        plain.advance(empathy.step(item))
-        gaps.advance(empathy.step(item))
+        plain.judge(item)
+        gaps.judge(item)
         gaps.advance(None)
-    assert indices(gaps, forms) == pytest.approx(indices(plain, forms))
+    assert indices(gaps) == pytest.approx(indices(plain))
 
 
 def test_four_axes():
     rubric = Rubric.load("tutoring")
-    path, forms = Path(rubric, (-9.0,) * 4), [marks(rubric, 1)] * 4
+    path, forms = Trajectory(rubric, (-9.0,) * 4), [marks(rubric, 1)] * 4
     for item in forms:
-        path.advance(rubric.step(item))
-    got = dict(zip(INDICES, indices(path, forms), strict=True))
+        path.judge(item)
+    got = dict(zip(INDICES, indices(path), strict=True))
     assert got["Rho"] == pytest.approx(100 * 2 / 2.5)  # ||(1,1,1,1)|| = 2, straight at the goal
     assert got["Tau"] == pytest.approx(100.0)

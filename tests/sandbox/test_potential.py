@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import published
 from helpers import form, marks, walk
-from mapo import InputError, Path, Rubric, StopReason
+from mapo import InputError, Rubric, StopReason, Trajectory
 from mapo.sandbox.potential import PROFILES, Goal, origin_distance, zone_distance
 from mapo.sandbox.rubric import SHIPPED
 
@@ -27,7 +27,7 @@ def test_all_published_dialogues_are_reproduced(replay, empathy):
     assert len(replay) == 300
     for record in replay:
         want = record["expected"]
-        path = Path(empathy, empathy.start(record["iedr_levels"]))
+        path = Trajectory(empathy, empathy.start(record["iedr_levels"]))
         ending = walk(path, [form(t["levels"]) for t in record["turns"]])
         states, moved = path.states, path.states[1:]
         assert ending is not None
@@ -75,7 +75,7 @@ def test_edge_cases(profile, empathy):
         goal = (
             Goal.of(start, empathy, PROFILES["published"]) if profile == "empa-release-precomputed" else None
         )
-        path = Path(empathy, start, "published" if profile == "data-2025" else "released", goal=goal)
+        path = Trajectory(empathy, start, "published" if profile == "data-2025" else "released", goal=goal)
         ending = walk(path, [form(t["levels"]) for t in case["turns"]])
         now = path.now
         told = ending is not None and ending.reason in (StopReason.FAILURE, StopReason.STAGNATION)
@@ -102,11 +102,11 @@ def test_edge_cases(profile, empathy):
 @BOTH
 @pytest.mark.parametrize("profile", PROFILES)
 def test_steady_progress_succeeds_and_steady_harm_collapses(rubric, profile):
-    path = Path(rubric, start_of(rubric), profile)
+    path = Trajectory(rubric, start_of(rubric), profile)
     ending = walk(path, [marks(rubric, 2)] * rubric.ending.max_turns)
     assert ending is not None and ending.reason is StopReason.SUCCESS
     assert path.now.turn >= rubric.ending.min_turns
-    path = Path(rubric, start_of(rubric), profile)
+    path = Trajectory(rubric, start_of(rubric), profile)
     ending = walk(path, [marks(rubric, 0, -1)] * rubric.ending.max_turns)
     assert ending is not None and ending.reason is StopReason.FAILURE
     assert "collapsed" in ending.detail and path.now.turn == rubric.ending.min_turns
@@ -115,10 +115,10 @@ def test_steady_progress_succeeds_and_steady_harm_collapses(rubric, profile):
 @BOTH
 def test_doing_nothing_stagnates_by_the_published_rules_only(rubric):
     idle = [marks(rubric, 0)] * rubric.ending.max_turns
-    path = Path(rubric, start_of(rubric))
+    path = Trajectory(rubric, start_of(rubric))
     ending = walk(path, idle)
     assert ending is not None and (ending.reason, ending.detail) == (StopReason.STAGNATION, ("minimal",))
-    path = Path(rubric, start_of(rubric), "released")
+    path = Trajectory(rubric, start_of(rubric), "released")
     ending = walk(path, idle)
     assert ending is not None and ending.reason is StopReason.TIMEOUT
     assert path.now.turn == rubric.ending.max_turns
@@ -126,7 +126,7 @@ def test_doing_nothing_stagnates_by_the_published_rules_only(rubric):
 
 @BOTH
 def test_unjudged_turns_move_nothing_and_decide_nothing(rubric):
-    path = Path(rubric, start_of(rubric))
+    path = Trajectory(rubric, start_of(rubric))
     before = path.now
     ending = walk(path, [None] * rubric.ending.max_turns)
     assert ending is not None and ending.reason is StopReason.TIMEOUT  # no stagnation from missing data
@@ -135,17 +135,17 @@ def test_unjudged_turns_move_nothing_and_decide_nothing(rubric):
 
 
 def test_collapse_needs_its_window_of_judged_turns(empathy):
-    path = Path(empathy, start_of(empathy))
+    path = Trajectory(empathy, start_of(empathy))
     bad = marks(empathy, 0, -1)
     assert walk(path, [marks(empathy, 1)] * 9 + [bad] * 4 + [None] * 3) is None
-    path.advance(empathy.step(bad))
+    path.judge(bad)
     ending = path.ending()
     assert ending is not None and "collapsed" in ending.detail
 
 
 def test_in_zone_shields_from_stagnation(empathy):
     # in the zone on every axis, but too little energy: only the turn limit ends it
-    path = Path(empathy, (-1.0, -1.0, -1.0), goal=Goal((0.577, 0.577, 0.577), 0.1, 0.1, 99.0))
+    path = Trajectory(empathy, (-1.0, -1.0, -1.0), goal=Goal((0.577, 0.577, 0.577), 0.1, 0.1, 99.0))
     ending = walk(path, [marks(empathy, 0)] * 60)
     assert ending is not None and ending.reason is StopReason.TIMEOUT and path.now.turn == 45
 
@@ -155,7 +155,7 @@ def test_going_round_in_circles_stagnates(rubric):
     n, window = len(rubric.axes), rubric.ending.idle_window
 
     def after(moves):
-        path = Path(rubric, (-30.0,) * n)
+        path = Trajectory(rubric, (-30.0,) * n)
         for move in moves:
             path.advance((move,) * n if isinstance(move, float) else move)
         return path.ending()
@@ -176,7 +176,7 @@ def test_going_round_in_circles_stagnates(rubric):
 def test_standing_still_while_losing_energy_fails(rubric):
     # 6 of the last 8 dE < 0 with a sum below -1, the norm within 0.5, the last five not all negative
     n = len(rubric.axes)
-    path = Path(rubric, (-10.0,) * n, "released", min_turns=8)
+    path = Trajectory(rubric, (-10.0,) * n, "released", min_turns=8)
     for move in [-0.2, -0.2, 0.01, -0.2, -0.2, -0.2, 0.01, -0.2]:
         path.advance((move,) * n)
     ending = path.ending()
@@ -186,7 +186,7 @@ def test_standing_still_while_losing_energy_fails(rubric):
 def test_success_by_distance_by_crossing_and_by_zone(empathy):
     # v* = (1,1,1)/sqrt(3), energy needed 17.32, tolerance 1.73 (published) or 0.87 (released)
     def after(profile, *moves):
-        path = Path(empathy, (-10.0,) * 3, profile, min_turns=len(moves))
+        path = Trajectory(empathy, (-10.0,) * 3, profile, min_turns=len(moves))
         for move in moves:
             path.advance(move)
         ending = path.ending()
@@ -200,17 +200,21 @@ def test_success_by_distance_by_crossing_and_by_zone(empathy):
 
 
 def test_turn_limits_can_be_set(empathy):
-    path = Path(empathy, start_of(empathy), min_turns=3, max_turns=5)
+    path = Trajectory(empathy, start_of(empathy), min_turns=3, max_turns=5)
     ending = walk(path, [marks(empathy, 1)] * 9)
     assert ending is not None and ending.reason is StopReason.TIMEOUT and path.now.turn == 5
 
 
 def test_nothing_needed_from_the_start(empathy):
-    path = Path(empathy, (0.0, 0.0, 0.0))
+    path = Trajectory(empathy, (0.0, 0.0, 0.0))
     state = path.advance((1.0, 0.0, 0.0))
     assert (state.alignment, state.delta_energy, state.distance) == (0.0, 0.0, 0.0)
     ending = walk(path, [marks(empathy, 0)] * 45)
     assert ending is not None and ending.reason is StopReason.SUCCESS
+    # but doing harm to someone who needs nothing is no success
+    path = Trajectory(empathy, (0.0, 0.0, 0.0))
+    ending = walk(path, [marks(empathy, 0, -2)] * 45)
+    assert ending is not None and ending.reason is StopReason.TIMEOUT
 
 
 @given(st.lists(st.floats(-30, 10), min_size=4, max_size=4))
@@ -228,18 +232,36 @@ def test_axis_weights_stretch_the_space(empathy):
     )
     # sqrt(4 * (3 - 1)^2) = 4 against sqrt((3 - 1)^2) = 2
     assert zone_distance((-3.0, 0.0, 0.0), heavy) == 2 * zone_distance((-3.0, 0.0, 0.0), empathy) == 4.0
-    assert Path(heavy, (-3.0, 0.0, 0.0)).now.norm == 6.0
+    path = Trajectory(heavy, (-3.0, 0.0, 0.0))
+    assert path.now.norm == 6.0
+    # sideways steps along the heavy axis alone: L1 movement 12 * 4 * 0.2, range of D below 2
+    still = Trajectory(heavy, (-30.0, -30.0, -30.0))
+    light = Trajectory(empathy, (-30.0, -30.0, -30.0))
+    for i in range(12):
+        for one in (still, light):
+            one.advance((0.2 if i % 2 else -0.2, 0.0, 0.0))
+    assert light.ending().detail == ("minimal",)  # 12 * 0.2 < 3
+    assert still.ending().detail == ("oscillation-distance",)  # 12 * 4 * 0.2 > 3
+    # v* = -P/||P|| with ||P|| = 6: alignment of a unit step = 4 * 1 * 0.5 / sqrt(4) = 1
+    assert path.advance((1.0, 0.0, 0.0)).alignment == 1.0
 
 
-@pytest.mark.parametrize("start", [(1.0, 2.0), (float("nan"), 0.0, 0.0)])
+@pytest.mark.parametrize("start", [(1.0, 2.0), (float("nan"), 0.0, 0.0), (None, 0.0, 0.0), (-1e308,) * 3])
 def test_bad_starts_are_refused(empathy, start):
     with pytest.raises(InputError, match="3 finite numbers"):
-        Path(empathy, start)
+        Trajectory(empathy, start)
+
+
+def test_a_start_with_a_surplus_is_refused(empathy):
+    with pytest.raises(InputError, match="surplus"):
+        Trajectory(empathy, (1.0, 0.0, 0.0))
+    with pytest.raises(InputError, match="goal direction"):
+        Trajectory(empathy, (-1.0, 0.0, 0.0), goal=Goal((1.0,), 1.0, 1.0, 1.0))
 
 
 def test_bad_steps_and_profiles_are_refused(empathy):
-    path = Path(empathy, start_of(empathy))
-    with pytest.raises(InputError, match="turn 1.*does not fit"):
+    path = Trajectory(empathy, start_of(empathy))
+    with pytest.raises(InputError, match="turn 1: step .*does not fit"):
         path.advance((1.0, float("inf"), 0.0))
     with pytest.raises(InputError, match="published, released"):
-        Path(empathy, start_of(empathy), "draft")
+        Trajectory(empathy, start_of(empathy), "draft")

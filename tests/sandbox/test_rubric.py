@@ -13,7 +13,7 @@ from mapo.sandbox.rubric import SHIPPED
 
 
 def shipped_text(name: str) -> str:
-    return (files("mapo") / "data" / "rubrics" / f"{name}.toml").read_text(encoding="utf-8")
+    return (files("mapo") / "domains" / name / "rubric.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(params=SHIPPED)
@@ -53,6 +53,12 @@ def test_levels_out_of_range_name_the_axis(rubric, progress, regression):
         rubric.step(marks(rubric, progress, regression))
 
 
+@pytest.mark.parametrize("level", [1.0, "1", None, True])
+def test_levels_that_are_no_integers_are_refused(rubric, level):
+    with pytest.raises(RubricError, match="no whole number"):
+        rubric.step(marks(rubric, level))
+
+
 def test_forms_with_other_keys_are_refused(rubric):
     form = marks(rubric, 1)
     form["X"] = form.pop(rubric.keys[0])
@@ -84,6 +90,9 @@ def test_a_rubric_file_is_the_same_as_the_shipped_one(tmp_path):
         (('axis = "C"', 'axis = "Q"'), "no axis 'Q'"),
         (('key = "A"', 'key = "C"'), "two axes share a key"),
         (('key = "C.2"', 'key = "C.1"'), "two indicators share a key"),
+        (("zone = 1.0", "zone = 1.0\n[ending]\nstagnant_window = 1\n"), "ending.stagnant_window"),
+        (("zone = 1.0", "zone = 1.0\n[ending]\nmin_turns = 9\nmax_turns = 8\n"), "min_turns is above"),
+        (("zone = 1.0", "zone = 1.0\n[ending]\ncollapse_window = 0\n"), "ending.collapse_window"),
         (("zone = 1.0", "zone = -1"), "zone"),
         (("zone = 1.0", "zone = nan"), "zone"),
         (("zone = 1.0", "zome = 1.0"), "zome"),

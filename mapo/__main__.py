@@ -1,0 +1,5 @@
+"""python -m mapo"""
+
+from mapo.cli import run
+
+run()
