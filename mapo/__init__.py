@@ -11,12 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mapo.advantage import Advantages, advantages
-    from mapo.errors import InputError, MapoError, RecordError, RewardError, RubricError, StoreError
+    from mapo.errors import (
+        AnswerError,
+        EndpointError,
+        InputError,
+        JudgeError,
+        MapoError,
+        RecordError,
+        RewardError,
+        RubricError,
+        ScenarioError,
+        StoreError,
+    )
+    from mapo.sandbox.chat import Answer, Chat, Request
     from mapo.sandbox.potential import Trajectory
+    from mapo.sandbox.rollout import Job, Rules, play, play_all
     from mapo.sandbox.rubric import Rubric
+    from mapo.sandbox.scenario import Scenario
     from mapo.types import (
         AxisMarks,
         Dialogue,
+        Direction,
         Ending,
         Levels,
         Mark,
@@ -29,36 +44,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    **dict.fromkeys(("Advantages", "advantages"), "mapo.advantage"),
-    **dict.fromkeys(
-        ("InputError", "MapoError", "RecordError", "RewardError", "RubricError", "StoreError"), "mapo.errors"
-    ),
-    "Trajectory": "mapo.sandbox.potential",
-    "Rubric": "mapo.sandbox.rubric",
-    **dict.fromkeys(
-        (
-            "AxisMarks",
-            "Dialogue",
-            "Ending",
-            "Levels",
-            "Mark",
-            "Message",
-            "PotentialState",
-            "Reply",
-            "StopReason",
-            "Turn",
-        ),
-        "mapo.types",
-    ),
+_NAMES = {
+    "mapo.advantage": "Advantages advantages",
+    "mapo.errors": """AnswerError EndpointError InputError JudgeError MapoError RecordError RewardError
+                      RubricError ScenarioError StoreError""",
+    "mapo.sandbox.chat": "Answer Chat Request",
+    "mapo.sandbox.potential": "Trajectory",
+    "mapo.sandbox.rollout": "Job Rules play play_all",
+    "mapo.sandbox.rubric": "Rubric",
+    "mapo.sandbox.scenario": "Scenario",
+    "mapo.types": """AxisMarks Dialogue Direction Ending Levels Mark Message PotentialState Reply
+                     StopReason Turn""",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Advantages",
+    "Answer",
+    "AnswerError",
     "AxisMarks",
+    "Chat",
     "Dialogue",
+    "Direction",
     "Ending",
+    "EndpointError",
     "InputError",
+    "Job",
+    "JudgeError",
     "Levels",
     "MapoError",
     "Mark",
@@ -66,15 +78,21 @@ __all__ = [
     "PotentialState",
     "RecordError",
     "Reply",
+    "Request",
     "RewardError",
     "Rubric",
     "RubricError",
+    "Rules",
+    "Scenario",
+    "ScenarioError",
     "StopReason",
     "StoreError",
     "Trajectory",
     "Turn",
     "__version__",
     "advantages",
+    "play",
+    "play_all",
 ]
 
 

@@ -6,7 +6,10 @@
      │   ├─ ScenarioError                a scenario, card or story that cannot be played
      │   ├─ RecordError                  a line or file that is no record of ours, nor an EMPA result
      │   └─ RewardError                  turn rewards or groups that no estimator can work with
-     └─ StoreError                       the disk refused: full, read-only, locked by another process
+     ├─ StoreError                       the disk refused: full, read-only, locked by another process
+     ├─ EndpointError                    a model could not be reached, or refused, after all retries
+     ├─ AnswerError                      a model answered, but never in the form it was asked for
+     └─ JudgeError                       too many turns could not be judged: the run stops
 
 Each message says what is wrong, where (file, line, key) and what to do about it. Anything else that
 escapes from this package is a bug.
@@ -48,3 +51,15 @@ class RewardError(InputError):
 
 class StoreError(MapoError):
     """The disk refused to keep what it was given."""
+
+
+class EndpointError(MapoError):
+    """A model could not be reached, or refused, after all retries."""
+
+
+class AnswerError(MapoError):
+    """A model answered, but never in the form it was asked for."""
+
+
+class JudgeError(MapoError):
+    """Too many turns could not be judged: going on would only waste dialogues."""

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 
+from command import mapo
 from conftest import published
 from helpers import dialogue, empa_result, marks
 from mapo import Ending, Rubric, StopReason, Trajectory
-from mapo.cli import run
 from mapo.sandbox.reward import rewards_of
 from mapo.store import JsonlWriter
 
 RUBRIC = Rubric.load("empathy")
 KEYS = {"model", "n", "passes", "indices", "outcome", "efficiency", "stability", "epm_q"}
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def mapo(*args: object) -> Done:
-    """The console script, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["mapo", *map(str, args)]),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        pytest.raises(SystemExit) as stop,
-    ):
-        run()
-    return Done(int(stop.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def scored(*args: object) -> list[dict]:
@@ -488,7 +465,7 @@ def test_examples_are_scored_by_default():
 
 
 def test_as_a_process():
-    command = [sys.executable, "-m", "mapo.cli", "score", "/nowhere"]
+    command = [sys.executable, "-m", "mapo", "score", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("error: /nowhere: no such folder")

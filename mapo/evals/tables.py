@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mapo.evals.epmq import INDICES
 from mapo.evals.score import PARTS, Score, Scoring
+from mapo.sandbox.ledger import Ledger
 from mapo.text import printable
 
 _TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
@@ -82,3 +83,18 @@ def _table(label: str, columns: list[str], longest: int) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def print_ledger(ledger: Ledger) -> None:
+    """What the models cost, if any were asked."""
+    rows = [row for row in ledger.as_rows() if row["calls"] or row["hits"]]
+    if not rows:
+        return
+    console = Console()
+    console.width = max(console.width, 110)
+    columns = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "cost")
+    table = _table("role", ["model", *columns], max(len(row["role"]) for row in rows))
+    for row in rows:
+        cells = ["-" if row[c] is None else f"{row[c]:.4f}" if c == "cost" else str(row[c]) for c in columns]
+        table.add_row(escape(row["role"]), escape(row["model"]), *cells)
+    console.print(table)

@@ -1,44 +1,17 @@
-"""The command line. Thin: each command imports what it needs when it runs, so --help answers at once."""
+"""mapo score"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mapo import __version__
-from mapo.errors import InputError, MapoError
-from mapo.text import printable
-
-app = typer.Typer(
-    name="mapo",
-    help="Train language models to hold long conversations that help, and see that they do.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+from mapo.cli.say import say_all
+from mapo.errors import InputError
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def score(
     folder: Annotated[
         Path | None,
@@ -74,8 +47,8 @@ def score(
         from mapo.evals.tables import print_scoring
 
         print_scoring(found)
-    _say_all("warning", [f"{line} (left out)" for line in found.torn])
-    _say_all("error", found.bad)
+    say_all("warning", [f"{line} (left out)" for line in found.torn])
+    say_all("error", found.bad)
     if not found.models:
         raise InputError("no dialogue in it could be scored", where=str(folder))
     if found.bad:
@@ -86,31 +59,3 @@ def _examples() -> Path:
     from importlib.resources import files
 
     return Path(str(files("mapo") / "data" / "examples"))
-
-
-def _say(text: str) -> None:
-    typer.echo(printable(text), err=True)
-
-
-def _say_all(kind: str, lines: list[str], most: int = 50) -> None:
-    for line in lines[:most]:
-        _say(f"{kind}: {line}")
-    if len(lines) > most:
-        _say(f"{kind}: ... and {len(lines) - most} more")
-
-
-def run() -> None:
-    """The console script: deliberate errors become one line and exit status 2."""
-    try:
-        app()
-    except MapoError as error:
-        _say(f"error: {error}")
-        sys.exit(2)
-    except OSError as error:  # standard output went away, or its disk is full
-        with contextlib.suppress(OSError):
-            _say(f"error: {error}")
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    run()

@@ -1,0 +1,129 @@
+"""mapo play: sit in the sandbox yourself, and see the state move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mapo.cli.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mapo.sandbox.chat import Answer, Chat, Request
+    from mapo.types import Direction, Turn
+
+
+def play(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario's id (default: one at random from the set).")
+    ] = None,
+    role: Annotated[str, typer.Option("--as", help="Be the helper or the user.")] = "helper",
+    scenarios: Annotated[str, typer.Option(help="The set to choose from.")] = "builtin:train",
+    model: Annotated[
+        str, typer.Option(help="The policy where you are the user: a model, or scripted:NAME.")
+    ] = "scripted:honest",
+    base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    agents_model: Annotated[str | None, typer.Option(help="A model for the other roles.")] = None,
+    agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    key_env: Annotated[str, typer.Option(help="Environment variable with the key.")] = "OPENAI_API_KEY",
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+) -> None:
+    """Talk in the sandbox: an empty line or Ctrl-D ends it.
+
+    With no model named, the other roles are plain code: a test world, no measure of real empathy.
+    """
+    import asyncio
+    import random
+
+    from mapo.cli.roles import Stage, Who
+    from mapo.errors import InputError
+    from mapo.sandbox.cast import Cast
+    from mapo.sandbox.models import policy_system
+    from mapo.sandbox.rollout import Job, Rules
+    from mapo.sandbox.rollout import play as play_one
+    from mapo.sandbox.rubric import Rubric
+    from mapo.sandbox.scenarios import load_scenarios
+
+    if role not in ("helper", "user"):
+        raise InputError(f"--as is '{role}'", fix="Use helper or user")
+    known = {s.id: s for s in load_scenarios(scenarios)}
+    name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
+    if name not in known:
+        raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")
+    chosen = known[name]
+    rubric = Rubric.load(chosen.domain)
+    typer.echo(f"{chosen.persona.name}, {chosen.persona.age}: {chosen.topic}\n")
+
+    async def go() -> None:
+        async with Stage() as stage:
+            who = Who(agents_model, agents_base_url, key_env) if agents_model else None
+            roles = dict.fromkeys(("user", "director", "judge"), who) if who else None
+            cast = stage.casting(roles, rubric, chosen.domain)(chosen, seed)
+            policy: Chat = _Helper()
+            if role == "user":
+                policy = stage.policy(Who(model, base_url, key_env), chosen.domain)(chosen, seed)
+                cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
+                typer.echo(f"you: {chosen.opening}")
+            job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
+            dialogue = await play_one(
+                job, policy, cast, Rules(rubric, system=policy_system), lambda t: _show(t, role)
+            )
+            if dialogue.error and "the talk is over" not in dialogue.error:
+                say(f"error: {dialogue.error}")
+            elif dialogue.ending and dialogue.error is None:
+                detail = ", ".join(dialogue.ending.detail)
+                typer.echo(
+                    f"\nThe talk ended: {dialogue.ending.reason.value}{f' ({detail})' if detail else ''}."
+                )
+
+    asyncio.run(go())
+
+
+async def _line(prompt: str) -> str:
+    import asyncio
+
+    from mapo.errors import AnswerError
+
+    try:
+        text = (await asyncio.to_thread(input, prompt)).strip()
+    except EOFError:
+        text = ""
+    if not text:
+        raise AnswerError("the talk is over")
+    return text
+
+
+class _Helper:
+    name = "you"
+
+    async def reply(self, request: Request) -> Answer:
+        from mapo.sandbox.chat import Answer
+        from mapo.types import Reply
+
+        typer.echo(f"them: {request.messages[-1].content}")
+        return Answer(Reply(await _line("you: ")))
+
+
+class _User:
+    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
+        del turns, direction
+        return await _line("you: ")
+
+
+def _show(turn: Turn, role: str) -> None:
+    from mapo.text import printable
+
+    if role == "user":
+        typer.echo(f"them: {printable(turn.reply.text)}")
+    if turn.levels is None or turn.state is None:
+        typer.echo(f"  [not judged: {printable(turn.unscored or '')}]")
+        return
+    for key, marks in turn.levels.items():
+        for mark in (marks.progress, marks.regression):
+            if mark.level:
+                why = f"{mark.reason}: {mark.evidence}" if mark.evidence else mark.reason
+                typer.echo(f"  {key} {mark.level:+d}  {printable(why)}")
+    where = ", ".join(f"{x:g}" for x in turn.state.position)
+    typer.echo(f"  state ({where}), distance {turn.state.distance:.1f}, energy {turn.state.energy:.1f}\n")

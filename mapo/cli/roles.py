@@ -1,0 +1,150 @@
+"""From command-line options to who plays: policies, casts, endpoints with one cache and one ledger."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mapo.errors import InputError
+
+if TYPE_CHECKING:
+    from mapo.sandbox.cast import Casting
+    from mapo.sandbox.endpoint import Endpoint
+    from mapo.sandbox.ledger import Ledger
+    from mapo.sandbox.rollout import Policy
+    from mapo.sandbox.rubric import Rubric
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """A model and where it is. `scripted:NAME` is played by plain code."""
+
+    model: str
+    base_url: str | None = None
+    key_env: str = "OPENAI_API_KEY"
+
+    @property
+    def scripted(self) -> str | None:
+        return self.model.removeprefix("scripted:") if self.model.startswith("scripted:") else None
+
+
+@dataclass(slots=True)
+class Stage:
+    """Makes endpoints that share limits, cache and ledger, and closes them."""
+
+    cache: Path | None = None
+    cache_mode: str = "record"
+    ledger_file: Path | None = None
+    prices: dict[str, Any] = field(default_factory=dict)
+    concurrency: int = 64
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    timeout: float = 120.0
+    retries: int = 5
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _limiters: dict[str | None, Any] = field(default_factory=dict)
+    _cache: Any = None
+    _ledger: Any = None
+
+    async def __aenter__(self) -> Stage:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.stack.aclose()
+
+    @property
+    def ledger(self) -> Ledger:
+        from mapo.sandbox.ledger import Ledger
+
+        if self._ledger is None:
+            self._ledger = (
+                Ledger.load(self.ledger_file, self.prices) if self.ledger_file else Ledger(self.prices)
+            )
+        ledger: Ledger = self._ledger
+        return ledger
+
+    def endpoint(self, who: Who, role: str) -> Endpoint:
+        from mapo.sandbox.cache import Cache
+        from mapo.sandbox.endpoint import Endpoint
+        from mapo.sandbox.limits import Limiter, Limits
+
+        if self._cache is None and self.cache is not None and self.cache_mode != "off":
+            self._cache = Cache(self.cache, self.cache_mode)  # type: ignore[arg-type]
+            self.stack.callback(self._cache.close)
+        limiter = self._limiters.get(who.base_url)
+        if limiter is None:
+            limits = Limits(self.concurrency, self.requests_per_minute, self.tokens_per_minute)
+            limiter = self._limiters.setdefault(who.base_url, Limiter(limits))
+        endpoint = Endpoint(
+            who.model,
+            who.base_url,
+            key_env=who.key_env,
+            timeout=self.timeout,
+            retries=self.retries,
+            limits=limiter,
+            cache=self._cache,
+            ledger=self.ledger,
+            role=role,
+        )
+        self.stack.push_async_callback(endpoint.aclose)
+        return endpoint
+
+    def policy(self, who: Who, domain: str) -> Policy:
+        from mapo.sandbox.domain import scripted_policy
+
+        if who.scripted is not None:
+            return scripted_policy(domain, who.scripted)
+        endpoint = self.endpoint(who, "policy")
+        return lambda _scenario, _seed: endpoint
+
+    def casting(self, roles: dict[str, Who] | None, rubric: Rubric, domain: str) -> Casting:
+        """The scripted cast for None, else models for user, director and judge."""
+        from mapo.sandbox.domain import scripted_cast
+
+        if roles is None:
+            return scripted_cast(domain)
+        from mapo.sandbox.models import model_cast
+
+        user, director, judge = (self.endpoint(roles[r], r) for r in ("user", "director", "judge"))
+        return model_cast(user, director, judge, rubric)
+
+
+def read_prices(file: Path | None) -> dict[str, Any]:
+    """{"model": [prompt, cached, completion]} per million tokens."""
+    if file is None:
+        return {}
+    try:
+        data = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(file), fix="A JSON file of prices") from None
+    if not isinstance(data, dict) or not all(isinstance(v, list) and len(v) == 3 for v in data.values()):
+        raise InputError(
+            "not a table of prices",
+            where=str(file),
+            fix='{"model": [prompt, cached, completion]} per million tokens',
+        )
+    return {model: tuple(map(float, price)) for model, price in data.items()}
+
+
+def cast_of(
+    agents: str | None, model: str | None, base_url: str | None, key_env: str, split: dict[str, Who | None]
+) -> dict[str, Who] | None:
+    """Who plays user, director and judge: None for the scripted cast."""
+    given = model is not None or any(split.values())
+    agents = agents or ("llm" if given else "scripted")
+    if agents not in ("scripted", "llm"):
+        raise InputError(f"--agents is '{agents}'", fix="Use scripted or llm")
+    if agents == "scripted":
+        if given:
+            raise InputError("--agents scripted with a model for a role", fix="Leave one of them out")
+        return None
+    chosen = {}
+    for role in ("user", "director", "judge"):
+        who = split.get(role)
+        if who is None and model is None:
+            raise InputError(f"no model for the {role}", fix=f"Give --agents-model or --{role}-model")
+        chosen[role] = who or Who(str(model), base_url, key_env)
+    return chosen

@@ -1,0 +1,221 @@
+"""What a reply does, read off its words: the eyes of the scripted judge.
+
+English only, and no understanding: word lists, word order and overlap. It sees whether a reply takes up
+particulars, names a feeling, affirms a deed, offers a step, links two things that were told; and whether
+it stuffs keywords, parrots, repeats itself, preaches, dismisses or says nothing. How it can be fooled is
+written down in docs/scripted-world.md.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
+_CLAUSE = re.compile(r"[.!?;:,\n]")
+
+
+@lru_cache
+def data(name: str) -> dict[str, Any]:
+    """A TOML file of this domain."""
+    return tomllib.loads((files("mapo") / "domains" / "empathy" / name).read_text(encoding="utf-8"))
+
+
+@lru_cache
+def function_words() -> frozenset[str]:
+    return frozenset(data("phrases.toml")["function_words"].split())
+
+
+@lru_cache
+def _phrases(kind: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(data('phrases.toml')[kind])})\b")
+
+
+_NEGATION = re.compile(r"(?:\bnot|n't|\bnever|\bno longer|\bno|\bwithout)\s+(?:\w+\s+)?$")
+
+LONG = 70
+"""Words past which a reply is a lecture."""
+
+
+@lru_cache
+def feelings() -> dict[str, dict[str, list[str]]]:
+    return tomllib.loads(
+        (files("mapo") / "domains" / "empathy" / "feelings.toml").read_text(encoding="utf-8")
+    )
+
+
+@lru_cache
+def _names() -> tuple[re.Pattern[str], dict[str, str]]:
+    known = {name: feeling for feeling, words in feelings().items() for name in words["names"]}
+    longest_first = sorted(known, key=len, reverse=True)
+    return re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b"), known
+
+
+def words(text: str) -> list[str]:
+    return _WORD.findall(text.lower().replace("\u2019", "'"))
+
+
+@lru_cache(maxsize=65536)
+def content(text: str) -> frozenset[str]:
+    """The words that carry the meaning, cut to stems of five letters so that endings do not matter."""
+    function = function_words()
+    return frozenset(w[:5] for w in words(text) if w not in function)
+
+
+def named_feelings(text: str) -> dict[str, str]:
+    """Feelings the text names, unless in a negation: feeling -> the word used."""
+    pattern, known = _names()
+    lower = text.lower()
+    found: dict[str, str] = {}
+    for match in pattern.finditer(lower):
+        if not _NEGATION.search(lower[max(0, match.start() - 24) : match.start()]):
+            found.setdefault(known[match[1]], match[1])
+    return found
+
+
+def skeleton(sentence: str) -> str:
+    """The formula of a sentence: its function words in order, each run of others a gap."""
+    function = function_words()
+    marks = [w if w in function else "_" for w in words(sentence)]
+    return " ".join(m for i, m in enumerate(marks) if m != "_" or i == 0 or marks[i - 1] != "_")
+
+
+def grams(text: str, n: int = 4) -> set[tuple[str, ...]]:
+    w = words(text)
+    return {tuple(w[i : i + n]) for i in range(len(w) - n + 1)}
+
+
+def small_word_pairs(text: str) -> list[tuple[str, str]]:
+    """Neighbouring function words, within clauses."""
+    function, pairs = function_words(), []
+    for clause in _CLAUSE.split(text):
+        told = words(clause)
+        pairs += [(a, b) for a, b in pairwise(told) if a in function and b in function]
+    return pairs
+
+
+@lru_cache
+def _known_pairs() -> frozenset[tuple[str, ...]]:
+    text = (files("mapo") / "domains" / "empathy" / "bigrams.txt").read_text(encoding="utf-8")
+    return frozenset(tuple(line.split()) for line in text.splitlines())
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the replies of one dialogue in order; knows what was said before."""
+
+    heard_from_user: set[tuple[str, ...]] = field(default_factory=set)
+    own: set[tuple[str, ...]] = field(default_factory=set)
+    formulas: Counter[str] = field(default_factory=Counter)
+
+    def user_said(self, text: str) -> None:
+        self.heard_from_user |= grams(text)
+
+    def read(self, text: str) -> Reading:
+        """What this reply does; and remember it."""
+        told = words(text)
+        fresh = []
+        for sentence in _SENTENCE.findall(text):
+            if len(words(sentence)) < 4:
+                fresh.append(sentence)
+                continue
+            formula = skeleton(sentence)
+            if self.formulas[formula] < 2:
+                fresh.append(sentence)
+            self.formulas[formula] += 1
+        here = grams(text)
+        parroted = len(here & self.heard_from_user) / len(here) if here else 0.0
+        repeated = len(here & self.own) / len(here) if here else float(bool(told) and tuple(told) in self.own)
+        self.own |= here
+        if not here and told:
+            self.own.add(tuple(told))
+        return Reading(text, tuple(told), " ".join(fresh), parroted, repeated, _degenerate(told, text))
+
+
+def _degenerate(told: list[str], text: str) -> bool:
+    """Nothing, fragments, or words without sentences.
+
+    In running English about three of four neighbouring small words are a pair that stands in our own
+    prose too; in word salad hardly one in ten.
+    """
+    n = len(told)
+    if n < 4:
+        return True
+    function = function_words()
+    share = sum(w in function for w in told) / n
+    if not 0.25 <= share <= 0.85 or (n >= 12 and len(set(told)) / n < 0.5):
+        return True
+    pairs, known = small_word_pairs(text), _known_pairs()
+    return len(pairs) >= 4 and sum(pair in known for pair in pairs) < 0.4 * len(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`fresh` is the text without sentences whose formula has worn off; progress is read from it alone."""
+
+    text: str
+    words: tuple[str, ...]
+    fresh: str
+    parroted: float
+    repeated: float
+    degenerate: bool
+
+    @property
+    def copied(self) -> bool:
+        return self.parroted > 0.35
+
+    @property
+    def stale(self) -> bool:
+        """Says what it said before, or nothing but worn formulas."""
+        return self.repeated > 0.5 or not self.fresh.strip()
+
+    @property
+    def long(self) -> bool:
+        return len(self.words) > LONG
+
+    def mentions(self, terms: Iterable[str]) -> list[str]:
+        """Which of these particulars are taken up."""
+        stems = content(self.fresh)
+        return [term for term in terms if (c := content(term)) and len(c & stems) * 2 >= len(c)]
+
+    def covers(self, phrase: str) -> bool:
+        """At least half of the phrase's meaning is in the reply."""
+        return bool(self.mentions([phrase]))
+
+    def links(self) -> bool:
+        return bool(self._finds("link", self.fresh))
+
+    def affirms(self) -> bool:
+        return bool(self._finds("affirm", self.fresh))
+
+    def offers(self) -> bool:
+        return bool(self._finds("offer", self.fresh))
+
+    def asks_agency(self) -> bool:
+        return bool(self._finds("agency", self.fresh))
+
+    def orders(self) -> str:
+        return self._finds("order", self.text)
+
+    def platitude(self) -> str:
+        return self._finds("platitude", self.text)
+
+    def dismisses(self) -> str:
+        return self._finds("dismiss", self.text)
+
+    def claims(self) -> str:
+        return self._finds("claim", self.text)
+
+    @staticmethod
+    def _finds(kind: str, text: str) -> str:
+        """The first phrase of that kind in the text, or nothing."""
+        match = _phrases(kind).search(text.lower().replace("\u2019", "'"))
+        return match[0] if match else ""

@@ -1,0 +1,244 @@
+"""A user, a director and a judge of plain code: a small world worth learning in.
+
+What a reply needs depends on the person and the moment, and effects are delayed. *Being heard* comes
+first: replies that take up what was said earn trust, and only trust makes a named hidden feeling, an
+insight or a next step welcome; the same words too early do harm. How much it takes is the person's
+threshold. What is told next depends on how the last reply went. No model, deterministic given a seed.
+A test world for algorithms, no measure of real empathy (docs/scripted-world.md).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from mapo.domains.empathy.reading import Reader, Reading, function_words, named_feelings, words
+from mapo.errors import ScenarioError
+from mapo.sandbox.cast import Cast
+from mapo.sandbox.potential import Trajectory
+from mapo.sandbox.scenario import Beat, Scenario
+from mapo.types import AxisMarks, Direction, Levels, Mark, StartLevels, Turn
+
+PATIENCE = {"low": 1, "medium": 2, "high": 3}
+"""How often a person wants to be heard before anything deeper is welcome."""
+
+
+def scripted_cast(scenario: Scenario, seed: int) -> Cast:
+    """The three roles for one dialogue, sharing what they know about the person."""
+    world = World(scenario, seed)
+    names = dict.fromkeys(("user", "director", "judge"), "scripted")
+    return Cast(ScriptedUser(world), ScriptedDirector(world), ScriptedJudge(world), names)
+
+
+class World:
+    """What is true in one dialogue: what has been told, and how far the person trusts."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        if not scenario.stages or not scenario.start_levels:
+            raise ScenarioError(
+                f"'{scenario.id}' has no stages or no start levels",
+                fix="The scripted roles need both; use --agents llm for scenarios without them",
+            )
+        self.scenario = scenario
+        self.rng = random.Random(f"{scenario.id}/{seed}")  # noqa: S311 (a seeded world, no secret)
+        self.patience = PATIENCE[scenario.threshold]
+        self.trust = 0
+        self.beat_of = {line: beat for beat in scenario.beats for line in beat.says}
+        self.order = _order(scenario)
+        self.said: set[str] = set()
+        self.spare = {"guarded": list(scenario.guarded), "eased": list(scenario.eased)}
+        for lines in self.spare.values():
+            self.rng.shuffle(lines)
+
+    @property
+    def deep(self) -> bool:
+        """Heard often enough for what lies deeper."""
+        return self.trust >= self.patience
+
+    def told(self, turns: Sequence[Turn]) -> list[Beat]:
+        """The beats behind what the user has said, oldest first, each once."""
+        beats: list[Beat] = []
+        for turn in turns:
+            beat = self.beat_of.get(turn.user)
+            if beat is not None and (not beats or beats[-1] is not beat):
+                beats.append(beat)
+        return beats
+
+
+def _order(scenario: Scenario) -> list[tuple[str, int]]:
+    """In which order things come out: the story, with memories rising up between its stages."""
+    stages = [("reveal_stage", i) for i in range(len(scenario.stages))]
+    memories = [("release_memory", i) for i in range(len(scenario.memories))]
+    mixed = stages[:2]
+    for stage in stages[2:]:
+        if memories:
+            mixed.append(memories.pop())
+        mixed.append(stage)
+    return mixed + memories
+
+
+class ScriptedDirector:
+    """Lets the story on while the person is met, and holds it back while they are not."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.next = 0
+        self.waited = 0
+        self.current: Beat | None = None
+
+    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
+        del path
+        world, levels = self.world, turns[-1].levels
+        if levels is not None and any(m.regression.level < 0 for m in levels.values()):
+            return Direction("wait", reason="the last reply did harm")
+        met = levels is None or any(m.progress.level > 0 for m in levels.values())
+        if not met and self.waited < 2:
+            self.waited += 1
+            return Direction("wait", reason="the last reply met nothing")
+        self.waited = 0
+        if self.current and any(line not in world.said for line in self.current.says):
+            return Direction("go_on", reason="there is more to this")
+        if self.next >= len(world.order):
+            return Direction("go_on", reason="everything is told")
+        act, index = world.order[self.next]
+        self.next += 1
+        scenario = world.scenario
+        self.current = scenario.stages[index] if act == "reveal_stage" else scenario.memories[index]
+        return Direction(act, str(index), "the last reply was met")
+
+
+class ScriptedUser:
+    """Says the beat the director opened, line by line; otherwise keeps to the surface."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.beat: Beat | None = None
+
+    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
+        del turns
+        world, scenario = self.world, self.world.scenario
+        if direction.act in ("reveal_stage", "release_memory"):
+            beats: Sequence[Beat] = scenario.stages if direction.act == "reveal_stage" else scenario.memories
+            self.beat = beats[int(direction.item)]
+        if direction.act != "wait" and self.beat:
+            for line in self.beat.says:
+                if line not in world.said:
+                    world.said.add(line)
+                    return line
+        spare = world.spare["guarded" if direction.act == "wait" else "eased"]
+        spare.append(spare.pop(0))
+        return spare[-1]
+
+
+class ScriptedJudge:
+    """Looks for substance, and for the ways to fake it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.reader = Reader()
+        self.done: set[str] = set()  # deeds affirmed and wishes taken up
+        self.orders = 0
+        self.asked = -9
+
+    async def start(self) -> StartLevels:
+        return {key: Mark(level, reason="given") for key, level in self.world.scenario.start_levels.items()}
+
+    async def judge(self, turns: Sequence[Turn]) -> Levels:
+        self.reader.user_said(turns[-1].user)
+        reading = self.reader.read(turns[-1].reply.text)
+        beats = self.world.told(turns)
+        levels = {
+            "C": self._understanding(reading, beats),
+            "A": self._feeling(reading, beats, turns[-1].user),
+            "P": self._strength(reading, beats, len(turns)),
+        }
+        self._trust(levels)
+        return levels
+
+    def _understanding(self, reading: Reading, beats: list[Beat]) -> AxisMarks:
+        now = beats[-1].about if beats else _particulars(self.world.scenario.opening)
+        taken = [] if reading.copied or reading.degenerate or reading.stale else reading.mentions(now)
+        progress = Mark(0)
+        if taken:
+            progress = Mark(1, taken[0], "takes up what was said")
+            earlier = reading.mentions(t for beat in beats[:-1] for t in beat.about)
+            if earlier and reading.links() and self.world.trust > self.world.patience:
+                progress = Mark(2, f"{earlier[0]} ... {taken[0]}", "links it to what was told before")
+        if reading.dismisses():
+            return AxisMarks(progress, Mark(-2, reading.dismisses(), "turns against the person"))
+        if reading.degenerate:
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "says nothing one could answer"))
+        if reading.copied:
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "hands the person's own words back"))
+        if reading.claims() and not taken:
+            return AxisMarks(progress, Mark(-1, reading.claims(), "claims to understand and shows nothing"))
+        return AxisMarks(progress, Mark(0))
+
+    def _feeling(self, reading: Reading, beats: list[Beat], said: str) -> AxisMarks:
+        named = named_feelings(reading.fresh)
+        recent = {b.cues.get("feeling", ""): b for b in beats[-2:]}
+        shown = named_feelings(said)
+        right = next((f for f in named if f in recent or f in shown), None)
+        progress = Mark(0)
+        if right and len(named) <= 2 and not (reading.degenerate or reading.copied or reading.stale):
+            hidden = right not in shown and recent[right].cues.get("shown") == "no"
+            progress = Mark(1, named[right], "names what is felt")
+            if hidden and self.world.deep:
+                progress = Mark(2, named[right], "reaches a feeling that was not shown")
+            elif hidden and self.world.scenario.threshold == "high":
+                return AxisMarks(progress, Mark(-1, named[right], "comes too close too soon"))
+        regression = Mark(0)
+        if reading.dismisses():
+            regression = Mark(-2, reading.dismisses(), "hurts")
+        elif len(named) > 2:
+            regression = Mark(-1, ", ".join(named.values()), "a list of feelings is no feeling met")
+        elif reading.platitude():
+            regression = Mark(-1, reading.platitude(), "a stock phrase")
+        elif reading.degenerate or reading.stale:
+            regression = Mark(-1, reading.text[:60], "nothing, or the same comfort again")
+        elif named and not right:
+            regression = Mark(-1, next(iter(named.values())), "names a feeling that is not there")
+        elif reading.long:
+            regression = Mark(-1, f"{len(reading.words)} words", "too much")
+        return AxisMarks(progress, regression)
+
+    def _strength(self, reading: Reading, beats: list[Beat], turn: int) -> AxisMarks:
+        sound = not (reading.degenerate or reading.copied or reading.stale or reading.orders())
+        progress, early = Mark(0), Mark(0)
+        values = any(reading.covers(b.cues["value"]) for b in beats if "value" in b.cues)
+        if sound:
+            for kind, does in (("deed", reading.affirms()), ("wish", reading.offers())):
+                for phrase in (b.cues[kind] for b in beats if kind in b.cues):
+                    if phrase in self.done or not does or not reading.covers(phrase):
+                        continue
+                    if kind == "wish" and not self.world.deep:
+                        early = Mark(-1, phrase, "a step before the person felt heard")
+                        continue
+                    self.done.add(phrase)
+                    level = 2 if values and self.world.trust > self.world.patience else 1
+                    if level > progress.level:
+                        progress = Mark(level, phrase, "affirms it" if kind == "deed" else "a step that fits")
+            if progress.level == 0 and reading.asks_agency() and self.world.deep and turn - self.asked > 2:
+                self.asked = turn
+                progress = Mark(1, "?", "leaves the next step to them")
+        regression = early
+        if reading.orders():
+            self.orders += 1
+            worse = self.orders > 2
+            regression = Mark(-2 if worse else -1, reading.orders(), "presses" + (" again" if worse else ""))
+        elif reading.long:
+            regression = Mark(-1, f"{len(reading.words)} words", "lectures")
+        return AxisMarks(progress, regression)
+
+    def _trust(self, levels: Levels) -> None:
+        worst = min(m.regression.level for m in levels.values())
+        met = levels["C"].progress.level > 0 or levels["A"].progress.level > 0
+        if worst < 0:
+            self.world.trust = max(0, self.world.trust + worst)
+        elif met:
+            self.world.trust += 1
+
+
+def _particulars(text: str) -> list[str]:
+    """The longer words of a line that nobody annotated."""
+    return [w for w in words(text) if len(w) > 3 and w not in function_words()]

@@ -1,0 +1,47 @@
+"""The roles around the policy: a user who talks, a director who steers, a judge who fills in forms.
+
+A cast is made for one dialogue and used once; roles may keep what they need between turns. They see
+the turns so far, oldest first; in `judge` the last turn is the one to be judged, its levels still None.
+Model-driven roles: `user.py`, `director.py`, `judge.py`. Roles of plain code: `mapo.domains.*.scripted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mapo.sandbox.potential import Trajectory
+from mapo.sandbox.scenario import Scenario
+from mapo.types import Direction, Levels, StartLevels, Turn
+
+
+class User(Protocol):
+    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
+        """The next thing this person says, as the director allows."""
+
+
+class Director(Protocol):
+    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
+        """What happens next; act "end" ends the dialogue."""
+
+
+class Judge(Protocol):
+    async def start(self) -> StartLevels:
+        """The start form, filled in before the first turn."""
+
+    async def judge(self, turns: Sequence[Turn]) -> Levels:
+        """The turn form for the last reply. Raises AnswerError or EndpointError where it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    user: User
+    director: Director
+    judge: Judge
+    names: dict[str, str]
+    """Who plays each role, for the record."""
+
+
+Casting = Callable[[Scenario, int], Cast]
+"""(scenario, seed) -> the cast of one dialogue."""

@@ -1,0 +1,76 @@
+"""The one seam to every language model.
+
+Policy, user, director and judge all speak through `Chat.reply`. Real models are behind an
+OpenAI-compatible endpoint (`endpoint.py`) or sampled locally (`mapo.train`); fakes for tests are in
+`mapo.testing`. An implementation retries what can be retried and raises `EndpointError` when it gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mapo.types import Message, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call; `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`arguments` is the model's own text, untrusted and perhaps not even JSON."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the endpoint counts them; `cached` is the part of `prompt` it had in its prefix cache."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call. `schema` asks for JSON of that shape. All calls of one role in one dialogue share
+    `session`, by which a sampler may keep its cache; `nonce` tells calls apart that are otherwise equal
+    (repeats of a scenario), so that a recorded answer is not given twice."""
+
+    messages: tuple[Message, ...]
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 1024
+    schema: Mapping[str, Any] | None = None
+    tools: tuple[Tool, ...] = ()
+    session: str = ""
+    nonce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    reply: Reply
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def text(self) -> str:
+        return self.reply.text
+
+
+class Chat(Protocol):
+    """Anything that answers. `name` identifies the model in records."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def reply(self, request: Request) -> Answer: ...

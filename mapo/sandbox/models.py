@@ -1,0 +1,31 @@
+"""A cast of models: who plays the user, the director and the judge, and what the policy is told."""
+
+from __future__ import annotations
+
+from mapo.sandbox.cast import Cast, Casting
+from mapo.sandbox.chat import Chat
+from mapo.sandbox.director import ModelDirector
+from mapo.sandbox.judge import ModelJudge
+from mapo.sandbox.prompting import fill, language_of
+from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.user import ModelUser
+
+
+def model_cast(user: Chat, director: Chat, judge: Chat, rubric: Rubric) -> Casting:
+    """Three models, perhaps the same one, as the casting of any number of dialogues."""
+
+    def cast(scenario: Scenario, seed: int) -> Cast:
+        return Cast(
+            user=ModelUser(user, scenario, rubric, seed),
+            director=ModelDirector(director, scenario, rubric, seed),
+            judge=ModelJudge(judge, scenario, rubric, seed),
+            names={"user": user.name, "director": director.name, "judge": judge.name},
+        )
+
+    return cast
+
+
+def policy_system(scenario: Scenario) -> str:
+    """The policy's system prompt: it knows nothing of the person but their language."""
+    return fill("policy", scenario.domain, language=language_of(scenario))

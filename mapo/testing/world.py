@@ -1,0 +1,82 @@
+"""All roles behind one loopback server: answers by the model named in the request.
+
+Ask for the models "policy", "user", "director" and "judge" and the server plays them: the policy and the
+user say a new line each time, the director lets the talk go on (as a tool call, or as its JSON form),
+the judge fills in whatever form is asked for. For tests and benchmarks of the whole loop over real HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+ROLES = ("policy", "user", "director", "judge")
+
+
+def world(
+    progress: Callable[[int], int] = lambda _: 1, regression: Callable[[int], int] = lambda _: 0
+) -> Callable[[dict[str, Any]], str | dict[str, Any]]:
+    """An `answer` for LoopbackServer; the judge's levels may depend on the number of its call."""
+    numbers = count(1)
+
+    def answer(body: dict[str, Any]) -> str | dict[str, Any]:
+        n, role = next(numbers), body["model"]
+        if role == "judge":
+            return json.dumps(_filled(_schema(body), progress(n), regression(n)))
+        if role == "director" and "tools" in body:
+            return {"content": None, "tool_calls": [_call("go_on", {"reason": "as before"})]}
+        if role == "director":
+            return json.dumps({"act": "go_on", "item": "", "reason": "as before"})
+        return _line(n)
+
+    return answer
+
+
+_NOUNS = [
+    "lamp",
+    "river",
+    "stair",
+    "coat",
+    "spoon",
+    "gate",
+    "bell",
+    "letter",
+    "field",
+    "chair",
+    "storm",
+    "bread",
+    "clock",
+    "ladder",
+    "window",
+    "dog",
+]
+
+
+def _line(n: int) -> str:
+    """A short line that is like no other near it."""
+    a, b, c = (_NOUNS[(n * step + step) % len(_NOUNS)] for step in (1, 5, 11))
+    return f"{a.capitalize()} {n}, {b} {n * 7}: {c}."
+
+
+def _schema(body: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = body["response_format"]["json_schema"]["schema"]
+    return schema
+
+
+def _filled(schema: dict[str, Any], up: int, down: int, name: str = "") -> Any:
+    """The form a schema asks for: `up` for progress and start levels, `down` for regression."""
+    if schema.get("type") == "object":
+        return {
+            key: _filled(part, up, down, key if key in ("progress", "regression") else name)
+            for key, part in schema["properties"].items()
+        }
+    if "enum" in schema or schema.get("type") == "integer":
+        return down if name == "regression" else up
+    return "as it stands there"
+
+
+def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": "call-1", "type": "function", "function": function}

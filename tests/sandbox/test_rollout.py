@@ -1,0 +1,233 @@
+"""play() and play_all(): turn order, endings, breaks, unscored turns, concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from helpers import marks
+from mapo import Dialogue, Reply, Rubric, StopReason
+from mapo.errors import AnswerError, EndpointError, JudgeError
+from mapo.sandbox.cast import Cast
+from mapo.sandbox.chat import Answer
+from mapo.sandbox.rollout import Job, Rules, play, play_all
+from mapo.sandbox.scenario import Persona, Scenario
+from mapo.store import decode_dialogue, encode_dialogue
+from mapo.types import Direction, Mark
+
+RUBRIC = Rubric.load("empathy")
+START = {i.key: 2 for i in RUBRIC.indicators}
+SCENARIO = Scenario("one", Persona("Ada"), "a topic", "first words", start_levels=START, category="career")
+
+
+class Roles:
+    """All roles in one, and a diary of who was called when."""
+
+    name = "fake"
+
+    def __init__(self, levels=None, acts=(), broken=None):
+        self.diary: list[str] = []
+        self.requests = []
+        self.levels = levels or (lambda n: marks(RUBRIC, 2))
+        self.acts = list(acts)
+        self.broken = broken
+
+    def cast(self, *_):
+        return Cast(self, self, self, {"user": "u", "director": "d", "judge": "j"})
+
+    def note(self, who):
+        self.diary.append(who)
+        if self.broken and self.broken[0] == who and self.diary.count(who) == self.broken[1]:
+            raise self.broken[2]
+
+    async def reply(self, request):
+        self.note("policy")
+        self.requests.append(request)
+        return Answer(Reply(f"reply {len(self.requests)}"))
+
+    async def speak(self, turns, direction):
+        self.note("user")
+        return f"line {len(turns)} after {direction.act}"
+
+    async def direct(self, turns, path):
+        self.note("director")
+        return Direction(self.acts.pop(0) if self.acts else "go_on")
+
+    async def start(self):
+        self.note("start")
+        return {key: Mark(level) for key, level in START.items()}
+
+    async def judge(self, turns):
+        self.note("judge")
+        assert turns[-1].levels is None and all(t.state for t in turns[:-1])
+        return self.levels(len(turns))
+
+
+def run(roles, scenario=SCENARIO, **rules) -> Dialogue:
+    return asyncio.run(play(Job(scenario, "d", seed=3), roles, roles.cast(), Rules(RUBRIC, **rules)))
+
+
+def test_turn_order_and_record():
+    roles = Roles()
+    got = run(roles)
+    assert got.ending is not None and got.ending.reason is StopReason.SUCCESS and len(got.turns) == 12
+    assert roles.diary == ["policy", "judge", "director", "user"] * 11 + ["policy", "judge"]
+    assert [t.user for t in got.turns[:2]] == ["first words", "line 1 after go_on"]
+    assert got.turns[0].direction is None and got.turns[1].direction == Direction("go_on")
+    assert got.cast == roles.cast().names and got.tags == {"category": "career"}
+    assert (got.model, got.reward, got.group, got.seed, got.error) == ("fake", "idr/zone", "one", 3, None)
+    # idr telescopes over the record: D_0 - D_T, D_0 = ||(13, 17, 17)|| for the start (-14, -18, -18)
+    gained = sum(t.reward for t in got.turns)
+    assert gained == pytest.approx((13**2 + 17**2 + 17**2) ** 0.5 - got.turns[-1].state.distance)
+
+
+def test_the_policy_sees_the_whole_talk_and_a_system_prompt():
+    roles = Roles()
+    run(roles, system=lambda s: f"speak {s.language}", temperature=0.3, max_tokens=7)
+    third = roles.requests[2]
+    assert [m.role for m in third.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert third.messages[0].content == "speak en" and third.messages[2].content == "reply 1"
+    assert (third.temperature, third.max_tokens, third.session) == (0.3, 7, "d/policy")
+    assert len({r.nonce for r in roles.requests}) == len(roles.requests)
+
+
+def test_the_judge_fills_in_the_start_form_only_if_nobody_knows():
+    unknown = Scenario("two", Persona("Ada"), "a topic", "first words")
+    roles = Roles()
+    got = run(roles, unknown)
+    assert roles.diary[0] == "start" and got.start == RUBRIC.start(START)
+    known = Roles()
+    job = Job(unknown, "d", start_levels={**START, "C.1": 0})
+    got = asyncio.run(play(job, known, known.cast(), Rules(RUBRIC)))
+    assert "start" not in known.diary and got.start_levels["C.1"].level == 0
+
+
+def test_the_director_may_end_it():
+    got = run(Roles(acts=["go_on", "end"]))
+    assert got.ending is not None and got.ending.reason is StopReason.DIRECTOR and len(got.turns) == 2
+
+
+@pytest.mark.parametrize("failure", [AnswerError("no form"), EndpointError("gone")])
+def test_a_failed_judgement_is_an_unscored_turn(failure):
+    got = run(Roles(broken=("judge", 3, failure)))
+    turn = got.turns[2]
+    assert turn.levels is None and turn.reward is None and turn.unscored == str(failure)
+    assert turn.state.step is None and turn.state.position == got.turns[1].state.position
+    assert got.error is None and got.turns[3].levels is not None
+
+
+def test_levels_out_of_range_are_no_judgement():
+    got = run(Roles(levels=lambda n: marks(RUBRIC, 7 if n == 2 else 2)))
+    assert got.turns[1].levels is None and "level 7 is out of range" in got.turns[1].unscored
+
+
+@pytest.mark.parametrize("who", ["policy", "director", "user"])
+@pytest.mark.parametrize("failure", [EndpointError("gone"), ZeroDivisionError("bug")])
+def test_a_broken_dialogue_is_data(who, failure, caplog):
+    got = run(Roles(broken=(who, 2, failure)))
+    assert got.ending is not None and got.ending.reason is StopReason.BROKEN
+    assert str(failure) in got.error and len(got.turns) == (1 if who == "policy" else 2)
+    assert all(t.state and t.reward is not None for t in got.turns)
+    # what nobody expected is logged with its traceback as well
+    assert bool(caplog.records) == isinstance(failure, ZeroDivisionError)
+
+
+def test_a_start_form_that_fails_breaks_the_dialogue():
+    unknown = Scenario("two", Persona("Ada"), "a topic", "first words")
+    got = run(Roles(broken=("start", 1, AnswerError("no form"))), unknown)
+    assert got.ending is not None and got.ending.reason is StopReason.BROKEN and got.turns == ()
+
+
+def test_start_levels_that_do_not_fit_break_the_dialogue_and_can_be_recorded():
+    roles = Roles()
+    job = Job(SCENARIO, "d", start_levels={"C.1": 99})
+    got = asyncio.run(play(job, roles, roles.cast(), Rules(RUBRIC)))
+    assert "start form" in got.error and got.start_levels == {}
+    assert decode_dialogue(encode_dialogue(got)) == got
+
+
+def all_of(jobs, roles_of, **kw):
+    made = {}
+
+    def policy(scenario, seed):
+        return made.setdefault(seed, roles_of(seed))
+
+    def casting(scenario, seed):
+        return made.setdefault(seed, roles_of(seed)).cast()
+
+    return asyncio.run(play_all(jobs, policy, casting, Rules(RUBRIC), **kw)), made
+
+
+def test_siblings_of_a_broken_dialogue_go_on():
+    jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(5)]
+    seen = []
+    got, _ = all_of(
+        jobs,
+        lambda n: Roles(broken=("user", 2, EndpointError("gone")) if n == 2 else None),
+        on_done=lambda d: seen.append(d.id),
+    )
+    assert [d.id for d in got] == ["d0", "d1", "d2", "d3", "d4"] and sorted(seen) == [d.id for d in got]
+    assert [d.error is None for d in got] == [True, True, False, True, True]
+
+
+def test_there_is_no_barrier_between_turns():
+    """A slow dialogue does not hold up a fast one: the fast ends while the slow is at its first turn."""
+    ended = asyncio.Event()
+
+    class Slow(Roles):
+        async def reply(self, request):
+            await ended.wait()
+            return await super().reply(request)
+
+    jobs = [Job(SCENARIO, "slow", seed=0), Job(SCENARIO, "fast", seed=1)]
+    order = []
+
+    def done(dialogue):
+        order.append(dialogue.id)
+        ended.set()
+
+    all_of(jobs, lambda n: Slow() if n == 0 else Roles(), on_done=done)
+    assert order == ["fast", "slow"]
+
+
+def test_concurrency_is_bounded():
+    now, peak = 0, 0
+
+    class Counting(Roles):
+        async def reply(self, request):
+            nonlocal now, peak
+            now += 1
+            peak = max(peak, now)
+            await asyncio.sleep(0)
+            now -= 1
+            return await super().reply(request)
+
+    all_of([Job(SCENARIO, f"d{n}", seed=n) for n in range(20)], lambda n: Counting(), concurrency=3)
+    assert peak == 3
+
+
+def test_a_deaf_judge_stops_the_run_and_what_is_finished_is_kept():
+    kept = []
+    jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(50)]
+
+    def deaf(n):
+        roles = Roles()
+
+        async def judge(turns):
+            raise AnswerError("never in form")
+
+        roles.judge = judge
+        return roles
+
+    with pytest.raises(JudgeError, match="failed on 45 of 45 turns.*never in form"):
+        all_of(jobs, deaf, concurrency=1, on_done=kept.append)
+    assert len(kept) == 1 and len(kept[0].turns) == 45
+
+
+def test_an_error_while_keeping_stops_everything():
+    def keep(dialogue):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        all_of([Job(SCENARIO, f"d{n}", seed=n) for n in range(3)], lambda n: Roles(), on_done=keep)

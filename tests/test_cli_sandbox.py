@@ -1,0 +1,174 @@
+"""mapo eval empa, play and doctor, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cards import CARD, put_cards
+from command import mapo
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import ROLES, world
+
+AGENTS = [f"--{role}-model={role}" for role in ("judge", "user", "director")]
+
+
+def test_scripted_everything(tmp_path):
+    done = mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "scripted:honest" in done.stdout and "EPM-Q" in done.stdout
+    [again] = json.loads(mapo("score", tmp_path / "run", "--json", "--by", "category").stdout)
+    assert again["n"] == 12 and again["passes"] >= 10 and len(again["by"]) == 6
+    assert again["differences"] == []
+    # the EMPA-format files say the same
+    [files] = json.loads(mapo("score", tmp_path / "run" / "empa", "--json").stdout)
+    assert files["epm_q"] == pytest.approx(again["epm_q"]) and files["differences"] == []
+    # and nothing is played twice
+    assert mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run").returncode == 2
+    resumed = mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run", "--resume")
+    assert resumed.returncode == 0
+    lines = (tmp_path / "run" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    assert len(lines) == 12
+
+
+def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({role: [1, 0.1, 2] for role in ROLES}))
+    levels = tmp_path / "levels.json"
+    case = "career-tied-up"
+    levels.write_text(
+        json.dumps({case: dict.fromkeys(["C.1", "C.2", "C.3", "A.1", "A.2", "A.3", "P.1", "P.2", "P.3"], 1)})
+    )
+    with LoopbackServer(world(), models=ROLES) as server:
+        url = server.base_url
+        done = mapo(
+            *("eval", "empa", "--model", "policy", "--base-url", url, "--agents-base-url", url, *AGENTS),
+            *("--out", tmp_path / "run", "--cases", case, "--repeats", 2, "--max-turns", 3),
+            *("--start-levels", levels, "--prices", prices, "--requests-per-minute", 10_000),
+        )
+    assert done.returncode == 0, done.stderr
+    records = [
+        json.loads(x) for x in (tmp_path / "run" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    ]
+    assert {r["id"] for r in records} == {f"{case}_1", f"{case}_2"}
+    assert records[0]["start"] == [-7, -9, -9]
+    assert records[0]["cast"] == {"user": "user", "director": "director", "judge": "judge"}
+    assert records[0]["system"] and records[0]["max_turns"] == 3
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert sum(row["cost"] for row in ledger["rows"]) > 0
+    assert "judge" in done.stdout and "cost" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--model", "scripted:nobody"], "no scripted policy 'nobody'"),
+        (["--model", "scripted:honest", "--scenarios", "builtin:none"], "no split 'none'"),
+        (["--model", "scripted:honest", "--cases", "a,b"], "no case a, b"),
+        (["--model", "scripted:honest", "--agents", "puppets"], "scripted or llm"),
+        (
+            ["--model", "scripted:honest", "--agents", "scripted", "--judge-model", "x"],
+            "Leave one of them out",
+        ),
+        (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
+        (["--model", "scripted:honest", "--profile", "draft"], "unknown profile"),
+        (["--model", "scripted:honest", "--prices", "/nowhere.json"], "/nowhere.json"),
+        (["--model", "scripted:honest", "--start-levels", "/nowhere.json"], "/nowhere.json"),
+    ],
+)
+def test_bad_options_cost_nothing(tmp_path, args, words):
+    done = mapo("eval", "empa", "--out", tmp_path / "run", *args)
+    assert done.returncode == 2 and words in done.stderr
+    assert not (tmp_path / "run" / "dialogues").exists()
+
+
+def test_bad_prices(tmp_path):
+    (tmp_path / "p.json").write_text('{"m": 3}')
+    done = mapo(
+        "eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "r", "--prices", tmp_path / "p.json"
+    )
+    assert done.returncode == 2 and "not a table of prices" in done.stderr
+
+
+def test_cards_need_models(tmp_path):
+    (tmp_path / "cards").mkdir()
+    put_cards(tmp_path / "cards", CARD)
+    done = mapo(
+        *("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run"),
+        *("--scenarios", tmp_path / "cards"),
+    )
+    assert done.returncode != 0 and "--agents llm" in done.stderr
+
+
+def test_being_the_helper():
+    typed = "The ward again, and the tram on top of it.\nYou should try to sleep more.\n\n"
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    assert done.returncode == 0, done.stderr
+    assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
+    assert "P -1  presses" in done.stdout and "distance" in done.stdout
+
+
+def test_being_the_user():
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", "--as", "user", typed="Hm.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("them:") == 2 and "state (" in done.stdout
+
+
+def test_playing_to_the_end():
+    typed = "Hm, I see what you mean by that one.\n" * 50
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    assert "The talk ended: failure" in done.stdout
+
+
+def test_play_with_models_and_a_judge_that_fails():
+    def answer(body):
+        return "no form" if body["model"] == "judge" else world()(body)
+
+    with LoopbackServer(answer) as server:
+        done = mapo(
+            *("play", "career-night-ward", "--scenarios", "builtin:all"),
+            *("--agents-model", "judge", "--agents-base-url", server.base_url),
+            typed="Hello there, you.\n\n",
+        )
+    assert done.returncode == 0 and "[not judged:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"), [(["nobody"], "no scenario 'nobody'"), (["--as", "judge"], "helper or user")]
+)
+def test_play_refuses(args, words):
+    done = mapo("play", *args)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_doctor_without_a_model():
+    done = mapo("doctor")
+    assert done.returncode == 0 and "48 built in" in done.stdout
+
+
+def test_doctor_finds_what_an_endpoint_can_do():
+    def answer(body):
+        if "tools" in body:
+            call = {"id": "1", "type": "function", "function": {"name": "go_on", "arguments": "{}"}}
+            return {"content": None, "tool_calls": [call]}
+        return '{"level": 1}' if "response_format" in body else "Hello."
+
+    with LoopbackServer(answer, models=("m",)) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
+    assert done.returncode == 0 and done.stdout.count("ok  ") == 6, done.stdout
+
+
+def test_doctor_tells_what_is_missing():
+    with LoopbackServer(
+        lambda _: "Hello.", models=("other",), refuses=("json_schema", "json_object")
+    ) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
+    assert done.returncode == 0
+    assert "'m' is not among them" in done.stdout and "JSON form instead" in done.stdout
+    assert done.stdout.count("FAIL") == 3
+
+
+def test_doctor_fails_where_nothing_answers():
+    done = mapo("doctor", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    assert done.returncode == 1 and "no connection" in done.stdout and "json schema" not in done.stdout
