@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _KEY_LIKE = re.compile(r"\b(sk-|Bearer\s+)[\w*.\-/+=]{4,}")
-CALLS_A_CLIENT = 64
+CALLS_A_CLIENT = 8
 """A client looks through all its connections at every call, so beyond these another one is opened."""
 
 _log = logging.getLogger(__name__)
