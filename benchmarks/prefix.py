@@ -72,7 +72,8 @@ def measure(turns: int = 20) -> dict[str, tuple[int, int, float]]:
     }
     casting = model_cast(chats["user"], chats["director"], chats["judge"], rubric)
     rules = Rules(rubric, min_turns=turns, max_turns=turns, system=policy_system)
-    dialogue = asyncio.run(play(Job(scenario, "prefix"), chats["policy"], casting(scenario, 0), rules))
+    job = Job(scenario, "prefix")
+    dialogue = asyncio.run(play(job, chats["policy"], casting(job), rules))
     if dialogue.error or len(dialogue.turns) != turns:
         raise SystemExit(f"the dialogue broke: {dialogue.error or dialogue.ending}")
     return {role: (len(chat.prompts), *repeated(chat.prompts)) for role, chat in chats.items()}

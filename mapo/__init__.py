@@ -23,9 +23,10 @@ if TYPE_CHECKING:
         ScenarioError,
         StoreError,
     )
+    from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.chat import Answer, Chat, Request
     from mapo.sandbox.potential import Trajectory
-    from mapo.sandbox.rollout import Job, Rules, play, play_all
+    from mapo.sandbox.rollout import Rules, play, play_all
     from mapo.sandbox.rubric import Rubric
     from mapo.sandbox.scenario import Scenario
     from mapo.types import (
@@ -48,9 +49,10 @@ _NAMES = {
     "mapo.advantage": "Advantages advantages",
     "mapo.errors": """AnswerError EndpointError InputError JudgeError MapoError RecordError RewardError
                       RubricError ScenarioError StoreError""",
+    "mapo.sandbox.cast": "Cast Job",
     "mapo.sandbox.chat": "Answer Chat Request",
     "mapo.sandbox.potential": "Trajectory",
-    "mapo.sandbox.rollout": "Job Rules play play_all",
+    "mapo.sandbox.rollout": "Rules play play_all",
     "mapo.sandbox.rubric": "Rubric",
     "mapo.sandbox.scenario": "Scenario",
     "mapo.types": """AxisMarks Dialogue Direction Ending Levels Mark Message PotentialState Reply
@@ -63,6 +65,7 @@ __all__ = [
     "Answer",
     "AnswerError",
     "AxisMarks",
+    "Cast",
     "Chat",
     "Dialogue",
     "Direction",

@@ -91,6 +91,7 @@ def test_public_names_are_pinned():
         "Answer",
         "AnswerError",
         "AxisMarks",
+        "Cast",
         "Chat",
         "Dialogue",
         "Direction",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mapo.cli.say import say
+from mapo.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +40,9 @@ def play(
 
     from mapo.cli.roles import Stage, Who
     from mapo.errors import InputError
-    from mapo.sandbox.cast import Cast
+    from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.models import policy_system
-    from mapo.sandbox.rollout import Job, Rules
+    from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rollout import play as play_one
     from mapo.sandbox.rubric import Rubric
     from mapo.sandbox.scenarios import load_scenarios
@@ -54,19 +55,20 @@ def play(
         raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")
     chosen = known[name]
     rubric = Rubric.load(chosen.domain)
-    typer.echo(f"{chosen.persona.name}, {chosen.persona.age}: {chosen.topic}\n")
+    person = chosen.persona
+    typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
 
     async def go() -> None:
         async with Stage() as stage:
             who = Who(agents_model, agents_base_url, key_env) if agents_model else None
             roles = dict.fromkeys(("user", "director", "judge"), who) if who else None
-            cast = stage.casting(roles, rubric, chosen.domain)(chosen, seed)
+            job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
+            cast = stage.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _Helper()
             if role == "user":
-                policy = stage.policy(Who(model, base_url, key_env), chosen.domain)(chosen, seed)
+                policy = stage.policy(Who(model, base_url, key_env), chosen.domain)(job)
                 cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
-                typer.echo(f"you: {chosen.opening}")
-            job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
+                typer.echo(printable(f"you: {chosen.opening}"))
             dialogue = await play_one(
                 job, policy, cast, Rules(rubric, system=policy_system), lambda t: _show(t, role)
             )
@@ -102,7 +104,7 @@ class _Helper:
         from mapo.sandbox.chat import Answer
         from mapo.types import Reply
 
-        typer.echo(f"them: {request.messages[-1].content}")
+        typer.echo(f"them: {printable(request.messages[-1].content)}")
         return Answer(Reply(await _line("you: ")))
 
 
@@ -113,8 +115,6 @@ class _User:
 
 
 def _show(turn: Turn, role: str) -> None:
-    from mapo.text import printable
-
     if role == "user":
         typer.echo(f"them: {printable(turn.reply.text)}")
     if turn.levels is None or turn.state is None:

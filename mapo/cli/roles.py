@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
-    from mapo.sandbox.cast import Casting
+    from mapo.sandbox.cast import Casting, Policy
     from mapo.sandbox.endpoint import Endpoint
     from mapo.sandbox.ledger import Ledger
-    from mapo.sandbox.rollout import Policy
     from mapo.sandbox.rubric import Rubric
 
 
@@ -98,7 +97,7 @@ class Stage:
         if who.scripted is not None:
             return scripted_policy(domain, who.scripted)
         endpoint = self.endpoint(who, "policy")
-        return lambda _scenario, _seed: endpoint
+        return lambda _: endpoint
 
     def casting(self, roles: dict[str, Who] | None, rubric: Rubric, domain: str) -> Casting:
         """The scripted cast for None, else models for user, director and judge."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.evals.empa_write import write_result
-from mapo.sandbox.cast import Casting
-from mapo.sandbox.rollout import Job, Policy, Rules, play_all
+from mapo.sandbox.cast import Casting, Job, Policy
+from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
 from mapo.store import BadLine, JsonlWriter, RunDir, encode, read_dialogues, write_atomic
 from mapo.types import Dialogue, StopReason, Turn

@@ -7,10 +7,11 @@ Model-driven roles: `user.py`, `director.py`, `judge.py`. Roles of plain code: `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mapo.sandbox.chat import Chat
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.scenario import Scenario
 from mapo.types import Direction, Levels, StartLevels, Turn
@@ -43,5 +44,26 @@ class Cast:
     """Who plays each role, for the record."""
 
 
-Casting = Callable[[Scenario, int], Cast]
-"""(scenario, seed) -> the cast of one dialogue."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One dialogue to be played. Jobs of one `group` are siblings."""
+
+    scenario: Scenario
+    id: str
+    group: str = ""
+    seed: int = 0
+    step: int | None = None
+    start_levels: Mapping[str, int] | None = None
+
+    @property
+    def session(self) -> str:
+        """What tells this dialogue from every other, its siblings' and other steps' too."""
+        step = "" if self.step is None else f"{self.step}/"
+        return f"{step}{self.id}/{self.seed}"
+
+
+Casting = Callable[[Job], Cast]
+"""The cast of one dialogue."""
+
+Policy = Callable[[Job], Chat]
+"""Who replies in one dialogue. For a model behind an endpoint: `lambda job: endpoint`."""

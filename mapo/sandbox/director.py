@@ -43,12 +43,14 @@ FORM: dict[str, Any] = {
 class ModelDirector:
     """A Director for one dialogue, with its own record of what has been released."""
 
-    def __init__(self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0) -> None:
+    def __init__(
+        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+    ) -> None:
         self.chat = chat
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{scenario.id}/{seed}/director"
+        self.session = f"{session or scenario.id}/director"
         self.stages_told = 0
         self.memories_told: list[int] = []
         self.turned = False

@@ -7,14 +7,11 @@ knows what a domain is about.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
 from mapo.errors import InputError
-from mapo.sandbox.cast import Casting
-from mapo.sandbox.chat import Chat
-from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.cast import Casting, Policy
 
 
 def scripted_cast(domain: str) -> Casting:
@@ -23,9 +20,9 @@ def scripted_cast(domain: str) -> Casting:
     return casting
 
 
-def scripted_policy(domain: str, name: str) -> Callable[[Scenario, int], Chat]:
+def scripted_policy(domain: str, name: str) -> Policy:
     """One of a domain's model-free policies."""
-    policy: Callable[[Scenario, int], Chat] = _module(domain, "policies").scripted_policy(name)
+    policy: Policy = _module(domain, "policies").scripted_policy(name)
     return policy
 
 

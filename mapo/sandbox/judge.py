@@ -30,12 +30,14 @@ _MARK_KEYS = ("evidence", "reason", "level")
 class ModelJudge:
     """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels."""
 
-    def __init__(self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0) -> None:
+    def __init__(
+        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+    ) -> None:
         self.chat = chat
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{scenario.id}/{seed}/judge"
+        self.session = f"{session or scenario.id}/judge"
         self._turn_schema = turn_schema(rubric)
         self._turn_system = self._system("judge_turn", self._turn_schema, axes=describe_axes(rubric))
 

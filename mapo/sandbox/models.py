@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mapo.sandbox.cast import Cast, Casting
+from mapo.sandbox.cast import Cast, Casting, Job
 from mapo.sandbox.chat import Chat
 from mapo.sandbox.director import ModelDirector
 from mapo.sandbox.judge import ModelJudge
@@ -15,11 +15,12 @@ from mapo.sandbox.user import ModelUser
 def model_cast(user: Chat, director: Chat, judge: Chat, rubric: Rubric) -> Casting:
     """Three models, perhaps the same one, as the casting of any number of dialogues."""
 
-    def cast(scenario: Scenario, seed: int) -> Cast:
+    def cast(job: Job) -> Cast:
+        scenario, seed, session = job.scenario, job.seed, job.session
         return Cast(
-            user=ModelUser(user, scenario, rubric, seed),
-            director=ModelDirector(director, scenario, rubric, seed),
-            judge=ModelJudge(judge, scenario, rubric, seed),
+            user=ModelUser(user, scenario, rubric, seed, session),
+            director=ModelDirector(director, scenario, rubric, seed, session),
+            judge=ModelJudge(judge, scenario, rubric, seed, session),
             names={"user": user.name, "director": director.name, "judge": judge.name},
         )
 

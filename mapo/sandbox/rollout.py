@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mapo.errors import AnswerError, EndpointError, InputError, JudgeError, MapoError
-from mapo.sandbox.cast import Cast, Casting
+from mapo.errors import AnswerError, EndpointError, InputError, JudgeError, MapoError, StoreError
+from mapo.sandbox.cast import Cast, Casting, Job, Policy
 from mapo.sandbox.chat import Chat, Request
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import Distance, rewards_of
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.types import Dialogue, Direction, Ending, Levels, Mark, Message, StartLevels, StopReason, Turn
-
-Policy = Callable[[Scenario, int], Chat]
-"""(scenario, seed) -> who replies. For a model behind an endpoint: `lambda *_: endpoint`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,84 +51,122 @@ class Rules:
             raise InputError(f"turn limits {low} to {high}", fix="Give whole numbers of 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One dialogue to be played. Jobs of one `group` are siblings."""
-
-    scenario: Scenario
-    id: str
-    group: str = ""
-    seed: int = 0
-    step: int | None = None
-    start_levels: Mapping[str, int] | None = None
-
-
 async def play(
     job: Job, policy: Chat, cast: Cast, rules: Rules, on_turn: Callable[[Turn], None] | None = None
 ) -> Dialogue:
-    """Play one dialogue to its end. Never raises for what happens in it: see `Dialogue.error`."""
-    began = time.monotonic()
-    scenario, rubric = job.scenario, rules.rubric
-    system = rules.system(scenario) if rules.system else ""
-    start: StartLevels = {}
-    path = Trajectory(rubric, (0.0,) * len(rubric.axes))
-    turns: list[Turn] = []
-    ending, error = None, None
+    """Play one dialogue to its end. What breaks in it is recorded (`Dialogue.error`), not raised.
+
+    Raised are a disk that refuses and what `on_turn` raises: those end a run, not a dialogue.
+    """
+    talk = _Talk(job, rules, policy.name, cast.names)
     direction: Direction | None = None
-    said = scenario.opening
     try:
-        known = await _start_levels(job, cast)
-        position, start = rubric.start(known), known
-        path = Trajectory(
-            rubric,
-            position,
+        await talk.begin(cast)
+        said = job.scenario.opening
+        while True:
+            answer = await policy.reply(talk.request(said))
+            turn = Turn(said, answer.reply, direction=direction)
+            levels, unscored = await _judged(cast, [*talk.turns, turn], rules.rubric)
+            turn = replace(turn, levels=levels, unscored=unscored, state=talk.path.judge(levels))
+            talk.turns.append(turn)
+            _tell(on_turn, turn)
+            talk.ending = talk.path.ending()
+            if talk.ending:
+                break
+            direction = await cast.director.direct(talk.turns, talk.path)
+            if direction.act == "end":
+                talk.ending = Ending(StopReason.DIRECTOR)
+                break
+            said = await cast.user.speak(talk.turns, direction)
+    except (_StopError, StoreError):
+        raise
+    except Exception as problem:  # noqa: BLE001 (a broken dialogue is data too)
+        talk.broke(problem)
+    return talk.record()
+
+
+class _StopError(Exception):
+    """Carries out of a dialogue what must end the run."""
+
+
+def _tell(on_turn: Callable[[Turn], None] | None, turn: Turn) -> None:
+    if on_turn:
+        try:
+            on_turn(turn)
+        except Exception as error:
+            raise _StopError from error
+
+
+class _Talk:
+    """One dialogue while it is being played: what will be its record."""
+
+    def __init__(self, job: Job, rules: Rules, model: str, cast: dict[str, str]) -> None:
+        self.job, self.rules, self.model, self.cast = job, rules, model, cast
+        self.began = time.monotonic()
+        self.system = ""
+        self.start: StartLevels = {}
+        self.path = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
+        self.turns: list[Turn] = []
+        self.ending: Ending | None = None
+        self.error: str | None = None
+
+    async def begin(self, cast: Cast) -> None:
+        rules = self.rules
+        self.system = rules.system(self.job.scenario) if rules.system else ""
+        known = await _start_levels(self.job, cast)
+        self.path = Trajectory(
+            rules.rubric,
+            rules.rubric.start(known),
             rules.profile,
             min_turns=rules.min_turns,
             max_turns=rules.max_turns,
         )
-        while True:
-            answer = await policy.reply(_request(job, rules, system, turns, said))
-            turn = Turn(said, answer.reply, direction=direction)
-            levels, unscored = await _judged(cast, [*turns, turn], rubric)
-            turn = replace(turn, levels=levels, unscored=unscored, state=path.judge(levels))
-            turns.append(turn)
-            if on_turn:
-                on_turn(turn)
-            if ending := path.ending():
-                break
-            direction = await cast.director.direct(turns, path)
-            if direction.act == "end":
-                ending = Ending(StopReason.DIRECTOR)
-                break
-            said = await cast.user.speak(turns, direction)
-    except Exception as problem:
-        error = str(problem) if isinstance(problem, MapoError) else f"{type(problem).__name__}: {problem}"
-        if not isinstance(problem, MapoError):
-            logging.getLogger(__name__).exception("dialogue %s broke unexpectedly", job.id)
-        ending = Ending(StopReason.BROKEN)
-    rewards = rewards_of(path, rules.reward, distance=rules.distance, ending=ending)[: len(turns)]
-    return Dialogue(
-        id=job.id,
-        scenario=scenario.id,
-        model=policy.name,
-        rubric=rubric.name,
-        profile=rules.profile,
-        start_levels=start,
-        start=path.start,
-        turns=tuple(replace(turn, reward=r) for turn, r in zip(turns, rewards, strict=True)),
-        ending=ending,
-        reward=f"{rules.reward}/{rules.distance}",
-        cast=cast.names,
-        system=system,
-        min_turns=rules.min_turns,
-        max_turns=rules.max_turns,
-        group=job.group or scenario.id,
-        step=job.step,
-        seed=job.seed,
-        seconds=round(time.monotonic() - began, 3),
-        error=error,
-        tags=scenario.tags,
-    )
+        self.start = known
+
+    def request(self, said: str) -> Request:
+        messages = [Message("system", self.system)] if self.system else []
+        for turn in self.turns:
+            messages += [Message("user", turn.user), Message("assistant", turn.reply.text)]
+        return Request(
+            messages=(*messages, Message("user", said)),
+            temperature=self.rules.temperature,
+            max_tokens=self.rules.max_tokens,
+            session=f"{self.job.session}/policy",
+            nonce=f"{self.job.session}/policy/{len(self.turns)}",
+        )
+
+    def broke(self, problem: Exception) -> None:
+        known = isinstance(problem, MapoError)
+        self.error = str(problem) if known else f"{type(problem).__name__}: {problem}"
+        self.ending = Ending(StopReason.BROKEN)
+        if not known:
+            logging.getLogger(__name__).error("dialogue %s broke", self.job.id, exc_info=problem)
+
+    def record(self) -> Dialogue:
+        job, rules = self.job, self.rules
+        rewards = rewards_of(self.path, rules.reward, distance=rules.distance, ending=self.ending)
+        return Dialogue(
+            id=job.id,
+            scenario=job.scenario.id,
+            model=self.model,
+            rubric=rules.rubric.name,
+            profile=rules.profile,
+            start_levels=self.start,
+            start=self.path.start,
+            turns=tuple(replace(t, reward=r) for t, r in zip(self.turns, rewards, strict=True)),
+            ending=self.ending,
+            reward=f"{rules.reward}/{rules.distance}",
+            cast=self.cast,
+            system=self.system,
+            min_turns=rules.min_turns,
+            max_turns=rules.max_turns,
+            group=job.group or job.scenario.id,
+            step=job.step,
+            seed=job.seed,
+            seconds=round(time.monotonic() - self.began, 3),
+            error=self.error,
+            tags=job.scenario.tags,
+        )
 
 
 async def play_all(
@@ -155,22 +190,41 @@ async def play_all(
     watch = _Watch(max_unscored)
     stopped: list[BaseException] = []
 
+    def turned(turn: Turn) -> None:
+        if on_turn:
+            on_turn(turn)
+        watch.see(turn)
+
     async def one(job: Job) -> Dialogue:
         async with gate:
             if stopped:  # nothing new begins once the run has failed
                 raise asyncio.CancelledError
             try:
-                cast = casting(job.scenario, job.seed)
-                dialogue = await play(job, policy(job.scenario, job.seed), cast, rules, on_turn)
+                dialogue = await _play(job, policy, casting, rules, turned)
                 if on_done:
                     on_done(dialogue)
-                watch.see(dialogue)
+            except _StopError as stop:
+                stopped.append(stop)
+                raise (stop.__cause__ or stop) from None
             except BaseException as error:
                 stopped.append(error)
                 raise
             return dialogue
 
     return await _gather(one(job) for job in jobs)
+
+
+async def _play(
+    job: Job, policy: Policy, casting: Casting, rules: Rules, on_turn: Callable[[Turn], None]
+) -> Dialogue:
+    """A scenario that its cast or policy refuses is a broken dialogue like any other."""
+    try:
+        chat, cast = policy(job), casting(job)
+    except MapoError as problem:
+        talk = _Talk(job, rules, "", {})
+        talk.broke(problem)
+        return talk.record()
+    return await play(job, chat, cast, rules, on_turn)
 
 
 async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
@@ -187,21 +241,18 @@ async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
 
 @dataclass(slots=True)
 class _Watch:
-    """Stops a run whose judge has gone deaf."""
+    """Stops a run whose judge has gone deaf, before more is spent on it."""
 
     limit: float
     turns: int = 0
     unscored: int = 0
-    last: str = ""
 
-    def see(self, dialogue: Dialogue) -> None:
-        missed = [t.unscored for t in dialogue.turns if t.levels is None]
-        self.turns += len(dialogue.turns)
-        self.unscored += len(missed)
-        self.last = (missed[-1] or "") if missed else self.last
-        if self.turns >= 40 and self.unscored > self.limit * self.turns:
+    def see(self, turn: Turn) -> None:
+        self.turns += 1
+        self.unscored += turn.levels is None
+        if turn.levels is None and self.turns >= 40 and self.unscored > self.limit * self.turns:
             raise JudgeError(
-                f"the judge failed on {self.unscored} of {self.turns} turns, last: {self.last}",
+                f"the judge failed on {self.unscored} of {self.turns} turns, last: {turn.unscored}",
                 fix="Check the judge with `mapo doctor`; finished dialogues are kept",
             )
 
@@ -219,16 +270,3 @@ async def _judged(cast: Cast, turns: Sequence[Turn], rubric: Rubric) -> tuple[Le
     except (AnswerError, EndpointError, InputError) as error:
         return None, str(error)
     return levels, None
-
-
-def _request(job: Job, rules: Rules, system: str, turns: Sequence[Turn], said: str) -> Request:
-    messages = [Message("system", system)] if system else []
-    for turn in turns:
-        messages += [Message("user", turn.user), Message("assistant", turn.reply.text)]
-    return Request(
-        messages=(*messages, Message("user", said)),
-        temperature=rules.temperature,
-        max_tokens=rules.max_tokens,
-        session=f"{job.id}/policy",
-        nonce=f"{job.seed}/{job.id}/policy/{len(turns)}",
-    )

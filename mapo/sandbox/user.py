@@ -31,12 +31,14 @@ _SENTENCE_END = re.compile(r"(?<=[.!?。！？…])\s*")
 class ModelUser:
     """A User for one dialogue."""
 
-    def __init__(self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0) -> None:
+    def __init__(
+        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+    ) -> None:
         self.chat = chat
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{scenario.id}/{seed}/user"
+        self.session = f"{session or scenario.id}/user"
         self.limit = length_limit(scenario)
         unit = "characters" if scenario.language in _UNSPACED else "words"
         self._system = fill(

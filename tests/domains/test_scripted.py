@@ -169,7 +169,7 @@ def test_being_met_opens_the_story_in_order():
 
 def test_scenarios_without_annotations_are_refused():
     with pytest.raises(ScenarioError, match="--agents llm"):
-        scripted_cast(Scenario("x", Persona("Ada"), "t", "o"), 0)
+        scripted_cast(Job(Scenario("x", Persona("Ada"), "t", "o"), "d"))
     with pytest.raises(InputError, match="honest"):
         scripted_policy("nobody")
 

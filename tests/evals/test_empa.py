@@ -124,14 +124,14 @@ def test_published_dialogues_replayed_over_http(two_models, tmp_path, model):
             name = f"{role}/{scenario.id}"
             return made.setdefault(name, Endpoint(name, server.base_url, role=role, sleep=no_wait))
 
-        def casting(scenario, seed):
-            roles = (chat(role, scenario) for role in ("user", "director", "judge"))
-            return model_cast(*roles, RUBRIC)(scenario, seed)
+        def casting(job):
+            roles = (chat(role, job.scenario) for role in ("user", "director", "judge"))
+            return model_cast(*roles, RUBRIC)(job)
 
         async def go():
             plan = empa.Plan(then.scenarios())
             rules = Rules(RUBRIC)
-            played = await empa.run(tmp_path, plan, lambda s, _: chat("policy", s), casting, rules)
+            played = await empa.run(tmp_path, plan, lambda job: chat("policy", job.scenario), casting, rules)
             for endpoint in made.values():
                 await endpoint.aclose()
             return played

@@ -33,7 +33,7 @@ def test_models_play_a_dialogue_to_its_end(rubric):
     casting = model_cast(user, director, judge, rubric)
     scenario = replace(SCENARIO, start_levels={}, priorities={}, domain=rubric.name)
     rules = Rules(rubric, min_turns=6, max_turns=6, system=policy_system)
-    dialogue = asyncio.run(play(Job(scenario, "d"), Told("Mm."), casting(scenario, 0), rules))
+    dialogue = asyncio.run(play(Job(scenario, "d"), Told("Mm."), casting(Job(scenario, "d")), rules))
     assert dialogue.error is None and len(dialogue.turns) == 6
     assert dialogue.cast == {"user": "told", "director": "told", "judge": "told"}
     assert all(turn.levels and turn.unscored is None for turn in dialogue.turns)
@@ -43,7 +43,7 @@ def test_models_play_a_dialogue_to_its_end(rubric):
 
 def test_a_cast_is_made_for_one_dialogue_and_follows_its_seed():
     casting = model_cast(Told(""), Told(""), Told(""), EMPATHY)
-    one, again, other = casting(SCENARIO, 1), casting(SCENARIO, 1), casting(SCENARIO, 2)
+    one, again, other = (*(casting(Job(SCENARIO, "d", seed=n)) for n in (1, 1, 2)),)
     assert one.director is not again.director
     assert one.judge.mark == one.user.mark == one.director.mark == again.judge.mark != other.judge.mark
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers import marks
 from mapo import Dialogue, Reply, Rubric, StopReason
-from mapo.errors import AnswerError, EndpointError, JudgeError
+from mapo.errors import AnswerError, EndpointError, JudgeError, ScenarioError, StoreError
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.chat import Answer
 from mapo.sandbox.rollout import Job, Rules, play, play_all
@@ -88,7 +88,7 @@ def test_the_policy_sees_the_whole_talk_and_a_system_prompt():
     third = roles.requests[2]
     assert [m.role for m in third.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert third.messages[0].content == "speak en" and third.messages[2].content == "reply 1"
-    assert (third.temperature, third.max_tokens, third.session) == (0.3, 7, "d/policy")
+    assert (third.temperature, third.max_tokens, third.session) == (0.3, 7, "d/3/policy")
     assert len({r.nonce for r in roles.requests}) == len(roles.requests)
 
 
@@ -150,11 +150,11 @@ def test_start_levels_that_do_not_fit_break_the_dialogue_and_can_be_recorded():
 def all_of(jobs, roles_of, **kw):
     made = {}
 
-    def policy(scenario, seed):
-        return made.setdefault(seed, roles_of(seed))
+    def policy(job):
+        return made.setdefault(job.seed, roles_of(job.seed))
 
-    def casting(scenario, seed):
-        return made.setdefault(seed, roles_of(seed)).cast()
+    def casting(job):
+        return made.setdefault(job.seed, roles_of(job.seed)).cast()
 
     return asyncio.run(play_all(jobs, policy, casting, Rules(RUBRIC), **kw)), made
 
@@ -207,7 +207,7 @@ def test_concurrency_is_bounded():
     assert peak == 3
 
 
-def test_a_deaf_judge_stops_the_run_and_what_is_finished_is_kept():
+def test_a_deaf_judge_stops_the_run_at_once():
     kept = []
     jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(50)]
 
@@ -220,9 +220,32 @@ def test_a_deaf_judge_stops_the_run_and_what_is_finished_is_kept():
         roles.judge = judge
         return roles
 
-    with pytest.raises(JudgeError, match="failed on 45 of 45 turns.*never in form"):
-        all_of(jobs, deaf, concurrency=1, on_done=kept.append)
-    assert len(kept) == 1 and len(kept[0].turns) == 45
+    with pytest.raises(JudgeError, match="failed on 40 of 40 turns.*never in form"):
+        all_of(jobs, deaf, concurrency=10, on_done=kept.append)
+    assert kept == []  # stopped after 40 turns of all dialogues together, before more was spent
+
+
+def test_a_full_disk_is_no_broken_dialogue():
+    """What the disk refuses ends the run: going on would only spend more."""
+    roles = Roles(broken=("policy", 2, StoreError("disk full")))
+    with pytest.raises(StoreError, match="disk full"):
+        run(roles)
+
+
+def test_a_scenario_its_cast_refuses_breaks_alone():
+    def casting(job):
+        if job.id == "d1":
+            raise ScenarioError("nothing to say")
+        return Roles().cast()
+
+    jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(3)]
+    got = asyncio.run(play_all(jobs, lambda job: Roles(), casting, Rules(RUBRIC)))
+    assert [d.error for d in got] == [None, "nothing to say", None]
+
+
+def test_sessions_tell_siblings_and_steps_apart():
+    jobs = [Job(SCENARIO, "d", seed=1), Job(SCENARIO, "d", seed=2), Job(SCENARIO, "d", seed=1, step=4)]
+    assert len({job.session for job in jobs}) == 3
 
 
 def test_an_error_while_keeping_stops_everything():

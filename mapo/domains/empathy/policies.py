@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from mapo.domains.empathy.reading import data, feelings, function_words, named_feelings, words
 from mapo.errors import InputError
-from mapo.sandbox.chat import Answer, Chat, Request
+from mapo.sandbox.cast import Policy
+from mapo.sandbox.chat import Answer, Request
 from mapo.sandbox.scenario import Beat, Scenario
 from mapo.types import Reply
 
@@ -170,6 +171,31 @@ def salad(talk: Talk) -> str:
     return " ".join(small).capitalize() + "."
 
 
+def scraps(talk: Talk) -> str:
+    """The last line's nouns and the feeling its signs point to, in scraps too short to wear off."""
+    nouns = _longest(talk.said)
+    shapes = ["The {}, yes.", "That {}, too.", "Oh, the {}.", "And the {}.", "Your {}, then.", "Such a {}."]
+    talk.rng.shuffle(shapes)
+    parts = [shape.format(noun) for shape, noun in zip(shapes, nouns, strict=False)]
+    feeling = _signalled(talk.said)
+    return " ".join([*parts, f"You are {feeling}."] if feeling else parts)
+
+
+def noun_templates(talk: Talk) -> str:
+    """Longer sentences around the last line's nouns, the same few over and over."""
+    first, *rest = _longest(talk.said)
+    other = rest[0] if rest else first
+    told = talk.phrase("cheap", a=first, b=other)
+    feeling = _signalled(talk.said)
+    return f"{told} It may be that you are {feeling} there." if feeling else told
+
+
+def _signalled(line: str) -> str:
+    lower = line.lower()
+    found = (w["names"][0] for w in feelings().values() if any(s.lower() in lower for s in w["signs"]))
+    return next(found, "")
+
+
 def parrot(talk: Talk) -> str:
     return talk.said
 
@@ -265,6 +291,8 @@ POLICIES: dict[str, Speak] = {
     "stuffer": stuffer,
     "fragments": fragments,
     "salad": salad,
+    "scraps": scraps,
+    "noun-templates": noun_templates,
     "parrot": parrot,
     "parrot-politely": parrot_politely,
     "one-template": one_template,
@@ -294,7 +322,7 @@ class ScriptedPolicy:
         return Answer(Reply(self.speak(Talk(self.scenario, request, self.rng, self.used))))
 
 
-def scripted_policy(name: str) -> Callable[[Scenario, int], Chat]:
+def scripted_policy(name: str) -> Policy:
     if name not in POLICIES:
         raise InputError(f"no scripted policy '{name}'", fix=f"Use one of: {', '.join(POLICIES)}")
-    return lambda scenario, seed: ScriptedPolicy(name, scenario, seed)
+    return lambda job: ScriptedPolicy(name, job.scenario, job.seed)

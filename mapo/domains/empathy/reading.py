@@ -122,11 +122,9 @@ class Reader:
     def read(self, text: str) -> Reading:
         """What this reply does; and remember it."""
         told = words(text)
+        sentences = [x for x in _SENTENCE.findall(text) if words(x)]
         fresh = []
-        for sentence in _SENTENCE.findall(text):
-            if len(words(sentence)) < 4:
-                fresh.append(sentence)
-                continue
+        for sentence in sentences:
             formula = skeleton(sentence)
             if self.formulas[formula] < 2:
                 fresh.append(sentence)
@@ -137,17 +135,20 @@ class Reader:
         self.own |= here
         if not here and told:
             self.own.add(tuple(told))
-        return Reading(text, tuple(told), " ".join(fresh), parroted, repeated, _degenerate(told, text))
+        return Reading(
+            text, tuple(told), " ".join(fresh), parroted, repeated, _degenerate(told, text, len(sentences))
+        )
 
 
-def _degenerate(told: list[str], text: str) -> bool:
+def _degenerate(told: list[str], text: str, sentences: int) -> bool:
     """Nothing, fragments, or words without sentences.
 
+    Sentences of fewer than five words on average are scraps: nothing one could answer.
     In running English about three of four neighbouring small words are a pair that stands in our own
     prose too; in word salad hardly one in ten.
     """
     n = len(told)
-    if n < 4:
+    if n < 4 or n < 5 * sentences - 1:
         return True
     function = function_words()
     share = sum(w in function for w in told) / n

@@ -12,9 +12,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from mapo.domains.empathy.reading import Reader, Reading, function_words, named_feelings, words
+from mapo.domains.empathy.reading import (
+    Reader,
+    Reading,
+    feelings,
+    function_words,
+    named_feelings,
+    words,
+)
 from mapo.errors import ScenarioError
-from mapo.sandbox.cast import Cast
+from mapo.sandbox.cast import Cast, Job
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.scenario import Beat, Scenario
 from mapo.types import AxisMarks, Direction, Levels, Mark, StartLevels, Turn
@@ -23,9 +30,9 @@ PATIENCE = {"low": 1, "medium": 2, "high": 3}
 """How often a person wants to be heard before anything deeper is welcome."""
 
 
-def scripted_cast(scenario: Scenario, seed: int) -> Cast:
+def scripted_cast(job: Job) -> Cast:
     """The three roles for one dialogue, sharing what they know about the person."""
-    world = World(scenario, seed)
+    world = World(job.scenario, job.seed)
     names = dict.fromkeys(("user", "director", "judge"), "scripted")
     return Cast(ScriptedUser(world), ScriptedDirector(world), ScriptedJudge(world), names)
 
@@ -34,10 +41,14 @@ class World:
     """What is true in one dialogue: what has been told, and how far the person trusts."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        if not scenario.stages or not scenario.start_levels:
+        known = feelings()
+        unmarked = [b for b in scenario.beats if not b.about or b.cues.get("feeling") not in known]
+        parts = (scenario.stages, scenario.start_levels, scenario.guarded, scenario.eased)
+        if unmarked or not all(parts):
             raise ScenarioError(
-                f"'{scenario.id}' has no stages or no start levels",
-                fix="The scripted roles need both; use --agents llm for scenarios without them",
+                f"'{scenario.id}' lacks what the scripted roles need: stages, start levels, guarded and "
+                "eased lines, and for each beat `about` and a known `cues.feeling`",
+                fix="Use models for its roles: --agents llm",
             )
         self.scenario = scenario
         self.rng = random.Random(f"{scenario.id}/{seed}")  # noqa: S311 (a seeded world, no secret)
