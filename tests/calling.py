@@ -36,7 +36,7 @@ def ask(server: LoopbackServer | str, request: Request = HELLO, **kw) -> Answer:
     """One call by a fresh endpoint."""
 
     async def main():
-        known = {"timeout": 5.0, "sleep": Sleeps()}
+        known = {"timeout": 5.0, "sleep": Sleeps(), "role": "judge"}
         url = server if isinstance(server, str) else server.base_url
         async with Endpoint("some-model", url, **{**known, **kw}) as chat:
             return await chat.reply(request)

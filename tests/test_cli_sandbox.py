@@ -8,9 +8,11 @@ import pytest
 
 from cards import CARD, put_cards
 from command import mapo
+from mapo.sandbox.scenarios import domain_folder
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
 
+FOLDER = domain_folder("empathy") / "scenarios"
 AGENTS = [f"--{role}-model={role}" for role in ("judge", "user", "director")]
 
 
@@ -18,7 +20,9 @@ def test_scripted_everything(tmp_path):
     done = mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "scripted:honest" in done.stdout and "EPM-Q" in done.stdout
-    [again] = json.loads(mapo("score", tmp_path / "run", "--json", "--by", "category").stdout)
+    scored = mapo("score", tmp_path / "run", "--json", "--by", "category")
+    assert scored.returncode == 0, scored.stderr
+    [again] = json.loads(scored.stdout)
     assert again["n"] == 12 and again["passes"] >= 10 and len(again["by"]) == 6
     assert again["differences"] == []
     # the EMPA-format files say the same
@@ -72,6 +76,10 @@ def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
             "Leave one of them out",
         ),
         (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
+        (["--model", "scripted:honest", "--judge-base-url", "http://x/v1"], "no model for the user"),
+        (["--model", "m", "--base-url", "ftp://x"], "cannot be used"),
+        (["--model", "scripted:honest", "--cache", "nonsense"], "record, replay"),
+        (["--model", "scripted:honest", "--resume"], "no run to resume"),
         (["--model", "scripted:honest", "--profile", "draft"], "unknown profile"),
         (["--model", "scripted:honest", "--prices", "/nowhere.json"], "/nowhere.json"),
         (["--model", "scripted:honest", "--start-levels", "/nowhere.json"], "/nowhere.json"),
@@ -80,7 +88,7 @@ def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
 def test_bad_options_cost_nothing(tmp_path, args, words):
     done = mapo("eval", "empa", "--out", tmp_path / "run", *args)
     assert done.returncode == 2 and words in done.stderr
-    assert not (tmp_path / "run" / "dialogues").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_bad_prices(tmp_path):
@@ -172,3 +180,53 @@ def test_doctor_tells_what_is_missing():
 def test_doctor_fails_where_nothing_answers():
     done = mapo("doctor", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
     assert done.returncode == 1 and "no connection" in done.stdout and "json schema" not in done.stdout
+
+
+def test_replay_of_a_recorded_run_needs_no_server(tmp_path):
+    calls = tmp_path / "calls.sqlite"
+    common = ["eval", "empa", "--model", "policy", *AGENTS, "--cases", "career-tied-up", "--max-turns", 2]
+    common += ["--cache-file", calls]
+    with LoopbackServer(world()) as server:
+        url = server.base_url
+        first = mapo(*common, "--base-url", url, "--agents-base-url", url, "--out", tmp_path / "one")
+    dead = "http://127.0.0.1:9/v1"
+    urls = ["--base-url", dead, "--agents-base-url", dead]
+    again = mapo(*common, *urls, "--out", tmp_path / "two", "--cache", "replay")
+    assert first.returncode == again.returncode == 0, again.stderr
+    one, two = (json.loads((tmp_path / x / "dialogues" / "empa.jsonl").read_text()) for x in ("one", "two"))
+    assert {**one, "seconds": 0} == {**two, "seconds": 0}
+    assert "no dialogue can pass" in first.stderr
+
+
+def test_keys_go_to_the_address_they_were_given_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("AGENTS_KEY", "sk-agents-agents")
+    monkeypatch.setenv("JUDGE_KEY", "sk-judge-judge")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with (
+        LoopbackServer(world(), key="sk-agents-agents") as agents,
+        LoopbackServer(world(), key="sk-judge-judge") as judge,
+    ):
+        done = mapo(
+            *("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run", "--max-turns", 1),
+            *("--cases", "career-tied-up", "--agents-model", "user", "--agents-base-url", agents.base_url),
+            *("--agents-key-env", "AGENTS_KEY", "--judge-model", "judge", "--judge-base-url", judge.base_url),
+            *("--judge-key-env", "JUDGE_KEY"),
+        )
+    assert done.returncode == 0, done.stderr
+    assert judge.calls == 1
+
+
+@pytest.mark.parametrize("hostile", ["\x1b]0;pwned\x07", "\x1b[2J"])
+def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile):
+    text = (FOLDER / "career-night-ward.toml").read_text(encoding="utf-8")
+    escaped = hostile.replace("\x1b", "\\u001b").replace("\x07", "\\u0007")
+    text = text.replace('topic = "', f'topic = "{escaped}').replace('opening = "', f'opening = "{escaped}')
+    (tmp_path / "career-night-ward.toml").write_text(text, encoding="utf-8")
+    for role in ("helper", "user"):
+        done = mapo("play", "career-night-ward", "--scenarios", tmp_path, "--as", role, typed="Hm.\n\n")
+        assert done.returncode == 0 and "\x1b" not in done.stdout
+
+
+def test_play_fails_where_the_model_cannot_be_reached():
+    done = mapo("play", "--as", "user", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", typed="Hm.\n")
+    assert done.returncode == 2 and "no connection" in done.stderr

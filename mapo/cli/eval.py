@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mapo.evals.empa import Plan
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.scenario import Scenario
+    from mapo.types import Dialogue
 
 app = typer.Typer(no_args_is_help=True, help="Put any model through a benchmark.")
 
@@ -37,10 +38,13 @@ def empa(
     agents_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
     judge_model: Annotated[str | None, typer.Option(help="Another model as judge.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     user_model: Annotated[str | None, typer.Option(help="Another model as user.")] = None,
     user_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    user_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     director_model: Annotated[str | None, typer.Option(help="Another model as director.")] = None,
     director_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    director_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     scenarios: Annotated[
         str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
     ] = "builtin:test",
@@ -60,6 +64,9 @@ def empa(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 120.0,
     retries: Annotated[int, typer.Option(min=0, help="Tries after the first.")] = 5,
     cache: Annotated[str, typer.Option(help="record, replay, refresh or off.")] = "record",
+    cache_file: Annotated[
+        Path | None, typer.Option(help="Where model calls are kept (default: in --out).")
+    ] = None,
     prices: Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
@@ -70,7 +77,7 @@ def empa(
     import asyncio
 
     from mapo.cli.roles import Stage, Who, cast_of, read_prices
-    from mapo.evals.empa import FILE, Plan
+    from mapo.evals.empa import CACHE, FILE, Plan
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
     from mapo.sandbox.empa_cards import read_start_levels
@@ -80,15 +87,13 @@ def empa(
 
     chosen = _chosen(scenarios, cases)
     rubric = Rubric.load(chosen[0].domain)
-    split = {
-        role: Who(name, url or agents_base_url, agents_key_env) if name else None
-        for role, name, url in (
-            ("user", user_model, user_base_url),
-            ("director", director_model, director_base_url),
-            ("judge", judge_model, judge_base_url),
-        )
-    }
-    roles = cast_of(agents, agents_model, agents_base_url, agents_key_env, split)
+    roles = cast_of(
+        agents,
+        (agents_model, agents_base_url, agents_key_env),
+        user=(user_model, user_base_url, user_key_env),
+        director=(director_model, director_base_url, director_key_env),
+        judge=(judge_model, judge_base_url, judge_key_env),
+    )
     rules = Rules(
         rubric,
         profile,
@@ -98,8 +103,12 @@ def empa(
         max_tokens=max_tokens,
     )
     plan = Plan(chosen, repeats, seed, read_start_levels(start_levels) if start_levels else None)
+    for told in plan.check(rubric):
+        say(f"warning: {told}")
+    if max_turns is not None and max_turns < rubric.ending.min_turns:
+        say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
     stage = Stage(
-        cache=out / "cache.sqlite",
+        cache=cache_file or out / CACHE,
         cache_mode=cache,
         ledger_file=out / "ledger.json",
         prices=read_prices(prices),
@@ -114,6 +123,7 @@ def empa(
     found = score(out)
     if found.models:
         print_scoring(found)
+    say_all("warning", [*found.torn, *found.bad])
     print_ledger(stage.ledger)
     say(f"dialogues: {out / 'dialogues' / FILE}")
     if broken or not found.models:
@@ -125,9 +135,9 @@ def _chosen(source: str, cases: str | None) -> list[Scenario]:
     from mapo.sandbox.scenarios import load_scenarios
 
     found = load_scenarios(source)
-    wanted = cases.split(",") if cases else [s.id for s in found]
+    wanted = [s.id for s in found] if cases is None else [c.strip() for c in cases.split(",")]
     missing = sorted(set(wanted) - {s.id for s in found})
-    if missing or not wanted:
+    if missing:
         raise InputError(f"no case {', '.join(missing)}", where=source, fix="See: mapo scenarios list")
     return [s for s in found if s.id in wanted]
 
@@ -147,14 +157,19 @@ async def _play(
     from mapo.evals import empa as bench
 
     domain = plan.scenarios[0].domain
-    if policy.scripted is not None:
-        stage.policy(policy, domain)  # a name nobody knows is refused before anything is written
+    stage.check([policy, *(roles or {}).values()], domain)  # before anything is written
     cast = {role: who.model for role, who in roles.items()} if roles else "scripted"
-    finished = bench.prepare(out, bench.manifest(plan, rules, policy.model, cast), resume=resume)
+    kept = bench.prepare(out, bench.manifest(plan, rules, policy.model, cast), resume=resume)
+    say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:
         player = stage.policy(policy, domain)
         casting = stage.casting(roles, rules.rubric, domain)
-        with watching(len(plan.jobs()), len(finished), lambda: stage.ledger.total_cost) as (done, turned):
+        with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
+
+            def spent(dialogue: Dialogue) -> None:
+                stage.ledger.flush(out / "ledger.json")
+                done(dialogue)
+
             try:
                 played = await bench.run(
                     out,
@@ -162,9 +177,9 @@ async def _play(
                     player,
                     casting,
                     rules,
-                    finished=finished,
+                    kept=kept,
                     concurrency=concurrency,
-                    on_done=done,
+                    on_done=spent,
                     on_turn=turned,
                 )
             finally:

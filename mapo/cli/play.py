@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.say import say
 from mapo.text import printable
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def play(
     import random
 
     from mapo.cli.roles import Stage, Who
-    from mapo.errors import InputError
+    from mapo.errors import AnswerError, InputError
     from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.models import policy_system
     from mapo.sandbox.rollout import Rules
@@ -73,8 +72,8 @@ def play(
                 job, policy, cast, Rules(rubric, system=policy_system), lambda t: _show(t, role)
             )
             if dialogue.error and "the talk is over" not in dialogue.error:
-                say(f"error: {dialogue.error}")
-            elif dialogue.ending and dialogue.error is None:
+                raise AnswerError(dialogue.error)
+            if dialogue.ending and dialogue.error is None:
                 detail = ", ".join(dialogue.ending.detail)
                 typer.echo(
                     f"\nThe talk ended: {dialogue.ending.reason.value}{f' ({detail})' if detail else ''}."
@@ -85,13 +84,29 @@ def play(
 
 async def _line(prompt: str) -> str:
     import asyncio
+    import contextlib
+    import threading
 
     from mapo.errors import AnswerError
 
-    try:
-        text = (await asyncio.to_thread(input, prompt)).strip()
-    except EOFError:
-        text = ""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
+
+    def given(text: str) -> None:
+        if not typed.done():
+            typed.set_result(text)
+
+    def read() -> None:
+        try:
+            text = input(prompt).strip()
+        except (EOFError, OSError):
+            text = ""
+        with contextlib.suppress(RuntimeError):  # the talk was ended meanwhile
+            loop.call_soon_threadsafe(given, text)
+
+    # A thread nobody waits for, so that Ctrl-C ends the talk at once.
+    threading.Thread(target=read, daemon=True).start()
+    text = await typed
     if not text:
         raise AnswerError("the talk is over")
     return text

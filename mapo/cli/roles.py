@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class Stage:
     timeout: float = 120.0
     retries: int = 5
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _limiters: dict[str | None, Any] = field(default_factory=dict)
+    _limiters: dict[str, Any] = field(default_factory=dict)
     _cache: Any = None
     _ledger: Any = None
 
@@ -65,6 +66,23 @@ class Stage:
         ledger: Ledger = self._ledger
         return ledger
 
+    def cost(self) -> float | None:
+        return self.ledger.total_cost
+
+    def check(self, everyone: list[Who], domain: str) -> None:
+        """Refuse names, addresses and modes that cannot be used, with nothing opened or written."""
+        from mapo.sandbox.cache import MODES
+        from mapo.sandbox.domain import scripted_policy
+        from mapo.sandbox.endpoint import Endpoint
+
+        if self.cache_mode not in MODES:
+            raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
+        for who in everyone:
+            if who.scripted is not None:
+                scripted_policy(domain, who.scripted)
+            else:
+                Endpoint(who.model, who.base_url, key_env=who.key_env)
+
     def endpoint(self, who: Who, role: str) -> Endpoint:
         from mapo.sandbox.cache import Cache
         from mapo.sandbox.endpoint import Endpoint
@@ -73,10 +91,11 @@ class Stage:
         if self._cache is None and self.cache is not None and self.cache_mode != "off":
             self._cache = Cache(self.cache, self.cache_mode)  # type: ignore[arg-type]
             self.stack.callback(self._cache.close)
-        limiter = self._limiters.get(who.base_url)
+        address = (who.base_url or os.environ.get("OPENAI_BASE_URL") or "").rstrip("/")
+        limiter = self._limiters.get(address)
         if limiter is None:
             limits = Limits(self.concurrency, self.requests_per_minute, self.tokens_per_minute)
-            limiter = self._limiters.setdefault(who.base_url, Limiter(limits))
+            limiter = self._limiters.setdefault(address, Limiter(limits))
         endpoint = Endpoint(
             who.model,
             who.base_url,
@@ -128,22 +147,28 @@ def read_prices(file: Path | None) -> dict[str, Any]:
     return {model: tuple(map(float, price)) for model, price in data.items()}
 
 
-def cast_of(
-    agents: str | None, model: str | None, base_url: str | None, key_env: str, split: dict[str, Who | None]
-) -> dict[str, Who] | None:
-    """Who plays user, director and judge: None for the scripted cast."""
-    given = model is not None or any(split.values())
+Given = tuple[str | None, str | None, str | None]
+"""Model, base URL, key variable, as far as they were given."""
+
+
+def cast_of(agents: str | None, everyone: Given, **split: Given) -> dict[str, Who] | None:
+    """Who plays user, director and judge: None for the scripted cast.
+
+    A role takes what it was not given from `everyone`; a key goes to the address it was given for.
+    """
+    model, base_url, key_env = everyone
+    given = any(x is not None for x in (model, base_url, *(y for part in split.values() for y in part)))
     agents = agents or ("llm" if given else "scripted")
     if agents not in ("scripted", "llm"):
         raise InputError(f"--agents is '{agents}'", fix="Use scripted or llm")
     if agents == "scripted":
         if given:
-            raise InputError("--agents scripted with a model for a role", fix="Leave one of them out")
+            raise InputError("scripted roles, but a model or address for one", fix="Leave one of them out")
         return None
     chosen = {}
-    for role in ("user", "director", "judge"):
-        who = split.get(role)
-        if who is None and model is None:
+    for role, (name, url, key) in split.items():
+        if not (name or model):
             raise InputError(f"no model for the {role}", fix=f"Give --agents-model or --{role}-model")
-        chosen[role] = who or Who(str(model), base_url, key_env)
+        inherited = key_env if url in (None, base_url) else "OPENAI_API_KEY"
+        chosen[role] = Who(str(name or model), url or base_url, key or inherited or "OPENAI_API_KEY")
     return chosen

@@ -9,21 +9,25 @@ OUT/manifest.json        what is being run; a resume must ask for the same
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from mapo.errors import InputError
-from mapo.evals.empa_write import write_result
+from mapo.errors import InputError, RubricError
+from mapo.evals.empa_write import result_path, write_result
 from mapo.sandbox.cast import Casting, Job, Policy
 from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.store import BadLine, JsonlWriter, RunDir, encode, read_dialogues, write_atomic
-from mapo.types import Dialogue, StopReason, Turn
+from mapo.types import Dialogue, Turn
 
 FILE = "empa.jsonl"
+CACHE = "cache.sqlite"
 Watch = Callable[[Dialogue], None]
 
 
@@ -35,6 +39,19 @@ class Plan:
     repeats: int = 1
     seed: int = 0
     start_levels: Mapping[str, Mapping[str, int]] | None = None
+
+    def check(self, rubric: Rubric) -> list[str]:
+        """Refuse start levels that do not fit; say what of them is not used or not there."""
+        if self.start_levels is None:
+            return []
+        known, asked = set(self.start_levels), {s.id for s in self.scenarios}
+        for case in sorted(known & asked):
+            try:
+                rubric.start(self.start_levels[case])
+            except RubricError as error:
+                raise InputError(str(error), where=f"start levels of {case}") from None
+        told = [f"no start levels for {case}" for case in sorted(asked - known)]
+        return told + ([] if known & asked else ["the start levels name none of the chosen cases"])
 
     def jobs(self) -> list[Job]:
         known = self.start_levels or {}
@@ -57,46 +74,81 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "schema": "mapo.empa/1",
         "model": model,
         "cast": cast,
-        "scenarios": sorted(s.id for s in plan.scenarios),
+        "scenarios": {s.id: _hash(asdict(s)) for s in plan.scenarios},
+        "start_levels": _hash(plan.start_levels) if plan.start_levels else None,
         "repeats": plan.repeats,
         "seed": plan.seed,
-        "rubric": rules.rubric.name,
+        "rubric": f"{rules.rubric.name} {_hash(asdict(rules.rubric))}",
         "profile": rules.profile,
+        "reward": f"{rules.reward}/{rules.distance}",
+        "min_turns": rules.min_turns,
         "max_turns": rules.max_turns,
         "temperature": rules.temperature,
         "max_tokens": rules.max_tokens,
     }
 
 
-def prepare(out: Path, manifest: Mapping[str, Any], *, resume: bool) -> list[Dialogue]:
-    """Claim the folder and return the dialogues that are already finished there."""
+def _hash(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Kept(NamedTuple):
+    """What a folder holds already: finished dialogues, and how often others broke."""
+
+    finished: list[Dialogue]
+    broken: Counter[str]
+    bad: list[str]
+
+
+def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
+    """Claim the folder, or find out what is done in it."""
     run = RunDir(out)
+    if out.exists() and not out.is_dir():
+        raise InputError("is a file", where=str(out), fix="--out is a folder")
+    if resume and not run.manifest.exists():
+        raise InputError("no run to resume", where=str(out), fix="Check --out, or leave out --resume")
     if run.manifest.exists():
         if not resume:
-            raise InputError(
-                "holds a run already", where=str(out), fix="Add --resume, or choose another --out"
-            )
-        _same(json.loads(run.manifest.read_text(encoding="utf-8")), manifest, out)
-    elif out.exists() and any(out.iterdir()):
+            raise InputError("holds a run already", where=str(out), fix="Add --resume, or use another --out")
+        _same(_read_manifest(run.manifest), asked, out)
+    elif out.is_dir() and any(f.name != CACHE for f in out.iterdir()):
         raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
     else:
-        write_atomic(run.manifest, encode(dict(manifest), str(run.manifest)) + b"\n")
+        write_atomic(run.manifest, encode(dict(asked), str(run.manifest)) + b"\n")
+    kept = Kept([], Counter(), [])
     file = run.dialogues / FILE
-    if not file.exists():
-        return []
-    kept = [item for item in read_dialogues(file) if not isinstance(item, BadLine)]
-    return [d for d in kept if d.ending is None or d.ending.reason is not StopReason.BROKEN]
+    for item in read_dialogues(file) if file.exists() else ():
+        if isinstance(item, BadLine):
+            kept.bad.append(str(item))
+        elif item.error is None and any(turn.levels is not None for turn in item.turns):
+            kept.finished.append(item)
+        else:
+            kept.broken[item.id] += 1
+    return kept
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="Choose another --out") from None
+    return data
 
 
 def _same(there: Mapping[str, Any], asked: Mapping[str, Any], out: Path) -> None:
     other = sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key))
     if other:
-        told = "; ".join(
-            f"{key}: {there.get(key)!r} there, {asked.get(key)!r} asked for" for key in other[:3]
-        )
+        told = "; ".join(f"{k}: {_short(there.get(k))} there, {_short(asked.get(k))} here" for k in other[:3])
         raise InputError(
             f"the run there is another one ({told})", where=str(out), fix="Resume with the same settings"
         )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 async def run(
@@ -106,23 +158,31 @@ async def run(
     casting: Casting,
     rules: Rules,
     *,
-    finished: Sequence[Dialogue] = (),
+    kept: Kept | None = None,
     concurrency: int = 32,
     on_done: Watch | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
     """Play what is not finished yet; every dialogue is on disk before it counts."""
+    finished = kept.finished if kept else []
     done = {dialogue.id for dialogue in finished}
-    todo = [job for job in plan.jobs() if job.id not in done]
+    broken = kept.broken if kept else Counter[str]()
+    todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
     with JsonlWriter(RunDir(out).dialogues / FILE) as writer:
+
+        def export(dialogue: Dialogue) -> None:
+            folder = out / "empa" / _folder_name(dialogue.model)
+            if dialogue.error is None and not result_path(dialogue, folder).exists():
+                write_result(dialogue, rules.rubric, folder)
 
         def keep(dialogue: Dialogue) -> None:
             writer.write_dialogue(dialogue)
-            if dialogue.error is None:
-                write_result(dialogue, rules.rubric, out / "empa" / _folder_name(dialogue.model))
+            export(dialogue)
             if on_done:
                 on_done(dialogue)
 
+        for dialogue in finished:  # a kill may have come between the record and its EMPA file
+            export(dialogue)
         played = await play_all(
             todo, policy, casting, rules, concurrency=concurrency, on_done=keep, on_turn=on_turn
         )

@@ -68,7 +68,7 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
         ending=ending,
         indices=indices(path),
         unscored=unscored,
-        id=case,
+        id=file.stem,
         differences=differences,
         notes=notes,
     )

@@ -21,9 +21,13 @@ _WORDS = {
 
 def write_result(dialogue: Dialogue, rubric: Rubric, folder: Path) -> Path:
     """One file beside its siblings: `folder/ID_result.json`. Broken dialogues have no such file."""
-    path = folder / f"{dialogue.id}_result.json"
+    path = result_path(dialogue, folder)
     write_atomic(path, encode(empa_result(dialogue, rubric), str(path)))
     return path
+
+
+def result_path(dialogue: Dialogue, folder: Path) -> Path:
+    return folder / f"{dialogue.id}_result.json"
 
 
 def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
     return {
         "total_turns": len(dialogue.turns),
         "termination_reason": f"{reason}: {', '.join(ending.detail)}" if ending and ending.detail else reason,
-        "script_id": dialogue.id,
+        "script_id": dialogue.scenario,
         "scenario": {"script_id": dialogue.scenario},
         "history": [line for turn in dialogue.turns for line in _lines(turn)],
         "test_model_name": dialogue.model,
@@ -68,7 +72,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
             "total_evaluations": sum(turn.levels is not None for turn in dialogue.turns),
             "K": 1,
             "epsilon": rubric.zone,
-            "iedr_details": {"filled_iedr": levels, "P_0": list(dialogue.start), "source": "judge"},
+            "iedr_details": {"filled_iedr": levels, "P_0": list(dialogue.start), "source": "mapo"},
             "epm_enabled": True,
             "epm_params": params,
             "epm_victory_analysis": {

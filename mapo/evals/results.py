@@ -22,7 +22,7 @@ from mapo.sandbox.rubric import SHIPPED, Rubric
 from mapo.store import BadLine, RunDir, read_dialogues
 from mapo.types import Dialogue, PotentialState, StopReason
 
-OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "score.json"}
+OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"}
 """Files of a run directory that hold no dialogues."""
 
 
@@ -34,7 +34,8 @@ class Folder:
     results: list[Result] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
-    broken: int = 0
+    broken: set[str] = field(default_factory=set)
+    """Ids of broken dialogues; one that was played again and finished is not among them in the end."""
 
 
 def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None = None) -> list[Folder]:
@@ -111,7 +112,7 @@ def _take(
     if isinstance(item, BadLine):
         (got.torn if item.torn else got.bad).append(str(item))
     elif item.ending is not None and item.ending.reason is StopReason.BROKEN:
-        got.broken += 1
+        got.broken.add(item.id)
     else:
         try:
             _add(got, recompute(item, got.path, profile, rubric, where), where, seen)
@@ -125,6 +126,7 @@ def _add(got: Folder, result: Result, where: str, seen: set[tuple[str, str]]) ->
         got.bad.append(f"{where}: dialogue '{result.id}' of '{result.model}' is there twice; counted once")
         return
     seen.add(key)
+    got.broken.discard(result.id)
     got.results.append(result)
 
 

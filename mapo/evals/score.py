@@ -100,7 +100,7 @@ def score(
         models,
         [line for f in folders for line in f.bad],
         [line for f in folders for line in f.torn],
-        sum(f.broken for f in folders),
+        sum(len(f.broken) for f in folders),
     )
 
 

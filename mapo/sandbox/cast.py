@@ -46,7 +46,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One dialogue to be played. Jobs of one `group` are siblings."""
+    """One dialogue to be played. Jobs of one `group` are siblings; `attempt` counts those that broke."""
 
     scenario: Scenario
     id: str
@@ -54,12 +54,15 @@ class Job:
     seed: int = 0
     step: int | None = None
     start_levels: Mapping[str, int] | None = None
+    attempt: int = 0
 
     @property
     def session(self) -> str:
-        """What tells this dialogue from every other, its siblings' and other steps' too."""
+        """What tells this dialogue from every other: siblings, other steps, and attempts whose recorded
+        answers would only break it again."""
         step = "" if self.step is None else f"{self.step}/"
-        return f"{step}{self.id}/{self.seed}"
+        again = f"/{self.attempt}" if self.attempt else ""
+        return f"{step}{self.id}/{self.seed}{again}"
 
 
 Casting = Callable[[Job], Cast]

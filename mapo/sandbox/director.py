@@ -50,7 +50,7 @@ class ModelDirector:
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{session or scenario.id}/director"
+        self.session = f"{session or f'{scenario.id}/{seed}'}/director"
         self.stages_told = 0
         self.memories_told: list[int] = []
         self.turned = False

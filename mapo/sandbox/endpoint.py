@@ -15,6 +15,7 @@ import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _KEY_LIKE = re.compile(r"\b(sk-|Bearer\s+)[\w*.\-/+=]{4,}")
+LARGEST_BODY = 8 << 20
 CALLS_A_CLIENT = 8
 """A client looks through all its connections at every call, so beyond these another one is opened."""
 
@@ -137,6 +139,10 @@ class Endpoint:
                 return outcome
             if self._adapted(dialect, request, outcome):
                 continue
+            if outcome.said and self.role == "policy" and retried:
+                # A policy that has nothing to say, twice, is to be judged for it, not excused.
+                self._note(calls=1)
+                return outcome.said
             if outcome.final or retried >= self.retries:
                 break
             retried += 1
@@ -161,7 +167,7 @@ class Endpoint:
             if isinstance(sent, Trouble):
                 return sent
             try:
-                answer = read_body(sent)
+                answer = self._without_key(read_body(sent))
             except ValueError as error:
                 return Trouble(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
             used = answer.usage
@@ -172,11 +178,12 @@ class Endpoint:
             return answer
         if answer.reply.finish == "length":
             cut = f"no text within max_tokens={request.max_tokens}"
-            return Trouble(cut, fix="Raise max_tokens: the model may spend it all on thinking")
-        return Trouble("an empty answer", fix="Try the model by hand: it may refuse this prompt")
+            return Trouble(cut, fix="Raise max_tokens: the model may spend it all on thinking", said=answer)
+        empty = "Try the model by hand: it may refuse this prompt"
+        return Trouble("an empty answer", fix=empty, said=answer)
 
     async def _send(self, call: Callable[[AsyncOpenAI], Awaitable[Any]]) -> bytes | Trouble:
-        """The body of the response, without the key should it be in there."""
+        """The body of the response."""
         import openai
 
         client = self._connected()
@@ -196,8 +203,11 @@ class Endpoint:
             return Trouble(f"no connection ({why})", fix=f"Is a server running at {self.base_url}?")
         finally:
             self._in_flight -= 1
-        secret = self._secret()
-        return content.replace(secret.encode(), b"***") if secret else content
+        if len(content) > LARGEST_BODY:
+            return Trouble(
+                f"an answer of {len(content) >> 20} MB", fix="Is this a language model's endpoint?"
+            )
+        return content
 
     def _refusal(self, error: APIStatusError) -> Trouble:
         return refusal(
@@ -223,6 +233,15 @@ class Endpoint:
 
     # ---- small things
 
+    def _without_key(self, answer: Answer) -> Answer:
+        """The key cut out of what was said, however the body spelt it."""
+        secret = self._secret()
+        if not secret:
+            return answer
+        calls = tuple(replace(c, arguments=c.arguments.replace(secret, "***")) for c in answer.tool_calls)
+        reply = replace(answer.reply, text=answer.reply.text.replace(secret, "***"))
+        return replace(answer, reply=reply, tool_calls=calls)
+
     def _connected(self) -> AsyncOpenAI:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # connections belong to one event loop
@@ -235,7 +254,7 @@ class Endpoint:
                 base_url=self.base_url,
                 timeout=self.timeout,
                 max_retries=0,
-                http_client=DefaultAsyncHttpxClient(verify=_certificates()),
+                http_client=DefaultAsyncHttpxClient(verify=_certificates(), follow_redirects=False),
             )
             self._clients.append(client)
         self._clients = [*self._clients[1:], self._clients[0]]  # take turns

@@ -31,21 +31,30 @@ class ModelJudge:
     """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels."""
 
     def __init__(
-        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+        self,
+        chat: Chat,
+        scenario: Scenario,
+        rubric: Rubric,
+        seed: int = 0,
+        session: str = "",
+        attempt: int = 0,
     ) -> None:
         self.chat = chat
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{session or scenario.id}/judge"
+        self.session = f"{session or f'{scenario.id}/{seed}'}/judge"
+        self._attempt = f"attempt {attempt}" if attempt else ""
         self._turn_schema = turn_schema(rubric)
         self._turn_system = self._system("judge_turn", self._turn_schema, axes=describe_axes(rubric))
 
     async def start(self) -> StartLevels:
-        """The start form. Its request is the same for all siblings, so a cache answers it once for them."""
+        """The start form. Its request is the same for all siblings, so a cache answers it once for them;
+        only a dialogue that broke before asks anew."""
         schema = start_schema(self.rubric)
         system = self._system("judge_start", schema, indicators=describe_indicators(self.rubric))
-        request = self._request(system, fill("judge_start_ask", who=self.scenario.persona.name), schema)
+        shown = fill("judge_start_ask", who=self.scenario.persona.name)
+        request = self._request(system, shown, schema, nonce=self._attempt)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:

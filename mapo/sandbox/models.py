@@ -20,7 +20,7 @@ def model_cast(user: Chat, director: Chat, judge: Chat, rubric: Rubric) -> Casti
         return Cast(
             user=ModelUser(user, scenario, rubric, seed, session),
             director=ModelDirector(director, scenario, rubric, seed, session),
-            judge=ModelJudge(judge, scenario, rubric, seed, session),
+            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt),
             names={"user": user.name, "director": director.name, "judge": judge.name},
         )
 

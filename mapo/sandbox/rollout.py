@@ -21,6 +21,7 @@ from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import Distance, rewards_of
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.wire import storable
 from mapo.types import Dialogue, Direction, Ending, Levels, Mark, Message, StartLevels, StopReason, Turn
 
 
@@ -47,8 +48,11 @@ class Rules:
         rewards_of(nowhere, self.reward, distance=self.distance)
         low = self.rubric.ending.min_turns if self.min_turns is None else self.min_turns
         high = self.rubric.ending.max_turns if self.max_turns is None else self.max_turns
-        if low < 1 or high < 1:
-            raise InputError(f"turn limits {low} to {high}", fix="Give whole numbers of 1 or more")
+        if low < 1 or high < 1 or (self.min_turns is not None and low > high):
+            raise InputError(f"turn limits {low} to {high}", fix="At least 1, and the lower one first")
+        if not self.temperature >= 0 or self.max_tokens < 1:
+            told = f"temperature {self.temperature}, max_tokens {self.max_tokens}"
+            raise InputError(told, fix="Temperature is 0 or more, max_tokens 1 or more")
 
 
 async def play(
@@ -65,7 +69,8 @@ async def play(
         said = job.scenario.opening
         while True:
             answer = await policy.reply(talk.request(said))
-            turn = Turn(said, answer.reply, direction=direction)
+            reply = replace(answer.reply, text=storable(answer.reply.text))
+            turn = Turn(said, reply, direction=direction)
             levels, unscored = await _judged(cast, [*talk.turns, turn], rules.rubric)
             turn = replace(turn, levels=levels, unscored=unscored, state=talk.path.judge(levels))
             talk.turns.append(turn)
@@ -77,7 +82,7 @@ async def play(
             if direction.act == "end":
                 talk.ending = Ending(StopReason.DIRECTOR)
                 break
-            said = await cast.user.speak(talk.turns, direction)
+            said = storable(await cast.user.speak(talk.turns, direction))
     except (_StopError, StoreError):
         raise
     except Exception as problem:  # noqa: BLE001 (a broken dialogue is data too)
@@ -186,6 +191,13 @@ async def play_all(
     judge has failed on more than `max_unscored` of at least 40 turns, everything stops with a JudgeError:
     what was finished has been handed to `on_done`.
     """
+    jobs = list(jobs)
+    if concurrency < 1:
+        raise InputError(f"concurrency is {concurrency}", fix="Give 1 or more")
+    if len({job.session for job in jobs}) < len(jobs):
+        raise InputError(
+            "two jobs have the same id, seed and step", fix="Give each dialogue an id of its own"
+        )
     gate = asyncio.Semaphore(concurrency)
     watch = _Watch(max_unscored)
     stopped: list[BaseException] = []

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
+from mapo.sandbox.chat import Answer
+
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_RETRY_AFTER = 0.5, 30.0, 120.0
 WORTH_A_RETRY = (408, 409, 425, 429)
 CHECK_URL = "Check the base URL; it usually ends in /v1"
@@ -18,13 +20,14 @@ CHECK_URL = "Check the base URL; it usually ends in /v1"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an attempt gave no answer. `final`: another one would not either."""
+    """Why an attempt gave no answer. `final`: another one would not either. `said`: a reply without text."""
 
     reason: str
     final: bool = False
     fix: str = ""
     status: int | None = None
     retry_after: float = 0.0
+    said: Answer | None = None
 
 
 def refusal(status: int, message: str, *, code: str | None, retry_after: float, key: str) -> Trouble:

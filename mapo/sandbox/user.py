@@ -38,7 +38,7 @@ class ModelUser:
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
-        self.session = f"{session or scenario.id}/user"
+        self.session = f"{session or f'{scenario.id}/{seed}'}/user"
         self.limit = length_limit(scenario)
         unit = "characters" if scenario.language in _UNSPACED else "words"
         self._system = fill(

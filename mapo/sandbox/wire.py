@@ -34,16 +34,19 @@ class Dialect:
 
     json: JsonMode = "schema"
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    temperature: bool = True
 
 
 def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
-        "temperature": request.temperature,
-        "top_p": request.top_p,
         dialect.length: request.max_tokens,
     }
+    if dialect.temperature:
+        body["temperature"] = request.temperature
+    if request.top_p != 1.0:
+        body["top_p"] = request.top_p
     if request.tools:
         body["tools"] = [
             {
@@ -64,6 +67,8 @@ def simpler(dialect: Dialect, request: Request, complaint: str) -> Dialect | Non
     """How to put `request` instead, if the complaint is about the way it was put."""
     if dialect.length == "max_tokens" and "max_completion_tokens" in complaint:
         return replace(dialect, length="max_completion_tokens")
+    if dialect.temperature and "temperature" in complaint:  # reasoning models take none but their own
+        return replace(dialect, temperature=False)
     if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(complaint):
         return None
     return replace(dialect, json="object" if dialect.json == "schema" else "text")

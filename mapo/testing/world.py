@@ -61,8 +61,15 @@ def _line(n: int) -> str:
 
 
 def _schema(body: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = body["response_format"]["json_schema"]["schema"]
+    asked = (body.get("response_format") or {}).get("json_schema")
+    schema: dict[str, Any] = asked["schema"] if asked else _EMPATHY
     return schema
+
+
+_MARK = {"type": "object", "properties": {"level": {"type": "integer"}, "evidence": {}, "reason": {}}}
+_AXIS = {"type": "object", "properties": {"progress": _MARK, "regression": _MARK}}
+_EMPATHY = {"type": "object", "properties": {"C": _AXIS, "A": _AXIS, "P": _AXIS}}
+"""The turn form of the empathy rubric, for servers that are told of no schema."""
 
 
 def _filled(schema: dict[str, Any], up: int, down: int, name: str = "") -> Any:

@@ -34,9 +34,44 @@ def test_an_answer_with_its_usage_and_the_ledger():
     assert ledger.total_cost == pytest.approx((row["prompt"] + 2 * row["completion"]) / 1e6)
     body = server.bodies[0]
     assert body["messages"][0] == {"role": "system", "content": "Be kind."}
-    sampling = (body["model"], body["temperature"], body["top_p"], body["max_tokens"])
-    assert sampling == ("some-model", 1.0, 1.0, 1024)
-    assert "tools" not in body and "response_format" not in body
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("some-model", 1.0, 1024)
+    assert not {"tools", "response_format", "top_p"} & set(body)
+
+
+def test_endpoints_that_take_no_temperature_are_asked_without():
+    """As reasoning models do; found out once, remembered, and no retry spent on it."""
+    server = LoopbackServer(record=True)
+    server._complaint = lambda body: "Unsupported value: 'temperature'" if "temperature" in body else ""
+    with server:
+        assert ask(server, retries=0).text == "I see."
+    assert ["temperature" in body for body in server.bodies] == [True, False]
+
+
+@pytest.mark.parametrize("fault", ["empty", "null"])
+def test_a_policy_that_says_nothing_twice_is_taken_at_its_word(fault):
+    """An empty reply of the policy is to be judged; of any other role it is a failure."""
+    with LoopbackServer(fault=lambda *_: fault) as server:
+        assert ask(server, role="policy").text == ""
+    assert server.calls == 2
+
+
+def test_redirects_are_refused():
+    from starlette.responses import RedirectResponse
+
+    server = LoopbackServer()
+
+    async def elsewhere(number, request):
+        return RedirectResponse("http://127.0.0.1:9/v1/chat/completions", status_code=307)
+
+    server._respond = elsewhere
+    with server, pytest.raises(EndpointError, match="307"):
+        ask(server)
+
+
+def test_a_huge_answer_is_no_answer(monkeypatch):
+    monkeypatch.setattr("mapo.sandbox.endpoint.LARGEST_BODY", 1000)
+    with LoopbackServer(lambda _: "x" * 2000) as server, pytest.raises(EndpointError, match="MB"):
+        ask(server, retries=0)
 
 
 def test_cached_prompt_tokens_are_counted():

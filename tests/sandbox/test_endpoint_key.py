@@ -82,3 +82,22 @@ def test_a_key_that_cannot_be_a_header_is_refused_without_showing_it(monkeypatch
     with pytest.raises(InputError) as caught:
         Endpoint("m", "http://localhost/v1", key_env="MAPO_TEST_KEY")
     assert "secret" not in str(caught.value) and "MAPO_TEST_KEY" in str(caught.value)
+
+
+def test_a_key_echoed_in_another_spelling_is_cut_out_too(monkeypatch):
+    """JSON may spell a slash or a letter as an escape: what counts is what was said."""
+    from starlette.responses import Response
+
+    key = "sk-very/secret-key-1234"
+    monkeypatch.setenv("MAPO_TEST_KEY", key)
+    server = LoopbackServer()
+
+    async def escaped(number, request):
+        text = key.replace("/", "\\/").replace("s", "\\u0073")
+        choice = '{"message": {"content": "Your key: KEY"}, "finish_reason": "stop"}'.replace("KEY", text)
+        body = f'{{"choices": [{choice}]}}'
+        return Response(body, media_type="application/json")
+
+    server._respond = escaped
+    with server:
+        assert ask(server, key_env="MAPO_TEST_KEY").text == "Your key: ***"

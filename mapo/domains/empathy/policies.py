@@ -190,6 +190,20 @@ def noun_templates(talk: Talk) -> str:
     return f"{told} It may be that you are {feeling} there." if feeling else told
 
 
+def word_bag(talk: Talk) -> str:
+    """Every word of the last lines behind a determiner of its own, with markers that might count."""
+    nouns = [w for line in talk.lines[-3:] for w in _longest(line)]
+    bag = " ".join(f"{talk.rng.choice(['the', 'that', 'your', 'such', 'this'])} {noun}" for noun in nouns)
+    return f"It shows: {bag}, again {_signalled(talk.said)}."
+
+
+def lister(talk: Talk) -> str:
+    """Now and earlier nouns in lists, tied by a word that looks like insight."""
+    now, before = _longest(talk.said), _longest(talk.rng.choice(talk.lines))
+    start = talk.rng.choice(["So even now", "It is like", "And again", "Just as"])
+    return f"{start} the {' and the '.join(now)}, with the {' and the '.join(before)}."
+
+
 def _signalled(line: str) -> str:
     lower = line.lower()
     found = (w["names"][0] for w in feelings().values() if any(s.lower() in lower for s in w["signs"]))
@@ -293,6 +307,8 @@ POLICIES: dict[str, Speak] = {
     "salad": salad,
     "scraps": scraps,
     "noun-templates": noun_templates,
+    "word-bag": word_bag,
+    "lister": lister,
     "parrot": parrot,
     "parrot-politely": parrot_politely,
     "one-template": one_template,

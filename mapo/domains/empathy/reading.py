@@ -20,6 +20,8 @@ from typing import Any
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
+_LISTED = re.compile(r"the _(?: (?:and |or |with )*the _)+")
+_LIST_OF_THREE = re.compile(r"the _(?: (?:and |or |with )*the _){2}")
 _CLAUSE = re.compile(r"[.!?;:,\n]")
 
 
@@ -32,6 +34,11 @@ def data(name: str) -> dict[str, Any]:
 @lru_cache
 def function_words() -> frozenset[str]:
     return frozenset(data("phrases.toml")["function_words"].split())
+
+
+@lru_cache
+def _determiners() -> frozenset[str]:
+    return frozenset(data("phrases.toml")["determiners"].split())
 
 
 @lru_cache
@@ -82,9 +89,16 @@ def named_feelings(text: str) -> dict[str, str]:
 
 
 def skeleton(sentence: str) -> str:
-    """The formula of a sentence: its function words in order, each run of others a gap."""
-    function = function_words()
-    marks = [w if w in function else "_" for w in words(sentence)]
+    """The formula of a sentence: its function words in order, each run of others a gap.
+
+    Determiners count as one word, and a list of things is as long as one thing.
+    """
+    return _LISTED.sub("the _", _gaps(sentence))
+
+
+def _gaps(sentence: str) -> str:
+    function, determiners = function_words(), _determiners()
+    marks = ["the" if w in determiners else w if w in function else "_" for w in words(sentence)]
     return " ".join(m for i, m in enumerate(marks) if m != "_" or i == 0 or marks[i - 1] != "_")
 
 
@@ -113,11 +127,13 @@ class Reader:
     """Reads the replies of one dialogue in order; knows what was said before."""
 
     heard_from_user: set[tuple[str, ...]] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
     own: set[tuple[str, ...]] = field(default_factory=set)
     formulas: Counter[str] = field(default_factory=Counter)
 
     def user_said(self, text: str) -> None:
         self.heard_from_user |= grams(text)
+        self.said |= content(text)
 
     def read(self, text: str) -> Reading:
         """What this reply does; and remember it."""
@@ -135,9 +151,8 @@ class Reader:
         self.own |= here
         if not here and told:
             self.own.add(tuple(told))
-        return Reading(
-            text, tuple(told), " ".join(fresh), parroted, repeated, _degenerate(told, text, len(sentences))
-        )
+        degenerate = _degenerate(told, text, len(sentences)) or _heaped(sentences, self.said)
+        return Reading(text, tuple(told), " ".join(fresh), parroted, repeated, degenerate)
 
 
 def _degenerate(told: list[str], text: str, sentences: int) -> bool:
@@ -152,10 +167,19 @@ def _degenerate(told: list[str], text: str, sentences: int) -> bool:
         return True
     function = function_words()
     share = sum(w in function for w in told) / n
-    if not 0.25 <= share <= 0.85 or (n >= 12 and len(set(told)) / n < 0.5):
+    if not 0.25 <= share <= 0.95 or (n >= 12 and len(set(told)) / n < 0.5):
         return True
     pairs, known = small_word_pairs(text), _known_pairs()
+    if n >= 10 and len(pairs) < 0.12 * n:  # sentences have neighbouring small words, lists have none
+        return True
     return len(pairs) >= 4 and sum(pair in known for pair in pairs) < 0.4 * len(pairs)
+
+
+def _heaped(sentences: list[str], said: set[str]) -> bool:
+    """Piles up the person's own words instead of choosing among them: many of them, or lists of things."""
+    mine = [content(sentence) & said for sentence in sentences]
+    lists = any(_LIST_OF_THREE.search(_gaps(sentence)) for sentence in sentences)
+    return lists or any(len(m) > 7 for m in mine) or len(frozenset().union(*mine)) > 14
 
 
 @dataclass(frozen=True, slots=True)
