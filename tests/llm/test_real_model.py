@@ -53,33 +53,27 @@ def test_doctor_sees_what_the_server_can_do(url):
     assert "forms come back in shape (asked for as: schema)" in done.stdout
 
 
-def test_whole_dialogues_end_and_forms_parse(url):
-    """Two turns with the start form filled in by the judge, and two with the scenario's own levels."""
-    short = [replace(s, memories=(), stages=s.stages[:2]) for s in load_scenarios("builtin:test")[:2]]
-    jobs = [
-        Job(replace(short[0], start_levels={}), "judged-start", seed=1),
-        Job(short[1], "known-start", seed=2),
-    ]
+def test_a_whole_dialogue_ends_and_its_forms_parse(url):
+    """Start form, replies, turn forms, directions and the person's lines, all by the same small model."""
+    scenario = load_scenarios("builtin:test")[0]
+    short = replace(scenario, memories=(), stages=scenario.stages[:2], start_levels={})
 
     async def go():
-        chats = {
-            r: Endpoint("smollm2", url, role=r, timeout=600) for r in ("policy", "user", "director", "judge")
-        }
+        roles = ("policy", "user", "director", "judge")
+        chats = {role: Endpoint("smollm2", url, role=role, timeout=900) for role in roles}
         casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)
         rules = Rules(RUBRIC, min_turns=2, max_turns=2, system=policy_system, max_tokens=60)
         try:
-            return await play_all(jobs, lambda *_: chats["policy"], casting, rules, concurrency=2)
+            return await play_all([Job(short, "d", seed=1)], lambda _: chats["policy"], casting, rules)
         finally:
             for chat in chats.values():
                 await chat.aclose()
 
-    dialogues = asyncio.run(go())
-    for dialogue in dialogues:
-        assert dialogue.error is None, dialogue.error
-        assert dialogue.ending is not None and dialogue.ending.reason is not StopReason.BROKEN
-        assert len(dialogue.turns) == 2 and all(
-            t.reply.text.strip() and t.user.strip() for t in dialogue.turns
-        )
-        # the server enforces the schema, so every form of a model however small is in shape
-        assert all(t.levels is not None for t in dialogue.turns), [t.unscored for t in dialogue.turns]
-    assert set(dialogues[0].start_levels) == {i.key for i in RUBRIC.indicators}
+    [dialogue] = asyncio.run(go())
+    assert dialogue.error is None, dialogue.error
+    assert dialogue.ending is not None and dialogue.ending.reason is not StopReason.BROKEN
+    assert len(dialogue.turns) == 2 and all(t.reply.text.strip() and t.user.strip() for t in dialogue.turns)
+    # the server enforces the schema, so the forms of a model however small are in shape
+    assert all(t.levels is not None for t in dialogue.turns), [t.unscored for t in dialogue.turns]
+    assert set(dialogue.start_levels) == {i.key for i in RUBRIC.indicators}
+    assert dialogue.turns[1].direction is not None
