@@ -10,4 +10,11 @@ def printable(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSAFE else "\ufffd" for c in text)
 
 
+def aloud(text: str) -> str:
+    """What a model said, without the thinking before it."""
+    if "</think>" in text:
+        return text.rpartition("</think>")[2].strip()
+    return "" if text.lstrip().startswith("<think>") else text
+
+
 _UNSAFE = {"Cc", "Cf", "Cs"}

@@ -48,6 +48,7 @@ def empa(
     scenarios: Annotated[
         str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
     ] = "builtin:test",
+    domain: Annotated[str, typer.Option(help="The domain the scenarios belong to.")] = "empathy",
     start_levels: Annotated[
         Path | None, typer.Option(help="Known start levels by case (JSON, or EMPA result files).")
     ] = None,
@@ -85,8 +86,8 @@ def empa(
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rubric import Rubric
 
-    chosen = _chosen(scenarios, cases)
-    rubric = Rubric.load(chosen[0].domain)
+    chosen = _chosen(scenarios, domain, cases)
+    rubric = Rubric.load(domain)
     roles = cast_of(
         agents,
         (agents_model, agents_base_url, agents_key_env),
@@ -130,11 +131,11 @@ def empa(
         raise typer.Exit(1)
 
 
-def _chosen(source: str, cases: str | None) -> list[Scenario]:
+def _chosen(source: str, domain: str, cases: str | None) -> list[Scenario]:
     from mapo.errors import InputError
     from mapo.sandbox.scenarios import load_scenarios
 
-    found = load_scenarios(source)
+    found = load_scenarios(source, domain)
     wanted = [s.id for s in found] if cases is None else [c.strip() for c in cases.split(",")]
     missing = sorted(set(wanted) - {s.id for s in found})
     if missing:

@@ -21,6 +21,7 @@ def play(
     ] = None,
     role: Annotated[str, typer.Option("--as", help="Be the helper or the user.")] = "helper",
     scenarios: Annotated[str, typer.Option(help="The set to choose from.")] = "builtin:train",
+    domain: Annotated[str, typer.Option(help="The domain the scenarios belong to.")] = "empathy",
     model: Annotated[
         str, typer.Option(help="The policy where you are the user: a model, or scripted:NAME.")
     ] = "scripted:honest",
@@ -48,7 +49,7 @@ def play(
 
     if role not in ("helper", "user"):
         raise InputError(f"--as is '{role}'", fix="Use helper or user")
-    known = {s.id: s for s in load_scenarios(scenarios)}
+    known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
         raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")

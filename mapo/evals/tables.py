@@ -66,6 +66,9 @@ def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
         console.print("[dim]95 % bootstrap intervals over dialogues[/]")
     if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
         console.print(f"[dim]dialogues that were not over where their record ends: {unfinished}[/]")
+    for s in scores if label else ():
+        ends = ", ".join(f"{reason} {n}" for reason, n in sorted(s.endings.items()))
+        console.print(f"[dim]endings of {escape(s.name)}: {ends}[/]")
     if unscored := sum(s.unscored for s in scores):
         console.print(f"[dim]turns the judge failed to score: {unscored}[/]")
 

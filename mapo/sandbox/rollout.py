@@ -22,6 +22,7 @@ from mapo.sandbox.reward import Distance, rewards_of
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.wire import storable
+from mapo.text import aloud
 from mapo.types import Dialogue, Direction, Ending, Levels, Mark, Message, StartLevels, StopReason, Turn
 
 
@@ -69,7 +70,7 @@ async def play(
         said = job.scenario.opening
         while True:
             answer = await policy.reply(talk.request(said))
-            reply = replace(answer.reply, text=storable(answer.reply.text))
+            reply = replace(answer.reply, text=aloud(storable(answer.reply.text)))
             turn = Turn(said, reply, direction=direction)
             levels, unscored = await _judged(cast, [*talk.turns, turn], rules.rubric)
             turn = replace(turn, levels=levels, unscored=unscored, state=talk.path.judge(levels))

@@ -166,7 +166,10 @@ def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[st
         raise RubricError("; ".join(parts), where=form, fix=f"Expected exactly: {', '.join(wanted)}")
 
 
-SHIPPED = ("empathy", "tutoring")
+SHIPPED = tuple(
+    sorted(d.name for d in (files("mapo") / "domains").iterdir() if (d / "rubric.toml").is_file())
+)
+"""The domains that come with the package: each folder with a rubric is one."""
 
 
 @lru_cache

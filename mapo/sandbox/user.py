@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from string import Template
 
 from mapo.errors import AnswerError, InputError
@@ -20,6 +21,7 @@ from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.transcript import block, mark_of, quote
 from mapo.sandbox.wire import storable
+from mapo.text import aloud
 from mapo.types import Direction, Message, Turn
 
 ALIKE = 0.7
@@ -61,7 +63,7 @@ class ModelUser:
                 Message("user", fill("user_retry", problem=problem)),
             )
             answer = await self.chat.reply(replace(request, messages=(*request.messages, *retry)))
-            line = self._spoken(answer.text) or line
+            line = self._unsaid(self._spoken(answer.text) or line, turns)
         if not line:
             raise AnswerError(
                 f"the user's model '{self.chat.name}' said nothing, twice",
@@ -104,14 +106,22 @@ class ModelUser:
 
     def _spoken(self, text: str) -> str:
         """What is said aloud: no thinking, no other voices, no name in front, no quotation marks around."""
-        text = storable(text).rpartition("</think>")[2].split(f"<<{self.mark}")[0].strip()
-        if text.startswith("<think>"):
-            return ""
+        text = aloud(storable(text)).split(f"<<{self.mark}")[0].strip()
         text = re.sub(rf"^{re.escape(self.scenario.persona.name)}\s*[:：]\s*", "", text)
         for left, right in ('""', "“”", "「」"):
             if len(text) > 1 and text[0] == left and text[-1] == right and left not in text[1:-1]:
                 text = text[1:-1]
         return text.strip()
+
+    def _unsaid(self, line: str, turns: Sequence[Turn]) -> str:
+        """The sentences of a line that were not said before; the whole line if there is no such sentence."""
+        if not any(alike(line, turn.user) for turn in turns):
+            return line
+        ends = [0, *(found.end() for found in _SENTENCE_END.finditer(line)), len(line)]
+        parts = [line[a:b].strip() for a, b in pairwise(ends)]
+        earlier = [turn.user for turn in turns]
+        fresh = [p for p in parts if p and not any(p in said or alike(p, said) for said in earlier)]
+        return " ".join(fresh) or line
 
     def _problem(self, line: str, turns: Sequence[Turn]) -> str:
         if not line:

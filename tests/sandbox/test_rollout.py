@@ -8,7 +8,7 @@ import pytest
 
 from helpers import marks
 from mapo import Dialogue, Reply, Rubric, StopReason
-from mapo.errors import AnswerError, EndpointError, JudgeError, ScenarioError, StoreError
+from mapo.errors import AnswerError, EndpointError, InputError, JudgeError, ScenarioError, StoreError
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.chat import Answer
 from mapo.sandbox.rollout import Job, Rules, play, play_all
@@ -254,3 +254,44 @@ def test_an_error_while_keeping_stops_everything():
 
     with pytest.raises(OSError, match="disk full"):
         all_of([Job(SCENARIO, f"d{n}", seed=n) for n in range(3)], lambda n: Roles(), on_done=keep)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ("<think>be kind</think> Hello.", "Hello."),
+        ("be kind</think>\nHello.", "Hello."),
+        ("<think>never ends", ""),
+        ("Hello \ud800.", "Hello \ufffd."),
+        ("I think so.", "I think so."),
+    ],
+)
+def test_what_is_said_aloud(raw, said):
+    class Thinking(Roles):
+        async def reply(self, request):
+            return Answer(Reply(raw))
+
+    got = run(Thinking(), max_turns=1, min_turns=1)
+    assert got.turns[0].reply.text == said
+
+
+@pytest.mark.parametrize(
+    "kw",
+    [
+        {"min_turns": 9, "max_turns": 3},
+        {"max_turns": 0},
+        {"temperature": -1.0},
+        {"max_tokens": 0},
+        {"reward": "x"},
+    ],
+)
+def test_rules_that_cannot_be_played_by_are_refused(kw):
+    with pytest.raises(InputError):
+        Rules(RUBRIC, **kw)
+
+
+def test_jobs_are_checked():
+    with pytest.raises(InputError, match="concurrency is 0"):
+        all_of([], lambda n: Roles(), concurrency=0)
+    with pytest.raises(InputError, match="same id"):
+        all_of([Job(SCENARIO, "d")] * 2, lambda n: Roles())

@@ -191,3 +191,12 @@ def test_a_reply_cannot_pass_for_a_note(name):
     assert json.loads(quoted) == reply
     assert opened == f"<<{who.mark} reply 1>>" and closed == f"<<{who.mark} end>>"
     assert note == ["", "Go on from where you are."]
+
+
+def test_of_a_line_said_twice_only_what_is_new_is_said():
+    """A model that repeats itself even when told is cut down to its new sentences."""
+    old = "The boat is still in the shed and nobody has asked for it since the spring, not once."
+    repeated = f"{old} Odd, that."
+    user = ModelUser(Told(repeated, repeated), boat_shed(), Rubric.load("empathy"))
+    line = asyncio.run(user.speak(turns_of((old, "Mm.")), Direction("go_on")))
+    assert line == "Odd, that."
