@@ -35,22 +35,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mapo.errors import RewardError
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
+from mapo.ragged import Bools, Floats, Ints, Ragged, sums
 
 SCOPES = ("group", "batch")
 HORIZONS = ("available", "shortest")
 EPS = 1e-8
-_NUMBERS = {int, float, type(None), *(np.dtype(c).type for c in "bBhHiIlLqQefdg")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ def advantages(
     unscored. `groups` names each dialogue's scenario; siblings need not be adjacent.
     """
     _check_options(method, gamma, turn_weight, scope, horizon)
-    batch = _Ragged.of(rewards, groups)
+    batch = Ragged.of(rewards, groups)
     r, scored = np.where(batch.scored, batch.values, 0.0), batch.scored
     returns = _returns(r, batch, gamma)
 
@@ -99,7 +93,7 @@ def advantages(
 class _Work:
     """What every estimator gets: all turns end to end, and which of them count."""
 
-    batch: _Ragged
+    batch: Ragged
     r: Floats
     returns: Floats
     mask: Bools
@@ -130,7 +124,7 @@ def _batch_only(w: _Work) -> _Parts:
 
 
 def _grpo(w: _Work) -> _Parts:
-    total = _sums(w.r, w.batch.starts, w.batch.lengths)
+    total = sums(w.r, w.batch.starts, w.batch.lengths)
     return w.nothing, w.nothing, _whole(w, total, w.batch.group_of_dialogue)
 
 
@@ -183,131 +177,7 @@ def _check_options(method: str, gamma: float, turn_weight: float, scope: str, ho
             raise RewardError(f"{name} is {number!r}", fix=f"{name} is a number between 0 and 1")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ragged:
-    """All turns of the batch end to end, with the index arrays the estimators need."""
-
-    values: Floats
-    scored: Bools
-    lengths: Ints
-    starts: Ints
-    group_of_dialogue: Ints
-    group_of_turn: Ints
-    turn_index: Ints
-    cell: Ints  # one number per (group, turn index)
-    alive: Bools  # the dialogue has a scored turn
-
-    @staticmethod
-    def of(rewards: Sequence[Any], groups: Any) -> _Ragged:
-        for name, given in (("rewards", rewards), ("groups", groups)):
-            if not isinstance(given, list | tuple | np.ndarray) or (
-                isinstance(given, np.ndarray) and given.ndim == 0
-            ):
-                raise RewardError(
-                    f"{name} is a {type(given).__name__}", fix="Give a list, a tuple or an array"
-                )
-        if len(rewards) != len(groups):
-            raise RewardError(
-                f"{len(rewards)} dialogues of rewards but {len(groups)} groups",
-                fix="Give one group name for each dialogue",
-            )
-        lengths = _lengths(rewards)
-        starts = np.cumsum(lengths) - lengths
-        values = _numbers(rewards, starts)
-        codes: dict[Hashable, int] = {}
-        names = (_hashable(group, d) for d, group in enumerate(groups))
-        group_of_dialogue = np.fromiter(
-            (codes.setdefault(name, len(codes)) for name in names), np.intp, len(groups)
-        )
-        longest = np.zeros(len(codes), np.intp)
-        np.maximum.at(longest, group_of_dialogue, lengths)
-        first_cell = np.cumsum(longest) - longest
-        turn_index = np.arange(len(values)) - np.repeat(starts, lengths)
-        scored = ~np.isnan(values)
-        return _Ragged(
-            values=values,
-            scored=scored,
-            lengths=lengths,
-            starts=starts,
-            group_of_dialogue=group_of_dialogue,
-            group_of_turn=np.repeat(group_of_dialogue, lengths),
-            turn_index=turn_index,
-            cell=np.repeat(first_cell[group_of_dialogue], lengths) + turn_index,
-            alive=_sums(scored, starts, lengths) > 0,
-        )
-
-    def split(self, *flats: NDArray[Any]) -> list[list[NDArray[Any]]]:
-        """Each flat array as a list of one view a dialogue."""
-        ends = (self.starts + self.lengths).tolist()
-        spans = [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
-        return [[flat[span] for span in spans] for flat in flats]
-
-
-def _sums(x: NDArray[Any], starts: Ints, lengths: Ints) -> Floats:
-    """The sum of each dialogue's stretch of a flat array."""
-    sums = np.zeros(len(lengths))
-    some = lengths > 0  # reduceat takes an empty stretch for one entry
-    if some.any():
-        sums[some] = np.add.reduceat(x, starts[some], dtype=np.float64)
-    return sums
-
-
-def _lengths(rewards: Sequence[Any]) -> Ints:
-    for dialogue, row in enumerate(rewards):
-        array = type(row) is np.ndarray and row.ndim == 1
-        if not array and not isinstance(row, list | tuple):
-            raise RewardError(
-                f"expected the turn rewards of one dialogue, found a {type(row).__name__}",
-                where=f"rewards[{dialogue}]",
-                fix="Give one list, tuple or one-dimensional array of numbers a dialogue",
-            )
-    return np.fromiter(map(len, rewards), np.intp, len(rewards))
-
-
-def _hashable(group: Any, dialogue: int) -> Hashable:
-    try:
-        hash(group)
-    except TypeError:
-        raise RewardError(
-            f"{type(group).__name__} cannot name a group",
-            where=f"groups[{dialogue}]",
-            fix="Use strings or integers",
-        ) from None
-    return group  # type: ignore[no-any-return]
-
-
-def _numbers(rewards: Sequence[Any], starts: Ints) -> Floats:
-    """All rewards end to end as float64, NaN where unscored; anything but a number is refused."""
-    if len(rewards) and all(isinstance(row, np.ndarray) and row.dtype.kind in "fiu" for row in rewards):
-        values = np.concatenate(list(rewards)).astype(np.float64, copy=False)
-    else:
-        flat = list(chain.from_iterable(rewards))
-        if not set(map(type, flat)) <= _NUMBERS:
-            i, x = next((i, x) for i, x in enumerate(flat) if type(x) not in _NUMBERS)
-            raise RewardError(
-                f"{x!r} is no number",
-                where=_place(i, starts),
-                fix="Rewards are numbers; None or NaN marks an unscored turn",
-            )
-        try:
-            values = np.array(flat, dtype=np.float64)
-        except OverflowError:
-            raise RewardError("an integer too large for a float", fix="Scale the rewards down") from None
-    if infinite := np.flatnonzero(np.isinf(values)).tolist():
-        raise RewardError(
-            f"{values[infinite[0]]} is not finite",
-            where=_place(infinite[0], starts),
-            fix="If the turn could not be scored, pass None",
-        )
-    return values
-
-
-def _place(position: int, starts: Ints) -> str:
-    dialogue = int(np.searchsorted(starts, position, side="right")) - 1
-    return f"rewards[{dialogue}][{position - int(starts[dialogue])}]"
-
-
-def _returns(r: Floats, batch: _Ragged, gamma: float) -> Floats:
+def _returns(r: Floats, batch: Ragged, gamma: float) -> Floats:
     """G_t = r_t + gamma G_{t+1}, all dialogues at once, from the last turn index to the first.
 
     With the dialogues sorted by length, those that reach a turn index are a prefix, so the work is
@@ -326,7 +196,7 @@ def _returns(r: Floats, batch: _Ragged, gamma: float) -> Floats:
     return returns
 
 
-def _horizon(batch: _Ragged, horizon: str) -> Bools:
+def _horizon(batch: Ragged, horizon: str) -> Bools:
     if horizon == "shortest":
         shortest = np.full(batch.group_of_dialogue.max(initial=-1) + 1, np.iinfo(np.intp).max)
         np.minimum.at(shortest, batch.group_of_dialogue[batch.alive], batch.lengths[batch.alive])

@@ -18,6 +18,7 @@ RANKS = {
     "config": 1,
     "store": 1,
     "advantage": 1,
+    "ragged": 1,
     "rows": 1,
     "sandbox": 2,
     "domains": 2,
