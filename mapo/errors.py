@@ -9,6 +9,8 @@
      ├─ StoreError                       the disk refused: full, read-only, locked by another process
      ├─ EndpointError                    a model could not be reached, or refused, after all retries
      ├─ AnswerError                      a model answered, but never in the form it was asked for
+     ├─ ContextError                     a dialogue has outgrown the policy's context: it ends there
+     ├─ TrainError                       training cannot go on: the loss is not finite, no dialogue is usable
      └─ JudgeError                       too many turns could not be judged: the run stops
 
 Each message says what is wrong, where (file, line, key) and what to do about it. Anything else that
@@ -55,6 +57,14 @@ class StoreError(MapoError):
 
 class EndpointError(MapoError):
     """A model could not be reached, or refused, after all retries."""
+
+
+class ContextError(MapoError):
+    """A dialogue has outgrown the policy's context."""
+
+
+class TrainError(MapoError):
+    """Training cannot go on as it is."""
 
 
 class AnswerError(MapoError):

@@ -41,6 +41,8 @@ class Reply:
 
     `prompt_ids` is what was appended to the context since the previous reply (template marks and the
     user's turn), so a dialogue's ids are all prompt_ids and token_ids in order, never tokenised again.
+    Where the chat template rewrites earlier turns there is no such order: then `whole_prompt` is true
+    and `prompt_ids` is the whole context of this reply. `token_ids` hold the end mark if one was sampled.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Reply:
     prompt_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    whole_prompt: bool = False
 
 
 @record
@@ -102,7 +105,12 @@ class StopReason(StrEnum):
     STAGNATION = "stagnation"
     TIMEOUT = "timeout"
     DIRECTOR = "director"
+    LENGTH = "length"  # the policy's context is full
     BROKEN = "broken"  # the machinery failed, not the policy: kept as data, out of the score
+
+
+OUTSIDE_THE_RULES = (StopReason.DIRECTOR, StopReason.LENGTH)
+"""Endings that no rule of the potential model gives: they stand as they were recorded."""
 
 
 @record

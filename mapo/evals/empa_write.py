@@ -16,6 +16,7 @@ _WORDS = {
     StopReason.STAGNATION: "Failure: stagnation",
     StopReason.TIMEOUT: "Reached max turns, timeout",
     StopReason.DIRECTOR: "Ended by the director",
+    StopReason.LENGTH: "The policy's context is full",
 }
 
 

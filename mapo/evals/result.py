@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mapo.sandbox.potential import Trajectory
-from mapo.types import Ending, StopReason
+from mapo.types import OUTSIDE_THE_RULES, Ending, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def ending_differences(
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
         yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
-    elif recorded is not None and recorded.reason is not StopReason.DIRECTOR:
+    elif recorded is not None and recorded.reason not in OUTSIDE_THE_RULES:
         rules = f"the rules of '{path.profile.name}' give {ours}"
         if ours != recorded.reason:
             yield f"{where}: ending is {recorded.reason.value}, {rules}"

@@ -20,7 +20,7 @@ from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import rewards_of
 from mapo.sandbox.rubric import SHIPPED, Rubric
 from mapo.store import BadLine, RunDir, read_dialogues
-from mapo.types import Dialogue, PotentialState, StopReason
+from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState, StopReason
 
 OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"}
 """Files of a run directory that hold no dialogues."""
@@ -167,7 +167,7 @@ def recompute(
     if same:
         differences += _reward_differences(dialogue, path, where)
     differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
-    if ending is None and dialogue.ending is not None and dialogue.ending.reason is StopReason.DIRECTOR:
+    if ending is None and dialogue.ending is not None and dialogue.ending.reason in OUTSIDE_THE_RULES:
         ending = dialogue.ending
     return Result(
         model=dialogue.model,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mapo.types import Message, Reply
 
@@ -44,7 +44,8 @@ class Usage:
 class Request:
     """One call. `schema` asks for JSON of that shape. All calls of one role in one dialogue share
     `session`, by which a sampler may keep its cache; `nonce` tells calls apart that are otherwise equal
-    (repeats of a scenario), so that a recorded answer is not given twice."""
+    (repeats of a scenario), so that a recorded answer is not given twice. `seed` is the chance in a locally
+    sampled reply: the same seed after the same words gives the same reply."""
 
     messages: tuple[Message, ...]
     temperature: float = 1.0
@@ -54,6 +55,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
     session: str = ""
     nonce: str = ""
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,10 @@ class Chat(Protocol):
     def name(self) -> str: ...
 
     async def reply(self, request: Request) -> Answer: ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A Chat that holds something for one dialogue alone (a cache), and is told when that is over."""
+
+    def close(self) -> None: ...

@@ -9,14 +9,23 @@ and its siblings go on. A judgement that fails is no break: the turn is unscored
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mapo.errors import AnswerError, EndpointError, InputError, JudgeError, MapoError, StoreError
+from mapo.errors import (
+    AnswerError,
+    ContextError,
+    EndpointError,
+    InputError,
+    JudgeError,
+    MapoError,
+    StoreError,
+)
 from mapo.sandbox.cast import Cast, Casting, Job, Policy
-from mapo.sandbox.chat import Chat, Request
+from mapo.sandbox.chat import Chat, Closing, Request
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import Distance, rewards_of
 from mapo.sandbox.rubric import Rubric
@@ -86,9 +95,19 @@ async def play(
             said = storable(await cast.user.speak(talk.turns, direction))
     except (_StopError, StoreError):
         raise
+    except ContextError as full:
+        talk.outgrown(full)
     except Exception as problem:  # noqa: BLE001 (a broken dialogue is data too)
         talk.broke(problem)
+    finally:
+        if isinstance(policy, Closing):
+            policy.close()
     return talk.record()
+
+
+def _seed_of(session: str, turn: int) -> int:
+    """A number of its own for every reply of every dialogue."""
+    return int.from_bytes(hashlib.sha256(f"{session}/{turn}".encode()).digest()[:8], "big")
 
 
 class _StopError(Exception):
@@ -139,7 +158,15 @@ class _Talk:
             max_tokens=self.rules.max_tokens,
             session=f"{self.job.session}/policy",
             nonce=f"{self.job.session}/policy/{len(self.turns)}",
+            seed=_seed_of(self.job.session, len(self.turns)),
         )
+
+    def outgrown(self, full: ContextError) -> None:
+        """A dialogue that reached the end of the policy's context is over; one that never began is broken."""
+        if self.turns:
+            self.ending = Ending(StopReason.LENGTH)
+        else:
+            self.broke(full)
 
     def broke(self, problem: Exception) -> None:
         known = isinstance(problem, MapoError)

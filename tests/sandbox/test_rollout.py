@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from helpers import marks
 from mapo import Dialogue, Reply, Rubric, StopReason
-from mapo.errors import AnswerError, EndpointError, InputError, JudgeError, ScenarioError, StoreError
+from mapo.errors import (
+    AnswerError,
+    ContextError,
+    EndpointError,
+    InputError,
+    JudgeError,
+    ScenarioError,
+    StoreError,
+)
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.chat import Answer
 from mapo.sandbox.rollout import Job, Rules, play, play_all
@@ -115,6 +124,32 @@ def test_a_failed_judgement_is_an_unscored_turn(failure):
     assert turn.levels is None and turn.reward is None and turn.unscored == str(failure)
     assert turn.state.step is None and turn.state.position == got.turns[1].state.position
     assert got.error is None and got.turns[3].levels is not None
+
+
+def test_a_full_context_ends_a_dialogue_but_breaks_one_that_never_began():
+    dialogue = run(Roles(broken=("policy", 4, ContextError("full"))))
+    assert dialogue.ending.reason is StopReason.LENGTH and dialogue.error is None and len(dialogue.turns) == 3
+    dialogue = run(Roles(broken=("policy", 1, ContextError("full"))))
+    assert dialogue.ending.reason is StopReason.BROKEN and "full" in dialogue.error
+
+
+@pytest.mark.parametrize("broken", [None, ("judge", 2, RuntimeError("bug")), ("user", 1, StoreError("full"))])
+def test_a_policy_that_holds_something_is_told_when_its_dialogue_is_over(broken, caplog):
+    roles = Roles(broken=broken)
+    roles.close = lambda: roles.diary.append("closed")
+    with contextlib.suppress(StoreError):
+        run(roles)
+    assert roles.diary[-1] == "closed" and roles.diary.count("closed") == 1
+
+
+def test_every_reply_has_a_seed_of_its_own_and_the_same_one_again():
+    first, again, other = Roles(), Roles(), Roles()
+    run(first)
+    run(again)
+    asyncio.run(play(Job(SCENARIO, "d", seed=1), other, other.cast(), Rules(RUBRIC)))
+    seeds = [r.seed for r in first.requests]
+    assert len(set(seeds)) == len(seeds) == len({*seeds, *(r.seed for r in other.requests)}) / 2
+    assert seeds == [r.seed for r in again.requests]
 
 
 def test_levels_out_of_range_are_no_judgement():
