@@ -18,6 +18,7 @@ from mapo.cli.play import play
 from mapo.cli.say import say
 from mapo.cli.scenarios import app as scenarios_app
 from mapo.cli.score import score
+from mapo.cli.train import train
 from mapo.errors import MapoError
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ def main(
     pass
 
 
+app.command()(train)
 app.command()(score)
 app.command()(play)
 app.command()(doctor)

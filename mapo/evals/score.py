@@ -13,10 +13,11 @@ import numpy as np
 from mapo.errors import InputError
 from mapo.evals.epmq import INDICES, Composite, composite, weigh
 from mapo.evals.result import Result
-from mapo.evals.results import Folder, read_folders
-from mapo.evals.stats import bootstrap
+from mapo.evals.results import Folder, read_folders, recompute
+from mapo.evals.stats import Floats, bootstrap
 from mapo.sandbox.potential import profile_named
 from mapo.sandbox.rubric import Rubric
+from mapo.types import Dialogue
 
 BY = ("case", "category", "axis")
 PARTS = ("outcome", "efficiency", "stability", "epm_q")
@@ -128,9 +129,15 @@ def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result
     return dict(sorted(groups.items()))
 
 
+def score_dialogues(name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> Score | None:
+    """The score of dialogues at hand; None if none of them has a judged turn."""
+    usable = [d for d in dialogues if d.error is None and any(t.levels is not None for t in d.turns)]
+    return _score(name, [recompute(d, Path(), None, rubric, d.id) for d in usable]) if usable else None
+
+
 def _score(name: str, results: Sequence[Result]) -> Score:
     rows = np.array([r.indices for r in results], dtype=np.float64)
-    ends = bootstrap(rows, lambda means: np.concatenate([means, weigh(means)], axis=-1))
+    ends = bootstrap(_by_case(rows, results), lambda means: np.concatenate([means, weigh(means)], axis=-1))
     names = (*INDICES, *PARTS)
     return Score(
         name=name,
@@ -146,3 +153,12 @@ def _score(name: str, results: Sequence[Result]) -> Score:
         if ends is None
         else {k: (float(lo), float(hi)) for k, (lo, hi) in zip(names, ends, strict=True)},
     )
+
+
+def _by_case(rows: Floats, results: Sequence[Result]) -> Floats:
+    """One row a case: dialogues of one scenario are alike, and resampling them one by one would make
+    the interval too narrow. The cases of a single one say nothing; then its dialogues must do."""
+    cases = [r.case for r in results]
+    if len(set(cases)) < 2:
+        return rows
+    return np.array([rows[[c == case for c in cases]].mean(axis=0) for case in dict.fromkeys(cases)])

@@ -1,0 +1,87 @@
+"""Training as one watches it: a line a step, and on a terminal a bar while dialogues are played."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from mapo.types import Dialogue, Turn
+
+
+class Live:
+    """One line a step on standard error: reward, score, speed, time left."""
+
+    def __init__(self, steps: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self.steps = steps
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("dialogues"),
+        )
+        self.bar = Progress(
+            *columns, console=self.console, transient=True, disable=not self.console.is_terminal
+        )
+        self.task = self.bar.add_task("", total=None)
+        self.first: tuple[int, float] | None = None
+        self.bar.start()
+
+    def step_begins(self, step: int, dialogues: int) -> None:
+        if self.first is None:
+            self.first = (step, time.monotonic())
+        self._reset(f"step {step}", dialogues)
+
+    def eval_begins(self, label: str, dialogues: int) -> None:
+        self._reset(label.replace("_", " "), dialogues)
+        if label in ("before", "after"):
+            self.console.print(f"held-out test, {label} training: {dialogues} dialogues")
+
+    def _reset(self, text: str, dialogues: int) -> None:
+        self.bar.reset(self.task, description=text, total=dialogues, completed=0)
+
+    def dialogue_done(self, dialogue: Dialogue) -> None:
+        del dialogue
+        self.bar.advance(self.task)
+
+    def turn_done(self, turn: Turn) -> None:
+        del turn
+
+    def step_ends(self, record: dict[str, Any]) -> None:
+        step = record["step"]
+        parts = [
+            f"step {step:>{len(str(self.steps))}}/{self.steps}",
+            f"reward {_signed(record['reward'])}",
+            f"score {_plain(record['score'])}",
+            f"{record['sampled_per_s']:,.0f} tokens/s",
+            f"{record['turns']:.1f} turns",
+        ]
+        if record["unscored"]:
+            parts.append(f"unscored {record['unscored']:.1%}")
+        if record["broken"]:
+            parts.append(f"broken {record['broken']}")
+        parts.append(f"{self._left(step)} left")
+        if "validation" in record:
+            seen = record["validation"]
+            parts.append(f"validation {seen['epm_q']:.1f}, {seen['passes']}/{seen['n']} passed")
+        self.console.print("  ".join(parts))
+
+    def _left(self, step: int) -> str:
+        assert self.first is not None
+        begin, at = self.first
+        seconds = (time.monotonic() - at) / (step - begin + 1) * (self.steps - step)
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+def _signed(number: float | None) -> str:
+    return "    -" if number is None else f"{number:+.2f}"
+
+
+def _plain(number: float | None) -> str:
+    return "   -" if number is None else f"{number:4.1f}"

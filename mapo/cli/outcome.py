@@ -1,0 +1,81 @@
+"""What a training came to, on the terminal: scores before and after, and one person met twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mapo.text import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mapo.evals.score import Score
+    from mapo.train.run import Outcome
+    from mapo.types import Dialogue
+
+SHOWN = 6
+"""Turns shown of each of the two dialogues."""
+
+
+def print_outcome(found: Outcome) -> None:
+    from rich.console import Console
+
+    from mapo.report import typical_pair
+
+    console = Console(highlight=False)
+    told = found.summary
+    console.print(
+        f"\n{told['method']} on {told['model']}: {told['steps']} steps, {told['dialogues']} dialogues, "
+        f"{told['seconds']:.0f} s of training (seed {told['seed']})"
+    )
+    if found.before is None or found.after is None:
+        return
+    console.print(_scores(found.before, found.after, told["chosen_step"]))
+    pair = typical_pair(found.before_dialogues, found.after_dialogues)
+    if pair:
+        console.print(_side_by_side(*pair))
+
+
+def _scores(before: Score, after: Score, step: int) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Scenarios never trained on", title_justify="left")
+    for column in ("", "EPM-Q", "95 % interval", "passed", "turns", "outcome", "efficiency", "stability"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, score in (("before", before), (f"after (step {step})", after)):
+        low, high = score.intervals["epm_q"] if score.intervals else (float("nan"),) * 2
+        c = score.composite
+        table.add_row(
+            name,
+            f"{c.epm_q:.1f}",
+            f"{low:.1f} to {high:.1f}",
+            f"{score.passes}/{score.n}",
+            f"{score.turns:.1f}",
+            f"{c.outcome:.1f}",
+            f"{c.efficiency:.1f}",
+            f"{c.stability:.1f}",
+        )
+    return table
+
+
+def _side_by_side(before: Dialogue, after: Dialogue) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"{before.scenario}, a case of median gain", title_justify="left", show_lines=True)
+    for name, dialogue in (("before", before), ("after", after)):
+        ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
+        table.add_column(f"{name}: {ending} after {len(dialogue.turns)} turns", ratio=1)
+    for i in range(min(SHOWN, max(len(before.turns), len(after.turns)))):
+        table.add_row(_turn(before, i), _turn(after, i))
+    return table
+
+
+def _turn(dialogue: Dialogue, i: int) -> str:
+    from rich.markup import escape
+
+    if i >= len(dialogue.turns):
+        return ""
+    turn = dialogue.turns[i]
+    reward = "unscored" if turn.reward is None else f"{turn.reward:+.2f}"
+    said, replied = escape(printable(turn.user)), escape(printable(turn.reply.text))
+    return f"[dim]{said}[/dim]\n{replied}\n[cyan]{reward}[/cyan]"

@@ -1,0 +1,159 @@
+"""mapo train: the main job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapo.cli.say import say
+
+if TYPE_CHECKING:
+    from mapo.config import Config
+    from mapo.train.run import Outcome
+    from mapo.train.team import Team
+
+
+def train(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            help="A config file or the name of a shipped one (pocket), and settings on top.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    engine: Annotated[str, typer.Option(help="Who trains: local.")] = "local",
+) -> None:
+    """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
+    from mapo.config import load_config
+    from mapo.errors import InputError
+
+    if engine != "local":
+        raise InputError(f"no engine '{engine}'", fix="Use local")
+    given = given or []
+    files = [text for text in given if "=" not in text]
+    overrides = [text for text in given if "=" in text]
+    if len(files) > 1:
+        raise InputError(f"two configs: {', '.join(files)}", fix="Settings are written key.path=value")
+    if resume and out is None:
+        raise InputError("nothing to resume", fix="Give the run's folder: --out")
+    if resume and not files and out is not None and (out / "config.toml").is_file():
+        files = [str(out / "config.toml")]
+    config = load_config(files[0] if files else None, overrides)
+    name = Path(files[0]).stem if files else "pocket"
+    folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    found = trained(config, folder, resume)
+    if found is not None:
+        _tell(found, folder)
+
+
+def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
+    """The run, with a live line; None in a member of a team that does not lead."""
+    calm_threads(config)
+    need_torch()
+    from mapo.cli.live import Live
+    from mapo.train.run import run
+    from mapo.train.setup import Silent
+    from mapo.train.team import join_team
+
+    team = join_team()
+    show = Live(config.optim.steps) if team.leads else Silent()
+
+    async def whole() -> Outcome:
+        async with casting_of(config, out, team) as casting:
+            return await run(
+                config,
+                out,
+                casting,
+                paid=config.roles.agents == "llm",
+                resume=resume,
+                show=show,
+                team=team,
+            )
+
+    try:
+        found = asyncio.run(whole())
+    except KeyboardInterrupt:
+        say(f"stopped; go on with: mapo train --out {out} --resume")
+        raise typer.Exit(130) from None
+    finally:
+        show.close()
+    return found if team.leads else None
+
+
+def calm_threads(config: Config) -> None:
+    """Before torch is there: threads that wait do not spin, and no tokenizer starts its own."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if config.run.threads:
+        os.environ.setdefault("OMP_NUM_THREADS", str(config.run.threads))
+
+
+def need_torch() -> None:
+    from importlib.util import find_spec
+
+    from mapo.errors import InputError
+
+    missing = [
+        name for name in ("torch", "transformers", "safetensors", "tomli_w") if find_spec(name) is None
+    ]
+    if missing:
+        raise InputError(
+            f"training needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
+        )
+
+
+def casting_of(config: Config, out: Path, team: Team) -> Any:
+    """The cast as the config names it: an async context whose endpoints are closed in the end."""
+    from contextlib import asynccontextmanager
+
+    from mapo.cli.roles import Stage, Who
+    from mapo.evals.empa import CACHE
+    from mapo.sandbox.rubric import Rubric
+
+    roles = config.roles
+    who = None
+    if roles.agents == "llm":
+        chosen = {name: roles.of(name) for name in ("user", "director", "judge")}
+        who = {name: Who(r.model, r.base_url, r.key_env) for name, r in chosen.items()}
+    mine = f".{team.rank}" if team.rank else ""
+    stage = Stage(
+        cache=out / f"{CACHE}{mine}",
+        ledger_file=out / f"ledger{mine}.json",
+        concurrency=roles.requests,
+        requests_per_minute=roles.requests_per_minute,
+        tokens_per_minute=roles.tokens_per_minute,
+        timeout=roles.timeout,
+        retries=roles.retries,
+    )
+
+    @asynccontextmanager
+    async def opened() -> Any:
+        domain = config.scenarios.domain
+        if who:
+            stage.check(list(who.values()), domain)
+        async with stage:
+            try:
+                yield stage.casting(who, Rubric.load(domain), domain)
+            finally:
+                if who:
+                    stage.ledger.flush(out / f"ledger{mine}.json")
+
+    return opened()
+
+
+def _tell(found: Outcome, out: Path) -> None:
+    """What came of it: the scores, one person met before and after, and where everything is."""
+    from mapo.cli.outcome import print_outcome
+    from mapo.report import write_report
+
+    print_outcome(found)
+    report = write_report(out)
+    say(f"report: {report}")
+    say(f"model:  mapo export {out} --out DIR   (a plain Hugging Face folder)")

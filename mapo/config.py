@@ -1,0 +1,253 @@
+"""What a training run is told: a TOML file, and `key.path=value` overrides on the command line.
+
+Every key has a default, one line that says what it is, and a check; an unknown key or a value of the wrong
+kind is refused with its place. The whole of it is written into the run directory, so that a run can be
+read, repeated and resumed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mapo.errors import InputError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Lora(_Section):
+    """Low-rank adapters on all linear layers, instead of training every weight."""
+
+    rank: int = Field(default=32, ge=1)
+    alpha: float = Field(default=64.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class Model(_Section):
+    """The policy: the embedded default, a Hugging Face folder, or a name on a hub that can be reached."""
+
+    source: str = "pocket"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: bfloat16 on a GPU, float32 elsewhere."""
+    device: str = "auto"
+    lora: Lora | None = None
+    checkpointing: bool = False
+    """Gradient checkpointing: activations are computed again instead of kept; less memory, a third slower."""
+    compile: bool = False
+    """torch.compile of the layers: a minute at the start, faster steps on a GPU."""
+    thinking: bool = False
+    """For templates that have the switch."""
+
+
+class Scenarios(_Section):
+    """builtin:train|validation|test|all, a folder, a file, or manifest.json:SPLIT."""
+
+    domain: str = "empathy"
+    train: str = "builtin:train"
+    validation: str = "builtin:validation"
+    test: str = "builtin:test"
+
+
+class Role(_Section):
+    model: str = ""
+    base_url: str | None = None
+    key_env: str = "OPENAI_API_KEY"
+
+
+class Roles(_Section):
+    """Who plays user, director and judge: plain code, or models behind OpenAI-compatible endpoints."""
+
+    agents: Literal["scripted", "llm"] = "scripted"
+    everyone: Role = Role()
+    """The model of every role that names none of its own."""
+    user: Role | None = None
+    director: Role | None = None
+    judge: Role | None = None
+    requests: int = Field(default=64, ge=1)
+    """Calls at once to one address."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    timeout: float = Field(default=120.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+    max_unscored: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when the judge fails on more than this share of turns."""
+
+    def of(self, name: str) -> Role:
+        own: Role | None = getattr(self, name)
+        return own if own is not None and own.model else self.everyone
+
+    @model_validator(mode="after")
+    def _someone_plays(self) -> Roles:
+        if self.agents == "llm":
+            for name in ("user", "director", "judge"):
+                if not self.of(name).model:
+                    raise ValueError(f"no model for the {name}: give roles.everyone.model")
+        return self
+
+
+class Rollout(_Section):
+    scenarios: int = Field(default=16, ge=1)
+    """Scenarios a step."""
+    siblings: int = Field(default=4, ge=2)
+    """Dialogues a scenario: the group that is compared."""
+    min_turns: int | None = Field(default=None, ge=1)
+    max_turns: int = Field(default=15, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest reply."""
+    context: int = Field(default=8192, ge=64)
+    """Longest dialogue, in tokens; one that outgrows it ends there."""
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    at_once: int = Field(default=64, ge=1)
+    """Dialogues at once: the rows of the sampler's cache."""
+    system: bool = True
+    """Whether the policy gets the domain's system prompt."""
+
+
+class Reward(_Section):
+    name: str = "idr"
+    distance: Literal["zone", "origin"] = "zone"
+
+
+class Advantage(_Section):
+    method: str = "mapo"
+    gamma: float = Field(default=0.85, ge=0, le=1)
+    turn_weight: float = Field(default=0.5, ge=0, le=1)
+    scope: Literal["group", "batch"] = "group"
+    horizon: Literal["available", "shortest"] = "available"
+
+
+class Optim(_Section):
+    steps: int = Field(default=40, ge=0)
+    updates: int = Field(default=1, ge=1)
+    """Optimizer steps a batch; 1 is on-policy."""
+    lr: float = Field(default=1e-6, gt=0)
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the steps over which the rate rises."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    weight_decay: float = Field(default=0.1, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    clip_low: float = Field(default=0.2, gt=0)
+    clip_high: float = Field(default=0.28, gt=0)
+    dual_clip: float = Field(default=10.0, gt=1)
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL term to the start."""
+    entropy: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
+    tokens: int = Field(default=16384, ge=1)
+    """Tokens a micro-batch, padding counted."""
+
+
+class Eval(_Section):
+    every: int = Field(default=10, ge=1)
+    """Steps between validations; the checkpoint with the best one is kept."""
+    repeats: int = Field(default=1, ge=1)
+    """Dialogues a validation scenario."""
+    test_repeats: int = Field(default=2, ge=0)
+    """Dialogues a test scenario, before and after; 0 leaves the test out."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Turn limit in validation and test (default: the rollout's)."""
+    temperature: float = Field(default=1.0, ge=0)
+
+
+class Run(_Section):
+    seed: int = 0
+    checkpoint_every: int = Field(default=10, ge=1)
+    keep: int = Field(default=2, ge=1)
+    """Last checkpoints kept, besides the best."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
+    reference: bool = True
+    """Keep the start model, to measure how far training went from it."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads (default: all)."""
+
+
+class Config(_Section):
+    model: Model = Model()
+    scenarios: Scenarios = Scenarios()
+    roles: Roles = Roles()
+    rollout: Rollout = Rollout()
+    reward: Reward = Reward()
+    advantage: Advantage = Advantage()
+    optim: Optim = Optim()
+    eval: Eval = Eval()
+    run: Run = Run()
+
+    @model_validator(mode="after")
+    def _needs_the_start(self) -> Config:
+        if self.optim.kl > 0 and not self.run.reference:
+            raise ValueError("optim.kl needs run.reference = true")
+        return self
+
+
+def load_config(source: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The shipped config of that name ("pocket" for None) or a file, with `key.path=value` on top."""
+    path = _find(source)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="See configs/") from None
+    for override in overrides:
+        _override(data, override)
+    return read_config(data, str(path))
+
+
+def read_config(data: dict[str, Any], where: str) -> Config:
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{key or 'the config'}: {first['msg']}", where=where, fix="Every key is in docs/training.md"
+        ) from None
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with the package, by name; in a checkout they lie at its root."""
+    here = Path(__file__).parent
+    for folder in (here / "configs", here.parent / "configs"):
+        if found := sorted(folder.glob("*.toml")):
+            return {path.stem: path for path in found}
+    return {}
+
+
+def _find(source: str | Path | None) -> Path:
+    known = shipped_configs()
+    name = str(source) if source is not None else "pocket"
+    if name in known:
+        return known[name]
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"no config '{name}'", fix=f"A TOML file, or one of: {', '.join(known)}")
+    return path
+
+
+def _override(data: dict[str, Any], text: str) -> None:
+    """`optim.lr=1e-5`; the value is read as TOML, and as a string where it is none."""
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise InputError(f"'{text}' is no override", fix="Write key.path=value, as in optim.steps=20")
+    for part in parts[:-1]:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise InputError(f"'{text}': {part} has no parts", fix="Every key is in docs/training.md")
+        data = inner
+    try:
+        data[parts[-1]] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        data[parts[-1]] = value
+
+
+def dump_config(config: Config) -> str:
+    """The whole config as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,157 @@
+"""What a step was like: numbers for metrics.jsonl and the trackers.
+
+Rewards and returns by turn show where in a dialogue the policy gains; the two parts' spread and their
+correlation show what mixing them does; endings, lengths and the unscored share show what the numbers rest on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import resource
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mapo.advantage import Advantages
+from mapo.errors import InputError
+from mapo.types import Dialogue
+
+Floats = NDArray[np.float64]
+
+
+def dialogue_metrics(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
+    """Of all dialogues of a step, broken ones too."""
+    turns = [turn for d in dialogues for turn in d.turns]
+    rewards = [turn.reward for turn in turns if turn.reward is not None]
+    lengths = [len(turn.reply.token_ids or ()) for turn in turns]
+    return {
+        "dialogues": len(dialogues),
+        "broken": sum(d.error is not None for d in dialogues),
+        "endings": dict(Counter(d.ending.reason.value for d in dialogues if d.ending)),
+        "turns": len(turns) / max(1, len(dialogues)),
+        "unscored": sum(turn.levels is None for turn in turns) / max(1, len(turns)),
+        "reward": _mean(rewards),
+        "reply_tokens": _mean(lengths),
+        "cut": sum(turn.reply.finish == "length" for turn in turns) / max(1, len(turns)),
+    }
+
+
+def credit_metrics(rewards: Sequence[Sequence[float | None]], credit: Advantages) -> dict[str, Any]:
+    """Of the dialogues that train: what was earned, turn by turn, and how it was credited."""
+    mask = np.concatenate(credit.mask) if credit.mask else np.zeros(0, bool)
+    turn, batch, mixed = (np.concatenate(p)[mask] for p in (credit.turn, credit.batch, credit.mixed))
+    totals = [sum(r for r in row if r is not None) for row in rewards]
+    return {
+        "return": _mean(totals),
+        "reward_by_turn": _by_turn([[np.nan if r is None else r for r in row] for row in rewards]),
+        "return_by_turn": _by_turn([list(row) for row in credit.returns]),
+        "turn_part_std": _std(turn),
+        "batch_part_std": _std(batch),
+        "advantage_std": _std(mixed),
+        "parts_correlation": _correlation(turn, batch),
+        "turns_trained": int(mask.sum()),
+    }
+
+
+def memory_gb() -> float:
+    """The most this process has held: on the card where there is one, else in memory."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _std(values: Floats) -> float:
+    return float(values.std()) if len(values) else 0.0
+
+
+def _correlation(a: Floats, b: Floats) -> float | None:
+    """None where one of them has no spread."""
+    if len(a) < 2 or not a.std() or not b.std():
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _by_turn(rows: Sequence[Sequence[float]]) -> list[float | None]:
+    """The mean at each turn index over those that reach it with a number."""
+    columns: list[list[float]] = [[] for _ in range(max(map(len, rows), default=0))]
+    for row in rows:
+        for t, value in enumerate(row):
+            if not np.isnan(value):
+                columns[t].append(value)
+    return [_mean(column) for column in columns]
+
+
+class Tracker(Protocol):
+    def log(self, numbers: dict[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Hosted:
+    """wandb and trackio, which speak alike."""
+
+    def __init__(self, module: Any, name: str, config: dict[str, Any]) -> None:
+        self._module = module
+        module.init(project="mapo", name=name, config=config)
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        self._module.log(numbers, step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+def open_trackers(kinds: Sequence[str], folder: Path, name: str, config: dict[str, Any]) -> list[Tracker]:
+    trackers: list[Tracker] = []
+    for kind in kinds:
+        try:
+            if kind == "tensorboard":
+                trackers.append(TensorBoard(folder))
+            else:
+                trackers.append(Hosted(importlib.import_module(kind), name, config))
+        except ImportError:
+            raise InputError(
+                f"run.trackers names {kind}, which is not installed",
+                fix=f"pip install {kind}, or leave it out: run.trackers=[]",
+            ) from None
+    return trackers
+
+
+def flat(record: dict[str, Any], before: str = "") -> dict[str, float]:
+    """A record's numbers by slashed name, lists by turn: what trackers take."""
+    found: dict[str, float] = {}
+    for key, value in record.items():
+        name = f"{before}{key}"
+        if isinstance(value, bool | int | float):
+            found[name] = float(value)
+        elif isinstance(value, dict):
+            found |= flat(value, f"{name}/")
+        elif isinstance(value, list | tuple):
+            found |= flat({str(i): v for i, v in enumerate(value, 1)}, f"{name}/")
+    return found

@@ -1,0 +1,145 @@
+"""The dialogues of a step, and of a test: which ones, played where, kept how.
+
+Everything about a step follows from the run's seed and the step's number: which scenarios, which seeds.
+So a run that was cut off can be taken up at any step and plays what it would have played.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mapo.errors import StoreError
+from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.scenario import Scenario
+from mapo.store import BadLine, JsonlWriter, decode_dialogue, encode_dialogue, read_dialogues
+from mapo.train.sampler import Sampler
+from mapo.train.team import Team
+from mapo.types import Dialogue, Turn
+
+OnDone = Callable[[Dialogue], None]
+OnTurn = Callable[[Turn], None]
+
+
+def step_jobs(
+    scenarios: Sequence[Scenario], step: int, *, per_step: int, siblings: int, seed: int
+) -> list[Job]:
+    """The step's scenarios, each `siblings` times. Every epoch goes through all of them once, in an order
+    of its own; a step may span two epochs. Siblings meet the same world, which is another at each step."""
+    first = (step - 1) * per_step
+    picked: list[Scenario] = []
+    while len(picked) < per_step:
+        epoch, at = divmod(first + len(picked), len(scenarios))
+        order = list(scenarios)
+        random.Random(f"{seed}/epoch/{epoch}").shuffle(order)  # noqa: S311 (an order, no secret)
+        picked.append(order[at])
+    groups = [(f"{i:03d}_{scenario.id}", scenario) for i, scenario in enumerate(picked)]
+    world = seed * 1_000_003 + step
+    return [
+        Job(scenario, id=f"{group}_{k}", group=group, seed=world, step=step)
+        for group, scenario in groups
+        for k in range(siblings)
+    ]
+
+
+def eval_jobs(scenarios: Sequence[Scenario], *, repeats: int, seed: int) -> list[Job]:
+    """Every scenario `repeats` times; the same seeds at every step, so that steps can be compared."""
+    return [
+        Job(scenario, id=f"{scenario.id}_{k}", group=scenario.id, seed=seed * 1000 + k)
+        for scenario in scenarios
+        for k in range(1, repeats + 1)
+    ]
+
+
+def share(jobs: Sequence[Job], team: Team) -> list[Job]:
+    """This member's jobs: whole groups, dealt out in turn."""
+    groups = list(dict.fromkeys(job.group for job in jobs))
+    mine = set(groups[team.rank :: team.world])
+    return [job for job in jobs if job.group in mine]
+
+
+async def played(
+    jobs: Sequence[Job],
+    file: Path,
+    sampler: Sampler,
+    casting: Casting,
+    rules: Rules,
+    *,
+    paid: bool,
+    at_once: int,
+    max_unscored: float,
+    on_done: OnDone | None = None,
+    on_turn: OnTurn | None = None,
+) -> list[Dialogue]:
+    """All jobs' dialogues, in order; each on disk in `file` when it ends.
+
+    What a run that was cut off left in `file` is used again: always if it is all there, or if the roles
+    cost money (`paid`). A part of it that costs nothing is played anew, so that every batch is the one an
+    undisturbed run would have had.
+    """
+    kept = _kept(file, jobs, max_unscored)
+    if kept and len(kept) < len(jobs) and not paid:
+        kept = {}
+        with suppress(FileNotFoundError):
+            file.unlink()
+    todo = [job for job in jobs if job.id not in kept]
+    if todo:
+        with JsonlWriter(file) as writer:
+
+            def keep(dialogue: Dialogue) -> None:
+                writer.write_dialogue(dialogue)
+                if on_done:
+                    on_done(dialogue)
+
+            for dialogue in await play_all(
+                todo,
+                sampler.policy,
+                casting,
+                rules,
+                concurrency=at_once,
+                max_unscored=max_unscored,
+                on_done=keep,
+                on_turn=on_turn,
+            ):
+                kept[dialogue.id] = dialogue
+    return [kept[job.id] for job in jobs]
+
+
+def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:
+    """Dialogues of these jobs in `file` that need not be played again; the last of an id counts."""
+    wanted = {job.id: job for job in jobs}
+    found: dict[str, Dialogue] = {}
+    for item in read_dialogues(file) if file.exists() else ():
+        if isinstance(item, BadLine) or item.id not in wanted or item.seed != wanted[item.id].seed:
+            continue
+        unscored = sum(turn.levels is None for turn in item.turns)
+        if item.error is None and item.turns and unscored <= max_unscored * len(item.turns):
+            found[item.id] = item
+    return found
+
+
+def gather_dialogues(mine: Sequence[Dialogue], team: Team) -> list[Dialogue]:
+    """Everybody's dialogues, for everybody."""
+    if team.world == 1:
+        return list(mine)
+    texts = team.gather([encode_dialogue(d).decode() for d in mine])
+    return [decode_dialogue(text.encode()) for text in texts]
+
+
+def write_json(path: Path, data: object) -> None:
+    """A small JSON file, whole or not at all."""
+    from mapo.store import write_atomic
+
+    write_atomic(path, json.dumps(data, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot be read ({error})", where=str(path), fix="Start a new run") from None
+    return dict(data)

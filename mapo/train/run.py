@@ -1,0 +1,205 @@
+"""A whole run: the test before, the training, the test after, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mapo.config import Config
+from mapo.errors import InputError
+from mapo.evals.score import Score, score_dialogues
+from mapo.sandbox.cast import Casting
+from mapo.sandbox.models import policy_system
+from mapo.sandbox.rollout import Rules
+from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.store import JsonlWriter, RunDir, read_jsonl
+from mapo.train import checkpoint
+from mapo.train.evaluate import evaluated
+from mapo.train.loop import train
+from mapo.train.metrics import open_trackers
+from mapo.train.optim import make_optimizer
+from mapo.train.policy import Lora, load_policy
+from mapo.train.rollouts import write_json
+from mapo.train.sampler import Sampler
+from mapo.train.setup import Show, Silent, Training, open_run
+from mapo.train.speed import tune_for_training
+from mapo.train.team import Team
+from mapo.train.template import read_template
+from mapo.types import Dialogue
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to. `before` and `after` are the held-out test, None where it was left out."""
+
+    summary: dict[str, Any]
+    before: Score | None
+    after: Score | None
+    before_dialogues: Sequence[Dialogue]
+    after_dialogues: Sequence[Dialogue]
+
+
+async def run(
+    config: Config,
+    out: Path,
+    casting: Casting,
+    *,
+    paid: bool = False,
+    resume: bool = False,
+    show: Show | None = None,
+    team: Team | None = None,
+) -> Outcome:
+    """Train as `config` says, in `out`; resumed, it ends as an undisturbed run would have."""
+    began = time.monotonic()
+    scenarios = chosen_scenarios(config)
+    team = team or Team()
+    if team.leads:
+        open_run(out, config, scenarios, resume=resume)
+    team.wait()
+    async with prepared(config, out, scenarios, casting, paid, show or Silent(), team) as t:
+        repeats = config.eval.test_repeats
+        before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
+        await train(t)
+        chosen = t.best["step"] if t.best else t.done
+        if repeats and chosen != t.done:
+            checkpoint.load(t.run.checkpoint(chosen), t.policy)
+            t.sampler.forget_all()
+        after = await evaluated(t, scenarios["test"], repeats, "after") if repeats else []
+        rubric = t.rules.rubric
+        scores = score_dialogues("before", before, rubric), score_dialogues("after", after, rubric)
+        summary = summarise(t, *scores, chosen, time.monotonic() - began)
+        if team.leads:
+            write_json(t.run.root / "summary.json", summary)
+        return Outcome(summary, *scores, before, after)
+
+
+def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
+    """The three splits, each checked to be there, none sharing a scenario with another."""
+    s = config.scenarios
+    found = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
+    for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        both = {x.id for x in found[a]} & {x.id for x in found[b]}
+        if both:
+            raise InputError(
+                f"{', '.join(sorted(both)[:3])} in both {a} and {b}",
+                where="scenarios",
+                fix="Split them: mapo scenarios split",
+            )
+    return dict(found)
+
+
+@asynccontextmanager
+async def prepared(
+    config: Config,
+    out: Path,
+    scenarios: dict[str, Sequence[Scenario]],
+    casting: Casting,
+    paid: bool,
+    show: Show,
+    team: Team,
+) -> AsyncIterator[Training]:
+    """Everything loaded, at the last checkpoint if there is one; everything closed in the end."""
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    torch.manual_seed(config.run.seed)  # adapters start at random
+    m, r = config.model, config.rollout
+    lora = Lora(m.lora.rank, m.lora.alpha, m.lora.dropout) if m.lora else None
+    policy = load_policy(
+        m.source,
+        dtype=m.dtype,
+        lora=lora,
+        device=m.device,
+        keep_reference=config.run.reference,
+    )
+    tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
+    template = read_template(policy.tokenizer, enable_thinking=m.thinking)
+    sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=r.context)
+    run = RunDir(out)
+    t = Training(
+        config=config,
+        run=run,
+        policy=policy,
+        sampler=sampler,
+        optimizer=make_optimizer(policy.model, weight_decay=config.optim.weight_decay),
+        casting=casting,
+        rules=Rules(
+            Rubric.load(config.scenarios.domain),
+            reward=config.reward.name,
+            distance=config.reward.distance,
+            min_turns=r.min_turns,
+            max_turns=r.max_turns,
+            system=policy_system if r.system else None,
+            temperature=r.temperature,
+            max_tokens=r.max_tokens,
+        ),
+        train_scenarios=scenarios["train"],
+        validation_scenarios=scenarios["validation"],
+        team=team,
+        show=show,
+        paid=paid,
+    )
+    last = checkpoint.latest(run.checkpoint(0).parent)
+    if last:
+        state = checkpoint.load(last, policy, t.optimizer, verify=False)
+        t.done, t.best = state["step"], state["best"]
+    if team.leads:
+        t.metrics = JsonlWriter(run.metrics)
+        t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, config.model_dump())
+    try:
+        async with sampler:
+            yield t
+    finally:
+        for tracker in t.trackers:
+            tracker.close()
+        if t.metrics:
+            t.metrics.close()
+
+
+def summarise(
+    t: Training, before: Score | None, after: Score | None, chosen: int, seconds: float
+) -> dict[str, Any]:
+    """summary.json: what scripts read."""
+    lines = steps_of(t.run)
+    return {
+        "schema": "mapo.summary/1",
+        "method": t.config.advantage.method,
+        "reward": t.config.reward.name,
+        "model": t.policy.name,
+        "seed": t.config.run.seed,
+        "steps": t.done,
+        "chosen_step": chosen,
+        "dialogues": sum(line["dialogues"] for line in lines) * t.team.world,
+        "seconds": round(sum(line["rollout_s"] + line["update_s"] for line in lines), 1),
+        "session_seconds": round(seconds, 1),
+        "before": _short(before),
+        "after": _short(after),
+        "validation": t.best,
+    }
+
+
+def steps_of(run: RunDir) -> list[dict[str, Any]]:
+    """metrics.jsonl, one line a step: after a resume, what was written last for a step counts."""
+    lines: dict[int, dict[str, Any]] = {}
+    for line in read_jsonl(run.metrics) if run.metrics.exists() else ():
+        if isinstance(line, dict) and "step" in line:
+            lines[line["step"]] = line
+    return [lines[step] for step in sorted(lines)]
+
+
+def _short(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {
+        "epm_q": score.composite.epm_q,
+        "interval": list(score.intervals["epm_q"]) if score.intervals else None,
+        "passes": score.passes,
+        "n": score.n,
+    }

@@ -1,0 +1,191 @@
+"""What a run works with, put together and taken up again.
+
+`Training` holds everything the loop needs; `open_run` claims a run directory or finds out where the run in
+it stands. A run is resumed with the settings it was started with: only what cannot change its course
+(addresses, limits, threads, trackers, the device) may differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+from mapo.config import Config, dump_config, read_config
+from mapo.errors import InputError, StoreError
+from mapo.evals.score import score_dialogues
+from mapo.sandbox.cast import Casting
+from mapo.sandbox.rollout import Rules
+from mapo.sandbox.scenario import Scenario
+from mapo.store import JsonlWriter, RunDir, encode, write_atomic
+from mapo.train.metrics import Tracker, flat
+from mapo.train.optim import Optimizer
+from mapo.train.policy import LocalPolicy
+from mapo.train.sampler import Sampler
+from mapo.train.team import Team
+from mapo.types import Dialogue, Turn
+
+
+class Show(Protocol):
+    """Somebody who watches."""
+
+    def step_begins(self, step: int, dialogues: int) -> None: ...
+    def eval_begins(self, label: str, dialogues: int) -> None: ...
+    def dialogue_done(self, dialogue: Dialogue) -> None: ...
+    def turn_done(self, turn: Turn) -> None: ...
+    def step_ends(self, record: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def step_begins(self, step: int, dialogues: int) -> None: ...
+    def eval_begins(self, label: str, dialogues: int) -> None: ...
+    def dialogue_done(self, dialogue: Dialogue) -> None: ...
+    def turn_done(self, turn: Turn) -> None: ...
+    def step_ends(self, record: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Training:
+    """A run in memory: its settings, who plays, what learns, and how far it is."""
+
+    config: Config
+    run: RunDir
+    policy: LocalPolicy
+    sampler: Sampler
+    optimizer: Optimizer
+    casting: Casting
+    rules: Rules
+    train_scenarios: Sequence[Scenario]
+    validation_scenarios: Sequence[Scenario]
+    metrics: JsonlWriter | None = None
+    trackers: Sequence[Tracker] = ()
+    team: Team = field(default_factory=Team)
+    show: Show = field(default_factory=Silent)
+    paid: bool = False
+    done: int = 0
+    best: dict[str, Any] | None = None
+
+    def dialogue_file(self, step: int) -> Path:
+        return _of_member(self.run.dialogues_of(step), self.team)
+
+    def eval_file(self, label: str) -> Path:
+        return _of_member(self.run.root / "eval" / label / "dialogues.jsonl", self.team)
+
+    def score_of(self, dialogues: Sequence[Dialogue]) -> float | None:
+        found = score_dialogues("", dialogues, self.rules.rubric)
+        return found.composite.epm_q if found else None
+
+    def log(self, record: dict[str, Any]) -> None:
+        if self.metrics:
+            self.metrics.write(record)
+        for tracker in self.trackers:
+            tracker.log(flat({k: v for k, v in record.items() if k != "step"}), record["step"])
+
+
+def _of_member(file: Path, team: Team) -> Path:
+    """Members write side by side, the leading one under the plain name."""
+    return file if team.leads else file.with_name(f"{file.stem}.{team.rank}{file.suffix}")
+
+
+_MAY_DIFFER = {
+    "model": {"device", "compile", "checkpointing"},
+    "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
+    "run": {"checkpoint_every", "keep", "trackers", "threads"},
+}
+
+
+def open_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], *, resume: bool) -> RunDir:
+    """Claim `root` for a new run, or check that the run in it is this one."""
+    run = RunDir(root)
+    if root.exists() and not root.is_dir():
+        raise InputError("is a file", where=str(root), fix="--out is a folder")
+    told = manifest(config, scenarios)
+    if run.manifest.exists():
+        if not resume:
+            raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
+        _same(run, config, told)
+        return run
+    if resume and not root.exists():
+        raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")
+    if root.is_dir() and not all(_leftover(entry) for entry in root.iterdir()):
+        raise InputError("is not empty and no run", where=str(root), fix="Choose another --out")
+    write_atomic(run.config, dump_config(config))
+    write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
+    return run
+
+
+def _leftover(entry: Path) -> bool:
+    """What is there before the manifest makes a folder a run: after a kill, there may be nothing else."""
+    return entry.name.startswith((".", "config.toml", "cache.sqlite", "ledger"))
+
+
+def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:
+    """What the run is: its scenarios by content, and what it was made with."""
+    return {
+        "schema": "mapo.train/1",
+        "scenarios": {split: {s.id: _hash(asdict(s)) for s in found} for split, found in scenarios.items()},
+        "seed": config.run.seed,
+        "method": config.advantage.method,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("mapo", "torch", "transformers", "numpy")},
+        },
+    }
+
+
+def load_run_config(root: Path) -> Config:
+    """The settings a run was started with."""
+    path = RunDir(root).config
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="Check the run's folder") from None
+    return read_config(data, str(path))
+
+
+def _same(run: RunDir, config: Config, told: dict[str, Any]) -> None:
+    there, here = _course(load_run_config(run.root)), _course(config)
+    other = [f"{s}.{k}" for s in here for k in here[s] if there[s].get(k) != here[s][k]]
+    try:
+        scenarios = json.loads(run.manifest.read_bytes())["scenarios"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"cannot be read ({error})", where=str(run.manifest), fix="Start anew") from None
+    other += [f"scenarios.{s}" for s, found in told["scenarios"].items() if scenarios.get(s) != found]
+    if other:
+        raise InputError(
+            f"the run there was started otherwise: {', '.join(other[:5])}",
+            where=str(run.root),
+            fix="Resume with the same settings (its config.toml), or use another --out",
+        )
+
+
+def _course(config: Config) -> dict[str, dict[str, Any]]:
+    """What decides a run's course: everything but addresses, limits and the like."""
+    data: dict[str, dict[str, Any]] = config.model_dump(mode="json")
+    for section, keys in _MAY_DIFFER.items():
+        data[section] = {k: v for k, v in data[section].items() if k not in keys}
+    for role in ("everyone", "user", "director", "judge"):
+        if data["roles"].get(role):
+            data["roles"][role] = data["roles"][role]["model"]
+    return data
+
+
+def _hash(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,74 @@
+"""Configs: files, overrides, refusals, and the way back to TOML."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from mapo.config import Config, dump_config, load_config, shipped_configs
+from mapo.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["pocket", "smollm2", "qwen2.5-7b-lora", "paper-8b"])
+def test_shipped_configs_load_and_say_what_they_need(name):
+    config = load_config(name)
+    head = shipped_configs()[name].read_text().partition("\n\n")[0]
+    assert all(line.startswith("# ") for line in head.splitlines()) and "Needs" in head
+    assert Config.model_validate(tomllib.loads(dump_config(config))) == config
+
+
+def test_the_default_is_the_embedded_model():
+    assert load_config() == load_config("pocket") and load_config().model.source == "pocket"
+
+
+def test_the_paper_is_what_math_says():
+    c = load_config("paper-8b")
+    assert (c.rollout.siblings, c.rollout.scenarios, c.rollout.max_turns, c.rollout.temperature) == (4, 16, 15, 1)
+    assert (c.advantage.gamma, c.advantage.turn_weight, c.advantage.method) == (0.85, 0.5, "mapo")
+    o = c.optim
+    assert (o.lr, o.warmup, o.schedule, o.weight_decay, o.grad_clip) == (1e-6, 0.05, "cosine", 0.1, 1.0)
+    assert (o.clip_low, o.clip_high, o.dual_clip, o.kl, o.entropy) == (0.2, 0.28, 10.0, 0.0, 0.0)
+
+
+def test_overrides_are_toml_or_plain_words():
+    c = load_config(None, ["optim.lr=3e-4", "model.source=some/model", "model.lora.rank=8", "run.trackers=[]"])
+    assert (c.optim.lr, c.model.source, c.model.lora.rank, c.run.trackers) == (3e-4, "some/model", 8, ())
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("optim.lr", "no override"),
+        ("=3", "no override"),
+        ("optim.rate=1", "optim.rate"),
+        ("optim.lr=fast", "optim.lr"),
+        ("optim.lr=-1", "optim.lr"),
+        ("optim.lr=nan", "optim.lr"),
+        ("rollout.siblings=1", "rollout.siblings"),
+        ("roles.agents=llm", "no model for the user"),
+        ("model.source.deeper=1", "has no parts"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(override, told):
+    with pytest.raises(InputError, match=told):
+        load_config(None, [override])
+
+
+def test_a_penalty_on_distance_needs_the_start():
+    with pytest.raises(InputError, match="reference"):
+        load_config(None, ["optim.kl=0.1", "run.reference=false"])
+
+
+def test_a_missing_or_broken_file_is_said_so(tmp_path):
+    with pytest.raises(InputError, match="one of: "):
+        load_config("no-such-config")
+    broken = tmp_path / "x.toml"
+    broken.write_text("[optim\n")
+    with pytest.raises(InputError, match=r"x\.toml"):
+        load_config(broken)
+
+
+def test_roles_fall_back_on_everyone():
+    c = load_config(None, ["roles.agents=llm", "roles.everyone.model=m", "roles.judge.model=j"])
+    assert [c.roles.of(r).model for r in ("user", "director", "judge")] == ["m", "m", "j"]
