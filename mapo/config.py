@@ -103,7 +103,6 @@ class Rollout(_Section):
     context: int = Field(default=8192, ge=64)
     """Longest dialogue, in tokens; one that outgrows it ends there."""
     temperature: float = Field(default=1.0, gt=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
     at_once: int = Field(default=64, ge=1)
     """Dialogues at once: the rows of the sampler's cache."""
     system: bool = True

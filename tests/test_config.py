@@ -24,7 +24,12 @@ def test_the_default_is_the_embedded_model():
 
 def test_the_paper_is_what_math_says():
     c = load_config("paper-8b")
-    assert (c.rollout.siblings, c.rollout.scenarios, c.rollout.max_turns, c.rollout.temperature) == (4, 16, 15, 1)
+    assert (c.rollout.siblings, c.rollout.scenarios, c.rollout.max_turns, c.rollout.temperature) == (
+        4,
+        16,
+        15,
+        1,
+    )
     assert (c.advantage.gamma, c.advantage.turn_weight, c.advantage.method) == (0.85, 0.5, "mapo")
     o = c.optim
     assert (o.lr, o.warmup, o.schedule, o.weight_decay, o.grad_clip) == (1e-6, 0.05, "cosine", 0.1, 1.0)
@@ -32,7 +37,9 @@ def test_the_paper_is_what_math_says():
 
 
 def test_overrides_are_toml_or_plain_words():
-    c = load_config(None, ["optim.lr=3e-4", "model.source=some/model", "model.lora.rank=8", "run.trackers=[]"])
+    c = load_config(
+        None, ["optim.lr=3e-4", "model.source=some/model", "model.lora.rank=8", "run.trackers=[]"]
+    )
     assert (c.optim.lr, c.model.source, c.model.lora.rank, c.run.trackers) == (3e-4, "some/model", 8, ())
 
 

@@ -16,7 +16,7 @@ Check = tuple[str, bool, str]
 
 
 def doctor(
-    model: Annotated[str | None, typer.Option(help="Also check this model ...")] = None,
+    model: Annotated[str | None, typer.Option(help="Also check this model (local:FOLDER: its chat template) ...")] = None,
     base_url: Annotated[str | None, typer.Option(help="... at this endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 60.0,
@@ -28,7 +28,9 @@ def doctor(
     import asyncio
 
     checks = [("package", *check) for check in _installation()]
-    if model:
+    if model and model.startswith("local:"):
+        checks += [("model", *check) for check in _local(model.removeprefix("local:"))]
+    elif model:
         checks += [
             ("endpoint", *check) for check in asyncio.run(_endpoint(model, base_url, key_env, timeout))
         ]
@@ -53,6 +55,19 @@ def _installation() -> list[Check]:
     except MapoError as error:
         found.append(("scenarios", False, str(error)))
     return found
+
+
+def _local(source: str) -> list[Check]:
+    """Whether a model's folder can be trained: its tokenizer, and what its chat template does."""
+    from mapo.cli.roles import need_torch
+
+    try:
+        need_torch()
+        from mapo.train.local import template_check
+
+        return [("chat template", True, template_check(source))]
+    except MapoError as error:
+        return [("chat template", False, str(error))]
 
 
 async def _endpoint(model: str, base_url: str | None, key_env: str, timeout: float) -> list[Check]:

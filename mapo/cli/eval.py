@@ -26,7 +26,9 @@ def main() -> None:
 
 @app.command()
 def empa(
-    model: Annotated[str, typer.Option(help="The policy: a model's name, or scripted:NAME.")],
+    model: Annotated[
+        str, typer.Option(help="The policy: a model's name, local:FOLDER (or local:pocket), scripted:NAME.")
+    ],
     out: Annotated[Path, typer.Option(help="Where the run goes.")],
     base_url: Annotated[str | None, typer.Option(help="Its OpenAI-compatible endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
@@ -55,6 +57,7 @@ def empa(
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Dialogues at once.")] = 32,
+    context: Annotated[int, typer.Option(min=64, help="Longest dialogue of a local model, in tokens.")] = 4096,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
@@ -118,6 +121,7 @@ def empa(
         tokens_per_minute=tokens_per_minute,
         timeout=timeout,
         retries=retries,
+        context=context,
     )
     policy = Who(model, base_url, key_env)
     broken = asyncio.run(_play(out, plan, policy, roles, rules, stage, concurrency, resume))
@@ -163,7 +167,7 @@ async def _play(
     kept = bench.prepare(out, bench.manifest(plan, rules, policy.model, cast), resume=resume)
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:
-        player = stage.policy(policy, domain)
+        player = await stage.policy(policy, domain)
         casting = stage.casting(roles, rules.rubric, domain)
         with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
 

@@ -23,7 +23,7 @@ def play(
     scenarios: Annotated[str, typer.Option(help="The set to choose from.")] = "builtin:train",
     domain: Annotated[str, typer.Option(help="The domain the scenarios belong to.")] = "empathy",
     model: Annotated[
-        str, typer.Option(help="The policy where you are the user: a model, or scripted:NAME.")
+        str, typer.Option(help="The policy where you are the user: a model, local:FOLDER, or scripted:NAME.")
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="A model for the other roles.")] = None,
@@ -59,14 +59,14 @@ def play(
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
 
     async def go() -> None:
-        async with Stage() as stage:
+        async with Stage(concurrency=4) as stage:
             who = Who(agents_model, agents_base_url, key_env) if agents_model else None
             roles = dict.fromkeys(("user", "director", "judge"), who) if who else None
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
             cast = stage.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _Helper()
             if role == "user":
-                policy = stage.policy(Who(model, base_url, key_env), chosen.domain)(job)
+                policy = (await stage.policy(Who(model, base_url, key_env), chosen.domain))(job)
                 cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 typer.echo(printable(f"you: {chosen.opening}"))
             dialogue = await play_one(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """A model and where it is. `scripted:NAME` is played by plain code."""
+    """A model and where it is. `scripted:NAME` is played by plain code, `local:SOURCE` sampled here."""
 
     model: str
     base_url: str | None = None
@@ -29,6 +29,10 @@ class Who:
     @property
     def scripted(self) -> str | None:
         return self.model.removeprefix("scripted:") if self.model.startswith("scripted:") else None
+
+    @property
+    def local(self) -> str | None:
+        return self.model.removeprefix("local:") if self.model.startswith("local:") else None
 
 
 @dataclass(slots=True)
@@ -44,6 +48,8 @@ class Stage:
     tokens_per_minute: int | None = None
     timeout: float = 120.0
     retries: int = 5
+    context: int = 4096
+    """The longest dialogue of a local model, in tokens."""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _limiters: dict[str, Any] = field(default_factory=dict)
     _cache: Any = None
@@ -80,6 +86,8 @@ class Stage:
         for who in everyone:
             if who.scripted is not None:
                 scripted_policy(domain, who.scripted)
+            elif who.local is not None:
+                need_torch()
             else:
                 Endpoint(who.model, who.base_url, key_env=who.key_env)
 
@@ -110,11 +118,17 @@ class Stage:
         self.stack.push_async_callback(endpoint.aclose)
         return endpoint
 
-    def policy(self, who: Who, domain: str) -> Policy:
+    async def policy(self, who: Who, domain: str) -> Policy:
         from mapo.sandbox.domain import scripted_policy
 
         if who.scripted is not None:
             return scripted_policy(domain, who.scripted)
+        if who.local is not None:
+            from mapo.train.local import local_sampler
+
+            sampler = local_sampler(who.local, slots=self.concurrency, context=self.context)
+            await self.stack.enter_async_context(sampler)
+            return sampler.policy
         endpoint = self.endpoint(who, "policy")
         return lambda _: endpoint
 
@@ -128,6 +142,27 @@ class Stage:
 
         user, director, judge = (self.endpoint(roles[r], r) for r in ("user", "director", "judge"))
         return model_cast(user, director, judge, rubric)
+
+
+def calm_threads(threads: int | None = None) -> None:
+    """Before torch is there: threads that wait do not spin, and no tokenizer starts its own."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+def need_torch() -> None:
+    """Refuse what needs the local engine where it is not installed."""
+    from importlib.util import find_spec
+
+    wanted = ("torch", "transformers", "safetensors", "tomli_w")
+    missing = [name for name in wanted if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"this needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
+        )
+    calm_threads()
 
 
 def read_prices(file: Path | None) -> dict[str, Any]:

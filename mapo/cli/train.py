@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +54,9 @@ def train(
 
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
-    calm_threads(config)
+    from mapo.cli.roles import calm_threads, need_torch
+
+    calm_threads(config.run.threads)
     need_torch()
     from mapo.cli.live import Live
     from mapo.train.run import run
@@ -85,28 +86,6 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     finally:
         show.close()
     return found if team.leads else None
-
-
-def calm_threads(config: Config) -> None:
-    """Before torch is there: threads that wait do not spin, and no tokenizer starts its own."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if config.run.threads:
-        os.environ.setdefault("OMP_NUM_THREADS", str(config.run.threads))
-
-
-def need_torch() -> None:
-    from importlib.util import find_spec
-
-    from mapo.errors import InputError
-
-    missing = [
-        name for name in ("torch", "transformers", "safetensors", "tomli_w") if find_spec(name) is None
-    ]
-    if missing:
-        raise InputError(
-            f"training needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
-        )
 
 
 def casting_of(config: Config, out: Path, team: Team) -> Any:

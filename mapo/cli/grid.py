@@ -1,0 +1,179 @@
+"""The runs of a grid, several at once, each a `mapo train` in a process of its own.
+
+A run that fails costs itself alone. When the whole is stopped, the runs are stopped with it: they are made to
+be cut off at any instant, and go on from their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+from mapo.cli.say import say
+from mapo.evals.ablation import Cell
+from mapo.text import printable
+
+TRAIN = [sys.executable, "-m", "mapo", "train"]
+
+
+def _command(out: Path, cell: Cell) -> list[str]:
+    """The cell's run; one that was begun goes on."""
+    folder = out / cell.name
+    return [
+        *TRAIN,
+        str(out / "config.toml"),
+        f'advantage.method="{cell.method}"',
+        f'reward.name="{cell.reward}"',
+        f"run.seed={cell.seed}",
+        "run.threads=1",
+        f"--out={folder}",
+        *(["--resume"] if (folder / "manifest.json").exists() else []),
+    ]
+
+
+def play_grid(out: Path, cells: list[Cell], jobs: int, steps: int) -> dict[Cell, str]:
+    """Play what is missing; the runs that failed, each with the last line it said."""
+    with Board(out, cells, jobs, steps) as board:
+        try:
+            asyncio.run(_all(out, board, jobs))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            say(f"stopped; go on with: mapo ablate --out {out}")
+            raise typer.Exit(130) from None
+    return board.failed
+
+
+async def _all(out: Path, board: Board, jobs: int) -> None:
+    if (whole := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
+    gate = asyncio.Semaphore(jobs)
+
+    async def one(cell: Cell) -> None:
+        async with gate:
+            board.begins(cell)
+            try:
+                problem = await _play(out, cell)
+            except OSError as error:  # no process, or no log: the next one may have more luck
+                problem = str(error)
+            board.ends(cell, problem)
+
+    async def tick() -> None:
+        while True:
+            board.show()
+            await asyncio.sleep(2)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for cell in board.todo:
+                group.create_task(one(cell))
+    finally:
+        ticking.cancel()
+
+
+async def _play(out: Path, cell: Cell) -> str | None:
+    """One run in a process of its own; why it failed, if it did. A run that is cut off is ended."""
+    log = out / "logs" / f"{cell.name}.log"
+    log.parent.mkdir(exist_ok=True)
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    with open(log, "ab") as said:
+        begin = said.tell()  # of what this try says, after those before it
+        process = await asyncio.create_subprocess_exec(
+            *_command(out, cell),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, **threads},
+        )
+        try:
+            status = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                try:
+                    await asyncio.wait_for(process.wait(), 10)
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+    if status == 0 and (out / cell.name / "summary.json").exists():
+        return None
+    lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
+    return next((x.strip() for x in reversed(lines) if x.strip()), "") or f"exit status {status}"
+
+
+class Board:
+    """How the grid stands, on standard error: a line a finished run, and on a terminal a live one."""
+
+    def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
+        self.out, self.steps, self.jobs = out, steps, jobs
+        self.todo = [c for c in cells if not (out / c.name / "summary.json").exists()]
+        self.total, self.done = len(cells), len(cells) - len(self.todo)
+        self.running: dict[Cell, float] = {}
+        self.failed: dict[Cell, str] = {}
+        self.began = time.monotonic()
+        self.before = sum(map(self._share, self.todo))
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.live = Status("", console=self.console) if self.console.is_terminal else None
+
+    def __enter__(self) -> Board:
+        say(f"{self.total} runs, {self.done} of them finished, {self.jobs} at once: {self.out}")
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def begins(self, cell: Cell) -> None:
+        self.running[cell] = time.monotonic()
+        self.show()
+
+    def ends(self, cell: Cell, problem: str | None) -> None:
+        spent = time.monotonic() - self.running.pop(cell)
+        if problem is None:
+            self.done += 1
+            word = f"finished in {_clock(spent)}"
+        else:
+            self.failed[cell] = problem
+            word = f"failed: {problem}"
+        self.console.print(printable(f"{cell.name} {word}; {self.text()}"), markup=False)
+
+    def text(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{self.done}/{self.total} done, {len(self.running)} running{failed}, {self._left()} left"
+
+    def show(self) -> None:
+        if self.live:
+            self.live.update(self.text())
+
+    def _left(self) -> str:
+        """By how much of all steps was done since the start; failed runs count as over."""
+        now = sum(1.0 if c in self.failed else self._share(c) for c in self.todo)
+        if now <= self.before:
+            return "?"
+        return _clock((time.monotonic() - self.began) / (now - self.before) * (len(self.todo) - now))
+
+    def _share(self, cell: Cell) -> float:
+        """How much of a run is done, by its lines in metrics.jsonl."""
+        folder = self.out / cell.name
+        if (folder / "summary.json").exists():
+            return 1.0
+        try:
+            lines = (folder / "metrics.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0.0
+        return min(lines / max(1, self.steps), 0.99)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"

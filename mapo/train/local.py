@@ -1,0 +1,26 @@
+"""A local model as a policy for evaluation or play: loaded, sampled, not trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mapo.train.policy import load_policy
+from mapo.train.sampler import Sampler
+from mapo.train.template import read_template
+
+
+def local_sampler(source: str, *, slots: int, context: int, thinking: bool = False) -> Sampler:
+    """The sampler of a model's folder, hub name or "pocket"; enter it (`async with`) before use."""
+    policy = load_policy(source)
+    policy.model.requires_grad_(False)
+    template = read_template(policy.tokenizer, enable_thinking=thinking)
+    longest = getattr(policy.model.config, "max_position_embeddings", None) or context
+    return Sampler(policy.model, template, name=policy.name, slots=slots, context=min(context, longest))
+
+
+def template_check(source: str) -> str:
+    """What the check of a model's chat template says, without loading its weights."""
+    from mapo.train.policy import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(source)
+    return read_template(tokenizer).told

@@ -1,0 +1,233 @@
+"""A whole training, small: what it leaves, how it resumes, how it fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import small
+
+from mapo.errors import InputError, JudgeError, TrainError
+from mapo.sandbox.cast import Cast
+from mapo.sandbox.domain import scripted_cast
+from mapo.store import read_dialogues, read_jsonl
+from mapo.train import checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small.model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def whole(model, tmp_path_factory):
+    """An undisturbed run."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return out, small.trained(model, out, "eval.test_repeats=1")
+
+
+def test_what_a_run_leaves(whole):
+    out, found = whole
+    lines = list(read_jsonl(out / "metrics.jsonl"))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert ["validation" in line for line in lines] == [False, True, False, True]
+    for line in lines:
+        assert line["dialogues"] == 4 and line["grad_norm"] > 0 and line["tokens"] > 0
+        assert line["drift"] < 1e-4  # sampler and trainer agree about the policy
+        assert line["entropy"] > 0 and line["kl_start"] >= 0
+    assert lines[0]["kl_start"] < 1e-6 < lines[-1]["kl_start"]
+    assert len(list(read_dialogues(out / "dialogues" / "step_00004.jsonl"))) == 4
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(found.summary))
+    assert {"method", "model", "steps", "dialogues", "seconds", "before", "after"} <= set(summary)
+    assert summary["dialogues"] == 16 and summary["before"]["n"] == summary["after"]["n"] == 12
+    best = json.loads((out / "best.json").read_text())
+    assert best["step"] in (2, 4) and found.summary["chosen_step"] == best["step"]
+    assert small.weights(out, 4) != small.weights(out, best["step"] if best["step"] == 2 else 3)
+
+
+def test_siblings_share_a_world_and_every_token_is_accounted_for(whole):
+    out, _ = whole
+    dialogues = list(read_dialogues(out / "dialogues" / "step_00001.jsonl"))
+    assert len({d.group for d in dialogues}) == 2 and len({d.seed for d in dialogues}) == 1
+    for d in dialogues:
+        assert d.step == 1 and d.turns[0].user == next(
+            e.turns[0].user for e in dialogues if e.group == d.group
+        )
+        for turn in d.turns:
+            assert len(turn.reply.token_ids) == len(turn.reply.logprobs) and turn.reply.prompt_ids
+
+
+def test_a_run_is_a_function_of_its_seed(model, whole, tmp_path):
+    small.trained(model, tmp_path / "again", "eval.test_repeats=1")
+    assert small.weights(tmp_path / "again", 4) == small.weights(whole[0], 4)
+    small.trained(model, tmp_path / "other", "run.seed=1")
+    assert small.weights(tmp_path / "other", 4) != small.weights(whole[0], 4)
+
+
+class StopError(Exception):
+    pass
+
+
+class StopsAt:
+    """Somebody who watches, and pulls the plug at one moment."""
+
+    def __init__(self, moment, count=1):
+        self.moment, self.left = moment, count
+
+    def __getattr__(self, name):
+        def called(*_):
+            if name == self.moment:
+                self.left -= 1
+                if self.left == 0:
+                    raise StopError
+
+        return called
+
+
+@pytest.mark.parametrize(
+    ("moment", "count"),
+    [
+        ("step_begins", 1),
+        ("step_begins", 3),
+        ("dialogue_done", 6),
+        ("step_ends", 2),
+        ("eval_begins", 1),
+        ("turn_done", 30),
+    ],
+)
+def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, show=StopsAt(moment, count))
+    small.trained(model, out, resume=True)
+    assert small.weights(out, 4) == small.weights(whole[0], 4)
+    assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
+
+
+def test_another_run_is_not_resumed(model, whole, tmp_path):
+    with pytest.raises(InputError, match=r"started otherwise: optim\.lr"):
+        small.trained(model, whole[0], "eval.test_repeats=1", "optim.lr=1e-3", resume=True)
+    with pytest.raises(InputError, match="holds a run already"):
+        small.trained(model, whole[0])
+    with pytest.raises(InputError, match="no run to resume"):
+        small.trained(model, tmp_path / "none", resume=True)
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(model, whole):
+    before = small.weights(whole[0], 4)
+    found = small.trained(model, whole[0], "eval.test_repeats=1", resume=True)
+    assert small.weights(whole[0], 4) == before and found.summary["after"] == whole[1].summary["after"]
+
+
+def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, show=StopsAt("step_ends", 3))
+    file = out / "checkpoints" / "step_00003" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert checkpoint.latest(out / "checkpoints").name == "step_00002"
+    small.trained(model, out, resume=True)
+    assert small.weights(out, 4) == small.weights(whole[0], 4)
+
+
+class Deaf:
+    """A judge that dies half-way and comes back when told to."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def casting(self, job):
+        cast = scripted_cast("empathy")(job)
+        inner = cast.judge
+
+        class Judge:
+            async def start(_):
+                return await inner.start()
+
+            async def judge(_, turns):
+                from mapo.errors import EndpointError
+
+                self.left -= 1
+                if self.left < 0:
+                    raise EndpointError("the judge is gone")
+                return await inner.judge(turns)
+
+        return Cast(cast.user, cast.director, Judge(), cast.names)
+
+
+def test_a_judge_that_dies_stops_the_run_and_it_resumes(model, tmp_path):
+    wide = ("rollout.scenarios=8", "rollout.max_turns=6", "roles.max_unscored=0.2", "optim.steps=2")
+    with pytest.raises(JudgeError, match="the judge is gone"):
+        small.trained(model, tmp_path / "run", *wide, casting=Deaf(120).casting, paid=True)
+    kept = len(list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00002.jsonl")))
+    found = small.trained(model, tmp_path / "run", *wide, resume=True, paid=True)
+    assert kept and found.summary["steps"] == 2
+
+
+def broken_casting(which):
+    def casting(job):
+        if which(job):
+            raise InputError("this scenario cannot be played")
+        return scripted_cast("empathy")(job)
+
+    return casting
+
+
+def test_a_scenario_that_always_breaks_leaves_the_others_to_learn_from(model, tmp_path):
+    first = {}
+
+    def which(job):
+        return job.scenario.id == first.setdefault("id", job.scenario.id)
+
+    small.trained(model, tmp_path / "run", "optim.steps=1", casting=broken_casting(which))
+    (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert line["broken"] == 2 and line["endings"]["broken"] == 2 and line["grad_norm"] > 0
+
+
+def test_nothing_to_learn_from_is_an_error_that_says_where_to_look(model, tmp_path):
+    with pytest.raises(TrainError, match=r"step_00001.*not one dialogue of step 1"):
+        small.trained(model, tmp_path / "run", casting=broken_casting(lambda job: job.step is not None))
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, tmp_path, monkeypatch):
+    from mapo.train import update
+
+    real = update.policy_loss
+
+    def poisoned(model_, micro, **kw):
+        loss, stats = real(model_, micro, **kw)
+        return (loss * float("nan") if poisoned.on else loss), stats
+
+    poisoned.on = False
+    monkeypatch.setattr(update, "policy_loss", poisoned)
+    show = StopsAt("never")
+    show.step_ends = lambda record: setattr(poisoned, "on", record["step"] == 2)
+    out = tmp_path / "run"
+    with pytest.raises(TrainError, match="gradient of step 3 is not finite"):
+        small.trained(model, out, show=show)
+    monkeypatch.setattr(update, "policy_loss", real)
+    small.trained(model, out, resume=True)
+    small.trained(model, tmp_path / "calm")
+    assert small.weights(out, 4) == small.weights(tmp_path / "calm", 4)
+
+
+@pytest.mark.parametrize("method", ["turn", "batch", "grpo", "reinforce++", "reinforce++_turn"])
+def test_every_method_trains(model, tmp_path, method):
+    found = small.trained(model, tmp_path / "run", f"advantage.method={method}", "optim.steps=1")
+    assert found.summary["method"] == method
+    (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert line["grad_norm"] > 0
+
+
+def test_lora_updates_twice_a_batch_and_with_both_penalties(model, tmp_path):
+    more = ("model.lora.rank=2", "optim.updates=2", "optim.kl=0.01", "optim.entropy=0.01", "optim.steps=2")
+    small.trained(model, tmp_path / "run", *more)
+    lines = list(read_jsonl(tmp_path / "run" / "metrics.jsonl"))
+    assert lines[-1]["kl_start"] > 0
+    assert (tmp_path / "run" / "checkpoints" / "step_00002" / "adapter_model.safetensors").is_file()
+
+
+def test_scenarios_may_not_be_in_two_splits(model, tmp_path):
+    with pytest.raises(InputError, match="in both train and test"):
+        small.trained(model, tmp_path / "run", "scenarios.test=builtin:train")

@@ -1,0 +1,66 @@
+"""What a step's record says, from dialogues made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mapo import advantages
+from mapo.errors import InputError
+from mapo.train.metrics import credit_metrics, dialogue_metrics, flat, memory_gb, open_trackers
+from mapo.types import Dialogue, Ending, Reply, StopReason, Turn
+
+
+def dialogue(rewards, reason=StopReason.TIMEOUT, error=None):
+    turns = [
+        Turn("hi", Reply("ho", "length" if i else "stop", (1,), (2,) * (i + 1), (-1.0,) * (i + 1)), reward=r)
+        for i, r in enumerate(rewards)
+    ]
+    return Dialogue("d", "s", "m", "empathy", "published", {}, (), tuple(turns), Ending(reason), error=error)
+
+
+def test_dialogue_metrics_by_hand():
+    got = dialogue_metrics([dialogue([1.0, None, 3.0]), dialogue([], StopReason.BROKEN, "gone")])
+    # rewards 1 and 3; replies of 1, 2 and 3 tokens, two of them cut; no turn has levels
+    assert (got["reward"], got["reply_tokens"], got["cut"], got["unscored"]) == (2.0, 2.0, 2 / 3, 1.0)
+    assert (got["dialogues"], got["broken"], got["turns"]) == (2, 1, 1.5)
+    assert got["endings"] == {"timeout": 1, "broken": 1}
+
+
+def test_credit_metrics_by_hand():
+    rewards = [[1.0, 2.0], [3.0, None, 4.0]]
+    got = credit_metrics(rewards, advantages(rewards, ["s", "s"], gamma=1.0))
+    # totals 3 and 7; turn 1: (1 + 3) / 2; turn 2: 2 alone; turn 3: 4 alone; returns at turn 1: 3 and 7
+    assert got["return"] == 5.0 and got["reward_by_turn"] == [2.0, 2.0, 4.0]
+    assert got["return_by_turn"][0] == 5.0
+    assert got["turns_trained"] == 3  # the second turn of one is unscored; the third has no sibling
+    assert got["turn_part_std"] > 0 and -1 <= got["parts_correlation"] <= 1
+
+
+def test_a_method_without_parts_has_no_correlation():
+    rewards = [[1.0, 2.0], [3.0, 5.0]]
+    got = credit_metrics(rewards, advantages(rewards, ["s", "s"], "grpo"))
+    assert got["parts_correlation"] is None and got["turn_part_std"] == 0
+    assert got["advantage_std"] == pytest.approx(1)
+
+
+def test_flat_names_for_trackers():
+    record = {"reward": 1, "endings": {"success": 2}, "reward_by_turn": [0.5, None], "name": "x"}
+    assert flat(record) == {"reward": 1.0, "endings/success": 2.0, "reward_by_turn/1": 0.5}
+
+
+def test_trackers_write_or_say_what_is_missing(tmp_path):
+    (board,) = open_trackers(["tensorboard"], tmp_path, "run", {})
+    board.log({"reward": 1.0}, 1)
+    board.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    seen = EventAccumulator(str(tmp_path))
+    seen.Reload()
+    assert [(e.step, e.value) for e in seen.Scalars("reward")] == [(1, 1.0)]
+    with pytest.raises(InputError, match="pip install trackio"):
+        open_trackers(["trackio"], tmp_path, "run", {})
+
+
+def test_memory_is_measured():
+    assert 0.01 < memory_gb() < 1000 and np.isfinite(memory_gb())
