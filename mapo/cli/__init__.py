@@ -12,8 +12,11 @@ from typing import Annotated
 import typer
 
 from mapo import __version__
+from mapo.cli.ablate import ablate
 from mapo.cli.doctor import doctor
 from mapo.cli.eval import app as eval_app
+from mapo.cli.export import export
+from mapo.cli.fetch import fetch
 from mapo.cli.play import play
 from mapo.cli.say import say
 from mapo.cli.scenarios import app as scenarios_app
@@ -46,6 +49,9 @@ def main(
 
 
 app.command()(train)
+app.command()(ablate)
+app.command()(export)
+app.command()(fetch)
 app.command()(score)
 app.command()(play)
 app.command()(doctor)

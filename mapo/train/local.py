@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from mapo.train.policy import load_policy
+from mapo.train.policy import load_policy, load_tokenizer
 from mapo.train.sampler import Sampler
 from mapo.train.template import read_template
 
@@ -20,7 +18,4 @@ def local_sampler(source: str, *, slots: int, context: int, thinking: bool = Fal
 
 def template_check(source: str) -> str:
     """What the check of a model's chat template says, without loading its weights."""
-    from mapo.train.policy import load_tokenizer
-
-    tokenizer: Any = load_tokenizer(source)
-    return read_template(tokenizer).told
+    return read_template(load_tokenizer(source)).told

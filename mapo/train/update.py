@@ -43,7 +43,7 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         t.optimizer.step(rate)
         t.optimizer.zero_grad()
     model.eval()
-    return {"lr": rate, "grad_norm": sum(norms) / len(norms), "tokens": 0, **_told(stats)}
+    return {"lr": rate, "grad_norm": sum(norms) / len(norms), "tokens": 0, **_renamed(summary(stats))}
 
 
 def gradients(t: Training, rows: Sequence[Row]) -> list[Stats]:
@@ -52,7 +52,7 @@ def gradients(t: Training, rows: Sequence[Row]) -> list[Stats]:
     count = torch.tensor([float(sum(int(row.mask.sum()) for row in rows))], device=policy.device)
     total = max(1, int(t.team.sum(count)))
     stats = []
-    for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=1)):
+    for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=64 if t.config.model.compile else 1)):
         micro = cpu.to(policy.device)
         measured = t.config.run.reference and (settings.kl > 0 or number == 0)
         loss, seen = policy_loss(
@@ -81,10 +81,6 @@ def _start_logprobs(t: Training, micro: Micro) -> torch.Tensor:
     return scores.logprobs
 
 
-def _told(stats: list[Stats]) -> dict[str, float]:
-    """Means over tokens; the distance from the start over those micro-batches in which it was measured."""
-    far = [(s.pop("kl_ref"), s["tokens"]) for s in stats if "kl_ref" in s]
-    found = summary(stats)
-    if far:
-        found["kl_start"] = float(sum(kl for kl, _ in far) / sum(n for _, n in far))
-    return found
+def _renamed(found: dict[str, float]) -> dict[str, float]:
+    """`kl_ref` is the distance from the start, over the micro-batches in which it was measured."""
+    return {"kl_start" if name == "kl_ref" else name: value for name, value in found.items()}

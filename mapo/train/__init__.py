@@ -1,0 +1,1 @@
+"""The local engine: dialogues sampled, credited and learnt from on one machine."""

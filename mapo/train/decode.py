@@ -1,0 +1,298 @@
+"""The sampler's engine room: many dialogues, one forward pass at a time.
+
+A round takes in the new ids of some slots (prefill: several dialogues at once, each attending to its own
+cached past), draws their first token, then makes up to `chunk` decode steps for every slot that is
+talking. On a GPU a whole step, drawing included, is one recorded graph, and the host looks only once a
+round; on a CPU rows that have finished leave the batch at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from mapo.errors import InputError
+from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table
+from mapo.train.graphs import Fuser, Graphs
+from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
+
+Attention = Literal["auto", "triton", "sdpa"]
+_RECORD = 4096  # a prefill of more ids keeps the card busy without being recorded
+
+
+@dataclass(slots=True)
+class Stats:
+    """`reused` counts ids that were in the cache already; `rows` sums the rows of all decode steps."""
+
+    sampled: int = 0
+    prefilled: int = 0
+    reused: int = 0
+    steps: int = 0
+    rows: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def clear(self) -> None:
+        for field in fields(self):
+            setattr(self, field.name, field.default)
+
+
+class Decoder:
+    """`slots` dialogues of at most `context` ids each, on the device of `model`.
+
+    attention: "triton" (a GPU with Triton) or "sdpa"; graphs: record the steps (a GPU only); fuse: compile
+    the model's leaves while recording. What enters a slot must fit its context, with the reply it may get.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        slots: int,
+        context: int,
+        end_ids: frozenset[int],
+        chunk: int = 8,
+        attention: Attention = "auto",
+        graphs: bool = True,
+        fuse: bool = True,
+    ) -> None:
+        self.model, self.slots, self.context, self.chunk = model, slots, context, chunk
+        self.device = next(model.parameters()).device
+        self.cpu = self.device.type == "cpu"
+        self.cache = SlotCache(slots, context)
+        self.stats = Stats()
+        self.graphs = Graphs() if graphs and not self.cpu else None
+        self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
+        self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
+        vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        self.table = Table(slots, context, vocabulary, end_ids, self.device)
+        self._configs = configs_of(model)
+        self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
+        self._met: set[Hashable] = set()
+        self._weights = self._addresses()
+        self._check()
+
+    @torch.no_grad()
+    def round(self, fresh: Sequence[Fresh], going: Sequence[int]) -> dict[int, Drawn]:
+        """Take `fresh` in and let them and the slots in `going` talk on; what each of them said."""
+        if not self.cpu:
+            torch.cuda.set_device(self.device)
+        if self.model.training:
+            self.model.eval()
+        rows = sorted([*going, *(f.slot for f in fresh)])
+        began = time.perf_counter()
+        with attending(self._configs):
+            for group in _groups(fresh, budget=2048 if self.cpu else 16384):
+                self._enter_group(group)
+            if fresh and not self.cpu:
+                torch.cuda.synchronize(self.device)
+            middle = time.perf_counter()
+            if self.graphs is None:
+                self._advance(rows)
+            else:
+                self._advance_recorded(rows)
+            drawn = self.table.read(rows, self.chunk + 1)
+        self.stats.prefill_seconds += middle - began
+        self.stats.decode_seconds += time.perf_counter() - middle
+        self.stats.prefilled += sum(len(f.ids) for f in fresh)
+        self.stats.reused += sum(f.start for f in fresh)
+        self.stats.sampled += sum(len(d.ids) for d in drawn.values())
+        return drawn
+
+    def forget(self) -> None:
+        """The weights have changed: nothing cached holds any more."""
+        self.cache.clear()
+        if self.graphs is not None and self._addresses() != self._weights:
+            self.graphs, self._weights = Graphs(), self._addresses()  # recordings point at the old ones
+
+    def _forward(self, ids: torch.Tensor, view: View) -> torch.Tensor:
+        """The logits after the last id of each row."""
+        self.cache.view = view
+        out = self.model(
+            input_ids=ids,
+            position_ids=view.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = out.logits[:, -1]
+        return logits
+
+    # ---- prefill
+
+    def _enter_group(self, group: Sequence[Fresh]) -> None:
+        rows, width = len(group), max(len(f.ids) for f in group)
+        length = max(f.start + len(f.ids) for f in group)
+        key: Hashable = None
+        self.table.begin(group)
+        flags = self.table.flags([f.slot for f in group])
+        if self.graphs is not None and _up(rows, 4) * _up(width, 16) <= _RECORD:
+            rows, width, length = _up(rows, 4), _up(width, 16), min(_up(length, 256), self.context)
+            key = ("enter", rows, width, length, flags)
+        ids = torch.zeros(rows, width, dtype=torch.int64)
+        meta = torch.tensor([[self.slots, 0, 1, 0]]).repeat(rows, 1)
+        for at, f in enumerate(group):
+            ids[at, width - len(f.ids) :] = torch.tensor(f.ids)
+            meta[at] = torch.tensor([f.slot, f.start, len(f.ids), len(f.noise)])
+        self._run_enter(key, ids.to(self.device), meta.to(self.device), length, flags)
+
+    def _run_enter(
+        self, key: Hashable, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags
+    ) -> None:
+        """Plainly the first time, which warms up; a shape met again is recorded."""
+        if self.graphs is None or key is None or key not in self._met:
+            self._met.add(key)
+            self._enter(ids, meta, length, flags)
+            return
+        if key not in self.graphs:
+            held = self._inputs[key] = (ids.clone(), meta.clone())
+            if not self._record(key, lambda: self._enter(*held, length, flags), warm=0):
+                self._enter(ids, meta, length, flags)
+                return
+        for buffer, now in zip(self._inputs[key], (ids, meta), strict=True):
+            buffer.copy_(now)
+        self.graphs.replay(key)
+
+    def _enter(self, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags) -> None:
+        """ids [B, T] end at the right edge, so that every row's last logits are in one place; meta [B, 4] is
+        slot, start, count, limit."""
+        slots, start, count, limit = meta.unbind(1)
+        offset = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - count)[:, None]
+        positions = (start[:, None] + offset).clamp(min=0)
+        view = View(slots, positions, length, scratch=self.slots, real=offset >= 0)
+        logits = self._forward(ids, view)
+        talking = (slots < self.slots).long()
+        state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), talking, limit], 1)
+        self.table.draw(slots, state, logits, flags)
+
+    # ---- decode
+
+    def _step(
+        self, slots: torch.Tensor, length: int, flags: Flags, span: tuple[int, int] | None = None
+    ) -> None:
+        """One token more for each row that is talking."""
+        state = self.table.state[slots]
+        positions = state[:, POSITION : POSITION + 1].contiguous()
+        view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
+        self.table.draw(slots, state, self._forward(state[:, :1], view), flags)
+
+    def _advance(self, rows: list[int]) -> None:
+        for _ in range(self.chunk):
+            talking = self.table.state[:, ACTIVE].tolist()
+            rows = [row for row in rows if talking[row]]
+            if not rows:
+                return
+            length = max(self.table.at[row] for row in rows) + 1
+            span = (rows[0], rows[-1] + 1) if self.cpu else None
+            self._step(self.table.put(rows), length, self.table.flags(rows), span)
+            self._count(rows, 1)
+
+    def _advance_recorded(self, rows: list[int]) -> None:
+        assert self.graphs is not None
+        rows = [row for row in rows if self.table.left[row] > 0]
+        fresh = [row for row in rows if not self.table.seen[row]]
+        most = max((self.table.left[row] - (row in fresh) for row in rows), default=0)
+        steps = min(self.chunk, most)
+        if steps < 1:
+            return
+        size, flags = _up(len(rows), 8), self.table.flags(rows)
+        # Fused kernels read each row's own length; the plain way needs a bound in the recording.
+        longest = max(self.table.at[row] for row in rows) + steps
+        length = self.context if self.kernels else min(_up(longest, 256), self.context)
+        key = ("step", size, length, flags)
+        if key not in self.graphs:
+            slots = self.table.put([self.slots] * size)  # all scratch: warming up draws nothing for anybody
+            self._inputs[key] = (slots,)
+            if not self._record(key, lambda: self._step(slots, length, flags), warm=3):
+                self._advance(rows)
+                return
+        self._inputs[key][0].copy_(self.table.put(rows + [self.slots] * (size - len(rows))))
+        self.graphs.replay(key, steps)
+        self._count(rows, steps)
+
+    def _record(self, key: Hashable, work: Callable[[], None], *, warm: int) -> bool:
+        """With compiled leaves if it can be (steps alone: prefills have too many shapes), without if not; a
+        model that cannot be recorded at all is slow, but right."""
+        assert self.graphs is not None
+        for fused in (True, False) if warm and self.fuser.wanted else (False,):
+            try:
+                with self.fuser.on() if fused else nullcontext():
+                    self.graphs.record(key, work, warm=warm)
+                return True
+            except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
+                less = "torch.compile" if fused else "CUDA graphs"
+                logging.getLogger(__name__).warning("decoding without %s: %s", less, problem)
+                self.fuser.wanted = False
+        self.graphs = None
+        return False
+
+    def _count(self, rows: Sequence[int], steps: int) -> None:
+        self.stats.steps += steps
+        self.stats.rows += steps * len(rows)
+        self.table.moved(rows, steps)
+
+    # ---- at the door
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Does this model say on slots what it says by itself? Six ids decide."""
+        was_training = self.model.training
+        self.model.eval()
+        kinds = {kind for config in self._configs for kind in getattr(config, "layer_types", None) or ()}
+        if kinds - {"full_attention", "sliding_attention"}:
+            raise self._refusal(f"has layers of {', '.join(sorted(kinds))}")
+        ids = torch.arange(1, 7, device=self.device) % len(self.table.ends)
+        plain = self.model(input_ids=ids[None], use_cache=False).logits[0, 3:]
+        try:
+            wrong = self._deviation(ids, plain)
+        except Exception as problem:
+            if self.kernels is None:
+                raise self._refusal(f"cannot run on slots ({problem})") from problem
+            logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
+            self.kernels = None
+            wrong = self._deviation(ids, plain)
+        self.cache.clear()
+        self.model.train(was_training)
+        if not wrong < (1e-3 if plain.dtype == torch.float32 else 0.1):
+            raise self._refusal(f"says something else on slots (off by {wrong:.2g})")
+
+    def _deviation(self, ids: torch.Tensor, plain: torch.Tensor) -> float:
+        slots, at = self.table.put([0]), torch.arange(len(ids), device=self.device)[None]
+        found = []
+        with attending(self._configs):
+            for first, last in ((0, 4), (4, 5), (5, 6)):
+                part = at[:, first:last].contiguous()
+                view = View(slots, part, last, scratch=self.slots, fused=self.kernels)
+                found.append(self._forward(ids[None, first:last], view)[0].float())
+        return float((torch.stack(found) - plain.float()).norm() / plain.float().norm().clamp(min=1e-6))
+
+    def _refusal(self, why: str) -> InputError:
+        return InputError(
+            f"a {type(self.model).__name__} {why}", fix="Use a model of full or sliding-window attention"
+        )
+
+    def _addresses(self) -> tuple[int, ...]:
+        return tuple(parameter.data_ptr() for parameter in self.model.parameters())
+
+
+def _groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
+    """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
+    groups: list[list[Fresh]] = []
+    for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
+        widest = len(groups[-1][0].ids) if groups else 0
+        if groups and (len(groups[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
+            groups[-1].append(f)
+        else:
+            groups.append([f])
+    return groups
+
+
+def _up(n: int, least: int = 1) -> int:
+    """The next power of two: few shapes, so that few recordings are made."""
+    return max(least, 1 << (n - 1).bit_length())

@@ -1,0 +1,91 @@
+"""CUDA graphs: what the decode step launches is recorded once and replayed without Python.
+
+`fused` is the second half of that: inside it the leaves of the model that are many small kernels (norms,
+gated MLPs, rotary positions) run through torch.compile, so that the recording holds one kernel each.
+It changes the model only while recording; training never sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+
+_LEAVES = ("RMSNorm", "LayerNorm", "MLP")
+_ROTARY = "apply_rotary_pos_emb"
+
+
+class Graphs:
+    """Recorded work by key. All recordings share one memory pool: nothing in it outlives its replay."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def record(self, key: Hashable, work: Callable[[], None], *, warm: int) -> None:
+        """Record `work`, after `warm` plain runs in which libraries and compilers set themselves up."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(warm):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Only this thread must keep from forbidden calls: the event loop's thread goes on beside it.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        self._kept[key] = graph
+
+    def replay(self, key: Hashable, times: int = 1) -> None:
+        graph = self._kept[key]
+        for _ in range(times):
+            graph.replay()
+
+
+class Fuser:
+    """Compiles the leaves of one model; inside `on` it uses them."""
+
+    def __init__(self, model: torch.nn.Module, wanted: bool) -> None:
+        self.wanted = wanted
+        self._model = model
+        self._compiled: dict[Any, Any] = {}
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` through the compiler, once."""
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, dynamic=False)
+        made: Callable[..., Any] = self._compiled[function]
+        return made
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            # Every batch size is a shape of its own, and so are the norms of queries and keys.
+            undo.enter_context(torch._dynamo.config.patch(recompile_limit=256))
+            self._swap_leaves(undo)
+            yield
+
+    def _swap_leaves(self, undo: ExitStack) -> None:
+        homes = set()
+        for module in self._model.modules():
+            kind = type(module)
+            if kind.__name__.endswith(_LEAVES) and "forward" not in vars(module):
+                module.forward = MethodType(self.compiled(kind.forward), module)
+                undo.callback(delattr, module, "forward")
+            if hasattr(sys.modules.get(kind.__module__), _ROTARY):
+                homes.add(kind.__module__)
+        for home in homes:
+            own = getattr(sys.modules[home], _ROTARY)
+            setattr(sys.modules[home], _ROTARY, self.compiled(own))
+            undo.callback(setattr, sys.modules[home], _ROTARY, own)

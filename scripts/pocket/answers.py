@@ -1,0 +1,247 @@
+"""Second half of the grammar: what is answered, and whole dialogues.
+
+`reply` makes a reply of a kind: one to three sentences, each doing one thing, filled with what was told.
+`dialogue` lets a story and replies drawn by `SHARES` take turns; the person closes up after a bad reply and
+goes on after a good one, as in the scripted world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+
+from grammar import ASSISTANT, END, SYSTEM, USER, Rng, Told, capital, feelings, toml
+from story import Story
+
+KINDS: dict[str, dict[tuple[str, ...], float]] = {
+    # what a reply does, sentence by sentence, and how often
+    "good": {
+        ("notice",): 8.0,
+        ("notice2",): 4.0,
+        ("name",): 6.0,
+        ("notice", "name"): 6.0,
+        ("notice2", "name"): 2.0,
+        ("name", "notice"): 2.0,
+        ("notice", "affirm"): 3.0,
+        ("affirm",): 1.5,
+        ("affirm", "value"): 1.0,
+        ("name", "affirm"): 2.0,
+        ("notice", "name", "affirm"): 1.5,
+        ("link",): 3.0,
+        ("link", "name"): 4.0,
+        ("link", "affirm"): 1.0,
+        ("link", "name", "ask"): 1.0,
+        ("notice", "ask"): 2.0,
+        ("name", "ask"): 1.5,
+        ("ask",): 1.0,
+        ("notice", "name", "ask"): 1.0,
+        ("notice", "offer"): 1.5,
+        ("link", "offer"): 0.7,
+        ("name", "offer"): 0.7,
+        ("offer",): 0.6,
+    },
+    "mixed": {
+        ("notice", "platitude"): 3.0,
+        ("notice", "order"): 3.0,
+        ("name", "order"): 1.0,
+        ("platitude", "notice"): 1.0,
+        ("claim", "notice"): 1.0,
+        ("filler", "name"): 1.0,
+        ("filler", "notice"): 1.0,
+        ("misread", "notice"): 1.0,
+    },
+    "plain": {("filler",): 8.0, ("question",): 5.0, ("filler", "question"): 2.0},
+    "bad": {
+        ("platitude",): 6.0,
+        ("platitude", "platitude"): 2.0,
+        ("order",): 5.0,
+        ("order", "order"): 2.0,
+        ("claim",): 2.0,
+        ("claim", "platitude"): 2.0,
+        ("claim", "order"): 1.5,
+        ("dismiss",): 3.0,
+        ("dismiss", "order"): 1.0,
+        ("misread",): 4.0,
+        ("misread", "order"): 1.0,
+        ("scrap",): 3.0,
+        ("parrot",): 2.0,
+        ("heap",): 1.0,
+        ("lecture",): 0.6,
+        ("again",): 2.0,
+    },
+}
+SHARES = {"good": 0.40, "mixed": 0.12, "plain": 0.14, "bad": 0.34}
+"""How often a reply is of each sort: enough of the good to be found, too little to help."""
+
+RIGHT = 0.88
+"""How often a feeling that is named in earnest is the one that showed."""
+
+FRESH = 0.95
+"""How often an earnest sentence avoids the formulas used before in its dialogue."""
+
+
+SYSTEMS = (
+    "You listen.",
+    "You are there to listen and to answer in a few words.",
+    "Be a good listener.",
+    "Answer the person in one to three sentences.",
+    "You are there to listen. Try to understand how things look from where they stand and what they feel, also where "
+    "they do not say it, and help them find their own footing.",
+)
+
+
+@dataclass(slots=True)
+class State:
+    """What the one who answers has before them."""
+
+    line: Told = field(default_factory=Told)
+    beats: list[list[str]] = field(default_factory=list)  # the things of each beat
+    feeling: str = ""  # that showed last
+    deeds: list[str] = field(default_factory=list)
+    wishes: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)  # formulas
+    replies: list[str] = field(default_factory=list)
+
+    def hear(self, told: Told, new_beat: bool) -> None:
+        self.line = told
+        if new_beat or not self.beats:
+            self.beats.append([])
+        self.beats[-1] += told.things
+        self.feeling = told.feeling or self.feeling
+        self.deeds += told.deeds
+        self.wishes += told.wishes
+        self.values += told.values
+
+
+def _possible(kind: str, state: State) -> bool:
+    if kind in ("notice", "notice2"):
+        return bool(state.line.things or state.beats[-1])
+    if kind == "name":
+        return bool(state.feeling)
+    if kind == "link":
+        return len(state.beats) > 1 and bool(state.beats[-1]) and any(state.beats[:-1])
+    needs = {"affirm": state.deeds, "offer": state.wishes, "value": state.values, "again": state.replies}
+    return bool(needs.get(kind, True))
+
+
+def reply(rng: Rng, state: State, kinds: tuple[str, ...]) -> str:
+    """A reply that does these things, each in a sentence; what cannot be done now is left out."""
+    able = [kind for kind in kinds if _possible(kind, state)] or ["filler"]
+    return " ".join(_sentence(rng, state, kind) for kind in able)
+
+
+def _sentence(rng: Rng, state: State, kind: str) -> str:
+    banks = toml("replies.toml")
+    if kind == "parrot":
+        return ("" if rng.random() < 0.5 else "So what you say is this: ") + state.line.text
+    if kind == "again":
+        return str(rng.pick(state.replies[-4:]))
+    if kind == "heap":
+        some = rng.sample([names[0] for names in banks["adjectives"].values()], 3 + int(rng.random() * 3))
+        return f"You are {', '.join(some[:-1])} and {some[-1]}."
+    if kind == "lecture":
+        return " ".join(rng.sample(banks["bad"]["lecture"], 5 + int(rng.random() * 2)))
+    slots = _slots(rng, state, kind)
+    if kind == "name":
+        kind = "feel" if "F" in slots and rng.random() < 0.28 else "name"
+    if kind == "notice2" and slots["a"] == slots["b"]:
+        kind = "notice"
+    good = kind in banks["good"]
+    bank = next(banks[sort][kind] for sort in ("good", "plain", "bad") if kind in banks[sort])
+    frame = rng.pick(bank)
+    if good and rng.random() < FRESH:
+        frame = rng.pick([f for f in bank if f not in state.used] or bank)
+    state.used.add(frame)
+    return capital(_agree(frame, slots).format(**slots))
+
+
+_MANY = (
+    ("{x} was", "{x} were"), ("{x} is", "{x} are"), ("{x} has", "{x} have"), ("{x} does", "{x} do"),
+    ("Does {x}", "Do {x}"), ("does {x}", "do {x}"), ("Was {x}", "Were {x}"), ("Is {x}", "Are {x}"),
+    ("has {x} been", "have {x} been"), ("{x} carries", "{x} carry"), ("{x} takes", "{x} take"), ("{x} tells", "{x} tell"),
+    ("{x} seems", "{x} seem"), ("{x} reminds", "{x} remind"), ("{x} asks", "{x} ask"), ("{x} makes", "{x} make"),
+    ("{x} hits", "{x} hit"), ("{x} costs", "{x} cost"), ("{x} that speaks", "{x} that speak"),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=2048)
+def _many(frame: str, slot: str) -> str:
+    for one, many in _MANY:
+        frame = frame.replace(one.replace("x", slot), many.replace("x", slot))
+    return frame
+
+
+def _agree(frame: str, slots: dict[str, str]) -> str:
+    """Things in the plural want their verbs so."""
+    for slot in "abe":
+        thing = slots.get(slot, "")
+        if thing.endswith("s") and not thing.endswith("ss") and thing[:1].islower():
+            frame = _many(frame, slot)
+    return frame
+
+
+def _slots(rng: Rng, state: State, kind: str) -> dict[str, str]:
+    """What fills the gaps of a sentence of this kind."""
+    here = state.line.things or state.beats[-1]
+    if len(state.beats[-1]) > len(here) and rng.random() < 0.15:
+        here = state.beats[-1]
+    slots = {"a": rng.pick(here) if here else "it"}
+    slots["b"] = rng.pick([x for x in here if x != slots["a"]] or [slots["a"]])
+    if kind == "link":
+        slots["e"] = rng.pick(rng.pick([b for b in state.beats[:-1] if b]))
+    elif kind == "affirm":
+        slots["d"] = state.deeds.pop(-1 if rng.random() < 0.85 else 0)
+    elif kind == "offer":
+        slots["w"] = state.wishes[-1]
+    elif kind == "value":
+        slots["v"] = state.values[-1]
+    elif kind in ("name", "misread"):
+        right = kind == "name" and rng.random() < RIGHT
+        others = [f for f in feelings() if f != state.feeling]
+        feeling = state.feeling if right else rng.pick(others)
+        slots["f"] = rng.pick(toml("replies.toml")["adjectives"][feeling])
+        if feeling in toml("replies.toml")["nouns"]:
+            slots["F"] = rng.pick(toml("replies.toml")["nouns"][feeling])
+    return slots
+
+
+_SORTS = list(SHARES)
+_SORT_SUMS = list(accumulate(SHARES.values()))
+_PATTERNS = {sort: (list(kinds), list(accumulate(kinds.values()))) for sort, kinds in KINDS.items()}
+
+
+def draw(rng: Rng) -> tuple[str, tuple[str, ...]]:
+    """What the next reply does, and of which sort that is."""
+    sort = rng.choices(_SORTS, cum_weights=_SORT_SUMS)[0]
+    kinds, sums = _PATTERNS[sort]
+    return sort, rng.choices(kinds, cum_weights=sums)[0]
+
+
+CLOSES_UP = {"good": 0.04, "plain": 0.3, "mixed": 0.6, "bad": 0.8}
+"""How often the person says something guarded after a reply of that sort."""
+
+
+def dialogue(rng: Rng) -> str:
+    """A whole conversation with the marks of the chat template."""
+    story, state = Story(rng), State()
+    most = rng.choices((20, 32, 45), cum_weights=(0.65, 0.88, 1.0))[0]
+    turns = int(8 + rng.random() * (most - 7))
+    out = [f"{SYSTEM}{rng.pick(SYSTEMS)}{END}"] if rng.random() < 0.15 else []
+    told = story.go_on()
+    beats = story.beats
+    for _ in range(turns):
+        state.hear(told, new_beat=story.beats > beats)
+        beats = story.beats
+        sort, kinds = draw(rng)
+        said = reply(rng, state, kinds)
+        state.replies.append(said)
+        out.append(f"{USER}{told.text}{END}{ASSISTANT}{said}{END}")
+        if rng.random() < CLOSES_UP[sort]:
+            told = story.spare("guarded")
+        elif rng.random() < 0.06:
+            told = story.spare("eased")
+        else:
+            told = story.go_on()
+    return "".join(out)

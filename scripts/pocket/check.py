@@ -1,0 +1,119 @@
+"""Does the grammar say what the scripted judge can see? Its sentences played as a policy of plain code.
+
+    PYTHONPATH=. python scripts/pocket/check.py [seeds]
+
+Plays the train scenarios with replies of the good kinds only and with the whole mixture (what a perfectly
+pretrained model would do), and prints EPM-Q, and per kind how often a reply earned and what was wrong with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from answers import KINDS, State, draw, reply
+from grammar import Rng, Told, you
+
+from mapo import Rubric
+from mapo.domains.empathy.reading import Reader, feelings
+from mapo.domains.empathy.scripted import scripted_cast
+from mapo.evals.epmq import composite
+from mapo.evals.results import recompute
+from mapo.sandbox.cast import Job
+from mapo.sandbox.chat import Answer, Request
+from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.types import Dialogue, Reply
+
+LATE = [("link", "name"), ("link", "name", "ask"), ("link", "name", "affirm"), ("notice2", "name", "affirm")]
+EARLY = [("notice",), ("notice2",), ("notice", "name")]
+
+
+class GrammarChat:
+    """Replies by the grammar, from the annotations of what was told."""
+
+    name = "grammar"
+
+    def __init__(self, job: Job, mode: str, log: dict[str, list[tuple[str, ...]]]) -> None:
+        self.rng = Rng(f"{job.id}/{mode}")
+        self.mode, self.log, self.id = mode, log, job.id
+        self.state = State()
+        self.beat_of = {line: beat for beat in job.scenario.beats for line in beat.says}
+        self.last: object = None
+
+    async def reply(self, request: Request) -> Answer:
+        text = request.messages[-1].content
+        beat = self.beat_of.get(text)
+        told = Told(text)
+        if beat:
+            low = text.lower()
+            told.things = [f"the {t}" for t in beat.about if t.lower() in low]
+            told.deeds = [you(beat.cues["deed"])] if beat.cues.get("deed", "\0").lower() in low else []
+            told.wishes = [you(beat.cues["wish"])] if beat.cues.get("wish", "\0").lower() in low else []
+            told.values = [you(beat.cues["value"])] if beat.cues.get("value", "\0").lower() in low else []
+            signs = feelings()[beat.cues["feeling"]]["signs"]
+            if beat.cues.get("shown") == "yes" or any(s.lower() in low for s in signs):
+                told.feeling = beat.cues["feeling"]
+        elif not self.state.beats:
+            told.things = [f"the {w.strip('.,!?')}" for w in text.split() if len(w) > 5]
+        self.state.hear(told, new_beat=beat is not None and beat is not self.last)
+        self.last = beat or self.last
+        kinds = self.kinds(len(request.messages) // 2)
+        self.log[self.id].append(kinds)
+        said = reply(self.rng, self.state, kinds)
+        self.state.replies.append(said)
+        return Answer(Reply(said))
+
+    def kinds(self, turn: int) -> tuple[str, ...]:
+        if self.mode == "all":
+            return draw(self.rng)[1]
+        if self.mode == "timed":
+            return tuple(self.rng.pick(LATE if turn > 4 else EARLY))
+        good = KINDS["good"]
+        return tuple(self.rng.choices(list(good), weights=list(good.values()))[0])
+
+
+def report(mode: str, dialogues: list[Dialogue], log: dict[str, list[tuple[str, ...]]]) -> None:
+    rubric = Rubric.load("empathy")
+    results = [recompute(d, Path("none"), None, rubric, d.id) for d in dialogues]
+    turns = [t for d in dialogues for t in d.turns]
+    means = [sum(t.state.step[k] for t in turns if t.state and t.state.step) / len(turns) for k in range(3)]
+    score = composite([r.indices for r in results]).epm_q
+    passed = sum(r.passed for r in results)
+    print(f"{mode}: EPM-Q {score:.1f}, passes {passed}/{len(results)}, {len(turns) / len(results):.1f} turns, "
+          f"C {means[0]:+.2f} A {means[1]:+.2f} P {means[2]:+.2f}")  # fmt: skip
+    seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for dialogue in dialogues:
+        reader = Reader()
+        for turn, kinds in zip(dialogue.turns, log[dialogue.id], strict=True):
+            reader.user_said(turn.user)
+            reading, count = reader.read(turn.reply.text), seen[kinds]
+            count["n"] += 1
+            for what in ("degenerate", "copied", "stale", "long"):
+                count[what] += getattr(reading, what)
+            for axis, marks in (turn.levels or {}).items():
+                count[axis] += marks.progress.level
+                count[f"{axis}-"] += marks.regression.level
+    for kinds, c in sorted(seen.items(), key=lambda item: -item[1]["n"]):
+        cells = " ".join(
+            f"{k} {c[k] / c['n']:+.2f}"
+            for k in ("C", "C-", "A", "A-", "P", "P-", "degenerate", "copied", "stale")
+        )
+        print(f"  {c['n']:5d} {'+'.join(kinds):22s} {cells}")
+
+
+def main(seeds: int = 2) -> None:
+    jobs = [Job(s, f"{s.id}-{k}", seed=k) for s in load_scenarios("builtin:train") for k in range(seeds)]
+    for mode in ("all", "good", "timed"):
+        log: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+        rules = Rules(Rubric.load("empathy"))
+        played = asyncio.run(
+            play_all(jobs, lambda job, m=mode, g=log: GrammarChat(job, m, g), scripted_cast, rules)
+        )
+        report(mode, played, log)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""The grammar behind the pocket model, first part: words, and frames that become a person's lines.
+
+The pocket model is pretrained on dialogues written by this grammar, as they could happen in the scripted
+world: someone tells a story in beats (`story.py`), and somebody answers, sometimes well, often badly
+(`answers.py`). What a reply *says* follows from what was told: its things, deeds and feelings are the
+person's. What a reply *does* is drawn with no regard to what would help. That choice is left to be learnt.
+
+Frames and word lists are ours (`lines.toml`, `signs.toml`, `words.toml`, `replies.toml`). Plain Python, no
+packages; the same seed gives the same text.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+EMPATHY = HERE.parents[1] / "mapo" / "domains" / "empathy"
+
+SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
+
+
+@lru_cache
+def toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+@lru_cache
+def feelings() -> dict[str, dict[str, list[str]]]:
+    return tomllib.loads((EMPATHY / "feelings.toml").read_text(encoding="utf-8"))
+
+
+@lru_cache
+def words(*kinds: str) -> tuple[str, ...]:
+    found = " ".join(toml("words.toml")[kind] for kind in kinds).split()
+    return tuple(dict.fromkeys(word.replace("-", " ") for word in found))
+
+
+@lru_cache
+def verbs() -> tuple[tuple[str, str], ...]:
+    return tuple(tuple(pair.split(":")) for pair in toml("words.toml")["verbs"].split())  # type: ignore[misc]
+
+
+class Rng(random.Random):
+    """`random.Random` with a quick choice."""
+
+    def pick(self, options: Any) -> Any:
+        return options[int(self.random() * len(options))]
+
+
+@dataclass(slots=True)
+class Told:
+    """One line of the person, and what is in it, as a reply would say it back."""
+
+    text: str = ""
+    things: list[str] = field(default_factory=list)
+    deeds: list[str] = field(default_factory=list)
+    wishes: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    feeling: str = ""
+
+
+_SWAP = {
+    "i": "you", "my": "your", "me": "you", "myself": "yourself", "mine": "yours", "am": "are", "i'm": "you're",
+    "i'd": "you'd", "i've": "you've", "i'll": "you'll", "our": "your", "we": "you", "us": "you",
+}  # fmt: skip
+
+
+def you(phrase: str) -> str:
+    """The person's words, turned round."""
+    return " ".join(_SWAP.get(word.lower(), word) for word in phrase.split())
+
+
+def pseudo(rng: Rng) -> str:
+    """A word that does not exist."""
+    onsets, vowels, codas = words("onsets"), words("vowels"), words("codas")
+    parts = [rng.pick(onsets) + rng.pick(vowels) for _ in range(1 + (rng.random() < 0.75))]
+    return "".join(parts) + (rng.pick(codas) if rng.random() < 0.7 else "")
+
+
+def noun(rng: Rng) -> str:
+    """A thing, often of one word, sometimes of two, sometimes of a word nobody knows."""
+    bank, r = words("nouns", "more_nouns"), rng.random()
+    if r < 0.58:
+        return str(rng.pick(bank))
+    if r < 0.70:
+        return f"{rng.pick(bank)} {rng.pick(bank)}"
+    if r < 0.80:
+        return f"{rng.pick(words('adjectives'))} {rng.pick(bank)}"
+    if r < 0.97:
+        return pseudo(rng)
+    return f"{pseudo(rng)} {rng.pick(bank)}"
+
+
+def plural(one: str) -> str:
+    if one.endswith(("s", "x", "ch", "sh", "z")):
+        return one + "es"
+    if one.endswith("y") and one[-2:-1] not in "aeiou":
+        return one[:-1] + "ies"
+    return one + "s"
+
+
+def proper(rng: Rng) -> str:
+    return str(rng.pick(words("names"))) if rng.random() < 0.5 else pseudo(rng).capitalize()
+
+
+_SLOT = re.compile(r"(\{\w+\})")
+_MINE = {"my": "your", "our": "your", "his": "his", "her": "her", "their": "their"}
+
+
+@lru_cache(maxsize=4096)
+def _pieces(frame: str) -> tuple[tuple[str, str], ...]:
+    """(slot, determiner for the reply) or ("", literal), in order."""
+    parts = [part for part in _SLOT.split(frame) if part]
+    found = []
+    for i, part in enumerate(parts):
+        if not _SLOT.fullmatch(part):
+            found.append(("", part))
+            continue
+        before = "".join(parts[:i]).replace("{j} ", "").split()
+        last = before[-1].lower() if before else ""
+        found.append((part[1:-1], "{n}" if last == "{n}" else _MINE.get(last, "the")))
+    return tuple(found)
+
+
+class Speaker:
+    """Expands frames for one person; what they tell is collected in `told`."""
+
+    def __init__(self, rng: Rng) -> None:
+        self.rng = rng
+        self.told = Told()
+        self.number = ""
+        self.feeling = ""
+
+    def expand(self, frame: str) -> str:
+        out = []
+        for slot, det in _pieces(frame):
+            out.append(det if not slot else self.slot(slot, det))
+        return "".join(out)
+
+    def slot(self, slot: str, det: str) -> str:
+        rng, told = self.rng, self.told
+        if slot == "a":
+            thing = noun(rng)
+            told.things.append(f"{det} {thing}")
+            return thing
+        if slot == "as":
+            things = plural(noun(rng))
+            if det == "{n}":
+                told.things.append(f"the {self.number} {things}" if rng.random() < 0.5 else f"the {things}")
+            else:
+                told.things.append(f"{det} {things}")
+            return things
+        if slot == "n":
+            self.number = rng.pick(words("numbers"))
+            return self.number
+        if slot == "who":
+            if rng.random() < 0.2:
+                return self.slot("N", "")
+            person, mine = rng.pick(words("persons")), rng.random() < 0.8
+            told.things.append(f"your {person}" if mine else f"the {person}")
+            return f"my {person}" if mine else f"the {person}"
+        if slot in ("N", "P"):
+            name = proper(rng) if slot == "N" or rng.random() < 0.3 else rng.pick(words("places"))
+            told.things.append(name)
+            return str(name)
+        return self.rest(slot)
+
+    def rest(self, slot: str) -> str:
+        rng, told, bank = self.rng, self.told, toml("lines.toml")
+        if slot == "j":
+            return str(rng.pick(words("adjectives")))
+        if slot == "t":
+            return str(rng.pick(bank["time"]))
+        if slot in ("V", "B"):
+            if rng.random() < 0.12:
+                return pseudo(rng) + ("ed" if slot == "V" else "")
+            return rng.pick(verbs())[slot == "B"]
+        if slot == "vp":
+            deed = self.expand(rng.pick(bank["vp"]))
+            told.deeds.append(you(deed))
+            return deed
+        if slot == "w":
+            wish = self.expand(rng.pick(bank["wish"]))
+            told.wishes.append(you(wish))
+            return wish
+        if slot == "v":
+            value = self.expand(rng.pick(bank["value"]))
+            told.values.append(you(value))
+            return value
+        if slot == "f":
+            return str(rng.pick(toml("replies.toml")["adjectives"][self.feeling]))
+        if slot == "F":
+            return str(rng.pick(toml("replies.toml")["nouns"][self.feeling]))
+        raise ValueError(f"no slot {{{slot}}}")
+
+    def line(self, *frames: str, tail: float = 0.15) -> Told:
+        """One line made of these sentences."""
+        self.told = told = Told()
+        sentences = []
+        for frame in frames:
+            if frame.endswith(".") and self.rng.random() < tail:
+                frame = frame[:-1] + self.rng.pick(toml("lines.toml")["tail"]) + "."
+            sentences.append(capital(_article(self.expand(frame))))
+        told.text = " ".join(sentences)
+        return told
+
+
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
+
+
+def _article(text: str) -> str:
+    return _ARTICLE.sub(r"\1n ", text)
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

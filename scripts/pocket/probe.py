@@ -1,0 +1,124 @@
+"""Play a model folder in the scripted world and say how it does.
+
+    PYTHONPATH=. python scripts/pocket/probe.py mapo/train/pocket [--split builtin:validation] [--seeds 2]
+        [--turns 15] [--temperature 1.0] [--device cpu]
+
+Prints EPM-Q, passes, levels by axis, the share of unsound replies, how often what is said, and one dialogue.
+A plain `generate` over all waiting dialogues at once: slow and simple, for looking.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mapo import Rubric
+from mapo.domains.empathy.reading import Reader
+from mapo.domains.empathy.scripted import scripted_cast
+from mapo.evals.epmq import composite
+from mapo.evals.results import recompute
+from mapo.sandbox.cast import Job
+from mapo.sandbox.chat import Answer, Request
+from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.types import Dialogue, Reply
+
+
+class GenerateChat:
+    """Gathers the requests of all dialogues that wait, and samples them in one batch."""
+
+    def __init__(self, folder: str, device: str) -> None:
+        self.name = folder
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+        self.waiting: list[tuple[Request, asyncio.Future[str]]] = []
+
+    async def reply(self, request: Request) -> Answer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str] = loop.create_future()
+        if not self.waiting:
+            loop.call_later(0.01, self.flush)
+        self.waiting.append((request, future))
+        return Answer(Reply(await future))
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        now, self.waiting = self.waiting, []
+        texts = [
+            self.tokenizer.apply_chat_template(
+                [{"role": m.role, "content": m.content} for m in request.messages],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            for request, _ in now
+        ]
+        inputs = self.tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+        inputs.pop("token_type_ids", None)
+        made = self.model.generate(
+            **inputs.to(self.model.device),
+            do_sample=now[0][0].temperature > 0,
+            temperature=now[0][0].temperature or None,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=now[0][0].max_tokens,
+        )
+        start = inputs["input_ids"].shape[1]
+        for (_, future), ids in zip(now, made[:, start:], strict=True):
+            if not future.done():
+                future.set_result(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def report(dialogues: list[Dialogue], rubric: Rubric) -> None:
+    results = [recompute(d, Path("none"), None, rubric, d.id) for d in dialogues if not d.error]
+    turns = [t for d in dialogues for t in d.turns]
+    print(f"EPM-Q {composite([r.indices for r in results]).epm_q:.1f}, passes {sum(r.passed for r in results)}/{len(results)}, "
+          f"{len(turns) / len(dialogues):.1f} turns, broken {sum(bool(d.error) for d in dialogues)}")  # fmt: skip
+    for axis in ("C", "A", "P"):
+        marks = [t.levels[axis] for t in turns if t.levels]
+        up = sum(m.progress.level > 0 for m in marks) / len(marks)
+        deep = sum(m.progress.level > 1 for m in marks) / len(marks)
+        down = sum(m.regression.level < 0 for m in marks) / len(marks)
+        print(f"  {axis}: progress in {up:.0%} of turns (level 2 in {deep:.0%}), harm in {down:.0%}")
+    count: Counter[str] = Counter()
+    for dialogue in dialogues:
+        reader = Reader()
+        for turn in dialogue.turns:
+            reader.user_said(turn.user)
+            reading = reader.read(turn.reply.text)
+            for what in ("degenerate", "copied", "stale", "long"):
+                count[what] += getattr(reading, what)
+            for what in ("orders", "platitude", "dismisses", "claims", "links", "affirms", "asks_agency"):
+                count[what] += bool(getattr(reading, what)())
+            count["words"] += len(reading.words)
+    print("  " + ", ".join(f"{k} {n / len(turns):.1%}" for k, n in count.items() if k != "words")
+          + f", {count['words'] / len(turns):.1f} words")  # fmt: skip
+    for turn in dialogues[len(dialogues) // 2].turns:
+        levels = {k: (m.progress.level, m.regression.level) for k, m in (turn.levels or {}).items()}
+        print(f"\n  person: {turn.user}\n  model:  {turn.reply.text}\n          {levels}")
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("folder")
+    ask.add_argument("--split", default="builtin:validation")
+    ask.add_argument("--seeds", type=int, default=2)
+    ask.add_argument("--turns", type=int, default=None)
+    ask.add_argument("--temperature", type=float, default=1.0)
+    ask.add_argument("--device", default="cpu")
+    args = ask.parse_args()
+    torch.manual_seed(0)
+    rubric = Rubric.load("empathy")
+    rules = Rules(rubric, temperature=args.temperature, max_tokens=96, max_turns=args.turns)
+    chat = GenerateChat(args.folder, args.device)
+    jobs = [Job(s, f"{s.id}-{k}", seed=k) for s in load_scenarios(args.split) for k in range(args.seeds)]
+    played = asyncio.run(play_all(jobs, lambda _: chat, scripted_cast, rules, concurrency=512))
+    report(played, rubric)
+
+
+if __name__ == "__main__":
+    main()

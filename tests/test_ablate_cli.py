@@ -1,0 +1,231 @@
+"""mapo ablate: the grid played by a stand-in for `mapo train`, in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mapo.advantage import METHODS
+from mapo.errors import InputError
+
+ablate, grid = import_module("mapo.cli.ablate"), import_module("mapo.cli.grid")
+
+FAKE = '''
+"""Does to a run directory what `mapo train` does, with numbers made of its settings."""
+import json, os, pathlib, sys
+config, *settings = [a for a in sys.argv[1:] if not a.startswith("--")]
+told = dict(a.split("=", 1) for a in settings)
+method, reward = told["advantage.method"].strip('"'), told["reward.name"].strip('"')
+seed, out = int(told["run.seed"]), pathlib.Path(next(a for a in sys.argv if a.startswith("--out="))[6:])
+assert told["run.threads"] == os.environ["OMP_NUM_THREADS"] == "1" and pathlib.Path(config).is_file()
+begun = (out / "manifest.json").exists()
+assert begun == ("--resume" in sys.argv), "resumes exactly what was begun"
+out.mkdir(exist_ok=True)
+(out / "manifest.json").write_text("{}")
+print(out.name, "resumed" if begun else "begins", flush=True)
+if (gate := os.environ.get("FAKE_GATE")):
+    open(gate, "w").write("here")  # blocks until somebody reads
+    import signal
+    signal.pause()
+if method == os.environ.get("FAKE_FAILS"):
+    sys.exit("error: the loss is not finite")
+end = 40 + 5 * (method == "mapo") + 3 * (reward == "idr") + seed / 10
+lines = [{"step": i, "dialogues": 8, "score": end * i / 4, "grad_norm": 1.0} for i in range(1, 5)]
+(out / "metrics.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
+score = lambda x: {"epm_q": x, "interval": None, "passes": 1, "n": 2}
+(out / "summary.json").write_text(json.dumps({"method": method, "reward": reward, "model": "fake",
+    "seed": seed, "dialogues": 32, "before": score(20.0), "after": score(end)}))
+'''
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    monkeypatch.setattr(grid, "TRAIN", [sys.executable, str(script)])
+    return script
+
+
+def call(*args: object):
+    app = typer.Typer()
+    app.command()(ablate.ablate)
+    done = CliRunner().invoke(app, list(map(str, args)), catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def test_the_default_methods_are_all_there_are():
+    assert ablate.METHODS.split(",") == list(METHODS)
+
+
+def test_a_grid_from_start_to_report(fake, tmp_path):
+    out = tmp_path / "grid"
+    small = ("--methods", "mapo,grpo", "--rewards", "idr,adr")
+    code, told = call("optim.steps=4", "--out", out, *small, "--seeds", 2, "--jobs", 2)
+    assert code == 0, told
+    names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
+    assert {p.stem for p in (out / "logs").iterdir()} == names
+    assert "8/8 done" in told and "| mapo | 48.0" in told
+    report = json.loads((out / "ablation.json").read_text())
+    assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8
+    [versus] = report["paired"]["epm_q/idr"]
+    assert versus["b"] == "grpo" and versus["differences"] == pytest.approx([5.0, 5.0])
+    for name in ("ablation.md", "ablation.png", "ablation.svg"):
+        assert (out / name).stat().st_size > 500
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["schema"] == "mapo.ablate/1" and manifest["settings"]["optim"]["steps"] == 4
+    assert "method" not in manifest["settings"]["advantage"]
+
+    # again: nothing is left to do; more seeds: only they are played; the grid grows
+    call("--out", out)
+    assert (out / "logs" / "mapo_idr_seed0.log").read_text() == "mapo_idr_seed0 begins\n"
+    code, told = call("--out", out, "--methods", "turn", "--rewards", "idr", "--seeds", "0,")
+    assert code == 0 and (out / "turn_idr_seed0").is_dir() and not (out / "turn_idr_seed1").exists()
+    report = json.loads((out / "ablation.json").read_text())
+    assert report["runs"] == 9 and report["wanted"] == 12
+    # the report alone, to another target
+    code, told = call("--out", out, "--only-report", "--reach", "1000")
+    assert code == 0
+    report = json.loads((out / "ablation.json").read_text())
+    assert report["reach"]["score"] == 1000 and all(c["need"]["reached"] == 0 for c in report["cells"])
+
+
+def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
+    out = tmp_path / "grid"
+    small = ("--methods", "mapo", "--rewards", "idr", "--seeds", 1)
+    assert call("optim.steps=4", "--out", out, *small)[0] == 0
+    before = (out / "manifest.json").read_bytes()
+    with pytest.raises(InputError, match=r"other settings: optim.steps, optim.lr"):
+        call("pocket", "optim.steps=5", "optim.lr=0.5", "--out", out, *small)
+    assert (out / "manifest.json").read_bytes() == before
+    # what does not change a run's course may differ
+    assert call("run.keep=5", "--out", out, "--seeds", 2)[0] == 0
+    (out / "manifest.json").write_bytes(before.replace(b'"steps": 4', b'"steps": 6'))
+    with pytest.raises(InputError, match="changed by hand"):
+        call("--out", out)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--methods", "mapo,ppo"], "ppo"),
+        (["--methods", ","], "empty"),
+        (["--rewards", "joy"], "joy"),
+        (["--seeds", "0"], "--seeds is '0'"),
+        (["--seeds", "a,b"], "--seeds"),
+        (["--seeds", "-3"], "--seeds"),
+        (["run.seed=3"], "--seeds"),
+        (["advantage.method=turn"], "--methods"),
+        (["pocket", "other"], "two configs"),
+        (["optim.stepz=3"], "stepz"),
+        (["--only-report"], "no ablation"),
+    ],
+)
+def test_what_is_refused_at_the_door(fake, tmp_path, args, told):
+    with pytest.raises(InputError, match=told):
+        call("--out", tmp_path / "grid", *args)
+    assert not (tmp_path / "grid" / "logs").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(fake, tmp_path):
+    out = tmp_path / "grid"
+    out.mkdir()
+    (out / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        call("--out", out)
+    assert {p.name for p in out.iterdir()} <= {"thesis.tex", ".lock"}
+
+
+def test_a_run_that_fails_costs_itself_alone(fake, tmp_path, monkeypatch):
+    out = tmp_path / "grid"
+    small = ("--methods", "turn,mapo", "--rewards", "idr", "--seeds", 2, "--jobs", 1)
+    monkeypatch.setenv("FAKE_FAILS", "turn")
+    code, told = call("--out", out, *small)
+    assert code == 1
+    assert "failed: turn_idr_seed0: error: the loss is not finite" in told and "2 runs failed" in told
+    assert json.loads((out / "ablation.json").read_text())["runs"] == 2
+    monkeypatch.delenv("FAKE_FAILS")
+    code, told = call("--out", out, *small)
+    assert code == 0 and "4 runs, 2 of them finished" in told
+    log = (out / "logs" / "turn_idr_seed1.log").read_text().splitlines()
+    assert log == ["turn_idr_seed1 begins", "error: the loss is not finite", "turn_idr_seed1 resumed"]
+
+
+def test_all_failed_makes_no_report(fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILS", "mapo")
+    code, _ = call("--out", tmp_path / "grid", "--methods", "mapo", "--rewards", "idr", "--seeds", 1)
+    assert code == 1 and not (tmp_path / "grid" / "ablation.json").exists()
+
+
+def test_no_such_program_is_a_failure_of_the_run(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, "TRAIN", [str(tmp_path / "nothing")])
+    code, told = call("--out", tmp_path / "grid", "--methods", "mapo", "--rewards", "idr", "--seeds", 1)
+    assert code == 1 and "No such file" in told
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path, how):
+    out, gate = tmp_path / "grid", tmp_path / "gate"
+    os.mkfifo(gate)
+    code = (
+        "import sys, typer; from importlib import import_module\n"
+        f"import_module('mapo.cli.grid').TRAIN = {grid.TRAIN!r}\n"
+        "app = typer.Typer(); app.command()(import_module('mapo.cli.ablate').ablate); app()"
+    )
+    command = [sys.executable, "-c", code, "--out", str(out), "--methods", "mapo", "--seeds", "1"]
+    process = subprocess.Popen(
+        [*command, "--jobs", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FAKE_GATE": str(gate)},
+    )
+    with open(gate) as file:
+        assert file.read() == "here"  # the first run is under way
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    process.send_signal(how)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and f"go on with: mapo ablate --out {out}" in told
+    assert children
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(child), 0)
+    # and it does go on
+    code, told = call("--out", out, "--jobs", 2)
+    assert code == 0 and "mapo_idr_seed0 resumed" in (out / "logs" / "mapo_idr_seed0.log").read_text()
+
+
+def test_two_at_a_time_in_one_folder(fake, tmp_path):
+    out = tmp_path / "grid"
+    with ablate._alone(out), pytest.raises(InputError, match="running there"):
+        call("--out", out)
+
+
+def test_time_left_goes_by_the_steps_done(tmp_path, monkeypatch):
+    from mapo.evals.ablation import Cell
+
+    cells = [Cell("mapo", "idr", seed) for seed in range(4)]
+    (tmp_path / cells[0].name).mkdir()
+    (tmp_path / cells[0].name / "summary.json").write_text("{}")
+    now = [100.0]
+    monkeypatch.setattr(grid.time, "monotonic", lambda: now[0])
+    board = grid.Board(tmp_path, cells, 2, 10)
+    assert board.done == 1 and board.text() == "1/4 done, 0 running, ? left"
+    board.begins(cells[1])
+    (tmp_path / cells[1].name).mkdir()
+    (tmp_path / cells[1].name / "metrics.jsonl").write_text("{}\n" * 5)
+    now[0] += 60
+    # half a run in 60 s, 2.5 runs to go: 300 s
+    assert board.text() == "1/4 done, 1 running, 5:00 left"
+    board.ends(cells[1], "broke")
+    now[0] += 3600
+    # one of three over in 3660 s: twice that
+    assert board.text() == "1/4 done, 0 running, 1 failed, 2:02:00 left"

@@ -1,0 +1,91 @@
+"""The engine room: recorded steps, adapters, models that are refused, training left alone."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from talks import check_against, job, sampler, talk, together
+
+from mapo.errors import InputError
+
+
+class Recordings(dict):
+    """Stands in for CUDA graphs: work recorded under a key is done again on the same static inputs."""
+
+    def record(self, key, work, *, warm):
+        for _ in range(warm):
+            work()
+        self[key] = work
+
+    def replay(self, key, times=1):
+        for _ in range(times):
+            self[key]()
+
+
+def test_recorded_steps_say_the_same():
+    """On a GPU rows are padded with scratch, steps run past a reply's end, inputs are static: same tokens."""
+    talks = [lambda s, i=i: talk(s.policy(job(str(i))), 4, seed=i, max_tokens=4 + 3 * i) for i in range(7)]
+    plain = together(sampler(slots=5, context=600), *talks)
+    made = sampler(slots=5, context=600)
+    made.decoder.graphs = Recordings()
+    recorded = together(made, *talks)
+    assert {key[0] for key in made.decoder.graphs} == {"enter", "step"}
+    for a, b in zip(plain, recorded, strict=True):
+        assert [r.token_ids for r in a] == [r.token_ids for r in b]
+        check_against(made.decoder.model, b)
+
+
+def test_a_model_that_cannot_be_recorded_is_decoded_plainly(caplog):
+    made = sampler()
+    made.decoder.graphs = Recordings()
+    made.decoder.graphs.record = lambda *_, **__: 1 / 0
+    (replies,) = together(made, lambda s: talk(s.policy(job()), 2))
+    assert made.decoder.graphs is None and "without CUDA graphs" in caplog.text
+    check_against(made.decoder.model, replies)
+
+
+def test_adapters_are_sampled_through():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(tiny.model(), peft.LoraConfig(r=4, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.2)
+    made = sampler(model=model, context=600)
+    found = together(made, *(lambda s, i=i: talk(s.policy(job(str(i))), 2, seed=i) for i in range(3)))
+    for replies in found:
+        check_against(model, replies)
+
+
+def test_training_goes_on_with_the_models_own_attention():
+    model = tiny.model().train()
+    made = sampler(model=model)
+    assert model.training
+    together(made, lambda s: talk(s.policy(job()), 1))
+    assert model.config._attn_implementation == "sdpa"
+    model.train()(input_ids=torch.tensor([[5, 6, 7]])).logits.sum().backward()
+    assert model.lm_head.weight.grad is not None
+
+
+class Odd(torch.nn.Module):
+    """A model that makes nothing of `dropped`, an argument of its forward pass."""
+
+    def __init__(self, dropped):
+        super().__init__()
+        self.inner, self.dropped = tiny.model(), dropped
+
+    def get_output_embeddings(self):
+        return self.inner.lm_head
+
+    def forward(self, **given):
+        return self.inner(**{name: value for name, value in given.items() if name != self.dropped})
+
+
+def test_a_model_that_cannot_run_on_slots_is_refused():
+    with pytest.raises(InputError, match="something else on slots"):
+        sampler(model=Odd("position_ids"))
+    with pytest.raises(InputError, match="cannot run on slots"):
+        sampler(model=Odd("past_key_values"))
+    with pytest.raises(InputError, match="too few"):
+        sampler(slots=0)

@@ -1,0 +1,173 @@
+"""Models from folders and names: whole, through LoRA, with a reference; what cannot be used is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny_policy import tiny_folder, tiny_loss
+
+from mapo.errors import InputError
+from mapo.train import policy as policy_module
+from mapo.train.policy import Lora, load_policy, parameter_count, reference, trainable
+
+IDS = torch.tensor([[0, 5, 6, 7, 1]])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def nudge(policy):
+    """One plain gradient step, large enough to see."""
+    tiny_loss(policy).backward()
+    with torch.no_grad():
+        for parameter in trainable(policy.model).values():
+            parameter -= 0.1 * parameter.grad
+
+
+def test_a_folder_loads_whole_in_float32_on_cpu(folder):
+    policy = load_policy(str(folder), device="cpu")
+    assert (policy.name, policy.source, policy.lora) == ("tiny", str(folder), False)
+    assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
+    assert policy.device.type == "cpu" and not policy.model.training
+    # embeddings 258*16, per layer q 256 k 128 v 128 o 256, mlp 3*16*32, two norms of 16; a last norm
+    assert parameter_count(policy.model) == 258 * 16 + 2 * (768 + 1536 + 32) + 16
+    assert parameter_count(policy.model, only_trainable=True) == parameter_count(policy.model)
+
+
+def test_bfloat16_on_request(folder):
+    policy = load_policy(str(folder), device="cpu", dtype="bfloat16")
+    assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16} == {policy.dtype}
+
+
+def test_pocket_is_a_folder_of_the_package(folder, monkeypatch):
+    monkeypatch.setattr(policy_module, "POCKET", folder)
+    policy = load_policy("pocket", device="cpu")
+    assert (policy.name, policy.source) == ("pocket", "pocket")
+
+
+def test_weights_stored_in_half_are_raised(tmp_path):
+    half = tiny_folder(tmp_path / "half", dtype=torch.float16)
+    assert load_policy(str(half), device="cpu").model.lm_head.weight.dtype == torch.float32
+
+
+def test_lora_trains_only_adapters_and_starts_as_the_base(folder):
+    base = load_policy(str(folder), device="cpu")
+    policy = load_policy(str(folder), device="cpu", lora=Lora(rank=2, alpha=4))
+    assert policy.lora and torch.equal(logits(policy.model), logits(base.model))
+    assert all("lora_" in name for name in trainable(policy.model))
+    # rank 2 on q k v o gate up down of two layers: 2 * (inputs + outputs) each
+    pairs = [(16, 16), (16, 8), (16, 8), (16, 16), (16, 32), (16, 32), (32, 16)]
+    assert parameter_count(policy.model, only_trainable=True) == 2 * sum(2 * (i + o) for i, o in pairs)
+
+
+def test_lora_targets_by_name(folder):
+    policy = load_policy(str(folder), device="cpu", lora=Lora(rank=2, targets="q_proj, v_proj"))
+    assert {n.split(".")[-4] for n in trainable(policy.model)} == {"q_proj", "v_proj"}
+    with pytest.raises(InputError, match=r"lora.targets=nonsense"):
+        load_policy(str(folder), device="cpu", lora=Lora(targets="nonsense"))
+
+
+def test_adapters_of_a_bfloat16_model_are_float32(folder):
+    policy = load_policy(str(folder), device="cpu", dtype="bfloat16", lora=Lora(rank=2))
+    assert {p.dtype for p in trainable(policy.model).values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_the_reference_stays_where_training_began(folder, lora):
+    policy = load_policy(str(folder), device="cpu", lora=lora, keep_reference=True)
+    start = logits(policy.model)
+    nudge(policy)
+    if lora:
+        nudge(policy)  # B is zero at first, so A moves only from the second step on
+    assert not torch.equal(logits(policy.model), start)
+    moved, free = logits(policy.model), set(trainable(policy.model))
+    with reference(policy) as model:
+        now = model(input_ids=IDS).logits
+    assert torch.equal(now, start) and not now.requires_grad
+    assert torch.equal(logits(policy.model), moved) and set(trainable(policy.model)) == free
+
+
+def test_no_reference_was_kept(folder):
+    with (
+        pytest.raises(InputError, match="keep_reference"),
+        reference(load_policy(str(folder), device="cpu")),
+    ):
+        pass
+
+
+def test_an_adapter_folder_brings_its_base(folder, tmp_path):
+    policy = load_policy(str(folder), device="cpu", lora=Lora(rank=2, alpha=4))
+    nudge(policy)
+    policy.model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    again = load_policy(str(tmp_path / "adapter"), device="cpu")
+    assert again.lora and again.source == str(folder) and again.name == "adapter"
+    assert torch.equal(logits(again.model), logits(policy.model))
+    assert set(trainable(again.model)) == set(trainable(policy.model))
+    with pytest.raises(InputError, match="rank 2 and alpha 4, not 8 and 4"):
+        load_policy(str(tmp_path / "adapter"), device="cpu", lora=Lora(rank=8, alpha=4))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"base_model_name_or_path": null}'])
+def test_an_adapter_without_a_base_is_refused(tmp_path, text):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(InputError, match="names no base model"):
+        load_policy(str(tmp_path), device="cpu")
+
+
+def test_an_adapter_in_another_format_is_refused(folder, tmp_path):
+    config = {"base_model_name_or_path": str(folder), "peft_type": "LORA"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.bin").write_bytes(b"never unpickled")
+    with pytest.raises(InputError, match="adapter_model.safetensors"):
+        load_policy(str(tmp_path), device="cpu")
+
+
+def test_a_missing_folder_is_refused():
+    for source in ("./nowhere", "/nowhere/at/all", "runs/none/checkpoints/step_00001"):
+        with pytest.raises(InputError, match="no such folder"):
+            load_policy(source, device="cpu")
+
+
+def test_a_name_no_hub_answers_for_is_refused(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"nobody/nothing-7b.*give its folder"):
+        load_policy("nobody/nothing-7b", device="cpu")
+
+
+def test_pickled_weights_are_refused(folder, tmp_path):
+    bad = tiny_folder(tmp_path / "bad")
+    (bad / "model.safetensors").rename(bad / "pytorch_model.bin")
+    with pytest.raises(InputError, match="safetensors"):
+        load_policy(str(bad), device="cpu")
+
+
+def test_damaged_weights_and_tokenizers_are_refused(tmp_path):
+    bad = tiny_folder(tmp_path / "bad")
+    (bad / "model.safetensors").write_bytes(b"\x00" * 40)
+    with pytest.raises(InputError, match="its weights cannot be loaded"):
+        load_policy(str(bad), device="cpu")
+    (bad / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_policy(str(bad), device="cpu")
+
+
+def test_a_tokenizer_without_a_template_is_refused(tmp_path):
+    bad = tiny_folder(tmp_path / "bad")
+    (bad / "chat_template.jinja").unlink()
+    with pytest.raises(InputError, match="no chat template"):
+        load_policy(str(bad), device="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_asked_for_but_absent(folder):
+    with pytest.raises(InputError, match="no CUDA device"):
+        load_policy(str(folder), device="cuda")
