@@ -35,7 +35,7 @@ class Model(_Section):
     source: str = "pocket"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 on a GPU, float32 elsewhere."""
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None
     checkpointing: bool = False
     """Gradient checkpointing: activations are computed again instead of kept; less memory, a third slower."""

@@ -16,7 +16,9 @@ Check = tuple[str, bool, str]
 
 
 def doctor(
-    model: Annotated[str | None, typer.Option(help="Also check this model (local:FOLDER: its chat template) ...")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Also check this model (local:FOLDER: its chat template) ...")
+    ] = None,
     base_url: Annotated[str | None, typer.Option(help="... at this endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 60.0,

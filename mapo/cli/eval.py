@@ -57,7 +57,7 @@ def empa(
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Dialogues at once.")] = 32,
-    context: Annotated[int, typer.Option(min=64, help="Longest dialogue of a local model, in tokens.")] = 4096,
+    context: Annotated[int, typer.Option(min=64, help="Longest dialogue of a local model, tokens.")] = 4096,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,

@@ -52,7 +52,8 @@ def gradients(t: Training, rows: Sequence[Row]) -> list[Stats]:
     count = torch.tensor([float(sum(int(row.mask.sum()) for row in rows))], device=policy.device)
     total = max(1, int(t.team.sum(count)))
     stats = []
-    for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=64 if t.config.model.compile else 1)):
+    alike = 64 if t.config.model.compile else 1  # few shapes suit compiled code
+    for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=alike)):
         micro = cpu.to(policy.device)
         measured = t.config.run.reference and (settings.kl > 0 or number == 0)
         loss, seen = policy_loss(
