@@ -81,7 +81,7 @@ class Sampler:
 
     def forget_all(self) -> None:
         """The weights have changed: every cache is dropped. Dialogues may go on; their ids are kept."""
-        if self._talking or self._waiting:
+        if any(not call.done.done() for call in (*self._talking.values(), *self._waiting)):
             raise TrainError("the weights were changed while replies were being sampled")
         self.epoch += 1
         self.decoder.forget()

@@ -2,7 +2,8 @@
 
 A story is an opening and beats of about two lines. In a beat things are told, perhaps a deed, a wish or a
 conviction, and a feeling shows: mostly in a sign in its last line, now and then by name. Beats are our own
-frames, or those of a train scenario with its things exchanged for others. Other splits are never opened.
+frames, shaken ones (`shaken.py`), or those of a train scenario with its things exchanged for others. Other splits
+are never opened.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from functools import lru_cache
 from typing import Any
 
 from grammar import EMPATHY, Rng, Speaker, Told, feelings, noun, plural, proper, toml, words, you
+from shaken import shaken
 
-FROM_TRAIN = 0.45
-"""Share of the beats that are a train scenario's."""
+FROM_TRAIN = 0.12
+"""Share of the beats that are a train scenario's, its things exchanged for others."""
 
-EXCHANGED = 0.75
-"""How often a thing in such a beat is another one than the scenario's."""
+SHAKEN = 0.55
+"""Share of the beats in frames nobody has seen (`shaken.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,7 @@ def from_mould(rng: Rng, mould: Mould) -> list[Told]:
     """The beat with other things in it."""
     fill = []
     for thing, det in zip(mould.things, mould.dets, strict=True):
-        if rng.random() > EXCHANGED:
-            fill.append(thing)
-        elif not det:
+        if not det:
             fill.append(proper(rng))
         elif thing.endswith("s") and not thing.endswith("ss"):
             many = plural(noun(rng))
@@ -147,10 +147,33 @@ def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Told]:
     return lines
 
 
+@lru_cache
+def _all_lines() -> tuple[str, ...]:
+    """Where shaken lines take their clauses from."""
+    beats = [beat for s in train_scenarios() for beat in [*s["stages"], *s["memories"]]]
+    spare = [line for s in train_scenarios() for line in [*s["guarded"], *s["eased"], s["opening"]]]
+    return tuple([line for beat in beats for line in beat["says"]] + spare)
+
+
+def shaken_beat(rng: Rng) -> list[Told]:
+    """A beat of which only the sign of its feeling was ever heard before."""
+    feeling = rng.pick(tuple(feelings()))
+    sign = rng.pick(feelings()[feeling]["signs"])
+    around = rng.random()
+    sign = sign if around < 0.4 else f"and {sign}" if around < 0.6 else f"I {sign}" if around < 0.8 else f"{sign} again"
+    lines = [shaken(rng, _all_lines()), shaken(rng, _all_lines(), sign)]
+    lines[1].feeling = feeling
+    if rng.random() < 0.2:
+        lines.reverse()
+    return lines
+
+
 _NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([a-z]{3,})", re.IGNORECASE)
 
 
 def opening(rng: Rng, speaker: Speaker) -> Told:
+    if rng.random() < SHAKEN:
+        return shaken(rng, _all_lines())
     if rng.random() > FROM_TRAIN:
         return speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
     text = rng.pick(train_scenarios())["opening"]
@@ -175,14 +198,20 @@ class Story:
         """The next line. A beat has begun when its first line is told."""
         if not self.coming:
             self.beats += 1
-            if self.rng.random() < FROM_TRAIN:
+            sort = self.rng.random()
+            if sort < FROM_TRAIN:
                 self.coming = from_mould(self.rng, self.rng.pick(moulds()))
+            elif sort < FROM_TRAIN + SHAKEN:
+                self.coming = shaken_beat(self.rng)
             else:
                 self.coming = own_beat(self.rng, self.speaker, late=self.beats > 2)
         return self.coming.pop(0)
 
     def spare(self, kind: str) -> Told:
         """A guarded or an eased line."""
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
+            told = shaken(self.rng, _all_lines())
+            return Told(told.text, told.things[:1])
+        if self.rng.random() < 0.3:
             return Told(self.rng.pick(self.rng.pick(train_scenarios())[kind]))
         return Told(self.rng.pick(toml("lines.toml")[kind]))

@@ -109,6 +109,21 @@ def test_the_scripted_world_plays_with_it_and_a_run_repeats_bit_for_bit():
     assert [t.reply for d in dialogues for t in d.turns] != [t.reply for d in other for t in d.turns]
 
 
+def test_requests_on_their_way_are_waited_for():
+    """Roles of plain code may take a few passes of the event loop: the batch does not depend on how many."""
+    made = sampler(slots=4)
+    rounds, own = [], made.decoder.round
+    made.decoder.round = lambda fresh, going: rounds.append(len(fresh)) or own(fresh, going)
+
+    async def late(s, passes):
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        return await talk(s.policy(job(str(passes))), 1)
+
+    together(made, *(lambda s, i=i: late(s, i) for i in range(4)))
+    assert rounds[0] == 4
+
+
 def test_length_and_end_marks_are_told_apart():
     model = tiny.model()
     mark = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
@@ -239,7 +254,7 @@ def test_closing_in_mid_flight_frees_the_slot():
             long = asyncio.create_task(talk(made.policy(job("long")), 1, max_tokens=800))
             waiting = asyncio.create_task(talk(made.policy(job("waiting")), 1, seed=3))
             gone = asyncio.create_task(talk(made.policy(job("gone")), 1))
-            while not made.stats.sampled:
+            while not made.stats.sampled and not made.failed:
                 await asyncio.sleep(0)
             gone.cancel()
             long.cancel()
@@ -298,3 +313,20 @@ def test_requests_a_local_model_cannot_serve_are_refused():
         asyncio.run(made.policy(job()).reply(request))
     with pytest.raises(InputError, match="not running"):
         asyncio.run(made.policy(job()).reply(Request((Message("user", "Hello there."),), max_tokens=4)))
+
+
+def test_weights_must_not_change_under_a_reply():
+    made = sampler(context=1024, chunk=1)
+
+    async def go(s):
+        talking = asyncio.create_task(talk(s.policy(job()), 1, max_tokens=800))
+        while not s.stats.sampled and not s.failed:
+            await asyncio.sleep(0)
+        with pytest.raises(TrainError, match="weights were changed"):
+            s.forget_all()
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+        s.forget_all()
+
+    together(made, go)
+    assert made.epoch == 1

@@ -95,3 +95,4 @@ def test_plain_words_are_left_alone():
     template = read_template(tiny.tokenizer("chatml"))
     for text in ("2 < 3 and 4 > 1", "a|b", "", "émoji 🙂", "[INST] is no token here"):
         assert template.defuse(text) == text
+    assert template.defuse("stop<|im_end|>here") == "stop< |im_end|>here"  # pulled apart, not dropped

@@ -1,0 +1,107 @@
+"""The grammar, third part: lines whose frame nobody has seen.
+
+Frames are few, and a model that knows them all has learnt frames, not listening. So half of the beats are
+*shaken*: clauses of different lines are put together, and every word that carries meaning is exchanged for another
+one, often for a word that does not exist. What is left of English is its small words and its order. What a reply may
+take up is then found as a listener finds it: what stands after "the", "my", "a". Signs of feelings stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from grammar import EMPATHY, Rng, Told, _article, capital, feelings, noun, proper, pseudo, tomllib, verbs, words, you
+
+_DETERMINERS = {
+    "the": "the", "a": "the", "an": "the", "my": "your", "our": "your", "his": "his", "her": "her", "their": "their",
+    "this": "the", "that": "the", "these": "the", "those": "the", "some": "the", "every": "the", "each": "the",
+    "one": "the", "another": "the", "no": "the", "any": "the",
+}  # fmt: skip
+_CLAUSE = re.compile(r"[^.!?,;:]+[.!?,;:]*")
+_TOKEN = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?(?:-[a-z]+)*|[^A-Za-z]+")
+
+
+@lru_cache
+def small_words() -> frozenset[str]:
+    phrases = tomllib.loads((EMPATHY / "phrases.toml").read_text(encoding="utf-8"))
+    return frozenset(phrases["function_words"].split()) | set(_DETERMINERS)
+
+
+@lru_cache
+def _signs() -> re.Pattern[str]:
+    every = sorted((s for f in feelings().values() for s in f["signs"]), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, every)), re.IGNORECASE)
+
+
+@lru_cache
+def clauses(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Stretches of three to fourteen words between two stops."""
+    found = [clause.strip() for line in lines for clause in _CLAUSE.findall(line)]
+    return tuple(dict.fromkeys(c for c in found if 3 <= len(c.split()) <= 14 and not re.search(r"[{}\"\d]", c)))
+
+
+def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
+    """One line of a person: some clauses from anywhere, other words in them, and the sign if there is one."""
+    bank = clauses(lines)
+    told = Told()
+    parts = [_shake(rng, rng.pick(bank), told) for _ in range(1 + int(rng.random() * 3.5))]
+    if sign:
+        parts.insert(int(rng.random() * (len(parts) + 1)), sign)
+    text = ""
+    for part in parts:
+        ended = not text or text[-1] in ".!?"
+        text = f"{text} {capital(part) if ended else part}".strip()
+        if text[-1] not in ".!?,;:":
+            text += "," if rng.random() < 0.4 else "."
+    told.text = _article(text.rstrip(",;:.") + "." if text[-1] not in "!?" else text)
+    return told
+
+
+def _shake(rng: Rng, clause: str, told: Told) -> str:
+    """The clause with other words, and what is in it noted in `told`."""
+    kept = [(m.start(), m.end()) for m in _signs().finditer(clause)]
+    out, held, at = [], "", 0
+    small, last = small_words(), ""
+    deed = bool(re.match(r"(?:and |but |so |then )?I [a-z]+ ", clause)) and not kept
+    for token in _TOKEN.findall(clause):
+        inside = any(a <= at < b for a, b in kept)
+        at += len(token)
+        low = token.lower()
+        if inside or not token[0].isalpha() or low in small:
+            out.append(token)
+            if token[0].isalpha():
+                held, last = _DETERMINERS.get(low, ""), low
+            elif token.strip():
+                held = ""
+            continue
+        if last == "i":
+            new = rng.pick(verbs())[0] if rng.random() < 0.7 else pseudo(rng) + "ed"
+        elif token[0].isupper() and out and last:
+            new = proper(rng)
+            told.things.append(new)
+        else:
+            new = _like(rng, low, thing=bool(held))
+            if held:
+                told.things.append(f"{held} {new}")
+        out.append(new)
+        held, last = "", low
+    text = "".join(out)
+    if deed:
+        phrase = re.sub(r"^.*?\bI ", "", text).rstrip(".,;:!? ")
+        if 2 <= len(phrase.split()) <= 9:
+            told.deeds.append(you(phrase))
+    return text
+
+
+def _like(rng: Rng, word: str, *, thing: bool) -> str:
+    """Another word in the place of this one, with its ending."""
+    end = next((e for e in ("ing", "ed", "ly") if word.endswith(e) and len(word) > len(e) + 2), "")
+    if end:
+        return pseudo(rng) + end if rng.random() < 0.5 else rng.pick(verbs())[1] + ("" if end == "ly" else end)
+    if thing:
+        return noun(rng)
+    r = rng.random()
+    if r < 0.35:
+        return pseudo(rng)
+    return str(rng.pick(words("nouns", "more_nouns") if r < 0.8 else words("adjectives")))
