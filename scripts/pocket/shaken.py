@@ -11,7 +11,21 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from grammar import EMPATHY, Rng, Told, _article, capital, feelings, noun, proper, pseudo, tomllib, verbs, words, you
+from grammar import (
+    EMPATHY,
+    Rng,
+    Told,
+    _article,
+    capital,
+    feelings,
+    noun,
+    proper,
+    pseudo,
+    tomllib,
+    verbs,
+    words,
+    you,
+)
 
 _DETERMINERS = {
     "the": "the", "a": "the", "an": "the", "my": "your", "our": "your", "his": "his", "her": "her", "their": "their",
