@@ -163,8 +163,10 @@ class Run(_Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
     reference: bool = True
     """Keep the start model, to measure how far training went from it."""
+    processes: int = Field(default=1, ge=1)
+    """Processes on this machine, each with its share of the dialogues."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads (default: all)."""
+    """CPU threads a process (default: all, shared out)."""
 
 
 class Config(_Section):

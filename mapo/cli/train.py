@@ -47,23 +47,26 @@ def train(
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    found = trained(config, folder, resume)
+    from mapo.cli.roles import calm_threads, need_torch
+    from mapo.train.launch import with_others
+
+    calm_threads(config.run.threads)
+    need_torch()
+    again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
+    with with_others(config.run.processes, again):
+        found = trained(config, folder, resume)
     if found is not None:
         _tell(found, folder)
 
 
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
-    from mapo.cli.roles import calm_threads, need_torch
-
-    calm_threads(config.run.threads)
-    need_torch()
     from mapo.cli.live import Live
     from mapo.train.run import run
     from mapo.train.setup import Silent
     from mapo.train.team import join_team
 
-    team = join_team()
+    team = join_team(config.model.device)
     show = Live(config.optim.steps) if team.leads else Silent()
 
     async def whole() -> Outcome:

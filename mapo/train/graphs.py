@@ -34,7 +34,7 @@ class Graphs:
 
     def record(self, key: Hashable, work: Callable[[], None], *, warm: int) -> None:
         """Record `work`, after `warm` plain runs in which libraries and compilers set themselves up."""
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(warm):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from mapo.advantage import Advantages, advantages
@@ -17,7 +16,7 @@ from mapo.errors import TrainError
 from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
 from mapo.train.evaluate import evaluate
-from mapo.train.rollouts import played, share, step_jobs, write_json
+from mapo.train.rollouts import gather_dialogues, played, share, step_jobs, write_json
 from mapo.train.setup import Training
 from mapo.train.update import update
 from mapo.types import Dialogue
@@ -27,14 +26,12 @@ async def train(t: Training) -> None:
     """From the step after the last checkpoint to the last one."""
     for step in range(t.done + 1, t.config.optim.steps + 1):
         began = time.monotonic()
-        t.sampler.stats.clear()
-        dialogues = await play_step(t, step)
+        dialogues = gather_dialogues(await play_step(t, step), t.team)
         usable = [d for d in dialogues if d.error is None]
         rewards = [[turn.reward for turn in d.turns] for d in usable]
         credit = credit_of(t, step, usable, rewards)
-        rows = rows_of(usable, credit)
         talked = time.monotonic()
-        learnt = update(t, rows, step)
+        learnt = update(t, rows_of(usable, credit), step)
         t.sampler.forget_all()
         t.done = step
         clock = {"rollout_s": talked - began, "update_s": time.monotonic() - talked}
@@ -73,28 +70,23 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
 def credit_of(
     t: Training, step: int, dialogues: Sequence[Dialogue], rewards: Sequence[Sequence[float | None]]
 ) -> Advantages:
-    """The advantages of this member's turns, among everybody's."""
-    a = t.config.advantage
-    mine = [(list(row), d.group) for row, d in zip(rewards, dialogues, strict=True)]
-    everybody = t.team.gather(mine)
-    if not everybody:
+    """The advantage of every turn."""
+    if not dialogues:
         raise TrainError(
             f"not one dialogue of step {step} can be used",
             where=str(t.dialogue_file(step)),
             fix="Each one's `error` says why it broke; then resume",
         )
-    found = advantages(
-        [row for row, _ in everybody],
-        [group for _, group in everybody],
+    a = t.config.advantage
+    return advantages(
+        rewards,
+        [d.group for d in dialogues],
         a.method,
         gamma=a.gamma,
         turn_weight=a.turn_weight,
         scope=a.scope,
         horizon=a.horizon,
     )
-    first = sum(t.team.gather([len(mine)])[: t.team.rank])
-    part = slice(first, first + len(mine))
-    return Advantages(**{f.name: getattr(found, f.name)[part] for f in fields(found)})
 
 
 def step_record(
@@ -105,8 +97,8 @@ def step_record(
     learnt: dict[str, Any],
     clock: dict[str, float],
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl. In a team, what concerns dialogues is the leading member's share."""
-    stats = t.sampler.stats
+    """One line of metrics.jsonl."""
+    sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     return {
         "step": t.done,
         **metrics.dialogue_metrics(dialogues),
@@ -114,8 +106,8 @@ def step_record(
         **metrics.credit_metrics(rewards, credit),
         **learnt,
         **clock,
-        "sampled_tokens": stats.sampled,
-        "sampled_per_s": stats.sampled / max(clock["rollout_s"], 1e-9),
+        "sampled_tokens": sampled,
+        "sampled_per_s": sampled / max(clock["rollout_s"], 1e-9),
         "trained_per_s": learnt["tokens"] / max(clock["update_s"], 1e-9),
         "memory_gb": metrics.memory_gb(),
     }

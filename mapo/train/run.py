@@ -176,7 +176,7 @@ def summarise(
         "seed": t.config.run.seed,
         "steps": t.done,
         "chosen_step": chosen,
-        "dialogues": sum(line["dialogues"] for line in lines) * t.team.world,
+        "dialogues": sum(line["dialogues"] for line in lines),
         "seconds": round(sum(line["rollout_s"] + line["update_s"] for line in lines), 1),
         "session_seconds": round(seconds, 1),
         "before": _short(before),

@@ -100,7 +100,7 @@ def _of_member(file: Path, team: Team) -> Path:
 _MAY_DIFFER = {
     "model": {"device", "compile", "checkpointing"},
     "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
-    "run": {"checkpoint_every", "keep", "trackers", "threads"},
+    "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
 }
 
 

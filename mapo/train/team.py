@@ -1,4 +1,4 @@
-"""The processes that train together: one, or as many as `accelerate launch` started.
+"""The processes that train together: one, or several (`run.processes`, torchrun, `accelerate launch`).
 
 Every member holds the whole model, plays its own share of the scenarios and computes its share of the
 gradient; gradients are summed, so all members take the same step. Past what one card can hold, the verl
@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 class Team:
@@ -40,12 +39,6 @@ class Team:
         texts = [bytes(p[: int(n)].cpu().tolist()) for p, n in zip(parts, sizes, strict=True)]
         return [item for text in texts for item in json.loads(text)]
 
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum over all members, in place."""
-        if self.world > 1:
-            torch.distributed.all_reduce(value)
-        return value
-
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """A member without rows still takes part: its gradient is zero."""
         if self.world == 1:
@@ -61,11 +54,12 @@ class Team:
             torch.distributed.barrier()
 
 
-def join_team() -> Team:
-    """The team this process was launched into; accelerate reads its environment and sets up the links."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+def join_team(device: str = "auto") -> Team:
+    """The team this process was launched into, by us (`launch.py`), torchrun or `accelerate launch`."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
         return Team()
-    from accelerate import PartialState
-
-    state = PartialState()
-    return Team(state.process_index, state.num_processes, str(state.device))
+    cuda = device != "cpu" and torch.cuda.is_available()
+    torch.distributed.init_process_group("nccl" if cuda else "gloo")
+    place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
+    return Team(torch.distributed.get_rank(), world, place)

@@ -10,7 +10,7 @@ import torch
 
 from mapo.errors import TrainError
 from mapo.rows import Row
-from mapo.train.batch import Micro, micro_batches, minibatches
+from mapo.train.batch import Micro, micro_batches, minibatches, share
 from mapo.train.loss import Stats, policy_loss, summary, token_logprobs
 from mapo.train.optim import lr_at
 from mapo.train.policy import reference
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 
 def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
-    """Make the replies of good turns likelier, those of bad ones less so; what happened while doing it."""
+    """Make the replies of good turns likelier, those of bad ones less so; what happened while doing it.
+
+    Every member of a team has all rows and takes its share of each part.
+    """
     settings, model = t.config.optim, t.policy.model
     torch.manual_seed(t.config.run.seed * 1_000_003 + step)  # dropout, where a model has any
-    parts = minibatches(rows, settings.updates, seed=step) if rows else []
-    parts += [[]] * (settings.updates - len(parts))  # a member with few rows takes part all the same
     model.train()
-    norms, stats = [], []
-    for number, part in enumerate(parts):
-        stats += gradients(t, part)
+    norms, stats, rate = [], [], 0.0
+    for number, part in enumerate(minibatches(rows, settings.updates, seed=step)):
+        mine = share(part, t.team.rank, t.team.world)
+        stats += gradients(t, mine, total=sum(row.trained for row in part))
         t.team.sum_gradients(model.parameters())
         norms.append(t.optimizer.clip(settings.grad_clip))
         if not math.isfinite(norms[-1]):
@@ -43,14 +45,27 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         t.optimizer.step(rate)
         t.optimizer.zero_grad()
     model.eval()
-    return {"lr": rate, "grad_norm": sum(norms) / len(norms), "tokens": 0, **_renamed(summary(stats))}
+    found = {"lr": rate, "grad_norm": sum(norms) / max(1, len(norms)), "tokens": 0}
+    return {**found, **joined(t.team.gather([summary(stats)]))}
 
 
-def gradients(t: Training, rows: Sequence[Row]) -> list[Stats]:
-    """Add up the gradients of the token-mean loss, a micro-batch at a time."""
+def joined(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Every member's means in one, by their tokens; `kl_ref` is the distance from the start."""
+    parts = [part for part in parts if part]
+    tokens = sum(part["tokens"] for part in parts)
+    found: dict[str, float] = {}
+    for name in parts[0] if parts else ():
+        values = [(part[name], part["tokens"]) for part in parts if name in part]
+        mean = sum(value * n for value, n in values) / max(1.0, sum(n for _, n in values))
+        found["kl_start" if name == "kl_ref" else name] = mean
+    if parts:
+        found |= {"tokens": tokens, "ratio_max": max(part["ratio_max"] for part in parts)}
+    return found
+
+
+def gradients(t: Training, rows: Sequence[Row], *, total: int) -> list[Stats]:
+    """Add up the gradients of the token-mean loss over `total` tokens, a micro-batch at a time."""
     settings, policy = t.config.optim, t.policy
-    count = torch.tensor([float(sum(int(row.mask.sum()) for row in rows))], device=policy.device)
-    total = max(1, int(t.team.sum(count)))
     stats = []
     alike = 64 if t.config.model.compile else 1  # few shapes suit compiled code
     for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=alike)):
@@ -80,8 +95,3 @@ def _start_logprobs(t: Training, micro: Micro) -> torch.Tensor:
             start, micro.ids, micro.mask, at=micro.at, temperature=t.config.rollout.temperature
         )
     return scores.logprobs
-
-
-def _renamed(found: dict[str, float]) -> dict[str, float]:
-    """`kl_ref` is the distance from the start, over the micro-batches in which it was measured."""
-    return {"kl_start" if name == "kl_ref" else name: value for name, value in found.items()}

@@ -52,7 +52,9 @@ def _signs() -> re.Pattern[str]:
 def clauses(lines: tuple[str, ...]) -> tuple[str, ...]:
     """Stretches of three to fourteen words between two stops."""
     found = [clause.strip() for line in lines for clause in _CLAUSE.findall(line)]
-    return tuple(dict.fromkeys(c for c in found if 3 <= len(c.split()) <= 14 and not re.search(r"[{}\"\d]", c)))
+    return tuple(
+        dict.fromkeys(c for c in found if 3 <= len(c.split()) <= 14 and not re.search(r"[{}\"\d]", c))
+    )
 
 
 def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
@@ -112,7 +114,9 @@ def _like(rng: Rng, word: str, *, thing: bool) -> str:
     """Another word in the place of this one, with its ending."""
     end = next((e for e in ("ing", "ed", "ly") if word.endswith(e) and len(word) > len(e) + 2), "")
     if end:
-        return pseudo(rng) + end if rng.random() < 0.5 else rng.pick(verbs())[1] + ("" if end == "ly" else end)
+        return (
+            pseudo(rng) + end if rng.random() < 0.5 else rng.pick(verbs())[1] + ("" if end == "ly" else end)
+        )
     if thing:
         return noun(rng)
     r = rng.random()

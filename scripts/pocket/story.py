@@ -160,7 +160,15 @@ def shaken_beat(rng: Rng) -> list[Told]:
     feeling = rng.pick(tuple(feelings()))
     sign = rng.pick(feelings()[feeling]["signs"])
     around = rng.random()
-    sign = sign if around < 0.4 else f"and {sign}" if around < 0.6 else f"I {sign}" if around < 0.8 else f"{sign} again"
+    sign = (
+        sign
+        if around < 0.4
+        else f"and {sign}"
+        if around < 0.6
+        else f"I {sign}"
+        if around < 0.8
+        else f"{sign} again"
+    )
     lines = [shaken(rng, _all_lines()), shaken(rng, _all_lines(), sign)]
     lines[1].feeling = feeling
     if rng.random() < 0.2:
