@@ -40,20 +40,16 @@ def _scores(before: Score, after: Score, step: int) -> Table:
     from rich.table import Table
 
     table = Table(title="Scenarios never trained on", title_justify="left")
-    for column in ("", "EPM-Q", "95 % interval", "passed", "turns", "outcome", "efficiency", "stability"):
+    for column in ("", "EPM-Q", "95 % interval", "passed", "turns"):
         table.add_column(column, justify="left" if not column else "right")
     for name, score in (("before", before), (f"after (step {step})", after)):
         low, high = score.intervals["epm_q"] if score.intervals else (float("nan"),) * 2
-        c = score.composite
         table.add_row(
             name,
-            f"{c.epm_q:.1f}",
+            f"{score.composite.epm_q:.1f}",
             f"{low:.1f} to {high:.1f}",
             f"{score.passes}/{score.n}",
             f"{score.turns:.1f}",
-            f"{c.outcome:.1f}",
-            f"{c.efficiency:.1f}",
-            f"{c.stability:.1f}",
         )
     return table
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mapo.advantage import advantages
 from mapo.config import Config
 from mapo.errors import InputError
 from mapo.evals.score import Score, score_dialogues
@@ -29,7 +30,7 @@ from mapo.train.optim import make_optimizer
 from mapo.train.policy import Lora, load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
-from mapo.train.setup import Show, Silent, Training, open_run
+from mapo.train.setup import Show, Silent, Training, check_run, claim_run
 from mapo.train.speed import tune_for_training
 from mapo.train.team import Team
 from mapo.train.template import read_template
@@ -61,10 +62,11 @@ async def run(
     began = time.monotonic()
     scenarios = chosen_scenarios(config)
     team = team or Team()
+    rules = rules_of(config)
+    check_options(config)
     if team.leads:
-        open_run(out, config, scenarios, resume=resume)
-    team.wait()
-    async with prepared(config, out, scenarios, casting, paid, show or Silent(), team) as t:
+        check_run(out, config, scenarios, resume=resume)
+    async with prepared(config, out, scenarios, rules, casting, paid, show or Silent(), team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         await train(t)
@@ -96,11 +98,33 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
     return dict(found)
 
 
+def rules_of(config: Config) -> Rules:
+    """How dialogues are played and rewarded."""
+    r = config.rollout
+    return Rules(
+        Rubric.load(config.scenarios.domain),
+        reward=config.reward.name,
+        distance=config.reward.distance,
+        min_turns=r.min_turns,
+        max_turns=r.max_turns,
+        system=policy_system if r.system else None,
+        temperature=r.temperature,
+        max_tokens=r.max_tokens,
+    )
+
+
+def check_options(config: Config) -> None:
+    """Refuse what the estimator would refuse after an hour of play."""
+    a = config.advantage
+    advantages([], [], a.method, gamma=a.gamma, turn_weight=a.turn_weight, scope=a.scope, horizon=a.horizon)
+
+
 @asynccontextmanager
 async def prepared(
     config: Config,
     out: Path,
     scenarios: dict[str, Sequence[Scenario]],
+    rules: Rules,
     casting: Casting,
     paid: bool,
     show: Show,
@@ -122,6 +146,9 @@ async def prepared(
     tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
     template = read_template(policy.tokenizer, enable_thinking=m.thinking)
     sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=r.context)
+    if team.leads:  # everything that can be refused has been
+        claim_run(out, config, scenarios)
+    team.wait()
     run = RunDir(out)
     t = Training(
         config=config,
@@ -130,16 +157,7 @@ async def prepared(
         sampler=sampler,
         optimizer=make_optimizer(policy.model, weight_decay=config.optim.weight_decay),
         casting=casting,
-        rules=Rules(
-            Rubric.load(config.scenarios.domain),
-            reward=config.reward.name,
-            distance=config.reward.distance,
-            min_turns=r.min_turns,
-            max_turns=r.max_turns,
-            system=policy_system if r.system else None,
-            temperature=r.temperature,
-            max_tokens=r.max_tokens,
-        ),
+        rules=rules,
         train_scenarios=scenarios["train"],
         validation_scenarios=scenarios["validation"],
         team=team,

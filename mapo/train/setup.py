@@ -1,8 +1,8 @@
 """What a run works with, put together and taken up again.
 
-`Training` holds everything the loop needs; `open_run` claims a run directory or finds out where the run in
-it stands. A run is resumed with the settings it was started with: only what cannot change its course
-(addresses, limits, threads, trackers, the device) may differ.
+`Training` holds everything the loop needs; `check_run` and `claim_run` see to the run directory. A run is
+resumed with the settings it was started with: only what cannot change its course (addresses, limits,
+threads, trackers, the device) may differ.
 """
 
 from __future__ import annotations
@@ -104,24 +104,28 @@ _MAY_DIFFER = {
 }
 
 
-def open_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], *, resume: bool) -> RunDir:
-    """Claim `root` for a new run, or check that the run in it is this one."""
+def check_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], *, resume: bool) -> None:
+    """Refuse a folder that cannot be this run's, with nothing written."""
     run = RunDir(root)
     if root.exists() and not root.is_dir():
         raise InputError("is a file", where=str(root), fix="--out is a folder")
-    told = manifest(config, scenarios)
     if run.manifest.exists():
         if not resume:
             raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
-        _same(run, config, told)
-        return run
-    if resume and not root.exists():
+        _same(run, config, manifest(config, scenarios))
+    elif resume and not root.exists():
         raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")
-    if root.is_dir() and not all(_leftover(entry) for entry in root.iterdir()):
+    elif root.is_dir() and not all(_leftover(entry) for entry in root.iterdir()):
         raise InputError("is not empty and no run", where=str(root), fix="Choose another --out")
-    write_atomic(run.config, dump_config(config))
-    write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
-    return run
+
+
+def claim_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]]) -> None:
+    """Make the folder this run's, if it is not already."""
+    run = RunDir(root)
+    if not run.manifest.exists():
+        write_atomic(run.config, dump_config(config))
+        told = manifest(config, scenarios)
+        write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 
 
 def _leftover(entry: Path) -> bool:

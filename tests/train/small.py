@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import tiny
-
 from mapo.config import Config, load_config
 from mapo.sandbox.domain import scripted_cast
 from mapo.train.run import Outcome, run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import tiny
 import torch
 
+import tiny
 from mapo.sandbox.cast import Job
 from mapo.sandbox.chat import Request
 from mapo.sandbox.scenarios import load_scenarios

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_policy import tiny_folder, tiny_loss
 
 from mapo.errors import RecordError, StoreError
 from mapo.train import files
@@ -20,6 +19,7 @@ from mapo.train.checkpoint import keep, latest, load, rng_state, save, set_rng_s
 from mapo.train.files import read_tensors, write_tensors
 from mapo.train.optim import make_optimizer
 from mapo.train.policy import Lora, load_policy
+from tiny_policy import tiny_folder, tiny_loss
 
 STATE = {"step": 3, "seed": 7, "order": [3, 1, 2], "best": None, "rate": 0.1}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import tiny
 import torch
-from talks import check_against, job, sampler, talk, together
 
+import tiny
 from mapo.errors import InputError
+from talks import check_against, job, sampler, talk, together
 
 
 class Recordings(dict):

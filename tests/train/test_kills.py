@@ -13,6 +13,7 @@ import time
 import traceback
 
 import pytest
+
 import small
 
 KILLS = 50

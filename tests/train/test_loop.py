@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-import small
 
+import small
 from mapo.errors import InputError, JudgeError, TrainError
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
@@ -214,7 +214,8 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, tmp_path
 
 @pytest.mark.parametrize("method", ["turn", "batch", "grpo", "reinforce++", "reinforce++_turn"])
 def test_every_method_trains(model, tmp_path, method):
-    found = small.trained(model, tmp_path / "run", f"advantage.method={method}", "optim.steps=1")
+    wide = ("rollout.siblings=6", "rollout.max_turns=6", "rollout.at_once=12", "optim.steps=1")
+    found = small.trained(model, tmp_path / "run", f"advantage.method={method}", *wide)
     assert found.summary["method"] == method
     (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert line["grad_norm"] > 0

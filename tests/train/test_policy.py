@@ -6,11 +6,11 @@ import json
 
 import pytest
 import torch
-from tiny_policy import tiny_folder, tiny_loss
 
 from mapo.errors import InputError
 from mapo.train import policy as policy_module
 from mapo.train.policy import Lora, load_policy, parameter_count, reference, trainable
+from tiny_policy import tiny_folder, tiny_loss
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])
 

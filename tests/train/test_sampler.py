@@ -6,10 +6,9 @@ import asyncio
 import math
 
 import pytest
-import tiny
 import torch
-from talks import LINES, SCENARIOS, check_against, job, row_of, sampler, talk, teacher_forced, together
 
+import tiny
 from mapo import Rubric
 from mapo.errors import ContextError, InputError, TrainError
 from mapo.sandbox.cast import Job
@@ -17,6 +16,7 @@ from mapo.sandbox.chat import Request
 from mapo.sandbox.domain import scripted_cast
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.types import Message, StopReason
+from talks import LINES, SCENARIOS, check_against, job, row_of, sampler, talk, teacher_forced, together
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
-import small
 import torch
 
+import small
 from mapo.store import read_jsonl
 from mapo.train.team import Team
 from mapo.train.update import joined

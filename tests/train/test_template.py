@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tiny
 from mapo.errors import InputError
 from mapo.train.template import read_template
 from mapo.types import Message

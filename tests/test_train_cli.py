@@ -1,0 +1,134 @@
+"""mapo train and what goes with it, as typed: a whole run, its words, its refusals, its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+import small
+from command import mapo
+from mapo.report import typical_pair, write_report
+from mapo.store import read_dialogues
+from mapo.types import Dialogue
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small.model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+
+@pytest.fixture(scope="module")
+def finished(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    given = [*small.SMALL, f"model.source={model}", "optim.steps=2", "eval.test_repeats=1"]
+    return out, mapo("train", "pocket", *given, 'run.trackers=["tensorboard"]', "--out", out)
+
+
+def test_a_run_tells_what_came_of_it(finished):
+    out, done = finished
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
+    assert len(lines) == 2
+    assert re.search(r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*0:00 left .*validation", lines[-1])
+    assert "Scenarios never trained on" in done.stdout and "95 % interval" in done.stdout
+    assert "a case of median gain" in done.stdout
+    assert f"report: {out / 'report.html'}" in done.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["before"]["n"] == 12 and summary["steps"] == 2
+    assert list((out / "tensorboard").iterdir())
+
+
+def test_a_finished_run_scores_resumes_and_exports(finished, tmp_path):
+    out, _ = finished
+    scored = mapo("score", out / "eval" / "after", "--json")
+    after = json.loads((out / "summary.json").read_text())["after"]
+    assert json.loads(scored.stdout)[0]["epm_q"] == pytest.approx(after["epm_q"])
+    again = mapo("train", "--out", out, "--resume")
+    assert again.returncode == 0 and not re.search(r"^step", again.stderr, re.MULTILINE)
+    assert mapo("export", out, "--out", tmp_path / "model").returncode == 0
+    checked = mapo("doctor", "--model", f"local:{tmp_path / 'model'}")
+    assert checked.returncode == 0 and "only appends" in checked.stdout
+    played = mapo(
+        "eval", "empa", "--model", f"local:{tmp_path / 'model'}", "--out", tmp_path / "eval",
+        "--cases", "career-tied-up", "--scenarios", "builtin:all", "--max-turns", 12, "--max-tokens", 6,
+        "--concurrency", 2,
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    (dialogue,) = read_dialogues(tmp_path / "eval" / "dialogues" / "empa.jsonl")
+    assert dialogue.turns[0].reply.token_ids and dialogue.system
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["nothing-of-that-name"], "one of: "),
+        (["pocket", "smollm2"], "two configs"),
+        (["optim.rate=1"], "optim.rate"),
+        (["model.source=/no/such/folder"], "no such folder"),
+        (["--engine", "horse"], "no engine"),
+        (["--resume"], "nothing to resume"),
+        (["scenarios.train=builtin:test"], "in both train and test"),
+        (["advantage.method=magic"], "unknown method"),
+        (["reward.name=gold"], "gold"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told, tmp_path):
+    out = [] if "--resume" in given else ["--out", tmp_path / "run"]
+    done = mapo("train", *small.SMALL, *given, *out)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_doctor_says_what_a_folder_lacks(tmp_path):
+    done = mapo("doctor", "--model", f"local:{tmp_path / 'none'}")
+    assert done.returncode == 1 and "no such folder" in done.stdout
+
+
+def test_a_folder_that_is_something_else_is_left_alone(model, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    done = mapo("train", *small.SMALL, f"model.source={model}", "--out", tmp_path)
+    assert done.returncode == 2 and "is not empty and no run" in done.stderr
+    file = tmp_path / "letter.txt"
+    done = mapo("train", *small.SMALL, f"model.source={model}", "--out", file)
+    assert done.returncode == 2 and "is a file" in done.stderr
+
+
+def test_what_models_wrote_is_text_in_the_report(finished, tmp_path):
+    out, _ = finished
+    page = write_report(out).read_text()
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    copy = tmp_path / "run"
+    (copy / "eval" / "before").mkdir(parents=True)
+    (copy / "eval" / "after").mkdir(parents=True)
+    for name in ("summary.json", "metrics.jsonl"):
+        (copy / name).write_bytes((out / name).read_bytes())
+    for label in ("before", "after"):
+        text = (out / "eval" / label / "dialogues.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        for line in lines:
+            for turn in line["turns"]:
+                turn["reply"]["text"] = "<script>alert(1)</script>"
+        (copy / "eval" / label / "dialogues.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    page = write_report(copy).read_text()
+    assert "<script" not in page and "&lt;script&gt;alert(1)" in page
+
+
+def test_a_run_that_is_not_over_has_no_report(tmp_path):
+    from mapo.errors import InputError
+
+    with pytest.raises(InputError, match="no finished run"):
+        write_report(tmp_path)
+
+
+def test_there_is_no_pair_without_two_dialogues():
+    broken = Dialogue("d", "s", "m", "empathy", "published", {}, (), (), error="gone")
+    assert typical_pair([broken], [broken]) is None
