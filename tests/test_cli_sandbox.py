@@ -152,7 +152,7 @@ def test_play_refuses(args, words):
 
 def test_doctor_without_a_model():
     done = mapo("doctor")
-    assert done.returncode == 0 and "48 built in" in done.stdout
+    assert done.returncode == 0 and "192 built in" in done.stdout
 
 
 def test_doctor_finds_what_an_endpoint_can_do():

