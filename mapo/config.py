@@ -55,9 +55,12 @@ class Scenarios(_Section):
 
 
 class Role(_Section):
-    model: str = ""
+    """A model and where it is; what is left out is taken from `roles.everyone`."""
+
+    model: str | None = None
     base_url: str | None = None
-    key_env: str = "OPENAI_API_KEY"
+    key_env: str | None = None
+    """Environment variable with the key; the key itself is never written down."""
 
 
 class Roles(_Section):
@@ -78,16 +81,11 @@ class Roles(_Section):
     max_unscored: float = Field(default=0.5, ge=0, le=1)
     """The run stops when the judge fails on more than this share of turns."""
 
-    def of(self, name: str) -> Role:
-        own: Role | None = getattr(self, name)
-        return own if own is not None and own.model else self.everyone
-
     @model_validator(mode="after")
     def _someone_plays(self) -> Roles:
-        if self.agents == "llm":
-            for name in ("user", "director", "judge"):
-                if not self.of(name).model:
-                    raise ValueError(f"no model for the {name}: give roles.everyone.model")
+        for name, role in (("user", self.user), ("director", self.director), ("judge", self.judge)):
+            if self.agents == "llm" and not (self.everyone.model or (role and role.model)):
+                raise ValueError(f"no model for the {name}: give roles.everyone.model")
         return self
 
 
@@ -136,7 +134,7 @@ class Optim(_Section):
     clip_high: float = Field(default=0.28, gt=0)
     dual_clip: float = Field(default=10.0, gt=1)
     kl: float = Field(default=0.0, ge=0)
-    """Weight of the KL term to the start."""
+    """Weight of the KL term to the start (k3: its gradient is that of KL(start || policy))."""
     entropy: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     tokens: int = Field(default=16384, ge=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.store import BadLine, RunDir, read_dialogues, read_jsonl, write_atomic
+from mapo.store import BadLine, RunDir, read_dialogues, read_steps, write_atomic
 from mapo.types import Dialogue
 
 _STYLE = """
@@ -43,10 +43,10 @@ def write_report(root: Path) -> Path:
     parts = [
         f"<h1>{_text(title)}</h1>",
         f"<p>{summary['steps']} steps, {summary['dialogues']} dialogues, {summary['seconds']:.0f} s of "
-        f"training, seed {summary['seed']}; the checkpoint of step {summary['chosen_step']} is the best on "
-        "the validation scenarios.</p>",
+        f"training, seed {summary['seed']}; tested with the checkpoint of step {summary['chosen_step']}"
+        f"{', the best on the validation scenarios' if summary.get('validation') else ''}.</p>",
         _scores(summary),
-        _curves(_steps(run)),
+        _curves(read_steps(run.metrics)),
         _pair(_dialogues(root, "before"), _dialogues(root, "after")),
     ]
     page = (
@@ -76,11 +76,6 @@ def _scores(summary: dict[str, Any]) -> str:
         "<h2>Scenarios never trained on</h2>"
         f"<table><tr><th><th>EPM-Q<th>95 % interval<th>passed</tr>{rows}</table>"
     )
-
-
-def _steps(run: RunDir) -> list[dict[str, Any]]:
-    lines = {x["step"]: x for x in read_jsonl(run.metrics) if isinstance(x, dict) and "step" in x}
-    return [lines[step] for step in sorted(lines)]
 
 
 def _curves(steps: Sequence[dict[str, Any]]) -> str:

@@ -178,6 +178,15 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any] | BadLine]:
     yield from _read(path, _parse)
 
 
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl by step: after a resume, what was written last for a step counts."""
+    lines: dict[int, dict[str, Any]] = {}
+    for line in read_jsonl(path) if path.exists() else ():
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines[line["step"]] = line
+    return [lines[step] for step in sorted(lines)]
+
+
 def read_dialogues(path: Path) -> Iterator[Dialogue | BadLine]:
     """Each line as a Dialogue, or as the BadLine it is."""
     yield from _read(path, decode_dialogue)

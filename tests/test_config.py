@@ -76,6 +76,7 @@ def test_a_missing_or_broken_file_is_said_so(tmp_path):
         load_config(broken)
 
 
-def test_roles_fall_back_on_everyone():
-    c = load_config(None, ["roles.agents=llm", "roles.everyone.model=m", "roles.judge.model=j"])
-    assert [c.roles.of(r).model for r in ("user", "director", "judge")] == ["m", "m", "j"]
+def test_every_role_needs_a_model():
+    load_config(None, ["roles.agents=llm", "roles.everyone.model=m", "roles.judge.base_url=http://x/v1"])
+    with pytest.raises(InputError, match="no model for the director"):
+        load_config(None, ["roles.agents=llm", "roles.user.model=m", "roles.judge.model=j"])

@@ -30,6 +30,9 @@ class Live:
         self.first: tuple[int, float] | None = None
         self.bar.start()
 
+    def begins(self, told: str) -> None:
+        self.console.print(told, markup=False)
+
     def step_begins(self, step: int, dialogues: int) -> None:
         if self.first is None:
             self.first = (step, time.monotonic())

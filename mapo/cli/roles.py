@@ -138,6 +138,9 @@ class Stage:
 
         if roles is None:
             return scripted_cast(domain)
+        for role, who in roles.items():
+            if who.scripted is not None or who.local is not None:
+                raise InputError(f"'{who.model}' as {role}", fix="Serve the model, and give its base URL")
         from mapo.sandbox.models import model_cast
 
         user, director, judge = (self.endpoint(roles[r], r) for r in ("user", "director", "judge"))

@@ -12,6 +12,7 @@ import typer
 from mapo.cli.say import say
 
 if TYPE_CHECKING:
+    from mapo.cli.roles import Who
     from mapo.config import Config
     from mapo.train.run import Outcome
     from mapo.train.team import Team
@@ -53,7 +54,7 @@ def train(
     calm_threads(config.run.threads)
     need_torch()
     again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
-    with with_others(config.run.processes, again):
+    with with_others(config.run.processes, again, folder):
         found = trained(config, folder, resume)
     if found is not None:
         _tell(found, folder)
@@ -62,10 +63,13 @@ def train(
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
     from mapo.cli.live import Live
-    from mapo.train.run import run
-    from mapo.train.setup import Silent
-    from mapo.train.team import join_team
+    from mapo.train.run import check_options, chosen_scenarios, run
+    from mapo.train.setup import Silent, check_run
+    from mapo.train.team import join_team, leads
 
+    if leads():  # what can be refused is refused before anybody is waited for
+        check_options(config)
+        check_run(out, config, chosen_scenarios(config), resume=resume)
     team = join_team(config.model.device)
     show = Live(config.optim.steps) if team.leads else Silent()
 
@@ -91,19 +95,31 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     return found if team.leads else None
 
 
+def cast_in(config: Config) -> dict[str, Who] | None:
+    """Who plays user, director and judge; None for plain code. A role takes from everyone what it lacks."""
+    from mapo.cli.roles import cast_of
+
+    roles = config.roles
+    if roles.agents == "scripted":
+        return None
+    given = {
+        name: (role.model, role.base_url, role.key_env) if role else (None, None, None)
+        for name, role in (("user", roles.user), ("director", roles.director), ("judge", roles.judge))
+    }
+    everyone = roles.everyone
+    return cast_of("llm", (everyone.model, everyone.base_url, everyone.key_env), **given)
+
+
 def casting_of(config: Config, out: Path, team: Team) -> Any:
     """The cast as the config names it: an async context whose endpoints are closed in the end."""
     from contextlib import asynccontextmanager
 
-    from mapo.cli.roles import Stage, Who
+    from mapo.cli.roles import Stage
     from mapo.evals.empa import CACHE
     from mapo.sandbox.rubric import Rubric
 
     roles = config.roles
-    who = None
-    if roles.agents == "llm":
-        chosen = {name: roles.of(name) for name in ("user", "director", "judge")}
-        who = {name: Who(r.model, r.base_url, r.key_env) for name, r in chosen.items()}
+    who = cast_in(config)
     mine = f".{team.rank}" if team.rank else ""
     stage = Stage(
         cache=out / f"{CACHE}{mine}",

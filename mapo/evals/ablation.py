@@ -53,10 +53,8 @@ class Run:
     jobs: dict[tuple[str, str], float]
 
     def dialogues(self) -> list[float]:
-        """Dialogues so far at each step; in a team, a line counts its leader's share."""
-        counts = np.cumsum([line["dialogues"] for line in self.steps])
-        scale = self.summary["dialogues"] / max(1, counts[-1]) if len(counts) else 1.0
-        return [float(n * scale) for n in counts]
+        """Dialogues so far at each step."""
+        return [float(n) for n in np.cumsum([line["dialogues"] for line in self.steps])]
 
     def score(self) -> list[tuple[float, float]]:
         """(dialogues so far, training score), step by step."""

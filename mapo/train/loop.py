@@ -26,7 +26,7 @@ async def train(t: Training) -> None:
     """From the step after the last checkpoint to the last one."""
     for step in range(t.done + 1, t.config.optim.steps + 1):
         began = time.monotonic()
-        dialogues = gather_dialogues(await play_step(t, step), t.team)
+        dialogues = await play_step(t, step)
         usable = [d for d in dialogues if d.error is None]
         rewards = [[turn.reward for turn in d.turns] for d in usable]
         credit = credit_of(t, step, usable, rewards)
@@ -42,7 +42,7 @@ async def train(t: Training) -> None:
 
 
 async def play_step(t: Training, step: int) -> list[Dialogue]:
-    """This member's dialogues of the step, on disk as they end."""
+    """The step's dialogues, everybody's; each member's are on disk as they end."""
     rollout = t.config.rollout
     jobs = step_jobs(
         t.train_scenarios,
@@ -53,7 +53,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
     )
     mine = share(jobs, t.team)
     t.show.step_begins(step, len(mine))
-    return await played(
+    found = await played(
         mine,
         t.dialogue_file(step),
         t.sampler,
@@ -65,6 +65,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
         on_done=t.show.dialogue_done,
         on_turn=t.show.turn_done,
     )
+    return gather_dialogues(found, jobs, t.team)
 
 
 def credit_of(

@@ -7,6 +7,7 @@ correlation show what mixing them does; endings, lengths and the unscored share 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import resource
 import sys
 from collections import Counter
@@ -118,7 +119,8 @@ class Hosted:
 
     def __init__(self, module: Any, name: str, config: dict[str, Any]) -> None:
         self._module = module
-        module.init(project="mapo", name=name, config=config)
+        again = {"id": name} if module.__name__ == "wandb" else {}
+        module.init(project="mapo", name=name, config=config, resume="allow", **again)
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         self._module.log(numbers, step=step)
@@ -127,20 +129,23 @@ class Hosted:
         self._module.finish()
 
 
-def open_trackers(kinds: Sequence[str], folder: Path, name: str, config: dict[str, Any]) -> list[Tracker]:
-    trackers: list[Tracker] = []
+def check_trackers(kinds: Sequence[str]) -> None:
+    """Refuse trackers that are not installed, before anything is played."""
     for kind in kinds:
-        try:
-            if kind == "tensorboard":
-                trackers.append(TensorBoard(folder))
-            else:
-                trackers.append(Hosted(importlib.import_module(kind), name, config))
-        except ImportError:
+        if importlib.util.find_spec(kind) is None:
             raise InputError(
                 f"run.trackers names {kind}, which is not installed",
                 fix=f"pip install {kind}, or leave it out: run.trackers=[]",
-            ) from None
-    return trackers
+            )
+
+
+def open_trackers(kinds: Sequence[str], folder: Path, name: str, config: dict[str, Any]) -> list[Tracker]:
+    """Those asked for; a resumed run goes on under its name."""
+    check_trackers(kinds)
+    return [
+        TensorBoard(folder) if kind == "tensorboard" else Hosted(importlib.import_module(kind), name, config)
+        for kind in kinds
+    ]
 
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, float]:

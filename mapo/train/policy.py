@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from mapo.config import Lora
 from mapo.errors import InputError
 
 POCKET = Path(__file__).parent / "pocket"
@@ -26,22 +27,13 @@ DType = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """Low-rank adapters on `targets`: a peft keyword, or module names separated by commas."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    dropout: float = 0.0
-    targets: str = "all-linear"
-
-
 @dataclass(slots=True)
 class LocalPolicy:
     """`model` is a transformers causal language model, or the peft model around one (`lora`).
 
-    `name` goes into records, `source` into checkpoints. `frozen` is the copy made at the start for
-    reference log-probs, where one was asked for.
+    `name` goes into records, `source` into checkpoints. `frozen` is what was kept of the start for
+    reference log-probs, where it was asked for: a copy of the model, or (LoRA) each adapter parameter
+    with its value then.
     """
 
     model: Any
@@ -66,7 +58,7 @@ def load_policy(
     """The model and its tokenizer, ready to train. dtype "auto": float32 on CPU, bfloat16 on a GPU.
 
     An adapter folder brings its base along and goes on as LoRA. `keep_reference` keeps a frozen copy of
-    a whole model (LoRA needs none: without its adapters it is the reference).
+    what will be trained: the model, or the adapters alone.
     """
     where = _device(device)
     kind = torch.float32 if where.type == "cpu" else torch.bfloat16
@@ -82,8 +74,10 @@ def load_policy(
     elif lora is not None:
         model = _with_new_adapter(model, base, lora)
     model.eval()
-    frozen = None
-    if keep_reference and not (adapter or lora):
+    frozen: Any = None
+    if keep_reference and (adapter or lora):
+        frozen = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
+    elif keep_reference:
         frozen = copy.deepcopy(model).requires_grad_(False)
     return LocalPolicy(
         model=model,
@@ -99,26 +93,33 @@ def load_policy(
 
 @contextlib.contextmanager
 def reference(policy: LocalPolicy) -> Iterator[Any]:
-    """The model as it was before training, for the length of the block and without gradients."""
+    """The model as it was before training, without dropout or gradients, for the length of the block."""
+    if policy.frozen is None:
+        raise InputError(
+            "no reference model was kept", where=policy.name, fix="Load it with keep_reference=True"
+        )
     with torch.no_grad():
         if policy.lora:
-            with policy.model.disable_adapter():
+            with _adapters_at_the_start(policy):
                 yield policy.model
-        elif policy.frozen is not None:
-            yield policy.frozen
         else:
-            raise InputError(
-                "no reference model was kept", where=policy.name, fix="Load it with keep_reference=True"
-            )
+            yield policy.frozen
 
 
-def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def parameter_count(model: torch.nn.Module, only_trainable: bool = False) -> int:
-    """Tied weights count once."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad or not only_trainable)
+@contextlib.contextmanager
+def _adapters_at_the_start(policy: LocalPolicy) -> Iterator[None]:
+    """Storage is exchanged and nothing copied: what comes back is what was there, to the bit."""
+    training = policy.model.training
+    now = [(parameter, parameter.data) for parameter, _ in policy.frozen]
+    try:
+        policy.model.eval()
+        for parameter, start in policy.frozen:
+            parameter.data = start
+        yield
+    finally:
+        for parameter, data in now:
+            parameter.data = data
+        policy.model.train(training)
 
 
 # ---- sources
@@ -237,20 +238,17 @@ def _explained(path: str, what: str) -> Iterator[None]:
 def _with_new_adapter(model: Any, base: str, lora: Lora) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
-    names = [name.strip() for name in lora.targets.split(",")]
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft takes any number
         lora_dropout=lora.dropout,
-        target_modules=lora.targets if lora.targets == "all-linear" else names,
+        target_modules="all-linear",
     )
     try:
         wrapped = get_peft_model(model, config)
     except ValueError as error:
-        raise InputError(
-            f"LoRA cannot be put on it ({error})", where=f"lora.targets={lora.targets}"
-        ) from error
+        raise InputError(f"LoRA cannot be put on it ({error})", where=base) from error
     # the source as it was given: a resolved path would tie the adapter to this machine
     wrapped.peft_config["default"].base_model_name_or_path = base
     return wrapped

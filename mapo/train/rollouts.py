@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from mapo.errors import StoreError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
-from mapo.store import BadLine, JsonlWriter, decode_dialogue, encode_dialogue, read_dialogues
+from mapo.store import BadLine, JsonlWriter, decode_dialogue, encode_dialogue, read_dialogues, write_atomic
 from mapo.train.sampler import Sampler
 from mapo.train.team import Team
 from mapo.types import Dialogue, Turn
@@ -77,15 +76,14 @@ async def played(
 ) -> list[Dialogue]:
     """All jobs' dialogues, in order; each on disk in `file` when it ends.
 
-    What a run that was cut off left in `file` is used again: always if it is all there, or if the roles
-    cost money (`paid`). A part of it that costs nothing is played anew, so that every batch is the one an
-    undisturbed run would have had.
+    What a run that was cut off left there, or beside it in another member's file, is used again: always if
+    it is all there, or if the roles cost money (`paid`). A part of it that costs nothing is played anew, so
+    that every batch is the one an undisturbed run would have had.
     """
     kept = _kept(file, jobs, max_unscored)
     if kept and len(kept) < len(jobs) and not paid:
         kept = {}
-        with suppress(FileNotFoundError):
-            file.unlink()
+        _drop(file, jobs)
     todo = [job for job in jobs if job.id not in kept]
     if todo:
         with JsonlWriter(file) as writer:
@@ -110,10 +108,14 @@ async def played(
 
 
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:
-    """Dialogues of these jobs in `file` that need not be played again; the last of an id counts."""
+    """Dialogues of these jobs that need not be played again; the last of an id counts, in `file` first.
+
+    Whoever played them: a run may be resumed with another number of processes, and then other members have
+    these jobs.
+    """
     wanted = {job.id: job for job in jobs}
     found: dict[str, Dialogue] = {}
-    for item in read_dialogues(file) if file.exists() else ():
+    for item in (item for each in _members_files(file) for item in read_dialogues(each)):
         if isinstance(item, BadLine) or item.id not in wanted or item.seed != wanted[item.id].seed:
             continue
         unscored = sum(turn.levels is None for turn in item.turns)
@@ -122,18 +124,34 @@ def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dia
     return found
 
 
-def gather_dialogues(mine: Sequence[Dialogue], team: Team) -> list[Dialogue]:
-    """Everybody's dialogues, for everybody."""
+def _members_files(file: Path) -> list[Path]:
+    """NAME.jsonl, NAME.1.jsonl and so on, as far as they are there; `file` itself last."""
+    name = file.name.split(".")[0]
+    there = [file.with_name(f"{name}.jsonl"), *sorted(file.parent.glob(f"{name}.[0-9]*.jsonl"))]
+    return [each for each in there if each != file and each.exists()] + [file] * file.exists()
+
+
+def _drop(file: Path, jobs: Sequence[Job]) -> None:
+    """Take these jobs' dialogues out of `file`. Others in it may be what another member goes on with, so it
+    is replaced whole and never gone."""
+    if file.exists():
+        ids = {job.id for job in jobs}
+        rest = [d for d in read_dialogues(file) if not isinstance(d, BadLine) and d.id not in ids]
+        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in rest))
+
+
+def gather_dialogues(mine: Sequence[Dialogue], jobs: Sequence[Job], team: Team) -> list[Dialogue]:
+    """Everybody's dialogues, for everybody, in the order of all members' `jobs`: how many members there are
+    changes nothing."""
     if team.world == 1:
         return list(mine)
     texts = team.gather([encode_dialogue(d).decode() for d in mine])
-    return [decode_dialogue(text.encode()) for text in texts]
+    found = {d.id: d for d in (decode_dialogue(text.encode()) for text in texts)}
+    return [found[job.id] for job in jobs]
 
 
 def write_json(path: Path, data: object) -> None:
     """A small JSON file, whole or not at all."""
-    from mapo.store import write_atomic
-
     write_atomic(path, json.dumps(data, indent=1) + "\n")
 
 

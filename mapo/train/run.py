@@ -17,17 +17,18 @@ from mapo.errors import InputError
 from mapo.evals.score import Score, score_dialogues
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.models import policy_system
+from mapo.sandbox.overlap import compare_sets
 from mapo.sandbox.rollout import Rules
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import load_scenarios
-from mapo.store import JsonlWriter, RunDir, read_jsonl
+from mapo.store import JsonlWriter, RunDir, read_steps
 from mapo.train import checkpoint
 from mapo.train.evaluate import evaluated
 from mapo.train.loop import train
-from mapo.train.metrics import open_trackers
+from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import Lora, load_policy
+from mapo.train.policy import load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
 from mapo.train.setup import Show, Silent, Training, check_run, claim_run
@@ -64,11 +65,13 @@ async def run(
     team = team or Team()
     rules = rules_of(config)
     check_options(config)
+    check_trackers(config.run.trackers)
     if team.leads:
         check_run(out, config, scenarios, resume=resume)
     async with prepared(config, out, scenarios, rules, casting, paid, show or Silent(), team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
+        take_up(t)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
         if repeats and chosen != t.done:
@@ -84,7 +87,7 @@ async def run(
 
 
 def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
-    """The three splits, each checked to be there, none sharing a scenario with another."""
+    """The three splits, none sharing a scenario with another, also not under another name."""
     s = config.scenarios
     found = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
@@ -95,6 +98,9 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
                 where="scenarios",
                 fix="Split them: mapo scenarios split",
             )
+    if leaks := compare_sets(found)[1]:
+        told = f"{leaks[0].a} and {leaks[0].b} are alike"
+        raise InputError(told, where="scenarios", fix="Split them: mapo scenarios split")
     return dict(found)
 
 
@@ -135,15 +141,18 @@ async def prepared(
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)  # adapters start at random
     m, r = config.model, config.rollout
-    lora = Lora(m.lora.rank, m.lora.alpha, m.lora.dropout) if m.lora else None
     policy = load_policy(
         m.source,
         dtype=m.dtype,
-        lora=lora,
+        lora=m.lora,
         device=m.device,
         keep_reference=config.run.reference,
     )
     tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
+    longest = getattr(policy.model.config, "max_position_embeddings", None)
+    if longest and r.context > longest:
+        told = f"rollout.context is {r.context}, but the model reads {longest} tokens"
+        raise InputError(told, where=m.source, fix="Lower it")
     template = read_template(policy.tokenizer, enable_thinking=m.thinking)
     sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=r.context)
     if team.leads:  # everything that can be refused has been
@@ -164,14 +173,11 @@ async def prepared(
         show=show,
         paid=paid,
     )
-    last = checkpoint.latest(run.checkpoint(0).parent)
-    if last:
-        state = checkpoint.load(last, policy, t.optimizer, verify=False)
-        t.done, t.best = state["step"], state["best"]
-    if team.leads:
-        t.metrics = JsonlWriter(run.metrics)
-        t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, config.model_dump())
     try:
+        if team.leads:
+            t.metrics = JsonlWriter(run.metrics)
+            t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, public(config))
+            show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.")
         async with sampler:
             yield t
     finally:
@@ -181,11 +187,31 @@ async def prepared(
             t.metrics.close()
 
 
+def take_up(t: Training) -> None:
+    """Go on from the last checkpoint, if there is one; until now the policy was the one to start from."""
+    last = checkpoint.latest(t.run.checkpoint(0).parent)
+    if last:
+        state = checkpoint.load(last, t.policy, t.optimizer, verify=False)
+        t.done, t.best = state["step"], state["best"]
+        t.sampler.forget_all()
+        if t.team.leads and t.best:  # a kill may have come between the checkpoint and this file
+            write_json(t.run.root / "best.json", t.best)
+
+
+def public(config: Config) -> dict[str, Any]:
+    """The config as a tracker may see it: no addresses."""
+    data = config.model_dump(mode="json")
+    for role in ("everyone", "user", "director", "judge"):
+        if data["roles"][role]:
+            data["roles"][role] = {"model": data["roles"][role]["model"]}
+    return data
+
+
 def summarise(
     t: Training, before: Score | None, after: Score | None, chosen: int, seconds: float
 ) -> dict[str, Any]:
     """summary.json: what scripts read."""
-    lines = steps_of(t.run)
+    lines = read_steps(t.run.metrics)
     return {
         "schema": "mapo.summary/1",
         "method": t.config.advantage.method,
@@ -201,15 +227,6 @@ def summarise(
         "after": _short(after),
         "validation": t.best,
     }
-
-
-def steps_of(run: RunDir) -> list[dict[str, Any]]:
-    """metrics.jsonl, one line a step: after a resume, what was written last for a step counts."""
-    lines: dict[int, dict[str, Any]] = {}
-    for line in read_jsonl(run.metrics) if run.metrics.exists() else ():
-        if isinstance(line, dict) and "step" in line:
-            lines[line["step"]] = line
-    return [lines[step] for step in sorted(lines)]
 
 
 def _short(score: Score | None) -> dict[str, Any] | None:

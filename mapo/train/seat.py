@@ -78,11 +78,11 @@ class Seat:
         try:
             await sampler.ask(call)
         except BaseException:
-            self.close()
+            self.end_dialogue()
             raise
         return self._answer(call, prompt, whole)
 
-    def close(self) -> None:
+    def end_dialogue(self) -> None:
         if not self._closed:
             self._closed = True
             self._sampler.release(self)

@@ -23,6 +23,7 @@ from mapo.evals.score import score_dialogues
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
 from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.scenarios import domain_folder
 from mapo.store import JsonlWriter, RunDir, encode, write_atomic
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
@@ -35,6 +36,7 @@ from mapo.types import Dialogue, Turn
 class Show(Protocol):
     """Somebody who watches."""
 
+    def begins(self, told: str) -> None: ...
     def step_begins(self, step: int, dialogues: int) -> None: ...
     def eval_begins(self, label: str, dialogues: int) -> None: ...
     def dialogue_done(self, dialogue: Dialogue) -> None: ...
@@ -46,6 +48,7 @@ class Show(Protocol):
 class Silent:
     """Nobody watches."""
 
+    def begins(self, told: str) -> None: ...
     def step_begins(self, step: int, dialogues: int) -> None: ...
     def eval_begins(self, label: str, dialogues: int) -> None: ...
     def dialogue_done(self, dialogue: Dialogue) -> None: ...
@@ -124,13 +127,14 @@ def claim_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
+        write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / "rubric.toml").read_bytes())
         told = manifest(config, scenarios)
         write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 
 
 def _leftover(entry: Path) -> bool:
     """What is there before the manifest makes a folder a run: after a kill, there may be nothing else."""
-    return entry.name.startswith((".", "config.toml", "cache.sqlite", "ledger"))
+    return entry.name.startswith((".", "config.toml", "rubric.toml", "cache.sqlite", "ledger"))
 
 
 def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:

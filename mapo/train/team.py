@@ -10,9 +10,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.distributed.rendezvous import rendezvous
+
+from mapo.errors import InputError, TrainError
+
+JOINING = timedelta(minutes=10)
+"""How long members may take to come together: to start Python and load its libraries."""
+WORKING = timedelta(hours=12)
+"""How long members wait for one another: a whole share of dialogues with remote judges, a checkpoint."""
 
 
 class Team:
@@ -54,12 +63,42 @@ class Team:
             torch.distributed.barrier()
 
 
+def leads() -> bool:
+    """Whether this process will lead the team it was launched into, or trains alone."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def join_team(device: str = "auto") -> Team:
     """The team this process was launched into, by us (`launch.py`), torchrun or `accelerate launch`."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Team()
-    cuda = device != "cpu" and torch.cuda.is_available()
-    torch.distributed.init_process_group("nccl" if cuda else "gloo")
-    place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
-    return Team(torch.distributed.get_rank(), world, place)
+    card = _card() if device != "cpu" and torch.cuda.is_available() else None
+    try:
+        store, rank, world = next(rendezvous("env://", timeout=JOINING))
+        store.set(f"mapo/{rank}", "here")
+        store.wait([f"mapo/{k}" for k in range(world)], JOINING)
+    except RuntimeError as error:
+        raise TrainError(
+            f"the {world} processes of the run did not come together ({str(error).splitlines()[0]})",
+            fix="Each needs its RANK, and all the same MASTER_ADDR and MASTER_PORT; then --resume",
+        ) from error
+    backend = "gloo" if card is None else "nccl"
+    torch.distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=WORKING, device_id=card
+    )
+    return Team(rank, world, str(card or "cpu"))
+
+
+def _card() -> torch.device:
+    """This member's card, made the current one: code that says just "cuda" means it."""
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= there:
+        raise InputError(
+            f"no card for process {number + 1} of this machine, which has {there}",
+            where="run.processes",
+            fix="A process a card, or model.device=cpu",
+        )
+    card = torch.device("cuda", number)
+    torch.cuda.set_device(card)
+    return card

@@ -22,6 +22,7 @@ from jinja2.exceptions import TemplateError
 from mapo.errors import InputError
 from mapo.types import Message
 
+_ROUNDS = 8
 _SYSTEM = Message("system", "Keep to plain words.")
 _TALK = ("Hello there.", "Good day to you.", "It rains.", "So it does, again.", "What now?", "Wait a little.")
 
@@ -58,13 +59,16 @@ class Template:
 
     def defuse(self, text: str) -> str:
         """`text` with every control token in it pulled apart, so that it is read as plain text."""
+        # It ends: no spelling begins or ends with a space, so a hit loses its only letter or gets a wider gap
+        # after its first one, and no spelling holds gaps of any width.
         while self.spelled and self.spelled.search(text):
-            text = self.spelled.sub(lambda hit: f"{hit[0][0]} {hit[0][1:]}" if hit[0][1:] else "\ufffd", text)
-        ids = self._ids(text)
-        while self.controls & set(ids):  # spelled in a way only the tokenizer's normaliser sees through
-            text = self.tokenizer.decode([token for token in ids if token not in self.controls])
+            text = self.spelled.sub(_apart, text)
+        for _ in range(_ROUNDS):  # spelled in a way only the tokenizer's normaliser sees through
             ids = self._ids(text)
-        return text
+            if not self.controls & set(ids):
+                return text
+            text = self.tokenizer.decode([token for token in ids if token not in self.controls])
+        return ""  # rather nothing than a control token
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
@@ -122,6 +126,10 @@ def read_template(tokenizer: Any, **options: Any) -> Template:
     return replace(draft, append_only=between, told=told, end_ids=ends)
 
 
+def _apart(hit: re.Match[str]) -> str:
+    return f"{hit[0][0]} {hit[0][1:]}" if hit[0][1:] else " "
+
+
 def _same_between(template: Template, *, thinks: bool) -> bool:
     """Is what stands between two replies appended, and the same at every turn, system prompt or none?"""
     found: set[str | None] = set()
@@ -163,13 +171,17 @@ def _folded(messages: Sequence[Message]) -> list[Message]:
 
 
 def _controls(tokenizer: Any) -> tuple[re.Pattern[str] | None, frozenset[int]]:
-    """Spellings and ids of the control tokens: all special ones, and added ones that look like tags."""
+    """Spellings and ids of the control tokens: all special ones, and added ones that look like tags.
+
+    Spellings are without the space around: a template could put it there.
+    """
     found = {
         at: token.content
         for at, token in tokenizer.added_tokens_decoder.items()
         if token.special or re.fullmatch(r"[<\[].*[>\]]", token.content, re.DOTALL)
     }
-    spelled = sorted(map(re.escape, found.values()), key=len, reverse=True)
+    bare = {spelling.strip() for spelling in found.values()} - {""}
+    spelled = sorted(map(re.escape, bare), key=len, reverse=True)
     return (re.compile("|".join(spelled)) if spelled else None), frozenset(found)
 
 

@@ -68,9 +68,11 @@ def gradients(t: Training, rows: Sequence[Row], *, total: int) -> list[Stats]:
     settings, policy = t.config.optim, t.policy
     stats = []
     alike = 64 if t.config.model.compile else 1  # few shapes suit compiled code
-    for number, cpu in enumerate(micro_batches(rows, settings.tokens, multiple=alike)):
+    micros = micro_batches(rows, settings.tokens, multiple=alike)
+    for number, cpu in enumerate(micros):
         micro = cpu.to(policy.device)
-        measured = t.config.run.reference and (settings.kl > 0 or number == 0)
+        # The distance from the start costs a pass of its own: one micro-batch a step, each in its turn.
+        measured = t.config.run.reference and (settings.kl > 0 or number == t.done % len(micros))
         loss, seen = policy_loss(
             policy.model,
             micro,

@@ -60,8 +60,9 @@ def clauses(lines: tuple[str, ...]) -> tuple[str, ...]:
 def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
     """One line of a person: some clauses from anywhere, other words in them, and the sign if there is one."""
     bank = clauses(lines)
-    told = Told()
-    parts = [_shake(rng, rng.pick(bank), told) for _ in range(1 + int(rng.random() * 3.5))]
+    told, parts = Told(), []
+    while not told.things or rng.random() < 0.65 and len(parts) < 4:
+        parts.append(_shake(rng, rng.pick(bank), told))
     if sign:
         parts.insert(int(rng.random() * (len(parts) + 1)), sign)
     text = ""

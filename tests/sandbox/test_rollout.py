@@ -136,7 +136,7 @@ def test_a_full_context_ends_a_dialogue_but_breaks_one_that_never_began():
 @pytest.mark.parametrize("broken", [None, ("judge", 2, RuntimeError("bug")), ("user", 1, StoreError("full"))])
 def test_a_policy_that_holds_something_is_told_when_its_dialogue_is_over(broken, caplog):
     roles = Roles(broken=broken)
-    roles.close = lambda: roles.diary.append("closed")
+    roles.end_dialogue = lambda: roles.diary.append("closed")
     with contextlib.suppress(StoreError):
         run(roles)
     assert roles.diary[-1] == "closed" and roles.diary.count("closed") == 1

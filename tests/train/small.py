@@ -12,11 +12,11 @@ from mapo.train.run import Outcome, run
 
 SMALL = (
     "rollout.scenarios=2",
-    "rollout.siblings=2",
-    "rollout.max_turns=3",
-    "rollout.max_tokens=6",
+    "rollout.siblings=4",
+    "rollout.max_turns=4",
+    "rollout.max_tokens=8",
     "rollout.context=2048",
-    "rollout.at_once=4",
+    "rollout.at_once=8",
     "optim.steps=4",
     "optim.lr=1e-2",
     "optim.tokens=2048",

@@ -38,7 +38,7 @@ async def talk(seat, turns, *, seed=0, max_tokens=12, temperature=1.0, top_p=1.0
         messages.append(Message("assistant", replies[-1].text))
         if pause:
             await pause(turn)
-    seat.close()
+    seat.end_dialogue()
     return replies
 
 

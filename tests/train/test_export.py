@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from mapo.cli.export import export as export_command
+from mapo.config import Lora
 from mapo.errors import InputError, StoreError
 from mapo.store import RunDir
 from mapo.train.checkpoint import save
 from mapo.train.export import export, find_checkpoint
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import Lora, load_policy
+from mapo.train.policy import load_policy
 from tiny_policy import tiny_folder, tiny_loss
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])

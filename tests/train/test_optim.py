@@ -66,7 +66,59 @@ def test_small_updates_vanish_in_bfloat16_and_survive_in_masters():
     torch.testing.assert_close(ours.masters["weight"], torch.full((2, 2), 0.997), rtol=0, atol=3000 * 2**-25)
 
 
-def test_masters_move_as_a_float32_model_does(monkeypatch):
+def add_up(wide, gradients):
+    """The joint gradient of micro-batches whose own is given, one number for every weight."""
+    model = torch.nn.Linear(2, 2, bias=False).to(torch.bfloat16)
+    optimizer = make_optimizer(model, wide_gradients=wide)
+    for gradient in gradients:
+        (model.weight * gradient).sum().backward()
+        optimizer.absorb()
+    return optimizer
+
+
+def test_small_gradients_vanish_in_bfloat16_and_survive_in_wide_ones():
+    # above 1 bfloat16 numbers lie 1/128 apart, so 1 + 1/512 rounds to 1 each time; in float32 the sum is
+    # exact: 1 + 299/512
+    gradients = [1.0] + 299 * [1 / 512]
+    (narrow,) = add_up(False, gradients).gradients()
+    (wide,) = add_up(True, gradients).gradients()
+    assert narrow.dtype == torch.bfloat16 and torch.all(narrow == 1.0)
+    assert wide.dtype == torch.float32 and torch.all(wide == 1 + 299 / 512)
+
+
+def test_wide_gradients_are_what_is_clipped_and_stepped():
+    optimizer = add_up(True, [1.0, 1 / 512])
+    assert optimizer.params["weight"].grad is None  # freed
+    # four entries of 1 + 1/512
+    norm = optimizer.clip(1.0)
+    assert norm == pytest.approx(2 * (1 + 1 / 512), rel=1e-6)
+    (clipped,) = optimizer.gradients()
+    torch.testing.assert_close(clipped, torch.full((2, 2), 0.5), rtol=1e-5, atol=0)
+    optimizer.step(1e-3)
+    # exp_avg = (1 - 0.9) g
+    torch.testing.assert_close(optimizer.tensors()["exp_avg/weight"], 0.1 * clipped)
+    optimizer.zero_grad()
+    assert not optimizer.gradients()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wide", [True, False])
+def test_every_parameter_has_a_gradient_to_sum(dtype, wide):
+    """A process without rows takes part in the sum with zeros."""
+    model = layer(dtype)
+    optimizer = make_optimizer(model, wide_gradients=wide)
+    model[0].bias.grad = torch.ones_like(model[0].bias)
+    assert [g.sum().item() for g in optimizer.gradients()] == [3.0]
+    for gradient, parameter in zip(optimizer.gradients(every=True), model.parameters(), strict=True):
+        assert gradient.shape == parameter.shape
+        assert gradient.dtype == (torch.float32 if wide else dtype)
+        gradient += 1  # as a sum over processes does, in place
+    # weight 12 ones; bias 3 twos; norm weight and bias 3 ones each: sqrt(12 + 3 * 4 + 3 + 3)
+    assert optimizer.clip(100.0) == pytest.approx(math.sqrt(30))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_masters_move_as_a_float32_model_does(monkeypatch, wide):
     """Also when the parameters are stepped in several buckets."""
     whole, half = layer(), layer(torch.bfloat16)
     with torch.no_grad():
@@ -74,7 +126,7 @@ def test_masters_move_as_a_float32_model_does(monkeypatch):
             a.copy_(b)
     first = make_optimizer(whole)
     monkeypatch.setattr(optim, "BUCKET", 4)
-    second = make_optimizer(half)
+    second = make_optimizer(half, wide_gradients=wide)
     assert len(second._adams) == 4 and len(first._adams) == 1
     for seed in range(3):
         fill_grads(half, seed)
@@ -82,6 +134,7 @@ def test_masters_move_as_a_float32_model_does(monkeypatch):
             a.grad = b.grad.float()
         first.step(1e-2)
         second.step(1e-2)
+        second.zero_grad()
     for name, p in whole.named_parameters():
         torch.testing.assert_close(second.masters[name], p.detach(), rtol=1e-6, atol=1e-7)
         assert torch.equal(second.params[name], second.masters[name].to(torch.bfloat16))
@@ -121,11 +174,11 @@ def test_clip_scales_to_the_joint_norm(dtype):
         parameter.grad = torch.full_like(parameter, 2.0)
     # 12 + 3 + 3 + 3 entries of 2: sqrt(21 * 4)
     norm = optimizer.clip(100.0)
-    assert norm == pytest.approx(math.sqrt(84)) and torch.all(model[0].weight.grad == 2.0)
+    assert norm == pytest.approx(math.sqrt(84)) and torch.all(optimizer.gradients()[0] == 2.0)
     optimizer.clip(1.0)
-    assert model[0].weight.grad[0, 0].item() == pytest.approx(2 / math.sqrt(84), rel=1e-2)
+    assert optimizer.gradients()[0][0, 0].item() == pytest.approx(2 / math.sqrt(84))
     optimizer.zero_grad()
-    assert all(p.grad is None for p in model.parameters())
+    assert not optimizer.gradients() and all(p.grad is None for p in model.parameters())
 
 
 def test_a_gradient_that_is_not_finite_shows_in_the_norm():
@@ -143,19 +196,50 @@ def test_restored_state_goes_on_bit_for_bit(dtype):
     for seed in range(2):
         fill_grads(one, seed)
         first.step(1e-2)
+        first.zero_grad()
     with torch.no_grad():
         for a, b in zip(one.parameters(), two.parameters(), strict=True):
             b.copy_(a)
     second.restore({name: tensor.clone() for name, tensor in first.tensors().items()})
-    second.restore_groups(first.groups())
-    assert second.groups() == first.groups()
     for seed in range(2, 4):
         for model, optimizer in ((one, first), (two, second)):
             fill_grads(model, seed)
             optimizer.step(5e-3)
+            optimizer.zero_grad()
     for (name, tensor), other in zip(first.tensors().items(), second.tensors().values(), strict=True):
         assert torch.equal(tensor, other), name
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"master/0.weight": None}, "master/0.weight"),
+        ({"exp_avg/2.weight": torch.zeros(3)}, "exp_avg/2.weight"),
+        ({"exp_avg/0.bias": torch.zeros(4)}, "exp_avg/0.bias"),
+        ({"other/0.bias": torch.zeros(3)}, "other/0.bias"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_whole(change, told):
+    first, second = (make_optimizer(layer(torch.bfloat16)) for _ in range(2))
+    for optimizer in (first, second):
+        for parameter in optimizer.params.values():
+            parameter.grad = torch.ones_like(parameter)
+    first.step(1e-2)
+    before = {name: tensor.clone() for name, tensor in second.tensors().items()}
+    state = {name: tensor for name, tensor in {**first.tensors(), **change}.items() if tensor is not None}
+    with pytest.raises(ValueError, match=told):
+        second.restore(state)
+    now = second.tensors()
+    assert now.keys() == before.keys() and all(torch.equal(now[name], before[name]) for name in now)
+
+
+def test_masters_are_never_dropped_in_silence():
+    half, whole = make_optimizer(layer(torch.bfloat16)), make_optimizer(layer())
+    with pytest.raises(ValueError, match="4 tensors .*master/"):
+        whole.restore(half.tensors())
+    with pytest.raises(ValueError, match="4 tensors .*master/"):
+        half.restore(whole.tensors())
 
 
 def test_learning_rates_by_hand():

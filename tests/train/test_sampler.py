@@ -172,7 +172,7 @@ def test_a_full_context_ends_that_dialogue_alone():
         seat = s.policy(job("long"))
         with pytest.raises(ContextError, match="do not fit into 160"):
             await talk(seat, 50)
-        seat.close()
+        seat.end_dialogue()
         return "full"
 
     found = together(made, until_full, lambda s: talk(s.policy(job("short")), 2))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tiny
+import tiny_policy
 from mapo.errors import InputError
-from mapo.train.template import read_template
+from mapo.train.template import Template, _controls, read_template
 from mapo.types import Message
 
 TALK = [
@@ -89,6 +90,40 @@ def test_no_words_become_control_tokens(family, data):
     assert marks(template.opening(loud)) == marks(template.opening(calm))
     if template.append_only:
         assert marks(template.following("length", text)) == marks(template.following("length", "a"))
+
+
+ODD = st.text(alphabet=" <|>a\n\u3000\ufffd", min_size=1, max_size=4)
+
+
+@given(marks=st.lists(ODD, min_size=1, max_size=4, unique=True), data=st.data())
+@example(marks=[" <x>"], data=None)
+@example(marks=["<x> "], data=None)
+@example(marks=["  "], data=None)
+@example(marks=["\ufffd"], data=None)
+@example(marks=["a", "\ufffd", " "], data=None)
+def test_odd_control_tokens_are_pulled_apart_too(marks, data):
+    """Some begin or end with a space, some are nothing else."""
+    tokenizer = tiny_policy.tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    spelled, controls = _controls(tokenizer)
+    template = Template(tokenizer, True, "", frozenset(), controls=controls, spelled=spelled)
+    parts = [*marks, *(mark[1:] for mark in marks), *(mark[:1] for mark in marks), " ", "b"]
+    text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=8)) if data else 3 * parts)
+    assert not controls & set(tokenizer.encode(template.defuse(text), add_special_tokens=False))
+
+
+def test_words_no_defusing_helps_are_dropped():
+    class Stubborn:
+        """Reads a control token into everything."""
+
+        def encode(self, text, add_special_tokens):
+            return [7, 1] if text else []
+
+        def decode(self, ids):
+            return "still here"
+
+    template = Template(Stubborn(), True, "", frozenset(), controls=frozenset({7}))
+    assert template.defuse("hello") == ""
 
 
 def test_plain_words_are_left_alone():

@@ -48,6 +48,10 @@ def tiny_folder(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.f
     return folder
 
 
+def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def tiny_loss(policy, seed: int = 0) -> torch.Tensor:
     """Next-token loss on a few random ids."""
     generator = torch.Generator().manual_seed(seed)
