@@ -122,7 +122,9 @@ def _show_irregular(found: ScenarioSet, every: bool) -> None:
 def split(
     source: Annotated[str, typer.Argument(help=_SOURCE)],
     out: Annotated[Path, typer.Option(help="Manifest to write; put it beside the scenarios.")],
-    sizes: Annotated[str, typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST.")] = "24/12/12",
+    sizes: Annotated[
+        str | None, typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half, two quarters).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
     domain: _Domain = "empathy",
 ) -> None:
@@ -131,12 +133,14 @@ def split(
     from mapo.sandbox.split import split_scenarios
     from mapo.store import write_atomic
 
-    wanted = _sizes(sizes)
+    wanted = _sizes(sizes) if sizes is not None else None
     found = read_set(source, domain)
     if broken := [str(error) for error in found.errors] + list(found.unreadable.values()):
         say_all("error", broken)
         raise ScenarioError("not all of it can be read", where=source, fix="Mend or remove those files first")
-    splits = split_scenarios(found.scenarios, wanted, seed)
+    quarter = len(found.scenarios) // 4
+    halves = {"train": len(found.scenarios) - 2 * quarter, "validation": quarter, "test": quarter}
+    splits = split_scenarios(found.scenarios, wanted or halves, seed)
     manifest = {
         name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
     }

@@ -53,6 +53,7 @@ def train(
 
     calm_threads(config.run.threads)
     need_torch()
+    _refuse_early(config, folder, resume)
     again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
     with with_others(config.run.processes, again, folder):
         found = trained(config, folder, resume)
@@ -60,16 +61,24 @@ def train(
         _tell(found, folder)
 
 
+def _refuse_early(config: Config, out: Path, resume: bool) -> None:
+    """What can be refused without a model is refused before other processes are started."""
+    from mapo.train.run import check_options, chosen_scenarios
+    from mapo.train.setup import check_run
+    from mapo.train.team import leads
+
+    if config.run.processes > 1 and leads():
+        check_options(config)
+        check_run(out, config, chosen_scenarios(config), resume=resume)
+
+
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
     from mapo.cli.live import Live
-    from mapo.train.run import check_options, chosen_scenarios, run
-    from mapo.train.setup import Silent, check_run
-    from mapo.train.team import join_team, leads
+    from mapo.train.run import run
+    from mapo.train.setup import Silent
+    from mapo.train.team import join_team
 
-    if leads():  # what can be refused is refused before anybody is waited for
-        check_options(config)
-        check_run(out, config, chosen_scenarios(config), resume=resume)
     team = join_team(config.model.device)
     show = Live(config.optim.steps) if team.leads else Silent()
 

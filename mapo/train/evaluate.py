@@ -38,6 +38,7 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
         paid=t.paid,
         at_once=t.config.rollout.at_once,
         max_unscored=t.config.roles.max_unscored,
+        world=t.team.world,
         on_done=t.show.dialogue_done,
         on_turn=t.show.turn_done,
     )

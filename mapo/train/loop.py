@@ -62,6 +62,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
         paid=t.paid,
         at_once=rollout.at_once,
         max_unscored=t.config.roles.max_unscored,
+        world=t.team.world,
         on_done=t.show.dialogue_done,
         on_turn=t.show.turn_done,
     )

@@ -71,6 +71,7 @@ async def played(
     paid: bool,
     at_once: int,
     max_unscored: float,
+    world: int = 1,
     on_done: OnDone | None = None,
     on_turn: OnTurn | None = None,
 ) -> list[Dialogue]:
@@ -83,7 +84,7 @@ async def played(
     kept = _kept(file, jobs, max_unscored)
     if kept and len(kept) < len(jobs) and not paid:
         kept = {}
-        _drop(file, jobs)
+        _drop(file, jobs, world)
     todo = [job for job in jobs if job.id not in kept]
     if todo:
         with JsonlWriter(file) as writer:
@@ -127,17 +128,25 @@ def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dia
 def _members_files(file: Path) -> list[Path]:
     """NAME.jsonl, NAME.1.jsonl and so on, as far as they are there; `file` itself last."""
     name = file.name.split(".")[0]
-    there = [file.with_name(f"{name}.jsonl"), *sorted(file.parent.glob(f"{name}.[0-9]*.jsonl"))]
+    there = [file.with_name(f"{name}.jsonl"), *sorted(file.parent.glob(f"{name}.[0-9]*.jsonl"), key=_rank)]
     return [each for each in there if each != file and each.exists()] + [file] * file.exists()
 
 
-def _drop(file: Path, jobs: Sequence[Job]) -> None:
-    """Take these jobs' dialogues out of `file`. Others in it may be what another member goes on with, so it
-    is replaced whole and never gone."""
-    if file.exists():
-        ids = {job.id for job in jobs}
-        rest = [d for d in read_dialogues(file) if not isinstance(d, BadLine) and d.id not in ids]
-        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in rest))
+def _drop(file: Path, jobs: Sequence[Job], world: int) -> None:
+    """Take these jobs' dialogues out of `file`, and out of files no member of `world` writes to any more.
+
+    The rest may be what another member goes on with, so a file is replaced whole and never gone.
+    """
+    ids = {job.id for job in jobs}
+    nobodys = [each for each in _members_files(file) if each != file and _rank(each) >= world]
+    for each in [*nobodys, *([file] if file.exists() else [])]:
+        rest = [d for d in read_dialogues(each) if not isinstance(d, BadLine) and d.id not in ids]
+        write_atomic(each, b"".join(encode_dialogue(d) + b"\n" for d in rest))
+
+
+def _rank(file: Path) -> int:
+    """Of whom NAME.jsonl (the leading one) or NAME.1.jsonl is."""
+    return int(file.name.split(".")[1]) if file.name.count(".") > 1 else 0
 
 
 def gather_dialogues(mine: Sequence[Dialogue], jobs: Sequence[Job], team: Team) -> list[Dialogue]:

@@ -48,15 +48,11 @@ class Team:
         texts = [bytes(p[: int(n)].cpu().tolist()) for p, n in zip(parts, sizes, strict=True)]
         return [item for text in texts for item in json.loads(text)]
 
-    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """A member without rows still takes part: its gradient is zero."""
-        if self.world == 1:
-            return
-        for parameter in parameters:
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                torch.distributed.all_reduce(parameter.grad)
+    def sum_gradients(self, gradients: Iterable[torch.Tensor]) -> None:
+        """In place; every member gives all of them, in one order (`Optimizer.gradients(every=True)`)."""
+        if self.world > 1:
+            for gradient in gradients:
+                torch.distributed.all_reduce(gradient)
 
     def wait(self) -> None:
         if self.world > 1:

