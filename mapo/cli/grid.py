@@ -32,6 +32,7 @@ def _command(out: Path, cell: Cell) -> list[str]:
         f'reward.name="{cell.reward}"',
         f"run.seed={cell.seed}",
         "run.threads=1",
+        "run.processes=1",
         f"--out={folder}",
         *(["--resume"] if (folder / "manifest.json").exists() else []),
     ]

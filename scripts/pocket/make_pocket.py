@@ -1,6 +1,6 @@
 """Make the pocket model: text from the grammar, a tokenizer, a small Llama, pretraining, a Hugging Face folder.
 
-    PYTHONPATH=. python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda --tokens 400e6
+    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda
 
 Needs torch, transformers, tokenizers and numpy, nothing else. All cores write text; the training runs over a pool
 of it as often as the token budget asks. Loss is on every token, on the person's lines at a tenth of the weight:
@@ -269,7 +269,8 @@ def main() -> None:
         "named_right": names(model, tokenizer),
     }
     print(json.dumps(found))
-    made = {"seed": args.seed, "tokens": int(args.tokens), "minutes": args.minutes, "lr": args.lr, **found}
+    told = {name: value for name, value in vars(args).items() if name != "out"}
+    made = {**told, "torch": torch.__version__, **found}
     save(model, tokenizer, args.out, made)
     print(
         f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB, {time.monotonic() - began:.0f} s in all"

@@ -18,6 +18,7 @@ SMALL = (
     "rollout.context=2048",
     "rollout.at_once=8",
     "optim.steps=4",
+    "optim.updates=1",
     "optim.lr=1e-2",
     "optim.tokens=2048",
     "eval.every=2",
@@ -26,6 +27,7 @@ SMALL = (
     "run.checkpoint_every=1",
     "run.trackers=[]",
     "run.threads=1",
+    "run.processes=1",
 )
 
 
