@@ -96,6 +96,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
 
     try:
         found = asyncio.run(whole())
+        team.leave()
     except KeyboardInterrupt:
         say(f"stopped; go on with: mapo train --out {out} --resume")
         raise typer.Exit(130) from None

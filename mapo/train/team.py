@@ -58,6 +58,11 @@ class Team:
         if self.world > 1:
             torch.distributed.barrier()
 
+    def leave(self) -> None:
+        """When all went well: after a failure, taking leave may itself wait for those who are gone."""
+        if self.world > 1:
+            torch.distributed.destroy_process_group()
+
 
 def leads() -> bool:
     """Whether this process will lead the team it was launched into, or trains alone."""

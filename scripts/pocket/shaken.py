@@ -61,7 +61,7 @@ def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
     """One line of a person: some clauses from anywhere, other words in them, and the sign if there is one."""
     bank = clauses(lines)
     told, parts = Told(), []
-    while not told.things or rng.random() < 0.65 and len(parts) < 4:
+    while not told.things or (rng.random() < 0.65 and len(parts) < 4):
         parts.append(_shake(rng, rng.pick(bank), told))
     if sign:
         parts.insert(int(rng.random() * (len(parts) + 1)), sign)

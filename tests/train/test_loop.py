@@ -132,9 +132,7 @@ def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
     assert small.weights(out, 4) == small.weights(whole[0], 4)
 
 
-def test_a_sampler_that_dies_ends_the_run(
-    model, whole, tmp_path, monkeypatch
-):
+def test_a_sampler_that_dies_ends_the_run(model, whole, tmp_path, monkeypatch):
     from mapo.train.decode import Decoder
 
     real, left = Decoder.round, [40]
