@@ -95,8 +95,6 @@ def test_dialogues_needed_by_the_running_mean_of_three_steps():
     unscored = made("mapo", "idr", 0, [None, 3.0, None, 3.0, 3.0])
     assert unscored.smooth() == [(320, 3.0)]
     assert made("mapo", "idr", 0, []).need(0) == math.inf
-    team = made("mapo", "idr", 0, [5.0, 5.0, 5.0], dialogues=2 * 64 * 3)  # two members, one of them writes
-    assert team.need(5) == 384
 
 
 def grid() -> list[Run]:
