@@ -41,7 +41,7 @@ class Live:
     def eval_begins(self, label: str, dialogues: int) -> None:
         self._reset(label.replace("_", " "), dialogues)
         if label in ("before", "after"):
-            self.console.print(f"held-out test, {label} training: {dialogues} dialogues")
+            self.console.print(f"held-out test, {label} training")
 
     def _reset(self, text: str, dialogues: int) -> None:
         self.bar.reset(self.task, description=text, total=dialogues, completed=0)
