@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mapo.errors import StoreError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
@@ -162,11 +161,3 @@ def gather_dialogues(mine: Sequence[Dialogue], jobs: Sequence[Job], team: Team) 
 def write_json(path: Path, data: object) -> None:
     """A small JSON file, whole or not at all."""
     write_atomic(path, json.dumps(data, indent=1) + "\n")
-
-
-def read_json(path: Path) -> dict[str, object]:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot be read ({error})", where=str(path), fix="Start a new run") from None
-    return dict(data)
