@@ -28,6 +28,10 @@ Answer again: only the JSON object that was asked for, complete, with nothing be
 LONGEST = 500
 """Characters of a problem that are shown; it may quote the model at length."""
 
+SHOWN = 6000
+"""Characters of a failed answer that the model sees again. One that ran on until it was cut off would
+otherwise fill the context, and the second attempt would fail by its length alone."""
+
 
 async def ask(chat: Chat, request: Request, parse: Callable[[Any], _T], *, repairs: int = 2) -> _T:
     """What `parse` makes of the answer's JSON. `parse` raises InputError on what does not fit.
@@ -42,7 +46,7 @@ async def ask(chat: Chat, request: Request, parse: Callable[[Any], _T], *, repai
         except InputError as error:
             problem = storable(str(error)).rstrip(".")[:LONGEST]
         if attempt < repairs:
-            shown = Message("assistant", answer.text.strip() or "(nothing)")
+            shown = Message("assistant", answer.text.strip()[:SHOWN] or "(nothing)")
             told = Message("user", AGAIN.format(problem=problem))
             request = replace(request, messages=(*request.messages, shown, told))
     raise AnswerError(

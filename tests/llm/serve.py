@@ -16,6 +16,8 @@ params.n_parallel = 4
 params.n_ctx = 4 * 8192
 params.use_jinja = True
 params.warmup = False
+params.sampling.penalty_repeat = 1.2  # at temperature 0 so small a model would say one phrase without end
+params.sampling.penalty_last_n = 256
 server = xllamacpp.Server(params)
 sys.stdout.write(f"address {server.listening_address}\n")
 sys.stdout.flush()

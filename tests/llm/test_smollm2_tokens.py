@@ -80,7 +80,8 @@ def test_the_template_is_the_servers(ask, policy):
 
 def test_log_probs_are_close_to_the_servers(ask, policy):
     prompt = policy.tokenizer.apply_chat_template(TALK, add_generation_prompt=True, tokenize=False)
-    said = ask("/completion", prompt=prompt, n_predict=40, temperature=0, n_probs=1, cache_prompt=False)
+    plain = {"temperature": 0, "repeat_penalty": 1.0, "cache_prompt": False}
+    said = ask("/completion", prompt=prompt, n_predict=40, n_probs=1, **plain)
     steps = said["completion_probabilities"]
     before = policy.tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids = torch.tensor([before + [step["id"] for step in steps]])

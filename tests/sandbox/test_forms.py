@@ -139,6 +139,12 @@ def test_the_model_sees_its_answer_and_its_error(bad, problem):
     assert told.role == "user" and problem in told.content
 
 
+def test_an_answer_without_end_does_not_fill_the_context():
+    chat = FakeChat([Answer(Reply("so " * 50_000, "length")), '{"level": 1}'])
+    assert run(chat) == 1
+    assert sum(len(message.content) for message in chat.requests[1].messages) < 10_000
+
+
 def test_it_gives_up_after_so_many_repairs():
     chat = FakeChat(["one", "two", '{"level": 7}', '{"level": 1}'], name="poor-model")
     with pytest.raises(AnswerError, match="poor-model: no usable answer in 3 attempts.*level 7 is out"):
