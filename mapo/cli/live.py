@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mapo.types import Dialogue, Turn
+from mapo.train.show import Show
+from mapo.types import Dialogue
 
 
-class Live:
+class Live(Show):
     """One line a step on standard error: reward, score, speed, time left."""
 
     def __init__(self, steps: int) -> None:
@@ -49,9 +50,6 @@ class Live:
     def dialogue_done(self, dialogue: Dialogue) -> None:
         del dialogue
         self.bar.advance(self.task)
-
-    def turn_done(self, turn: Turn) -> None:
-        del turn
 
     def step_ends(self, record: dict[str, Any]) -> None:
         step = record["step"]

@@ -76,11 +76,11 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
     from mapo.cli.live import Live
     from mapo.train.run import run
-    from mapo.train.setup import Silent
+    from mapo.train.show import Show
     from mapo.train.team import join_team
 
     team = join_team(config.model.device)
-    show = Live(config.optim.steps) if team.leads else Silent()
+    show = Live(config.optim.steps) if team.leads else Show()
 
     async def whole() -> Outcome:
         async with casting_of(config, out, team) as casting:
@@ -125,7 +125,7 @@ def casting_of(config: Config, out: Path, team: Team) -> Any:
     from contextlib import asynccontextmanager
 
     from mapo.cli.roles import Stage
-    from mapo.evals.empa import CACHE
+    from mapo.evals.folder import CACHE
     from mapo.sandbox.rubric import Rubric
 
     roles = config.roles

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mapo.evals.score import Score, score_dialogues
 from mapo.sandbox.scenario import Scenario
-from mapo.train.rollouts import eval_jobs, gather_dialogues, played, share
+from mapo.train.rollouts import eval_jobs, played
 from mapo.types import Dialogue
 
 if TYPE_CHECKING:
@@ -24,22 +25,7 @@ async def evaluate(t: Training, scenarios: Sequence[Scenario], repeats: int, lab
 async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, label: str) -> list[Dialogue]:
     """The dialogues themselves, everybody's; what is on disk already is not played again."""
     jobs = eval_jobs(scenarios, repeats=repeats, seed=t.config.run.seed)
-    mine = share(jobs, t.team)
     settings = t.config.eval
     turns = settings.max_turns or t.config.rollout.max_turns
     rules = replace(t.rules, temperature=settings.temperature, max_turns=turns)
-    t.show.eval_begins(label, len(mine))
-    found = await played(
-        mine,
-        t.eval_file(label),
-        t.sampler,
-        t.casting,
-        rules,
-        paid=t.paid,
-        at_once=t.config.rollout.at_once,
-        max_unscored=t.config.roles.max_unscored,
-        world=t.team.world,
-        on_done=t.show.dialogue_done,
-        on_turn=t.show.turn_done,
-    )
-    return gather_dialogues(found, jobs, t.team)
+    return await played(t, jobs, t.eval_file(label), rules, partial(t.show.eval_begins, label))

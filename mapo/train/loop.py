@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mapo.advantage import Advantages, advantages
@@ -16,7 +17,7 @@ from mapo.errors import TrainError
 from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
 from mapo.train.evaluate import evaluate
-from mapo.train.rollouts import gather_dialogues, played, share, step_jobs, write_json
+from mapo.train.rollouts import played, step_jobs, write_json
 from mapo.train.setup import Training
 from mapo.train.update import update
 from mapo.types import Dialogue
@@ -51,22 +52,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
         siblings=rollout.siblings,
         seed=t.config.run.seed,
     )
-    mine = share(jobs, t.team)
-    t.show.step_begins(step, len(mine))
-    found = await played(
-        mine,
-        t.dialogue_file(step),
-        t.sampler,
-        t.casting,
-        t.rules,
-        paid=t.paid,
-        at_once=rollout.at_once,
-        max_unscored=t.config.roles.max_unscored,
-        world=t.team.world,
-        on_done=t.show.dialogue_done,
-        on_turn=t.show.turn_done,
-    )
-    return gather_dialogues(found, jobs, t.team)
+    return await played(t, jobs, t.dialogue_file(step), t.rules, partial(t.show.step_begins, step))
 
 
 def credit_of(

@@ -10,17 +10,17 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.cast import Job
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
 from mapo.store import BadLine, JsonlWriter, decode_dialogue, encode_dialogue, read_dialogues, write_atomic
-from mapo.train.sampler import Sampler
 from mapo.train.team import Team
-from mapo.types import Dialogue, Turn
+from mapo.types import Dialogue
 
-OnDone = Callable[[Dialogue], None]
-OnTurn = Callable[[Turn], None]
+if TYPE_CHECKING:
+    from mapo.train.setup import Training
 
 
 def step_jobs(
@@ -61,50 +61,40 @@ def share(jobs: Sequence[Job], team: Team) -> list[Job]:
 
 
 async def played(
-    jobs: Sequence[Job],
-    file: Path,
-    sampler: Sampler,
-    casting: Casting,
-    rules: Rules,
-    *,
-    paid: bool,
-    at_once: int,
-    max_unscored: float,
-    world: int = 1,
-    on_done: OnDone | None = None,
-    on_turn: OnTurn | None = None,
+    t: Training, jobs: Sequence[Job], file: Path, rules: Rules, begins: Callable[[int], None]
 ) -> list[Dialogue]:
-    """All jobs' dialogues, in order; each on disk in `file` when it ends.
+    """All jobs' dialogues, every member's, in order; this member's are on disk in `file` as they end.
 
     What a run that was cut off left there, or beside it in another member's file, is used again: always if
-    it is all there, or if the roles cost money (`paid`). A part of it that costs nothing is played anew, so
-    that every batch is the one an undisturbed run would have had.
+    it is all there, or if the roles cost money. A part of it that costs nothing is played anew, so that
+    every batch is the one an undisturbed run would have had. `begins` is told how many this member plays.
     """
-    kept = _kept(file, jobs, max_unscored)
-    if kept and len(kept) < len(jobs) and not paid:
+    mine = share(jobs, t.team)
+    begins(len(mine))
+    max_unscored = t.config.roles.max_unscored
+    kept = _kept(file, mine, max_unscored)
+    if kept and len(kept) < len(mine) and not t.paid:
         kept = {}
-        _drop(file, jobs, world)
-    todo = [job for job in jobs if job.id not in kept]
+        _drop(file, mine, t.team.world)
+    todo = [job for job in mine if job.id not in kept]
     if todo:
         with JsonlWriter(file) as writer:
 
             def keep(dialogue: Dialogue) -> None:
                 writer.write_dialogue(dialogue)
-                if on_done:
-                    on_done(dialogue)
+                t.show.dialogue_done(dialogue)
 
             for dialogue in await play_all(
                 todo,
-                sampler.policy,
-                casting,
+                t.sampler.policy,
+                t.casting,
                 rules,
-                concurrency=at_once,
+                concurrency=t.config.rollout.at_once,
                 max_unscored=max_unscored,
                 on_done=keep,
-                on_turn=on_turn,
             ):
                 kept[dialogue.id] = dialogue
-    return [kept[job.id] for job in jobs]
+    return gather_dialogues([kept[job.id] for job in mine], jobs, t.team)
 
 
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:

@@ -31,7 +31,8 @@ from mapo.train.optim import make_optimizer
 from mapo.train.policy import load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
-from mapo.train.setup import Show, Silent, Training, check_run, claim_run
+from mapo.train.setup import Training, check_run, claim_run
+from mapo.train.show import Show
 from mapo.train.speed import tune_for_training
 from mapo.train.team import Team
 from mapo.train.template import read_template
@@ -68,7 +69,7 @@ async def run(
     check_trackers(config.run.trackers)
     if team.leads:
         check_run(out, config, scenarios, resume=resume)
-    async with prepared(config, out, scenarios, rules, casting, paid, show or Silent(), team) as t:
+    async with prepared(config, out, scenarios, rules, casting, paid, show or Show(), team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         take_up(t)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mapo.config import Config, dump_config, read_config
 from mapo.errors import InputError, StoreError
@@ -29,32 +29,9 @@ from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.policy import LocalPolicy
 from mapo.train.sampler import Sampler
+from mapo.train.show import Show
 from mapo.train.team import Team
-from mapo.types import Dialogue, Turn
-
-
-class Show(Protocol):
-    """Somebody who watches."""
-
-    def begins(self, told: str) -> None: ...
-    def step_begins(self, step: int, dialogues: int) -> None: ...
-    def eval_begins(self, label: str, dialogues: int) -> None: ...
-    def dialogue_done(self, dialogue: Dialogue) -> None: ...
-    def turn_done(self, turn: Turn) -> None: ...
-    def step_ends(self, record: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Nobody watches."""
-
-    def begins(self, told: str) -> None: ...
-    def step_begins(self, step: int, dialogues: int) -> None: ...
-    def eval_begins(self, label: str, dialogues: int) -> None: ...
-    def dialogue_done(self, dialogue: Dialogue) -> None: ...
-    def turn_done(self, turn: Turn) -> None: ...
-    def step_ends(self, record: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
+from mapo.types import Dialogue
 
 
 @dataclass(slots=True)
@@ -73,7 +50,7 @@ class Training:
     metrics: JsonlWriter | None = None
     trackers: Sequence[Tracker] = ()
     team: Team = field(default_factory=Team)
-    show: Show = field(default_factory=Silent)
+    show: Show = field(default_factory=Show)
     paid: bool = False
     done: int = 0
     best: dict[str, Any] | None = None

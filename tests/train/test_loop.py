@@ -94,7 +94,7 @@ class StopsAt:
         ("dialogue_done", 12),
         ("step_ends", 2),
         ("eval_begins", 1),
-        ("turn_done", 50),
+        ("dialogue_done", 3),
     ],
 )
 def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
