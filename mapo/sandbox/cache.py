@@ -41,6 +41,7 @@ def key_of(model: str, request: Request) -> str:
         "schema": request.schema,
         "tools": [asdict(tool) for tool in request.tools],
         "nonce": request.nonce,
+        **({"min_p": float(request.min_p)} if request.min_p else {}),
     }
     return hashlib.sha256(canonical(asked).encode()).hexdigest()
 

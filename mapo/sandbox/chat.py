@@ -45,7 +45,8 @@ class Request:
     """One call. `schema` asks for JSON of that shape. All calls of one role in one dialogue share
     `session`, by which a sampler may keep its cache; `nonce` tells calls apart that are otherwise equal
     (repeats of a scenario), so that a recorded answer is not given twice. `seed` is the chance in a locally
-    sampled reply: the same seed after the same words gives the same reply."""
+    sampled reply: the same seed after the same words gives the same reply. `min_p` drops tokens less likely
+    than that part of the likeliest; it is for endpoints, and one that does not know it goes without."""
 
     messages: tuple[Message, ...]
     temperature: float = 1.0
@@ -56,6 +57,7 @@ class Request:
     session: str = ""
     nonce: str = ""
     seed: int = 0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

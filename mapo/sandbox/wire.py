@@ -35,6 +35,7 @@ class Dialect:
     json: JsonMode = "schema"
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperature: bool = True
+    min_p: bool = True
 
 
 def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
@@ -47,6 +48,8 @@ def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
         body["temperature"] = request.temperature
     if request.top_p != 1.0:
         body["top_p"] = request.top_p
+    if request.min_p and dialect.min_p:
+        body["min_p"] = request.min_p
     if request.tools:
         body["tools"] = [
             {
@@ -69,6 +72,8 @@ def simpler(dialect: Dialect, request: Request, complaint: str) -> Dialect | Non
         return replace(dialect, length="max_completion_tokens")
     if dialect.temperature and "temperature" in complaint:  # reasoning models take none but their own
         return replace(dialect, temperature=False)
+    if dialect.min_p and request.min_p and "min_p" in complaint:  # no parameter of OpenAI's own
+        return replace(dialect, min_p=False)
     if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(complaint):
         return None
     return replace(dialect, json="object" if dialect.json == "schema" else "text")

@@ -74,6 +74,7 @@ def test_the_key_is_pinned():
         {"schema": None},
         {"tools": ()},
         {"nonce": "2"},
+        {"min_p": 0.1},
     ],
 )
 def test_whatever_shapes_an_answer_changes_the_key(change):
