@@ -81,7 +81,8 @@ def empa(
     import asyncio
 
     from mapo.cli.roles import Stage, Who, cast_of, read_prices
-    from mapo.evals.empa import CACHE, FILE, Plan
+    from mapo.evals.empa import FILE, Plan
+    from mapo.evals.folder import CACHE
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
     from mapo.sandbox.empa_cards import read_start_levels

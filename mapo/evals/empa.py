@@ -9,8 +9,6 @@ OUT/manifest.json        what is being run; a resume must ask for the same
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,15 +17,16 @@ from typing import Any, NamedTuple
 
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa_write import result_path, write_result
+from mapo.evals.folder import CACHE as CACHE
+from mapo.evals.folder import claim, digest
 from mapo.sandbox.cast import Casting, Job, Policy
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
-from mapo.store import BadLine, JsonlWriter, RunDir, encode, read_dialogues, write_atomic
+from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues
 from mapo.types import Dialogue, Turn
 
 FILE = "empa.jsonl"
-CACHE = "cache.sqlite"
 Watch = Callable[[Dialogue], None]
 
 
@@ -74,11 +73,11 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "schema": "mapo.empa/1",
         "model": model,
         "cast": cast,
-        "scenarios": {s.id: _hash(asdict(s)) for s in plan.scenarios},
-        "start_levels": _hash(plan.start_levels) if plan.start_levels else None,
+        "scenarios": {s.id: digest(asdict(s)) for s in plan.scenarios},
+        "start_levels": digest(plan.start_levels) if plan.start_levels else None,
         "repeats": plan.repeats,
         "seed": plan.seed,
-        "rubric": f"{rules.rubric.name} {_hash(asdict(rules.rubric))}",
+        "rubric": f"{rules.rubric.name} {digest(asdict(rules.rubric))}",
         "profile": rules.profile,
         "reward": f"{rules.reward}/{rules.distance}",
         "min_turns": rules.min_turns,
@@ -86,10 +85,6 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "temperature": rules.temperature,
         "max_tokens": rules.max_tokens,
     }
-
-
-def _hash(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Kept(NamedTuple):
@@ -102,21 +97,9 @@ class Kept(NamedTuple):
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
     """Claim the folder, or find out what is done in it."""
-    run = RunDir(out)
-    if out.exists() and not out.is_dir():
-        raise InputError("is a file", where=str(out), fix="--out is a folder")
-    if resume and not run.manifest.exists():
-        raise InputError("no run to resume", where=str(out), fix="Check --out, or leave out --resume")
-    if run.manifest.exists():
-        if not resume:
-            raise InputError("holds a run already", where=str(out), fix="Add --resume, or use another --out")
-        _same(_read_manifest(run.manifest), asked, out)
-    elif out.is_dir() and any(f.name != CACHE for f in out.iterdir()):
-        raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
-    else:
-        write_atomic(run.manifest, encode(dict(asked), str(run.manifest)) + b"\n")
+    claim(out, asked, resume=resume)
     kept = Kept([], Counter(), [])
-    file = run.dialogues / FILE
+    file = RunDir(out).dialogues / FILE
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
             kept.bad.append(str(item))
@@ -125,30 +108,6 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
         else:
             kept.broken[item.id] += 1
     return kept
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-        if not isinstance(data, dict):
-            raise ValueError("no JSON object")
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="Choose another --out") from None
-    return data
-
-
-def _same(there: Mapping[str, Any], asked: Mapping[str, Any], out: Path) -> None:
-    other = sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key))
-    if other:
-        told = "; ".join(f"{k}: {_short(there.get(k))} there, {_short(asked.get(k))} here" for k in other[:3])
-        raise InputError(
-            f"the run there is another one ({told})", where=str(out), fix="Resume with the same settings"
-        )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 async def run(

@@ -1,0 +1,286 @@
+"""What every question-and-answer benchmark shares: a run folder, many items at once, one result file.
+
+OUT/manifest.json   what is being run; a resume must ask for the same
+    items.jsonl     each item's answers, complete on disk before it counts; failed ones with their reason
+    result.json     the scores ("mapo.result/1"), written when the run ends, complete or not
+    cache.sqlite    every model call, so that nothing is paid twice
+    ledger.json     calls, tokens, cost by role
+
+A benchmark brings items (anything with a stable `id`) and a function `solve(item, attempt)` that asks the
+models and returns what an item's line shall hold: the answers as they came, no score. Scores are computed
+from the lines when all is done, so a better parser asks nothing again. `solve` may call several times in a
+row; every call through an endpoint is in the cache, so a kill in the middle of an item pays for none of
+them twice. It raises `EndpointError`, `AnswerError` or `ContextError` where an item fails: that is
+recorded, its siblings go on, and a resume tries it again with `attempt` one higher. Put `attempt` into the
+nonce of a call whose recorded answer was what failed (a judge's unreadable form), and leave it out
+elsewhere.
+
+    kept = prepare(out, manifest, resume=resume)
+    lines = await run_items(out, items, solve, kept=kept)
+    scored = [Scored(item.id, {"EA": 1.0}) for item in items if item.id in lines]
+    scores, intervals = summarise(scored)
+    write_result(out, benchmark="mine", model=name, settings={}, of=len(items), items=scored, scores=scores,
+                 intervals=intervals)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
+from mapo.evals.folder import claim
+from mapo.evals.stats import Floats, bootstrap
+from mapo.sandbox.chat import Chat, Closing
+from mapo.store import BadLine, JsonlWriter, read_jsonl, write_atomic
+
+ITEMS = "items.jsonl"
+RESULT = "result.json"
+ITEM_SCHEMA = "mapo.item/1"
+RESULT_SCHEMA = "mapo.result/1"
+
+Line = dict[str, Any]
+"""One line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if all is well), and what `solve` gave."""
+
+Talker = Callable[[str], Chat]
+"""A model as something to talk to: the name of a conversation -> the `Chat` that answers in it."""
+
+
+class Item(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+_I = TypeVar("_I", bound=Item)
+Solve = Callable[[_I, int], Awaitable[Mapping[str, Any]]]
+
+_FAILS_THE_ITEM = (EndpointError, AnswerError, ContextError)
+
+
+# ---- what is there
+
+
+class Kept(NamedTuple):
+    """What a folder holds already: finished lines by item, how often others failed, lines beyond reading."""
+
+    finished: dict[str, Line]
+    failed: Counter[str]
+    bad: list[str]
+
+
+def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
+    """Claim the folder, or find out what is done in it."""
+    claim(out, asked, resume=resume)
+    kept = Kept({}, Counter(), [])
+    file = out / ITEMS
+    for line in read_jsonl(file) if file.exists() else ():
+        if isinstance(line, BadLine):
+            kept.bad.append(str(line))
+        elif line.get("schema") != ITEM_SCHEMA or not isinstance(line.get("id"), str):
+            kept.bad.append(f"{file}: a line that is no '{ITEM_SCHEMA}'")
+        elif line.get("error") is None:
+            kept.finished[line["id"]] = line
+        else:
+            kept.failed[line["id"]] += 1
+    return kept
+
+
+# ---- the items
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Stops a run in which most items fail, before more time is spent on it."""
+
+    items: int = 0
+    failed: int = 0
+    least: int = 40
+
+    def see(self, problem: MapoError | None) -> None:
+        self.items += 1
+        self.failed += problem is not None
+        if problem is not None and self.items >= self.least and self.failed > self.items / 2:
+            raise EndpointError(
+                f"{self.failed} of {self.items} items failed, last: {problem}",
+                fix="What is finished is kept: once that is mended, run again with --resume",
+            )
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Where finished items are written down."""
+
+    writer: JsonlWriter
+    lines: dict[str, Line]
+    on_done: Callable[[Line], None] | None
+    patience: _Patience = field(default_factory=_Patience)
+
+    def keep(self, name: str, attempt: int, body: Mapping[str, Any], problem: MapoError | None) -> None:
+        head = {"schema": ITEM_SCHEMA, "id": name, "attempt": attempt}
+        line: Line = {**body, **head, "error": None if problem is None else str(problem)}
+        self.writer.write(line)
+        if problem is None:
+            self.lines[name] = line
+        if self.on_done:
+            self.on_done(line)
+        self.patience.see(problem)
+
+
+async def run_items(
+    out: Path,
+    items: Sequence[_I],
+    solve: Solve[_I],
+    *,
+    kept: Kept | None = None,
+    concurrency: int = 32,
+    on_done: Callable[[Line], None] | None = None,
+) -> dict[str, Line]:
+    """Solve what is not finished yet, at most `concurrency` at once; the lines of all finished items by id.
+
+    `on_done` sees each new line, failed ones too, once it is on disk. When more than half of at least 40
+    items have failed, everything stops with an EndpointError.
+    """
+    kept = kept or Kept({}, Counter(), [])
+    if len({item.id for item in items}) < len(items):
+        raise InputError("two items have the same id", fix="Give each item an id of its own")
+    waiting = iter([item for item in items if item.id not in kept.finished])
+    with JsonlWriter(out / ITEMS) as writer:
+        desk = _Desk(writer, dict(kept.finished), on_done)
+
+        async def work() -> None:
+            for item in waiting:
+                attempt = kept.failed[item.id]
+                try:
+                    body = await solve(item, attempt)
+                except _FAILS_THE_ITEM as problem:
+                    desk.keep(item.id, attempt, {}, problem)
+                else:
+                    desk.keep(item.id, attempt, body, None)
+
+        await _all([work() for _ in range(min(concurrency, len(items)))])
+    return desk.lines
+
+
+async def _all(tasks: Sequence[Awaitable[None]]) -> None:
+    """The first error cancels the rest and is raised as it is."""
+    running = [asyncio.ensure_future(task) for task in tasks]
+    try:
+        await asyncio.gather(*running)
+    except BaseException:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
+
+
+@contextmanager
+def conversation(talker: Talker, name: str) -> Iterator[Chat]:
+    """A chat for one conversation; a local model's place is free again when it is over."""
+    chat = talker(name)
+    try:
+        yield chat
+    finally:
+        if isinstance(chat, Closing):
+            chat.end_dialogue()
+
+
+def seed_of(*parts: object) -> int:
+    """The chance of a locally sampled reply: the same parts, the same reply."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6])
+
+
+# ---- the result
+
+
+class Scored(NamedTuple):
+    """An item's scores by name. Items of one `group` (translations of one text) are resampled together."""
+
+    id: str
+    scores: dict[str, float]
+    group: str = ""
+
+
+Interval = tuple[float, float]
+
+
+def summarise(
+    items: Sequence[Scored], means: Mapping[str, Sequence[str]] | None = None
+) -> tuple[dict[str, float], dict[str, Interval | None]]:
+    """The mean of each score over the items that have it, with 95 % bootstrap intervals over items.
+
+    `means` names further scores that are the mean of others ({"Overall": ("EA", "EU")}), left out where no
+    item has one of the parts. An interval is None where there are too few items to have one.
+    """
+    names = list(dict.fromkeys(name for item in items for name in item.scores))
+    groups: dict[str, int] = {}
+    rows = [groups.setdefault(item.group or item.id, len(groups)) for item in items]
+    table = np.zeros((len(groups), 2, len(names)))  # a group's sum and count of each score
+    for row, item in zip(rows, items, strict=True):
+        for name, value in item.scores.items():
+            table[row, :, names.index(name)] += (value, 1.0)
+    further = {name: parts for name, parts in (means or {}).items() if set(parts) <= set(names)}
+
+    def statistic(flat: Floats) -> Floats:
+        sums, counts = np.moveaxis(flat.reshape(*flat.shape[:-1], 2, len(names)), -2, 0)
+        with np.errstate(invalid="ignore"):  # a resample may hold no item of some score
+            each = sums / counts
+        more = [each[..., [names.index(part) for part in parts]].mean(axis=-1) for parts in further.values()]
+        return np.concatenate([each, *(column[..., None] for column in more)], axis=-1)
+
+    if not names:
+        return {}, {}
+    flat = table.reshape(len(groups), -1)
+    found = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
+    ends = bootstrap(flat, statistic)
+    intervals: dict[str, Interval | None] = dict.fromkeys(found)
+    for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
+        if np.isfinite(pair).all():
+            intervals[name] = (float(pair[0]), float(pair[1]))
+    return found, intervals
+
+
+def write_result(
+    out: Path,
+    *,
+    benchmark: str,
+    model: str,
+    settings: Mapping[str, Any],
+    of: int,
+    items: Sequence[Scored],
+    scores: Mapping[str, float],
+    intervals: Mapping[str, Interval | None],
+    judge: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
+    incomplete and says so first."""
+    n, lacking = len(items), of - len(items)
+    incomplete = [f"incomplete: {lacking} of {of} items have no score, their calls failed"] if lacking else []
+    result = {
+        "schema": RESULT_SCHEMA,
+        "benchmark": benchmark,
+        "model": model,
+        "judge": judge,
+        "settings": dict(settings),
+        "complete": not lacking,
+        "n": n,
+        "of": of,
+        "scores": dict(scores),
+        "intervals": dict(intervals),
+        "items": [{"id": item.id, "scores": item.scores} for item in items],
+        "details": dict(details or {}),
+        "notes": [*incomplete, *notes],
+    }
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
+    write_atomic(out / RESULT, text + "\n")
+    return result
