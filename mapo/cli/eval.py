@@ -7,6 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.options import (
+    BaseUrl,
+    Cache,
+    CacheFile,
+    Concurrency,
+    Context,
+    KeyEnv,
+    Out,
+    Prices,
+    RequestsPerMinute,
+    Resume,
+    Retries,
+    Timeout,
+    TokensPerMinute,
+)
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
@@ -29,9 +44,9 @@ def empa(
     model: Annotated[
         str, typer.Option(help="The policy: a model's name, local:FOLDER (or local:pocket), scripted:NAME.")
     ],
-    out: Annotated[Path, typer.Option(help="Where the run goes.")],
-    base_url: Annotated[str | None, typer.Option(help="Its OpenAI-compatible endpoint.")] = None,
-    key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
+    out: Out,
+    base_url: BaseUrl = None,
+    key_env: KeyEnv = "OPENAI_API_KEY",
     agents: Annotated[
         str | None, typer.Option(help="User, director and judge: scripted or llm (default: as given).")
     ] = None,
@@ -56,23 +71,26 @@ def empa(
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
-    concurrency: Annotated[int, typer.Option(min=1, help="Dialogues at once.")] = 32,
-    context: Annotated[int, typer.Option(min=64, help="Longest dialogue of a local model, tokens.")] = 4096,
+    concurrency: Concurrency = 32,
+    context: Context = 4096,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Per endpoint.")] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Per endpoint.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 120.0,
-    retries: Annotated[int, typer.Option(min=0, help="Tries after the first.")] = 5,
-    cache: Annotated[str, typer.Option(help="record, replay, refresh or off.")] = "record",
-    cache_file: Annotated[
-        Path | None, typer.Option(help="Where model calls are kept (default: in --out).")
+    top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
+    user_temperature: Annotated[float | None, typer.Option(min=0.0, help="The user's (default: 1).")] = None,
+    judge_temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="The judge's (default: 0).")
     ] = None,
-    prices: Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    timeout: Timeout = 120.0,
+    retries: Retries = 5,
+    cache: Cache = "record",
+    cache_file: CacheFile = None,
+    prices: Prices = None,
+    resume: Resume = False,
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
@@ -80,9 +98,8 @@ def empa(
     """
     import asyncio
 
-    from mapo.cli.roles import Stage, Who, cast_of, read_prices
+    from mapo.cli.roles import Who, cast_of, stage_in, with_temperature
     from mapo.evals.empa import FILE, Plan
-    from mapo.evals.folder import CACHE
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
     from mapo.sandbox.empa_cards import read_start_levels
@@ -99,12 +116,14 @@ def empa(
         director=(director_model, director_base_url, director_key_env),
         judge=(judge_model, judge_base_url, judge_key_env),
     )
+    roles = with_temperature(roles, user=user_temperature, judge=judge_temperature)
     rules = Rules(
         rubric,
         profile,
         max_turns=max_turns,
         system=policy_system,
         temperature=temperature,
+        top_p=top_p,
         max_tokens=max_tokens,
     )
     plan = Plan(chosen, repeats, seed, read_start_levels(start_levels) if start_levels else None)
@@ -112,11 +131,11 @@ def empa(
         say(f"warning: {told}")
     if max_turns is not None and max_turns < rubric.ending.min_turns:
         say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
-    stage = Stage(
-        cache=cache_file or out / CACHE,
+    stage = stage_in(
+        out,
+        cache_file=cache_file,
+        prices=prices,
         cache_mode=cache,
-        ledger_file=out / "ledger.json",
-        prices=read_prices(prices),
         concurrency=concurrency,
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
@@ -164,7 +183,7 @@ async def _play(
 
     domain = plan.scenarios[0].domain
     stage.check([policy, *(roles or {}).values()], domain)  # before anything is written
-    cast = {role: who.model for role, who in roles.items()} if roles else "scripted"
+    cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
     kept = bench.prepare(out, bench.manifest(plan, rules, policy.model, cast), resume=resume)
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:

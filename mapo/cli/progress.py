@@ -1,12 +1,18 @@
-"""A live line about dialogues being played: how many, how fast, how they end, what they cost."""
+"""A live line about dialogues being played or items being solved: how many, how fast, what they cost."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from mapo.types import Dialogue, Turn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from mapo.sandbox.ledger import Ledger
 
 
 @contextmanager
@@ -14,19 +20,8 @@ def watching(
     total: int, done: int, cost: Callable[[], float | None]
 ) -> Iterator[tuple[Callable[[Dialogue], None], Callable[[Turn], None]]]:
     """Callbacks for each finished dialogue and each turn; shown where standard error is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("dialogues"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-    )
     began, turns, unscored, broken = time.monotonic(), 0, 0, 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with _bar("dialogues") as bar:
         task = bar.add_task("", total=total, completed=done, state="")
 
         def show() -> None:
@@ -55,3 +50,39 @@ def watching(
             show()
 
         yield dialogue_done, turn_done
+
+
+@contextmanager
+def counting(total: int, done: int, ledger: Ledger) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A callback for each finished or failed item (a line of items.jsonl)."""
+    failed = 0
+    with _bar("items") as bar:
+        task = bar.add_task("", total=total, completed=done, state="")
+
+        def item_done(line: dict[str, Any]) -> None:
+            nonlocal failed
+            failed += line["error"] is not None
+            state = f"{sum(row['calls'] for row in ledger.as_rows())} calls"
+            if failed:
+                state += f", failed {failed}"
+            if money := ledger.total_cost:
+                state += f", cost {money:.2f}"
+            bar.update(task, advance=1, state=state)
+
+        yield item_done
+
+
+def _bar(what: str) -> Progress:
+    """Shown where standard error is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    return Progress(*columns, console=console, disable=not console.is_terminal)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mapo.errors import InputError
+from mapo.sandbox.chat import OWN_WAY, Sampling
 
 if TYPE_CHECKING:
+    from mapo.evals.bench import Talker
     from mapo.sandbox.cast import Casting, Policy
     from mapo.sandbox.endpoint import Endpoint
     from mapo.sandbox.ledger import Ledger
     from mapo.sandbox.rubric import Rubric
+    from mapo.train.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,12 @@ class Who:
     model: str
     base_url: str | None = None
     key_env: str = "OPENAI_API_KEY"
+    sampling: Sampling = OWN_WAY
+
+    def __str__(self) -> str:
+        """Who plays, for the record."""
+        way = str(self.sampling)
+        return f"{self.model} ({way})" if way else self.model
 
     @property
     def scripted(self) -> str | None:
@@ -75,7 +84,7 @@ class Stage:
     def cost(self) -> float | None:
         return self.ledger.total_cost
 
-    def check(self, everyone: list[Who], domain: str) -> None:
+    def check(self, everyone: list[Who], domain: str | None = None) -> None:
         """Refuse names, addresses and modes that cannot be used, with nothing opened or written."""
         from mapo.sandbox.cache import MODES
         from mapo.sandbox.domain import scripted_policy
@@ -85,6 +94,10 @@ class Stage:
             raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
         for who in everyone:
             if who.scripted is not None:
+                if domain is None:
+                    raise InputError(
+                        f"'{who.model}' is no model", fix="A name at an endpoint, or local:FOLDER"
+                    )
                 scripted_policy(domain, who.scripted)
             elif who.local is not None:
                 need_torch()
@@ -124,13 +137,25 @@ class Stage:
         if who.scripted is not None:
             return scripted_policy(domain, who.scripted)
         if who.local is not None:
-            from mapo.train.local import local_sampler
-
-            sampler = local_sampler(who.local, slots=self.concurrency, context=self.context)
-            await self.stack.enter_async_context(sampler)
-            return sampler.policy
+            return (await self._sampler(who.local)).policy
         endpoint = self.endpoint(who, "policy")
         return lambda _: endpoint
+
+    async def talker(self, who: Who, role: str = "policy") -> Talker:
+        """Who answers a benchmark's questions, one conversation a name (`mapo.evals.bench`)."""
+        if who.local is not None:
+            from mapo.train.seat import Seat
+
+            sampler = await self._sampler(who.local)
+            return lambda name: Seat(sampler, name)
+        endpoint = self.endpoint(who, role)
+        return lambda _: endpoint
+
+    async def _sampler(self, source: str) -> Sampler:
+        from mapo.train.local import local_sampler
+
+        sampler = local_sampler(source, slots=self.concurrency, context=self.context)
+        return await self.stack.enter_async_context(sampler)
 
     def casting(self, roles: dict[str, Who] | None, rubric: Rubric, domain: str) -> Casting:
         """The scripted cast for None, else models for user, director and judge."""
@@ -144,7 +169,8 @@ class Stage:
         from mapo.sandbox.models import model_cast
 
         user, director, judge = (self.endpoint(roles[r], r) for r in ("user", "director", "judge"))
-        return model_cast(user, director, judge, rubric)
+        ways = {role: who.sampling for role, who in roles.items()}
+        return model_cast(user, director, judge, rubric, ways)
 
 
 def calm_threads(threads: int | None = None) -> None:
@@ -166,6 +192,18 @@ def need_torch() -> None:
             f"this needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
         )
     calm_threads()
+
+
+def stage_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> Stage:
+    """The stage of a run in `out`: its ledger there, its cache too unless another is given."""
+    from mapo.evals.folder import CACHE
+
+    return Stage(
+        cache=cache_file or out / CACHE,
+        ledger_file=out / "ledger.json",
+        prices=read_prices(prices),
+        **settings,
+    )
 
 
 def read_prices(file: Path | None) -> dict[str, Any]:
@@ -210,3 +248,14 @@ def cast_of(agents: str | None, everyone: Given, **split: Given) -> dict[str, Wh
         inherited = key_env if url in (None, base_url) else "OPENAI_API_KEY"
         chosen[role] = Who(str(name or model), url or base_url, key or inherited or "OPENAI_API_KEY")
     return chosen
+
+
+def with_temperature(cast: dict[str, Who] | None, **given: float | None) -> dict[str, Who] | None:
+    """The cast with these temperatures, as far as they were given."""
+    for role, temperature in given.items():
+        if temperature is None:
+            continue
+        if cast is None:
+            raise InputError(f"--{role}-temperature, but plain code plays", fix="Give --agents-model")
+        cast = {**cast, role: replace(cast[role], sampling=Sampling(temperature))}
+    return cast

@@ -49,7 +49,7 @@ ITEM_SCHEMA = "mapo.item/1"
 RESULT_SCHEMA = "mapo.result/1"
 
 Line = dict[str, Any]
-"""One line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if all is well), and what `solve` gave."""
+"""A line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if all is well), and what `solve` gave."""
 
 Talker = Callable[[str], Chat]
 """A model as something to talk to: the name of a conversation -> the `Chat` that answers in it."""
