@@ -25,6 +25,7 @@ RANKS = {
     "train": 3,
     "engines": 3,
     "evals": 3,
+    "planning": 3,
     "testing": 3,
     "view": 4,
     "report": 4,

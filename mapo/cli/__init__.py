@@ -17,6 +17,7 @@ from mapo.cli.doctor import doctor
 from mapo.cli.eval import app as eval_app
 from mapo.cli.export import export
 from mapo.cli.fetch import fetch
+from mapo.cli.plan import plan
 from mapo.cli.play import play
 from mapo.cli.say import say
 from mapo.cli.scenarios import app as scenarios_app
@@ -54,6 +55,7 @@ app.command()(export)
 app.command()(fetch)
 app.command()(score)
 app.command()(play)
+app.command()(plan)
 app.command()(doctor)
 app.add_typer(eval_app, name="eval")
 app.add_typer(scenarios_app, name="scenarios")

@@ -1,0 +1,216 @@
+"""What the servers can do and what the calls ask of them: a TOML file, every key checked.
+
+`EXAMPLE` is such a file with a line about each key; `mapo plan --example` prints it. Its numbers are
+assumptions: put your own in their place. Roles without a server of their own name are served by
+`servers.everyone`, as `roles.everyone` serves them in a training config.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mapo.errors import InputError
+
+SECTIONS = ("servers", "calls", "dialogues", "update")
+EVERYONE = "everyone"
+
+EXAMPLE = """\
+# Rates for `mapo plan`. All numbers are assumptions: measure your own servers and put those in.
+# On the command line any key can be set as well: mapo plan CONFIG --rates FILE servers.judge.replicas=3
+
+[dialogues]
+# turns = [12, 13, 15]  # of a dialogue: a number, or a list of which each dialogue draws one
+                        # (absent: rollout.max_turns, the most it can be)
+
+[servers.policy]        # who samples the replies: 8 billion weights on one card
+replicas = 1
+streams = 64            # calls a replica takes at once; further ones wait in line
+tokens_per_s = 90       # tokens a second one call gets from a replica that is not full
+throughput = 3500       # tokens a second of all calls of a replica together (absent: streams alone limit it)
+prefill_per_s = 20000   # prompt tokens a second that are not in the prefix cache (absent: no time)
+latency = 0.02          # seconds every call takes besides
+
+[servers.everyone]      # every role that has no server of its own name: a large judge on eight cards
+replicas = 1
+streams = 64
+tokens_per_s = 45
+throughput = 1600
+prefill_per_s = 12000
+latency = 0.1
+
+[calls.policy]          # one a turn
+prompt = 250            # tokens of the first call of a dialogue
+growth = 170            # tokens more at each turn
+cached = 0.85           # share of all prompt tokens that the server has in its prefix cache
+output = 120            # tokens of an answer, on average
+spread = 0.4            # standard deviation of that over the average
+again = 0.0             # calls more than one, on average, for answers that could not be used
+
+[calls.judge]           # one a turn, after the reply
+prompt = 2700
+growth = 170
+cached = 0.9
+output = 300
+spread = 0.2
+again = 0.02
+
+[calls.director]        # one a turn, if the dialogue goes on
+prompt = 2900
+growth = 190
+cached = 0.87
+output = 50
+again = 0.02
+
+[calls.user]            # one a turn, if the dialogue goes on
+prompt = 1400
+growth = 200
+cached = 0.9
+output = 60
+again = 0.02
+
+# [calls.start]         # the judge's start form: once a scenario, only where start levels are not known
+# prompt = 2700
+# output = 500
+
+# Any call may have `seconds` (as measured) in place of its server's speeds, and `server` with another name.
+
+[update]
+tokens_per_s = 10000    # tokens of dialogues, replies and the rest, trained in a second; or: seconds = 60
+"""
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ServerRates(_Section):
+    replicas: int = Field(default=1, ge=1)
+    streams: int = Field(ge=1)
+    tokens_per_s: _Positive | None = None
+    throughput: _Positive | None = None
+    prefill_per_s: _Positive | None = None
+    latency: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _speeds_fit(self) -> ServerRates:
+        if self.throughput is not None and (self.tokens_per_s is None or self.throughput < self.tokens_per_s):
+            raise ValueError("throughput needs a tokens_per_s that is not above it")
+        return self
+
+    @property
+    def full(self) -> float | None:
+        """Calls a replica serves at full speed; None where only `streams` limits it."""
+        if self.throughput is None or self.tokens_per_s is None:
+            return None
+        return self.throughput / self.tokens_per_s
+
+
+class Call(_Section):
+    server: str | None = None
+    prompt: float = Field(default=0.0, ge=0)
+    growth: float = Field(default=0.0, ge=0)
+    cached: float = Field(default=0.0, ge=0, le=1)
+    output: _Positive
+    spread: float = Field(default=0.3, ge=0)
+    again: float = Field(default=0.0, ge=0)
+    seconds: _Positive | None = None
+
+
+class Calls(_Section):
+    policy: Call
+    judge: Call | None = None
+    director: Call | None = None
+    user: Call | None = None
+    start: Call | None = None
+
+
+class Dialogues(_Section):
+    turns: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Dialogues:
+        if self.turns == []:
+            raise ValueError("turns is an empty list")
+        return self
+
+
+class Update(_Section):
+    seconds: float | None = Field(default=None, ge=0)
+    tokens_per_s: _Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Update:
+        if (self.seconds is None) == (self.tokens_per_s is None):
+            raise ValueError("give either seconds or tokens_per_s")
+        return self
+
+
+class Rates(_Section):
+    servers: dict[str, ServerRates]
+    calls: Calls
+    dialogues: Dialogues = Dialogues()
+    update: Update
+
+    def server_of(self, role: str) -> str:
+        """The name of the server that a role's calls go to."""
+        call: Call | None = getattr(self.calls, role)
+        named = call.server if call else None
+        owner = "judge" if role == "start" else role
+        name = named or (owner if owner in self.servers else EVERYONE)
+        if name not in self.servers:
+            known = ", ".join(self.servers)
+            raise InputError(
+                f"no [servers.{named or owner}] for the calls of the {role}",
+                where="rates",
+                fix=f"Add it, or [servers.{EVERYONE}]; there are: {known}",
+            )
+        return name
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(
+            f"cannot be read ({error})", where=str(path), fix="`mapo plan --example` prints such a file"
+        ) from None
+
+
+def read_override(text: str) -> dict[str, Any]:
+    """`servers.judge.replicas=3` as the tables it means; a value that is no TOML is a string."""
+    key, _, value = text.partition("=")
+    for written in (value, json.dumps(value)):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            return tomllib.loads(f"{key} = {written}")
+    raise InputError(f"'{text}' is no setting", fix="Write key.path=value, as in servers.judge.replicas=3")
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables in one; where both say something, `above` counts."""
+    found = dict(below)
+    for key, value in above.items():
+        old = found.get(key)
+        found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
+
+
+def read_rates(data: dict[str, Any], where: str) -> Rates:
+    """Checked; an error names the key."""
+    try:
+        return Rates.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{key or 'the rates'}: {first['msg']}",
+            where=where,
+            fix="`mapo plan --example` explains every key",
+        ) from None
