@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.eval_eqbench import eqbench
 from mapo.cli.options import (
     BaseUrl,
     Cache,
@@ -153,6 +154,9 @@ def empa(
     say(f"dialogues: {out / 'dialogues' / FILE}")
     if broken or not found.models:
         raise typer.Exit(1)
+
+
+app.command()(eqbench)
 
 
 def _chosen(source: str, domain: str, cases: str | None) -> list[Scenario]:
