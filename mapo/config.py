@@ -61,6 +61,11 @@ class Role(_Section):
     base_url: str | None = None
     key_env: str | None = None
     """Environment variable with the key; the key itself is never written down."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Default: 1 for the user, 0 for director and judge."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer (default: 1024, the judge's 4096)."""
 
 
 class Roles(_Section):
@@ -101,6 +106,8 @@ class Rollout(_Section):
     context: int = Field(default=8192, ge=64)
     """Longest dialogue, in tokens; one that outgrows it ends there."""
     temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Only the likeliest tokens, of this probability together, are drawn; at least 1 - optim.clip_low."""
     at_once: int = Field(default=64, ge=1)
     """Dialogues at once: the rows of the sampler's cache."""
     system: bool = True
@@ -151,6 +158,7 @@ class Eval(_Section):
     max_turns: int | None = Field(default=None, ge=1)
     """Turn limit in validation and test (default: the rollout's)."""
     temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
 
 
 class Run(_Section):
@@ -182,6 +190,15 @@ class Config(_Section):
     def _needs_the_start(self) -> Config:
         if self.optim.kl > 0 and not self.run.reference:
             raise ValueError("optim.kl needs run.reference = true")
+        return self
+
+    @model_validator(mode="after")
+    def _starts_inside_the_clip(self) -> Config:
+        """A token's first ratio is the probability of the set it was drawn from: `top_p` or more."""
+        if self.rollout.top_p < 1 - self.optim.clip_low:
+            raise ValueError(
+                "rollout.top_p below 1 - optim.clip_low: tokens would be clipped before any step"
+            )
         return self
 
 

@@ -198,6 +198,30 @@ def test_replay_of_a_recorded_run_needs_no_server(tmp_path):
     assert "no dialogue can pass" in first.stderr
 
 
+def test_temperatures_of_policy_user_and_judge(tmp_path):
+    seen = {}
+
+    def answer(body):
+        seen.setdefault(body["model"], set()).add((body["temperature"], body.get("top_p")))
+        return world()(body)
+
+    with LoopbackServer(answer) as server:
+        url = ["--base-url", server.base_url, "--agents-base-url", server.base_url]
+        common = ["eval", "empa", "--model", "policy", *AGENTS, *url, "--cases", "career-tied-up"]
+        common += ["--max-turns", 2, "--out", tmp_path / "run", "--temperature", 0.4, "--top-p", 0.9]
+        done = mapo(*common, "--user-temperature", 0.7, "--judge-temperature", 0.1)
+        other = mapo(*common, "--user-temperature", 0.6, "--judge-temperature", 0.1, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert seen == {
+        "policy": {(0.4, 0.9)}, "user": {(0.7, None)}, "director": {(0.0, None)}, "judge": {(0.1, None)}
+    }  # fmt: skip
+    assert other.returncode == 2 and "cast" in other.stderr
+    none = mapo(
+        "eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "x", "--judge-temperature", 1
+    )
+    assert none.returncode == 2 and "plain code plays" in none.stderr
+
+
 def test_keys_go_to_the_address_they_were_given_for(monkeypatch, tmp_path):
     monkeypatch.setenv("AGENTS_KEY", "sk-agents-agents")
     monkeypatch.setenv("JUDGE_KEY", "sk-judge-judge")

@@ -55,6 +55,10 @@ def test_overrides_are_toml_or_plain_words():
         ("rollout.siblings=1", "rollout.siblings"),
         ("roles.agents=llm", "no model for the user"),
         ("model.source.deeper=1", "has no parts"),
+        ("roles.judge.temperature=-1", "roles.judge.temperature"),
+        ("roles.user.top_p=0", "roles.user.top_p"),
+        ("roles.everyone.max_tokens=0", "roles.everyone.max_tokens"),
+        ("rollout.top_p=0.79", "clipped before any step"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_place(override, told):
@@ -74,6 +78,11 @@ def test_a_missing_or_broken_file_is_said_so(tmp_path):
     broken.write_text("[optim\n")
     with pytest.raises(InputError, match=r"x\.toml"):
         load_config(broken)
+
+
+def test_top_p_may_go_as_low_as_the_clip():
+    assert load_config(None, ["rollout.top_p=0.5", "optim.clip_low=0.5"]).rollout.top_p == 0.5
+    assert load_config(None, ["eval.top_p=0.1"]).eval.top_p == 0.1
 
 
 def test_every_role_needs_a_model():

@@ -88,6 +88,20 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told,
     assert not (tmp_path / "run").exists()
 
 
+def test_a_role_is_sampled_as_it_says_or_as_everyone():
+    from mapo.cli.train import cast_in
+    from mapo.config import load_config
+
+    told = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.temperature=0.5"]
+    told += ["roles.judge.temperature=0", "roles.judge.max_tokens=9", "roles.everyone.top_p=0.8"]
+    cast = cast_in(load_config(None, told))
+    assert {role: str(who) for role, who in cast.items()} == {
+        "user": "m (temperature 0.5, top_p 0.8)",
+        "director": "m (temperature 0.5, top_p 0.8)",
+        "judge": "m (temperature 0, top_p 0.8, max_tokens 9)",
+    }
+
+
 def test_the_doctor_says_what_a_folder_lacks(tmp_path):
     done = mapo("doctor", "--model", f"local:{tmp_path / 'none'}")
     assert done.returncode == 1 and "no such folder" in done.stdout

@@ -29,6 +29,8 @@ def play(
     agents_model: Annotated[str | None, typer.Option(help="A model for the other roles.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the key.")] = "OPENAI_API_KEY",
+    temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
+    top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Talk in the sandbox: an empty line or Ctrl-D ends it.
@@ -55,6 +57,7 @@ def play(
         raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")
     chosen = known[name]
     rubric = Rubric.load(chosen.domain)
+    rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
     person = chosen.persona
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
 
@@ -69,9 +72,7 @@ def play(
                 policy = (await stage.policy(Who(model, base_url, key_env), chosen.domain))(job)
                 cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 typer.echo(printable(f"you: {chosen.opening}"))
-            dialogue = await play_one(
-                job, policy, cast, Rules(rubric, system=policy_system), lambda t: _show(t, role)
-            )
+            dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role))
             if dialogue.error and "the talk is over" not in dialogue.error:
                 raise AnswerError(dialogue.error)
             if dialogue.ending and dialogue.error is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,8 @@ from mapo.cli.say import say
 
 if TYPE_CHECKING:
     from mapo.cli.roles import Who
-    from mapo.config import Config
+    from mapo.config import Config, Roles
+    from mapo.sandbox.chat import Sampling
     from mapo.train.run import Outcome
     from mapo.train.team import Team
 
@@ -117,7 +119,19 @@ def cast_in(config: Config) -> dict[str, Who] | None:
         for name, role in (("user", roles.user), ("director", roles.director), ("judge", roles.judge))
     }
     everyone = roles.everyone
-    return cast_of("llm", (everyone.model, everyone.base_url, everyone.key_env), **given)
+    cast = cast_of("llm", (everyone.model, everyone.base_url, everyone.key_env), **given)
+    return {name: replace(who, sampling=sampling_of(roles, name)) for name, who in (cast or {}).items()}
+
+
+def sampling_of(roles: Roles, name: str) -> Sampling:
+    """A role's own settings, everyone's where it has none."""
+    from mapo.sandbox.chat import Sampling
+
+    def pick(key: str) -> Any:
+        own = getattr(getattr(roles, name), key, None)
+        return own if own is not None else getattr(roles.everyone, key)
+
+    return Sampling(pick("temperature"), pick("top_p"), pick("max_tokens"))
 
 
 def casting_of(config: Config, out: Path, team: Team) -> Any:

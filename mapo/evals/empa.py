@@ -83,6 +83,7 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "min_turns": rules.min_turns,
         "max_turns": rules.max_turns,
         "temperature": rules.temperature,
+        **({"top_p": rules.top_p} if rules.top_p != 1 else {}),
         "max_tokens": rules.max_tokens,
     }
 

@@ -8,7 +8,7 @@ OpenAI-compatible endpoint (`endpoint.py`) or sampled locally (`mapo.train`); fa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from mapo.types import Message, Reply
@@ -58,6 +58,31 @@ class Request:
     nonce: str = ""
     seed: int = 0
     min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a role's model is sampled, where that is not left to the role: None is the role's own way."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+
+    def of(self, request: Request) -> Request:
+        """The request, sampled this way."""
+        return replace(
+            request,
+            temperature=request.temperature if self.temperature is None else self.temperature,
+            top_p=self.top_p or request.top_p,
+            max_tokens=self.max_tokens or request.max_tokens,
+        )
+
+    def __str__(self) -> str:
+        told = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+        return ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
+
+
+OWN_WAY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from mapo.errors import AnswerError, EndpointError, InputError
-from mapo.sandbox.chat import Answer, Chat, Request, Tool, ToolCall
+from mapo.sandbox.chat import OWN_WAY, Answer, Chat, Request, Sampling, Tool, ToolCall
 from mapo.sandbox.forms import ask, read_json
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.prompting import fill, language_of, table, whole_person
@@ -44,9 +44,16 @@ class ModelDirector:
     """A Director for one dialogue, with its own record of what has been released."""
 
     def __init__(
-        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+        self,
+        chat: Chat,
+        scenario: Scenario,
+        rubric: Rubric,
+        seed: int = 0,
+        session: str = "",
+        sampling: Sampling = OWN_WAY,
     ) -> None:
         self.chat = chat
+        self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
@@ -153,15 +160,11 @@ class ModelDirector:
             memories_left=_listed(self._memories_left()),
             turning="has been" if self.turned else "not yet",
         )
-        return Request(
-            messages=(
-                Message("system", self._system),
-                Message("user", "\n\n".join([fill("transcript", mark=self.mark), *told, asked])),
-            ),
-            temperature=0.0,
-            session=self.session,
-            nonce=self.session,
+        messages = (
+            Message("system", self._system),
+            Message("user", "\n\n".join([fill("transcript", mark=self.mark), *told, asked])),
         )
+        return self.sampling.of(Request(messages, temperature=0.0, session=self.session, nonce=self.session))
 
     def _after(self, turn: Turn) -> str:
         if turn.state is None or turn.levels is None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.sandbox.chat import Chat, Request
+from mapo.sandbox.chat import OWN_WAY, Chat, Request, Sampling
 from mapo.sandbox.forms import ask
 from mapo.sandbox.prompting import fill, language_of, whole_person
 from mapo.sandbox.rubric import Rubric
@@ -38,8 +38,10 @@ class ModelJudge:
         seed: int = 0,
         session: str = "",
         attempt: int = 0,
+        sampling: Sampling = OWN_WAY,
     ) -> None:
         self.chat = chat
+        self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
@@ -76,7 +78,7 @@ class ModelJudge:
         )
 
     def _request(self, system: str, shown: str, schema: Mapping[str, Any], nonce: str = "") -> Request:
-        return Request(
+        request = Request(
             messages=(Message("system", system), Message("user", shown)),
             temperature=0.0,
             max_tokens=MAX_TOKENS,
@@ -84,6 +86,7 @@ class ModelJudge:
             session=self.session,
             nonce=nonce,
         )
+        return self.sampling.of(request)
 
 
 def describe_axes(rubric: Rubric) -> str:

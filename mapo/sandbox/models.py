@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mapo.sandbox.cast import Cast, Casting, Job
-from mapo.sandbox.chat import Chat
+from mapo.sandbox.chat import OWN_WAY, Chat, Sampling
 from mapo.sandbox.director import ModelDirector
 from mapo.sandbox.judge import ModelJudge
 from mapo.sandbox.prompting import fill, language_of
@@ -12,15 +14,18 @@ from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.user import ModelUser
 
 
-def model_cast(user: Chat, director: Chat, judge: Chat, rubric: Rubric) -> Casting:
-    """Three models, perhaps the same one, as the casting of any number of dialogues."""
+def model_cast(
+    user: Chat, director: Chat, judge: Chat, rubric: Rubric, sampling: Mapping[str, Sampling] | None = None
+) -> Casting:
+    """Three models, perhaps the same one, as the casting of any number of dialogues; `sampling` by role."""
+    ways = {role: (sampling or {}).get(role, OWN_WAY) for role in ("user", "director", "judge")}
 
     def cast(job: Job) -> Cast:
         scenario, seed, session = job.scenario, job.seed, job.session
         return Cast(
-            user=ModelUser(user, scenario, rubric, seed, session),
-            director=ModelDirector(director, scenario, rubric, seed, session),
-            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt),
+            user=ModelUser(user, scenario, rubric, seed, session, ways["user"]),
+            director=ModelDirector(director, scenario, rubric, seed, session, ways["director"]),
+            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt, ways["judge"]),
             names={"user": user.name, "director": director.name, "judge": judge.name},
         )
 

@@ -51,6 +51,7 @@ class Rules:
     max_turns: int | None = None
     system: Callable[[Scenario], str] | None = None
     temperature: float = 1.0
+    top_p: float = 1.0
     max_tokens: int = 512
 
     def __post_init__(self) -> None:
@@ -61,9 +62,9 @@ class Rules:
         high = self.rubric.ending.max_turns if self.max_turns is None else self.max_turns
         if low < 1 or high < 1 or (self.min_turns is not None and low > high):
             raise InputError(f"turn limits {low} to {high}", fix="At least 1, and the lower one first")
-        if not self.temperature >= 0 or self.max_tokens < 1:
-            told = f"temperature {self.temperature}, max_tokens {self.max_tokens}"
-            raise InputError(told, fix="Temperature is 0 or more, max_tokens 1 or more")
+        if not self.temperature >= 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
+            told = f"temperature {self.temperature}, top_p {self.top_p}, max_tokens {self.max_tokens}"
+            raise InputError(told, fix="0 or more; more than 0 and at most 1; 1 or more")
 
 
 _ENDS_THE_RUN = (StoreError, TrainError)
@@ -160,6 +161,7 @@ class _Talk:
         return Request(
             messages=(*messages, Message("user", said)),
             temperature=self.rules.temperature,
+            top_p=self.rules.top_p,
             max_tokens=self.rules.max_tokens,
             session=f"{self.job.session}/policy",
             nonce=f"{self.job.session}/policy/{len(self.turns)}",
@@ -232,7 +234,7 @@ async def play_all(
             "two jobs have the same id, seed and step", fix="Give each dialogue an id of its own"
         )
     gate = asyncio.Semaphore(concurrency)
-    watch = _Watch(max_unscored)
+    watch = Watch(max_unscored)
     stopped: list[BaseException] = []
 
     def turned(turn: Turn) -> None:
@@ -287,7 +289,7 @@ async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
 
 
 @dataclass(slots=True)
-class _Watch:
+class Watch:
     """Stops a run whose judge has gone deaf, before more is spent on it."""
 
     limit: float

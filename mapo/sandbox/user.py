@@ -15,7 +15,7 @@ from itertools import pairwise
 from string import Template
 
 from mapo.errors import AnswerError, InputError
-from mapo.sandbox.chat import Chat, Request
+from mapo.sandbox.chat import OWN_WAY, Chat, Request, Sampling
 from mapo.sandbox.prompting import fill, language_of, person, table, told
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
@@ -34,9 +34,16 @@ class ModelUser:
     """A User for one dialogue."""
 
     def __init__(
-        self, chat: Chat, scenario: Scenario, rubric: Rubric, seed: int = 0, session: str = ""
+        self,
+        chat: Chat,
+        scenario: Scenario,
+        rubric: Rubric,
+        seed: int = 0,
+        session: str = "",
+        sampling: Sampling = OWN_WAY,
     ) -> None:
         self.chat = chat
+        self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
@@ -55,7 +62,8 @@ class ModelUser:
         """The next line. Raises AnswerError where the model has nothing to say, even when asked again."""
         if not turns:
             return self.scenario.opening
-        request = Request(messages=self._messages(turns, direction), session=self.session, nonce=self.session)
+        messages = self._messages(turns, direction)
+        request = self.sampling.of(Request(messages, session=self.session, nonce=self.session))
         line = self._spoken((await self.chat.reply(request)).text)
         if problem := self._problem(line, turns):
             retry = (

@@ -27,5 +27,5 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
     jobs = eval_jobs(scenarios, repeats=repeats, seed=t.config.run.seed)
     settings = t.config.eval
     turns = settings.max_turns or t.config.rollout.max_turns
-    rules = replace(t.rules, temperature=settings.temperature, max_turns=turns)
+    rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
     return await played(t, jobs, t.eval_file(label), rules, partial(t.show.eval_begins, label))

@@ -31,7 +31,7 @@ from mapo.train.optim import make_optimizer
 from mapo.train.policy import load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
-from mapo.train.setup import Training, check_run, claim_run
+from mapo.train.setup import Training, check_run, claim_run, without_address
 from mapo.train.show import Show
 from mapo.train.speed import tune_for_training
 from mapo.train.team import Team
@@ -116,6 +116,7 @@ def rules_of(config: Config) -> Rules:
         max_turns=r.max_turns,
         system=policy_system if r.system else None,
         temperature=r.temperature,
+        top_p=r.top_p,
         max_tokens=r.max_tokens,
     )
 
@@ -204,7 +205,7 @@ def public(config: Config) -> dict[str, Any]:
     data = config.model_dump(mode="json")
     for role in ("everyone", "user", "director", "judge"):
         if data["roles"][role]:
-            data["roles"][role] = {"model": data["roles"][role]["model"]}
+            data["roles"][role] = without_address(data["roles"][role])
     return data
 
 

@@ -161,8 +161,13 @@ def _course(config: Config) -> dict[str, dict[str, Any]]:
         data[section] = {k: v for k, v in data[section].items() if k not in keys}
     for role in ("everyone", "user", "director", "judge"):
         if data["roles"].get(role):
-            data["roles"][role] = data["roles"][role]["model"]
+            data["roles"][role] = without_address(data["roles"][role])
     return data
+
+
+def without_address(role: dict[str, Any]) -> dict[str, Any]:
+    """A role's model and how it is sampled."""
+    return {key: value for key, value in role.items() if key not in ("base_url", "key_env")}
 
 
 def _hash(data: object) -> str:

@@ -11,6 +11,7 @@ from string import Template
 
 import pytest
 
+from mapo.sandbox.chat import Sampling
 from mapo.sandbox.models import model_cast, policy_system
 from mapo.sandbox.prompting import fill, fragment, language_of, table
 from mapo.sandbox.rollout import Job, Rules, play
@@ -39,6 +40,29 @@ def test_models_play_a_dialogue_to_its_end(rubric):
     assert all(turn.levels and turn.unscored is None for turn in dialogue.turns)
     assert [turn.direction.item for turn in dialogue.turns[1:]] == ["0", "1", "2", "3", "4"]
     assert len({turn.user for turn in dialogue.turns}) == 6
+
+
+def test_every_role_is_sampled_as_told_or_in_its_own_way():
+    """(temperature, top_p, max_tokens) of every request, those that show a mistake again included."""
+
+    def asked(sampling=None):
+        chats = (
+            Told("", "Well, yes, it is so."),
+            Told('{"act": "fly"}'),
+            Told("no form", turn_form(EMPATHY, 1)),
+        )
+        casting = model_cast(*chats, EMPATHY, sampling)
+        rules = Rules(EMPATHY, min_turns=2, max_turns=2, top_p=0.9)
+        policy = Told("Mm.")
+        asyncio.run(play(Job(SCENARIO, "d"), policy, casting(Job(SCENARIO, "d")), rules))
+        assert {r.top_p for r in policy.requests} == {0.9}
+        ways = [{(r.temperature, r.top_p, r.max_tokens) for r in chat.requests} for chat in chats]
+        assert len(chats[0].requests) > 1 and len(chats[2].requests) > 2
+        return ways
+
+    assert asked() == [{(1.0, 1.0, 1024)}, {(0.0, 1.0, 1024)}, {(0.0, 1.0, 4096)}]
+    told = {"user": Sampling(0.0, 0.5), "judge": Sampling(temperature=0.3, max_tokens=99)}
+    assert asked(told) == [{(0.0, 0.5, 1024)}, {(0.0, 1.0, 1024)}, {(0.3, 1.0, 99)}]
 
 
 def test_a_cast_is_made_for_one_dialogue_and_follows_its_seed():

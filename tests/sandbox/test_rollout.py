@@ -317,6 +317,8 @@ def test_what_is_said_aloud(raw, said):
         {"max_turns": 0},
         {"temperature": -1.0},
         {"max_tokens": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
         {"reward": "x"},
     ],
 )

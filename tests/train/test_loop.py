@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -12,6 +13,7 @@ from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
+from mapo.train.run import public
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,25 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)
     assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
+
+
+def test_with_top_p_the_ratio_begins_at_the_probability_of_what_could_be_drawn(model, tmp_path):
+    """Old log-probs are those of the few tokens drawn from, new ones the whole policy's. Before the first step
+    ratio = P(those few), top_p <= ratio <= 1, so 0 < mean |log ratio| <= -log top_p."""
+    small.trained(model, tmp_path / "run", "rollout.top_p=0.9", "eval.top_p=0.5", "optim.steps=1")
+    (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert 1e-3 < line["drift"] < -math.log(0.9) + 1e-5
+    assert line["ratio_max"] < 1 + 1e-4 and line["clip_fraction"] == 0
+
+
+def test_how_a_role_is_sampled_is_part_of_the_run_and_where_it_is_is_not(model, tmp_path):
+    llm = ("roles.agents=llm", "roles.everyone.model=m", "optim.steps=0", "roles.judge.temperature=0.2")
+    small.trained(model, tmp_path / "run", *llm)
+    small.trained(model, tmp_path / "run", *llm, "roles.judge.base_url=http://elsewhere/v1", resume=True)
+    with pytest.raises(InputError, match=r"started otherwise: roles\.judge"):
+        small.trained(model, tmp_path / "run", *llm[:-1], "roles.judge.temperature=0.3", resume=True)
+    shown = public(small.config(model, *llm, "roles.everyone.base_url=http://secret/v1"))
+    assert shown["roles"]["judge"]["temperature"] == 0.2 and "secret" not in json.dumps(shown)
 
 
 def test_another_run_is_not_resumed(model, whole, tmp_path):
