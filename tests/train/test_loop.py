@@ -109,7 +109,7 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
 
 
 def test_with_top_p_the_ratio_begins_at_the_probability_of_what_could_be_drawn(model, tmp_path):
-    """Old log-probs are those of the few tokens drawn from, new ones the whole policy's. Before the first step
+    """Old log-probs are of the few tokens drawn from, new ones of the whole policy. Before the first step
     ratio = P(those few), top_p <= ratio <= 1, so 0 < mean |log ratio| <= -log top_p."""
     small.trained(model, tmp_path / "run", "rollout.top_p=0.9", "eval.top_p=0.5", "optim.steps=1")
     (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
