@@ -34,6 +34,7 @@ class Shape:
     at_once: int
     requests: int
     agents: bool
+    context: int | None = None
     steps: int = 1
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -55,6 +56,7 @@ def shape_of(config: Config) -> Shape:
         at_once=n * rollout.at_once,
         requests=n * roles.requests,
         agents=roles.agents == "llm",
+        context=rollout.context,
         steps=config.optim.steps,
         requests_per_minute=n * a_minute[0] if a_minute[0] else None,
         tokens_per_minute=n * a_minute[1] if a_minute[1] else None,

@@ -183,16 +183,23 @@ class _Steps:
         """Of a dialogue, on average."""
         return _mean([route.turns for routes in self.routes for route in routes])
 
-    def _update_s(self) -> float:
-        """A dialogue is trained as one row: the last prompt of the policy and the reply to it."""
-        given = self.rates.update
-        if given.seconds is not None:
-            return given.seconds
+    @property
+    def longest(self) -> float:
+        return max(self._tokens())
+
+    def _tokens(self) -> list[float]:
+        """Of each dialogue: the last prompt of the policy, and the reply to it."""
         last = [
             [v for v in route.visits if v.role == POLICY][-1] for routes in self.routes for route in routes
         ]
-        tokens = sum(v.prompt + v.output for v in last) / len(self.routes)
-        return tokens / (given.tokens_per_s or math.inf)
+        return [visit.prompt + visit.output for visit in last]
+
+    def _update_s(self) -> float:
+        """A dialogue is trained as one row."""
+        given = self.rates.update
+        if given.seconds is not None:
+            return given.seconds
+        return sum(self._tokens()) / len(self.routes) / (given.tokens_per_s or math.inf)
 
     def _limits_s(self) -> float:
         """What requests and tokens a minute alone make of a step; each address has its own."""
@@ -263,6 +270,11 @@ def _notes(shape: Shape, rates: Rates, steps: _Steps) -> list[str]:
         )
     if rates.dialogues.turns is None:
         found.append(f"no dialogues.turns given: every dialogue is taken to last {shape.max_turns} turns")
+    if shape.context is not None and steps.longest > shape.context:
+        found.append(
+            f"dialogues grow to {steps.longest:.0f} tokens, rollout.context is {shape.context}: "
+            "those will end earlier than planned here"
+        )
     if not shape.agents:
         found.append("roles.agents = scripted: plain code plays the roles, in no time")
     if steps.limits_s:

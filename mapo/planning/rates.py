@@ -28,60 +28,60 @@ EXAMPLE = """\
 # turns = [12, 13, 15]  # of a dialogue: a number, or a list of which each dialogue draws one
                         # (absent: rollout.max_turns, the most it can be)
 
-[servers.policy]        # who samples the replies: 8 billion weights on one card
+[servers.policy]        # who samples the replies: here 8 billion weights on one card
 replicas = 1
 streams = 64            # calls a replica takes at once; further ones wait in line
-tokens_per_s = 90       # tokens a second one call gets from a replica that is not full
-throughput = 3500       # tokens a second of all calls of a replica together (absent: streams alone limit it)
+tokens_per_s = 100      # tokens a second one call gets from a replica that is not full
+throughput = 4000       # tokens a second of all calls of a replica together (absent: streams alone limit it)
 prefill_per_s = 20000   # prompt tokens a second that are not in the prefix cache (absent: no time)
 latency = 0.02          # seconds every call takes besides
 
-[servers.everyone]      # every role that has no server of its own name: a large judge on eight cards
+[servers.everyone]      # every role that has no server of its own name: here a large model on eight cards
 replicas = 1
 streams = 64
-tokens_per_s = 45
-throughput = 1600
-prefill_per_s = 12000
+tokens_per_s = 50
+throughput = 2000
+prefill_per_s = 10000
 latency = 0.1
 
 [calls.policy]          # one a turn
-prompt = 250            # tokens of the first call of a dialogue
-growth = 170            # tokens more at each turn
-cached = 0.85           # share of all prompt tokens that the server has in its prefix cache
+prompt = 130            # tokens of the first call of a dialogue
+growth = 200            # tokens more at each turn
+cached = 0.87           # share of all prompt tokens that the server has in its prefix cache
 output = 120            # tokens of an answer, on average
-spread = 0.4            # standard deviation of that over the average
+spread = 0.4            # standard deviation of that over the average (absent: 0.3)
 again = 0.0             # calls more than one, on average, for answers that could not be used
 
 [calls.judge]           # one a turn, after the reply
-prompt = 2700
-growth = 170
+prompt = 2100
+growth = 210
 cached = 0.9
-output = 300
+output = 250
 spread = 0.2
 again = 0.02
 
 [calls.director]        # one a turn, if the dialogue goes on
-prompt = 2900
-growth = 190
+prompt = 2000
+growth = 225
 cached = 0.87
 output = 50
 again = 0.02
 
 [calls.user]            # one a turn, if the dialogue goes on
-prompt = 1400
-growth = 200
-cached = 0.9
+prompt = 1000
+growth = 215
+cached = 0.89
 output = 60
 again = 0.02
 
 # [calls.start]         # the judge's start form: once a scenario, only where start levels are not known
-# prompt = 2700
-# output = 500
+# prompt = 2100
+# output = 400
 
 # Any call may have `seconds` (as measured) in place of its server's speeds, and `server` with another name.
 
 [update]
-tokens_per_s = 10000    # tokens of dialogues, replies and the rest, trained in a second; or: seconds = 60
+tokens_per_s = 20000    # tokens of dialogues, replies and the rest, trained in a second; or: seconds = 60
 """
 
 _Positive = Annotated[float, Field(gt=0)]

@@ -35,14 +35,13 @@ def print_plan(plan: Plan) -> None:
 
 def _step(console: Console, plan: Plan) -> None:
     low, high = plan.rollout_range_s
+    steps = plan.shape.steps
     console.print(
-        f"[bold]A step takes {plan.step_s:.1f} s[/]: rollout {plan.rollout_s:.1f} s ({low:.1f} to {high:.1f}), "
-        f"update {plan.update_s:.1f} s. {plan.shape.steps} steps: {_long(plan.shape.steps * plan.step_s)}, "
-        "tests and validations not counted."
+        f"[bold]A step takes {plan.step_s:.1f} s[/]: rollout {plan.rollout_s:.1f} s "
+        f"({low:.1f} to {high:.1f}), update {plan.update_s:.1f} s. "
+        f"{steps} steps: {_long(steps * plan.step_s)}, without tests and validations."
     )
-    console.print(
-        f"What holds the rollout up: {_SAYS.get(plan.bottleneck, f'the server {plan.bottleneck}')}."
-    )
+    console.print(f"What holds the rollout up: {_says(plan.bottleneck)}.")
 
 
 def _roles(console: Console, plan: Plan) -> None:
@@ -82,7 +81,7 @@ def _servers(console: Console, plan: Plan) -> None:
     console.print(table)
     console.print(
         f"With as many replicas as could be of use a step takes {plan.floor_s:.1f} s "
-        f"(then it is held up by {_SAYS.get(plan.floor_bottleneck, f'the server {plan.floor_bottleneck}')}); "
+        f"(then it is held up by {_says(plan.floor_bottleneck)}); "
         f"with those recommended {plan.recommended_s:.1f} s."
     )
 
@@ -92,6 +91,10 @@ def _tries(console: Console, plan: Plan) -> None:
     for t in plan.tries:
         table.add_row(t.server, str(t.replicas), f"{t.step_s:.1f}", f"{t.over_floor:.2f}")
     console.print(table)
+
+
+def _says(bound: str) -> str:
+    return _SAYS.get(bound, f"the server {bound}")
 
 
 def _table(label: str, columns: Sequence[str]) -> Table:
