@@ -175,6 +175,28 @@ class Run(_Section):
     """CPU threads a process (default: all, shared out)."""
 
 
+class Verl(_Section):
+    """What only `--engine verl` uses: where it runs, and how the policy is spread over cards."""
+
+    nodes: int = Field(default=1, ge=1)
+    gpus: int = Field(default=8, ge=1)
+    """Cards a node."""
+    rollout: Literal["vllm", "sglang", "mapo_cpu"] = "vllm"
+    """Who samples; mapo_cpu is for tests on machines without a card."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Cards a sampling replica."""
+    sequence_parallel: int = Field(default=1, ge=1)
+    """Cards that share one row in training."""
+    memory: float = Field(default=0.6, gt=0, lt=1)
+    """Share of a card's memory the sampler may take."""
+    offload: bool = False
+    """Weights and optimizer wait in main memory while dialogues are played."""
+    workers: int = Field(default=8, ge=1)
+    """Processes that play dialogues."""
+    settings: tuple[str, ...] = ()
+    """Further settings in verl's own words, as in "trainer.balance_batch=false"."""
+
+
 class Config(_Section):
     model: Model = Model()
     scenarios: Scenarios = Scenarios()
@@ -185,6 +207,7 @@ class Config(_Section):
     optim: Optim = Optim()
     eval: Eval = Eval()
     run: Run = Run()
+    verl: Verl = Verl()
 
     @model_validator(mode="after")
     def _needs_the_start(self) -> Config:

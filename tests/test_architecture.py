@@ -22,6 +22,7 @@ RANKS = {
     "rows": 1,
     "sandbox": 2,
     "domains": 2,
+    "stage": 3,
     "train": 3,
     "engines": 3,
     "evals": 3,

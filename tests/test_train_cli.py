@@ -89,8 +89,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told,
 
 
 def test_a_role_is_sampled_as_it_says_or_as_everyone():
-    from mapo.cli.train import cast_in
     from mapo.config import load_config
+    from mapo.stage import cast_in
 
     told = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.temperature=0.5"]
     told += ["roles.judge.temperature=0", "roles.judge.max_tokens=9", "roles.everyone.top_p=0.8"]

@@ -50,7 +50,7 @@ def ablate(
     rewards and seeds may be added. Exit status: 0 all well; 1 some runs failed.
     """
     from mapo.cli.grid import play_grid
-    from mapo.cli.roles import need_torch
+    from mapo.stage import need_torch
 
     folder = out or Path("runs") / f"ablate-{time.strftime('%Y%m%d-%H%M%S')}"
     if only_report:

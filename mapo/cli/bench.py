@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
-    from mapo.cli.roles import Stage, Who
     from mapo.evals.bench import Item, Line, Solve
+    from mapo.stage import Stage, Who
 
 _I = TypeVar("_I", bound="Item")
 

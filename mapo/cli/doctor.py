@@ -61,7 +61,7 @@ def _installation() -> list[Check]:
 
 def _local(source: str) -> list[Check]:
     """Whether a model's folder can be trained: its tokenizer, and what its chat template does."""
-    from mapo.cli.roles import need_torch
+    from mapo.stage import need_torch
 
     try:
         need_torch()

@@ -26,10 +26,10 @@ from mapo.cli.options import (
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
-    from mapo.cli.roles import Stage, Who
     from mapo.evals.empa import Plan
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.scenario import Scenario
+    from mapo.stage import Stage, Who
     from mapo.types import Dialogue
 
 app = typer.Typer(no_args_is_help=True, help="Put any model through a benchmark.")
@@ -99,7 +99,7 @@ def empa(
     """
     import asyncio
 
-    from mapo.cli.roles import Who, cast_of, stage_in, with_temperature
+    from mapo.cli.roles import stage_in, with_temperature
     from mapo.evals.empa import FILE, Plan
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
@@ -107,6 +107,7 @@ def empa(
     from mapo.sandbox.models import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rubric import Rubric
+    from mapo.stage import Who, cast_of
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain)

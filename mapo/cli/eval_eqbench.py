@@ -12,7 +12,7 @@ import typer
 from mapo.cli import options
 
 if TYPE_CHECKING:
-    from mapo.cli.roles import Stage, Who
+    from mapo.stage import Stage, Who
 
 
 def eqbench(
@@ -43,7 +43,8 @@ def eqbench(
 
     Exit status: 0 a score; 1 no score, for something is missing (--resume asks for it); 2 it could not go on.
     """
-    from mapo.cli.roles import Who, stage_in
+    from mapo.cli.roles import stage_in
+    from mapo.stage import Who
 
     stage = stage_in(
         out,
@@ -67,8 +68,8 @@ def eqbench(
 
 
 def _judge(policy: Who, model: str | None, url: str | None, key: str | None, *, v2: bool) -> Who | None:
-    from mapo.cli.roles import Who
     from mapo.errors import InputError
+    from mapo.stage import Who
 
     if v2:
         if model or url or key:

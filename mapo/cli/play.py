@@ -40,7 +40,6 @@ def play(
     import asyncio
     import random
 
-    from mapo.cli.roles import Stage, Who
     from mapo.errors import AnswerError, InputError
     from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.models import policy_system
@@ -48,6 +47,7 @@ def play(
     from mapo.sandbox.rollout import play as play_one
     from mapo.sandbox.rubric import Rubric
     from mapo.sandbox.scenarios import load_scenarios
+    from mapo.stage import Stage, Who
 
     if role not in ("helper", "user"):
         raise InputError(f"--as is '{role}'", fix="Use helper or user")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mapo.cli.say import say
 
 if TYPE_CHECKING:
-    from mapo.cli.roles import Who
-    from mapo.config import Config, Roles
-    from mapo.sandbox.chat import Sampling
+    from mapo.config import Config
     from mapo.train.run import Outcome
-    from mapo.train.team import Team
 
 
 def train(
@@ -50,7 +46,7 @@ def train(
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    from mapo.cli.roles import calm_threads, need_torch
+    from mapo.stage import calm_threads, need_torch
     from mapo.train.launch import with_others
 
     calm_threads(config.run.threads)
@@ -77,6 +73,7 @@ def _refuse_early(config: Config, out: Path, resume: bool) -> None:
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
     from mapo.cli.live import Live
+    from mapo.stage import casting_of
     from mapo.train.run import run
     from mapo.train.show import Show
     from mapo.train.team import join_team
@@ -85,7 +82,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     show = Live(config.optim.steps) if team.leads else Show()
 
     async def whole() -> Outcome:
-        async with casting_of(config, out, team) as casting:
+        async with casting_of(config, out, team.rank) as (casting, _):
             return await run(
                 config,
                 out,
@@ -105,69 +102,6 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     finally:
         show.close()
     return found if team.leads else None
-
-
-def cast_in(config: Config) -> dict[str, Who] | None:
-    """Who plays user, director and judge; None for plain code. A role takes from everyone what it lacks."""
-    from mapo.cli.roles import cast_of
-
-    roles = config.roles
-    if roles.agents == "scripted":
-        return None
-    given = {
-        name: (role.model, role.base_url, role.key_env) if role else (None, None, None)
-        for name, role in (("user", roles.user), ("director", roles.director), ("judge", roles.judge))
-    }
-    everyone = roles.everyone
-    cast = cast_of("llm", (everyone.model, everyone.base_url, everyone.key_env), **given)
-    return {name: replace(who, sampling=sampling_of(roles, name)) for name, who in (cast or {}).items()}
-
-
-def sampling_of(roles: Roles, name: str) -> Sampling:
-    """A role's own settings, everyone's where it has none."""
-    from mapo.sandbox.chat import Sampling
-
-    def pick(key: str) -> Any:
-        own = getattr(getattr(roles, name), key, None)
-        return own if own is not None else getattr(roles.everyone, key)
-
-    return Sampling(pick("temperature"), pick("top_p"), pick("max_tokens"))
-
-
-def casting_of(config: Config, out: Path, team: Team) -> Any:
-    """The cast as the config names it: an async context whose endpoints are closed in the end."""
-    from contextlib import asynccontextmanager
-
-    from mapo.cli.roles import Stage
-    from mapo.evals.folder import CACHE
-    from mapo.sandbox.rubric import Rubric
-
-    roles = config.roles
-    who = cast_in(config)
-    mine = f".{team.rank}" if team.rank else ""
-    stage = Stage(
-        cache=out / f"{CACHE}{mine}",
-        ledger_file=out / f"ledger{mine}.json",
-        concurrency=roles.requests,
-        requests_per_minute=roles.requests_per_minute,
-        tokens_per_minute=roles.tokens_per_minute,
-        timeout=roles.timeout,
-        retries=roles.retries,
-    )
-
-    @asynccontextmanager
-    async def opened() -> Any:
-        domain = config.scenarios.domain
-        if who:
-            stage.check(list(who.values()), domain)
-        async with stage:
-            try:
-                yield stage.casting(who, Rubric.load(domain), domain)
-            finally:
-                if who:
-                    stage.ledger.flush(out / f"ledger{mine}.json")
-
-    return opened()
 
 
 def _tell(found: Outcome, out: Path) -> None:
