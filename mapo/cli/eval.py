@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.eval_emobench import emobench
 from mapo.cli.eval_eqbench import eqbench
 from mapo.cli.options import (
     BaseUrl,
@@ -157,6 +158,7 @@ def empa(
         raise typer.Exit(1)
 
 
+app.command()(emobench)
 app.command()(eqbench)
 
 

@@ -36,9 +36,10 @@ def best_constant(questions: Sequence[Question], settings: Settings) -> tuple[st
 def constants(questions: Sequence[Question], settings: Settings) -> dict[str, float]:
     """What each constant answer to questions of one task scores: {"AB": 0.115, ...}."""
     wins = [_winning(question, settings) for question in questions]
+    most = [max(len(q.parts[at].choices) for q in questions) for at in range(len(wins[0]))]
     return {
         "".join(letters): sum(all(map(set.__contains__, win, letters)) for win in wins) / len(wins)
-        for letters in itertools.product(*(sorted(set.union(*part)) for part in zip(*wins, strict=True)))
+        for letters in itertools.product(*(LETTERS[:n] for n in most))
     }
 
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa_write import result_path, write_result
-from mapo.evals.folder import CACHE as CACHE
 from mapo.evals.folder import claim, digest
 from mapo.sandbox.cast import Casting, Job, Policy
 from mapo.sandbox.rollout import Rules, play_all
