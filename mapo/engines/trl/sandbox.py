@@ -61,7 +61,7 @@ class Sandbox:
         self.at_once, self.max_unscored, self.on_done = at_once, max_unscored, on_done
         self._template: Template | None = None
         self._sampler: Sampler | None = None
-        self._played = (False, -1, 0)
+        self._played = (-1, 0)
         self._loop = _Loop()
 
     def begin(self, trainer: Any) -> None:
@@ -114,22 +114,21 @@ class Sandbox:
         meet the same worlds every time, so that steps can be compared."""
         step, seed = trainer.state.global_step, trainer.args.seed
         siblings = trainer.num_generations if training else trainer.num_generations_eval
-        nth = self._count(training, step)
-        kind = "" if training else "eval_"
+        kind = self._count(step) if training else "eval"
         jobs = []
         for place, row in enumerate(rows, trainer.accelerator.process_index * len(rows)):
             scenario = self._scenario(row)
             number, k = divmod(place, siblings)
-            group = f"{kind}{nth}_{number:03d}_{scenario.id}"
+            group = f"{kind}_{number:03d}_{scenario.id}"
             world = seed * 1_000_003 + step + 1 if training else seed * 1000 + k + 1
             jobs.append(Job(scenario, f"{group}_{k}", group, seed=world, step=step + 1 if training else None))
         return jobs
 
-    def _count(self, training: bool, step: int) -> int:
+    def _count(self, step: int) -> int:
         """The number of this batch among those of its step."""
-        kind, last, nth = self._played
-        self._played = (training, step, nth + 1 if (kind, last) == (training, step) else 0)
-        return self._played[2]
+        last, number = self._played
+        self._played = (step, number + 1 if last == step else 0)
+        return self._played[1]
 
     def _scenario(self, row: dict[str, Any]) -> Scenario:
         name = row.get("scenario")
