@@ -63,6 +63,7 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/advantage.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/gaming.py
+	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/stopping_bias.py

@@ -223,15 +223,19 @@ def test_a_judge_that_holds_everything_up_and_the_replicas_that_free_it():
     }
 
 
-def test_two_scarce_servers_together_need_more_than_each_alone():
-    told = rates(servers={"judge": {"streams": 1}, "user": {"streams": 1}, "director": {"streams": 1}})
-    found = make_plan(shape_of(config(max_turns=8, at_once=32)), told)
+@pytest.mark.parametrize(("turns", "seconds", "spread"), [(8, 1.0, 0.0), (6, 2.0, 0.5), (6, 1.0, 0.5)])
+def test_of_several_scarce_servers_none_could_have_less(turns, seconds, spread):
+    calls = {"user": {"seconds": seconds, "spread": spread}, "judge": {"spread": spread}}
+    scarce = {name: {"streams": 1} for name in ("judge", "user", "director")}
+    shape = shape_of(config(max_turns=turns, at_once=32))
+    found = make_plan(shape, rates(servers=scarce, calls=calls), draws=2)
     best = {s.server: s.recommended for s in found.servers if s.recommended}
     assert found.recommended_s <= NEAR * found.floor_s
-    assert all(n > 1 for n in best.values()) and set(best) == {"judge", "user", "director"}
-    for name, n in best.items():
-        fewer = rates(servers={k: {"streams": v - (k == name)} for k, v in best.items()})
-        assert make_plan(found.shape, fewer).step_s > NEAR * found.floor_s, (name, n)
+    assert all(n > 1 for n in best.values()) and set(best) == set(scarce)
+    for name in best:
+        fewer = {k: {"streams": 1, "replicas": n - (k == name)} for k, n in best.items()}
+        step_s = make_plan(shape, rates(servers=fewer, calls=calls), draws=2).step_s
+        assert step_s > NEAR * found.floor_s, name
 
 
 def test_updates_limits_and_notes():
