@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections import Counter
+from unittest import mock
 
 import pytest
 from eqbench_files import CALLS, Script, child, fixture, made_up, marks_for, reply_to, shared, write  # noqa: F401
@@ -292,6 +293,9 @@ def test_files_that_are_missing_or_others_are_refused(made_up, tmp_path):  # noq
         assert len(read_three(tmp_path / place.replace("/", "_")).scenarios) == 5
     with pytest.raises(InputError, match="no debrief_prompt.txt and 8 more.*docs/benchmarks.md"):
         read_three(tmp_path / "nowhere")
+    broken = mock.patch("pathlib.Path.read_bytes", side_effect=OSError(5, "disk on fire"))
+    with broken, pytest.raises(InputError, match="cannot be read .disk on fire"):
+        read_three(made_up)
     (made_up / "debrief_prompt.txt").write_text("Look back, now.")
     with pytest.raises(InputError, match="debrief_prompt.txt: is not the published file"):
         read_three(made_up)
