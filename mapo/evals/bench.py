@@ -125,8 +125,9 @@ class _Desk:
     patience: _Patience = field(default_factory=_Patience)
 
     def keep(self, name: str, attempt: int, body: Mapping[str, Any], problem: MapoError | None) -> None:
-        head = {"schema": ITEM_SCHEMA, "id": name, "attempt": attempt}
-        line: Line = {**body, **head, "error": None if problem is None else str(problem)}
+        error = None if problem is None else str(problem)
+        head = {"schema": ITEM_SCHEMA, "id": name, "attempt": attempt, "error": error}
+        line: Line = {**head, **body, **head}  # it stands first, and stays as it is
         self.writer.write(line)
         if problem is None:
             self.lines[name] = line
@@ -202,11 +203,13 @@ def seed_of(*parts: object) -> int:
 
 
 class Scored(NamedTuple):
-    """An item's scores by name. Items of one `group` (translations of one text) are resampled together."""
+    """An item's scores by name. For the intervals, items of one `group` (translations of one text) are drawn
+    together, and of each `stratum` (a kind of item) as many as there are."""
 
     id: str
     scores: dict[str, float]
     group: str = ""
+    stratum: str = ""
 
 
 Interval = tuple[float, float]
@@ -221,10 +224,10 @@ def summarise(
     item has one of the parts. An interval is None where there are too few items to have one.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
-    groups: dict[str, int] = {}
-    rows = [groups.setdefault(item.group or item.id, len(groups)) for item in items]
+    groups = list(dict.fromkeys((item.stratum, item.group or item.id) for item in items))
     table = np.zeros((len(groups), 2, len(names)))  # a group's sum and count of each score
-    for row, item in zip(rows, items, strict=True):
+    for item in items:
+        row = groups.index((item.stratum, item.group or item.id))
         for name, value in item.scores.items():
             table[row, :, names.index(name)] += (value, 1.0)
     further = {name: parts for name, parts in (means or {}).items() if set(parts) <= set(names)}
@@ -240,10 +243,11 @@ def summarise(
         return {}, {}
     flat = table.reshape(len(groups), -1)
     found = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
-    ends = bootstrap(flat, statistic)
+    ends = bootstrap(flat, statistic, strata=[stratum for stratum, _ in groups])
+    enough = {name: np.count_nonzero(table[:, 1, at]) > 1 for at, name in enumerate(names)}
     intervals: dict[str, Interval | None] = dict.fromkeys(found)
     for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
-        if np.isfinite(pair).all():
+        if np.isfinite(pair).all() and all(enough[part] for part in further.get(name, [name])):
             intervals[name] = (float(pair[0]), float(pair[1]))
     return found, intervals
 

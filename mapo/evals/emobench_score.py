@@ -77,6 +77,7 @@ def score(bench: EmoBench, settings: Settings, lines: Mapping[str, Line]) -> Out
                 f"{q.task}_lenient": float(found.lenient == q.labels),
             },
             q.group,
+            q.task,
         )
         for q, found in readings
     ]

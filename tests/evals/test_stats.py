@@ -36,3 +36,12 @@ def test_same_seed_same_interval_and_chunks_do_not_matter(monkeypatch):
 
 def test_one_row_has_no_interval():
     assert bootstrap(np.ones((1, 9)), lambda m: m) is None
+
+
+def test_strata_keep_their_sizes():
+    # rows of one kind are all 0, of the other all 1: only the mixture varies, and strata hold it fast
+    rows = np.array([[0.0]] * 10 + [[1.0]] * 30)
+    [[lo, hi]] = bootstrap(rows, lambda m: m, strata=["a"] * 10 + ["b"] * 30)
+    assert lo == hi == 0.75
+    [[lo, hi]] = bootstrap(rows, lambda m: m)
+    assert lo < 0.7 and hi > 0.8
