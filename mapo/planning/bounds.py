@@ -26,5 +26,5 @@ def bounds(routes: Sequence[Route], servers: Sequence[Server], at_once: int) -> 
             work[visit.server] += visit.work
     found = {server.name: done / server.capacity for server, done in zip(servers, work, strict=True)}
     found[LONGEST] = max(route.work for route in routes)
-    found[PLACES] = sum(route.work for route in routes) / at_once
+    found[PLACES] = sum(route.work for route in routes) / min(at_once, len(routes))
     return found

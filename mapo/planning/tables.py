@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from mapo.planning.bounds import LONGEST, PLACES
@@ -68,7 +69,7 @@ def _roles(console: Console, plan: Plan) -> None:
 def _bounds(console: Console, plan: Plan) -> None:
     table = _table("no rollout is shorter than", ["s", "of the simulated"])
     for name, seconds in sorted(plan.bounds_s.items(), key=lambda item: -item[1]):
-        says = _SAYS.get(name, f"the work of server {name} over what it can do")
+        says = _SAYS.get(name, f"the work of server {escape(name)} over what it can do")
         table.add_row(says, f"{seconds:.1f}", f"{seconds / plan.rollout_s:.0%}")
     console.print(table)
 
@@ -77,7 +78,7 @@ def _servers(console: Console, plan: Plan) -> None:
     table = _table("server", ["serves", "replicas", "busy", "recommended"])
     for s in plan.servers:
         wanted = "-" if s.recommended is None else str(s.recommended)
-        table.add_row(s.server, ", ".join(s.roles), str(s.replicas), f"{s.utilisation:.0%}", wanted)
+        table.add_row(escape(s.server), ", ".join(s.roles), str(s.replicas), f"{s.utilisation:.0%}", wanted)
     console.print(table)
     console.print(
         f"With as many replicas as could be of use a step takes {plan.floor_s:.1f} s "
@@ -89,12 +90,12 @@ def _servers(console: Console, plan: Plan) -> None:
 def _tries(console: Console, plan: Plan) -> None:
     table = _table("the others as recommended", ["replicas", "step s", "over the least"])
     for t in plan.tries:
-        table.add_row(t.server, str(t.replicas), f"{t.step_s:.1f}", f"{t.over_floor:.2f}")
+        table.add_row(escape(t.server), str(t.replicas), f"{t.step_s:.1f}", f"{t.over_floor:.2f}")
     console.print(table)
 
 
 def _says(bound: str) -> str:
-    return _SAYS.get(bound, f"the server {bound}")
+    return _SAYS.get(bound, f"the server {escape(bound)}")
 
 
 def _table(label: str, columns: Sequence[str]) -> Table:
