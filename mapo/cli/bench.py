@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,12 +39,16 @@ async def solve_all(
     kept = prepare(out, asked, resume=resume)
     say_all("warning", [f"{line} (asked again)" for line in kept.bad])
     failed: list[str] = []
+    flushed = 0.0
     async with stage:
         solve = await cast(stage)
         with counting(len(items), len(kept.finished), stage.ledger) as counted:
 
             def done(line: Line) -> None:
-                stage.ledger.flush(out / "ledger.json")
+                nonlocal flushed
+                if time.monotonic() - flushed >= 1:  # at every item it would take as long as the items
+                    stage.ledger.flush(out / "ledger.json")
+                    flushed = time.monotonic()
                 counted(line)
                 if line["error"] is not None:
                     failed.append(f"item {line['id']}: {line['error']}")
