@@ -71,7 +71,9 @@ class Live(Show):
         self.console.print("  ".join(parts))
 
     def _left(self, step: int) -> str:
-        assert self.first is not None
+        if self.first is None:  # an engine that tells only of whole steps
+            self.first = (step + 1, time.monotonic())
+            return "?"
         begin, at = self.first
         seconds = (time.monotonic() - at) / (step - begin + 1) * (self.steps - step)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -26,14 +26,14 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
-    engine: Annotated[str, typer.Option(help="Who trains: local.")] = "local",
+    engine: Annotated[str, typer.Option(help="Who trains: local, or verl (many cards).")] = "local",
 ) -> None:
     """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
     from mapo.config import load_config
     from mapo.errors import InputError
 
-    if engine != "local":
-        raise InputError(f"no engine '{engine}'", fix="Use local")
+    if engine not in ("local", "verl"):
+        raise InputError(f"no engine '{engine}'", fix="Use local or verl")
     given = given or []
     files = [text for text in given if "=" not in text]
     overrides = [text for text in given if "=" in text]
@@ -46,6 +46,9 @@ def train(
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if engine == "verl":
+        _tell(on_verl(config, folder, resume), folder)
+        return
     from mapo.stage import calm_threads, need_torch
     from mapo.train.launch import with_others
 
@@ -68,6 +71,23 @@ def _refuse_early(config: Config, out: Path, resume: bool) -> None:
     if config.run.processes > 1 and leads():
         check_options(config)
         check_run(out, config, chosen_scenarios(config), resume=resume)
+
+
+def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
+    """The run on verl, with the same live line."""
+    from mapo.cli.live import Live
+    from mapo.engines.verl.launch import run_verl
+
+    show = Live(config.optim.steps)
+    show.begins(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
+    try:
+        found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends)
+        return found
+    except KeyboardInterrupt:
+        say(f"stopped; go on with: mapo train --engine verl --out {out} --resume")
+        raise typer.Exit(130) from None
+    finally:
+        show.close()
 
 
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:

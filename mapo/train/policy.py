@@ -64,7 +64,7 @@ def load_policy(
     kind = torch.float32 if where.type == "cpu" else torch.bfloat16
     if dtype != "auto":
         kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
-    folder = _folder(source)
+    folder = folder_of(source)
     adapter = folder is not None and (folder / "adapter_config.json").is_file()
     base = _base_of(folder) if adapter and folder is not None else source
     tokenizer = load_tokenizer(source)
@@ -82,7 +82,7 @@ def load_policy(
     return LocalPolicy(
         model=model,
         tokenizer=tokenizer,
-        name=_name(source, folder),
+        name=name_of(source),
         source=base if adapter else source,
         lora=adapter or lora is not None,
         device=where,
@@ -125,7 +125,7 @@ def _adapters_at_the_start(policy: LocalPolicy) -> Iterator[None]:
 # ---- sources
 
 
-def _folder(source: str) -> Path | None:
+def folder_of(source: str) -> Path | None:
     """The folder `source` stands for; None for a name on a hub."""
     if source == "pocket":
         return POCKET
@@ -137,7 +137,9 @@ def _folder(source: str) -> Path | None:
     return None
 
 
-def _name(source: str, folder: Path | None) -> str:
+def name_of(source: str) -> str:
+    """What a model is called in records."""
+    folder = folder_of(source)
     return source if folder is None or source == "pocket" else folder.resolve().name
 
 
@@ -168,7 +170,7 @@ def load_tokenizer(source: str) -> Any:
     """The source's own where it has one, else (an adapter's folder) its base's."""
     from transformers import AutoTokenizer
 
-    folder = _folder(source)
+    folder = folder_of(source)
     own = folder is None or not (folder / "adapter_config.json").is_file()
     own = own or (folder is not None and (folder / "tokenizer_config.json").is_file())
     path = _place(source if own or folder is None else _base_of(folder))
@@ -214,7 +216,7 @@ def quiet() -> Iterator[None]:
 
 
 def _place(source: str) -> str:
-    folder = _folder(source)
+    folder = folder_of(source)
     return source if folder is None else str(folder)
 
 

@@ -81,7 +81,16 @@ async def run(
         after = await evaluated(t, scenarios["test"], repeats, "after") if repeats else []
         rubric = t.rules.rubric
         scores = score_dialogues("before", before, rubric), score_dialogues("after", after, rubric)
-        summary = summarise(t, *scores, chosen, time.monotonic() - began)
+        summary = summarise(
+            config,
+            read_steps(t.run.metrics),
+            t.policy.name,
+            scores,
+            done=t.done,
+            chosen=chosen,
+            best=t.best,
+            seconds=time.monotonic() - began,
+        )
         if team.leads:
             write_json(t.run.root / "summary.json", summary)
         return Outcome(summary, *scores, before, after)
@@ -210,24 +219,31 @@ def public(config: Config) -> dict[str, Any]:
 
 
 def summarise(
-    t: Training, before: Score | None, after: Score | None, chosen: int, seconds: float
+    config: Config,
+    lines: Sequence[dict[str, Any]],
+    model: str,
+    scores: tuple[Score | None, Score | None],
+    *,
+    done: int,
+    chosen: int,
+    best: dict[str, Any] | None,
+    seconds: float,
 ) -> dict[str, Any]:
-    """summary.json: what scripts read."""
-    lines = read_steps(t.run.metrics)
+    """summary.json: what scripts read. `lines` are the steps' records, `scores` of the test before and after."""
     return {
         "schema": "mapo.summary/1",
-        "method": t.config.advantage.method,
-        "reward": t.config.reward.name,
-        "model": t.policy.name,
-        "seed": t.config.run.seed,
-        "steps": t.done,
+        "method": config.advantage.method,
+        "reward": config.reward.name,
+        "model": model,
+        "seed": config.run.seed,
+        "steps": done,
         "chosen_step": chosen,
         "dialogues": sum(line["dialogues"] for line in lines),
         "seconds": round(sum(line["rollout_s"] + line["update_s"] for line in lines), 1),
         "session_seconds": round(seconds, 1),
-        "before": _short(before),
-        "after": _short(after),
-        "validation": t.best,
+        "before": _short(scores[0]),
+        "after": _short(scores[1]),
+        "validation": best,
     }
 
 

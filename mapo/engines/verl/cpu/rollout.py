@@ -1,0 +1,122 @@
+"""A token server for verl on CPUs: our sampler in a Ray actor, ids in, ids and log-probabilities out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+SLOTS = 64
+
+
+class _Stool:
+    """A seat for one reply: it keeps nothing from turn to turn, verl sends the whole context each time."""
+
+    def __init__(self) -> None:
+        self.slot: int | None = None
+        self.cached = 0
+
+
+class Server:
+    """Answers `generate`; its weights are replaced after each update of the policy."""
+
+    def __init__(self, path: str, longest: int) -> None:
+        from mapo.train.local import local_sampler
+
+        torch.set_num_threads(1)
+        self.sampler = local_sampler(path, slots=SLOTS, context=longest)
+        self.model = self.sampler.decoder.model
+        self.version: int | None = None
+        self._drawn = 0
+        self._running = asyncio.Lock()
+        self._open = False
+
+    async def ready(self) -> bool:
+        return True
+
+    async def generate(
+        self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
+        from mapo.sandbox.chat import Request
+        from mapo.train.seat import Call
+
+        async with self._running:
+            if not self._open:
+                await self.sampler.__aenter__()
+                self._open = True
+        self._drawn += 1
+        request = Request(
+            messages=(),
+            temperature=sampling_params.get("temperature", 1.0),
+            top_p=sampling_params.get("top_p", 1.0),
+            max_tokens=sampling_params["max_tokens"],
+            seed=sampling_params.get("seed") or self._drawn,
+        )
+        stool: Any = _Stool()
+        done = asyncio.get_running_loop().create_future()
+        call = Call(stool, list(prompt_ids), 0, request, done)
+        try:
+            await self.sampler.ask(call)
+        finally:
+            self.sampler.release(stool)
+        return TokenOutput(
+            token_ids=call.said,
+            log_probs=call.logprobs,
+            stop_reason="completed",
+            extra_fields={"global_steps": self.version},
+        )
+
+    async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
+        missing, unknown = self.model.load_state_dict(weights, strict=False)
+        if unknown or [name for name in missing if "lm_head" not in name]:
+            raise RuntimeError(f"weights that do not fit: missing {missing}, unknown {unknown}")
+        self.model.tie_weights()
+        self.sampler.forget_all()
+        self.version = version
+
+    async def _nothing(self, *_: Any, **__: Any) -> None:
+        return None
+
+    wake_up = sleep = clear_kv_cache = abort_all_requests = resume_generation = _nothing
+    release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
+
+
+def _name(rank: int) -> str:
+    return f"mapo_cpu_server_{rank}"
+
+
+class Replica(RolloutReplica):  # type: ignore[misc]
+    async def launch_servers(self) -> None:
+        longest = int(self.config.prompt_length + self.config.response_length)
+        options = {"name": _name(self.replica_rank), "num_cpus": 0, "max_concurrency": 1000}
+        server = ray.remote(Server).options(**options).remote(self.model_config.path, longest)
+        await server.ready.remote()
+        self.servers, self._server_handle = [server], server
+        self._server_address = _name(self.replica_rank)
+
+
+class Adapter(BaseRollout):  # type: ignore[misc]
+    """The trainer's side of the server: hands over new weights."""
+
+    async def resume(self, tags: list[str]) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def update_weights(
+        self,
+        weights: Iterator[tuple[str, torch.Tensor]],
+        wire_format: str = "named_tensors",
+        global_steps: int | None = None,
+        **_: Any,
+    ) -> None:
+        if wire_format != "named_tensors":
+            raise NotImplementedError(wire_format)
+        taken = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
+        server = ray.get_actor(_name(int(os.environ["RANK"])))  # one server a rank
+        await server.load.remote(taken, global_steps)

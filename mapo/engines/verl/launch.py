@@ -1,0 +1,169 @@
+"""One run on verl, from its folder to its summary.
+
+This process prepares the run directory, starts `verl.trainer.main_ppo` as a process of its own and says what
+it does. verl's words go to `verl/log.txt`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mapo.config import Config
+from mapo.engines.verl.settings import check_settings, overrides
+from mapo.engines.verl.table import AGENT, write_tables
+from mapo.errors import InputError, TrainError
+from mapo.store import RunDir, read_steps, write_atomic
+
+POLL = 0.5
+TAIL = 15
+"""Lines of verl's log that are shown when it fails."""
+
+
+def check_verl() -> None:
+    missing = [name for name in ("verl", "ray", "transfer_queue", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"the verl engine needs {', '.join(missing)}, not installed here",
+            fix="An environment of its own: make setup-verl, then .venv-verl/bin/mapo train --engine verl",
+        )
+
+
+def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> Any:
+    """The run, to its end; `on_step` is told each line of metrics.jsonl. An Outcome, as of a local run."""
+    from mapo.engines.verl.records import why_stopped
+    from mapo.engines.verl.site import STOPPED
+
+    began = time.monotonic()
+    check_verl()
+    check_settings(config)
+    command, environment = prepare(config, root, resume=resume)
+    run = RunDir(root)
+    (root / STOPPED).unlink(missing_ok=True)
+    code = _watched(command, environment, root / "verl" / "log.txt", run, on_step)
+    if code:
+        told = why_stopped(run) or _tail(root / "verl" / "log.txt")
+        raise TrainError(
+            f"verl ended with status {code}: {told}",
+            where=str(root / "verl" / "log.txt"),
+            fix=f"When that is mended: mapo train --engine verl --out {root} --resume",
+        )
+    return outcome(config, run, time.monotonic() - began)
+
+
+def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dict[str, str]]:
+    """Claim the folder and write everything verl reads; the command, and the environment it needs."""
+    from mapo.train.policy import folder_of
+    from mapo.train.run import check_options, chosen_scenarios
+    from mapo.train.setup import check_run, claim_run
+
+    root = root.resolve()
+    scenarios = chosen_scenarios(config)
+    check_options(config)
+    check_run(root, config, scenarios, resume=resume)
+    claim_run(root, config, scenarios)
+    tables = write_tables(root / "verl", config, scenarios)
+    loop = f"- name: {AGENT}\n  _target_: mapo.engines.verl.dialogue.DialogueLoop\n  run_dir: {str(root)!r}\n"
+    write_atomic(root / "verl" / "agent.yaml", loop)
+    settings = overrides(config, root, tables, str(folder_of(config.model.source) or config.model.source))
+    if resume and (root / "eval" / "before").exists():
+        settings.append("trainer.val_before_train=false")
+    write_atomic(root / "verl" / "settings.txt", "\n".join(settings) + "\n")
+    modules = "mapo.engines.verl.plugin,mapo.engines.verl.trainer"
+    environment = {
+        "VERL_USE_EXTERNAL_MODULES": modules,
+        "TENSORBOARD_DIR": str(root / "tensorboard"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HYDRA_FULL_ERROR": "1",
+    }
+    if config.verl.rollout == "mapo_cpu":
+        environment |= {
+            "VERL_PLATFORM": "cpu",
+            "MAPO_CPU_RANKS": str(config.verl.gpus),
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", f"hydra.run.dir={root / 'verl'}", *settings]
+    return [*command, "hydra.output_subdir=null", "hydra/job_logging=none"], environment
+
+
+def _watched(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    run: RunDir,
+    on_step: Callable[[dict[str, Any]], None],
+) -> int:
+    """The exit status; steps are told as they end."""
+    told = {line["step"]: line for line in read_steps(run.metrics)}
+    with open(log, "ab") as out:
+        verl = subprocess.Popen(  # noqa: S603 (our own command)
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                code = verl.poll()
+                for line in read_steps(run.metrics):
+                    if told.get(line["step"]) != line:
+                        told[line["step"]] = line
+                        on_step(line)
+                if code is not None:
+                    return code
+                time.sleep(POLL)
+        finally:
+            _end(verl)
+
+
+def _end(verl: subprocess.Popen[bytes]) -> None:
+    """Nothing of it is left behind, however we leave."""
+    for sign, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(verl.pid, sign)
+            verl.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _tail(log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return "\n".join(lines[-TAIL:])
+
+
+def outcome(config: Config, run: RunDir, seconds: float) -> Any:
+    """Scores before and after, and summary.json."""
+    from mapo.engines.verl import records
+    from mapo.train.policy import name_of
+    from mapo.train.rollouts import write_json
+    from mapo.train.run import Outcome, summarise
+
+    before, after = (records.dialogues_of(run, config, "test", step) for step in (0, config.optim.steps))
+    scores = records.score(config, "before", before), records.score(config, "after", after)
+    lines = read_steps(run.metrics)
+    done = lines[-1]["step"] if lines else 0
+    summary = summarise(
+        config,
+        lines,
+        name_of(config.model.source),
+        scores,
+        done=done,
+        chosen=done,
+        best=records.best(run),
+        seconds=seconds,
+    )
+    write_json(run.root / "summary.json", {**summary, "engine": "verl"})
+    return Outcome(summary, *scores, before, after)

@@ -1,0 +1,200 @@
+"""Our config -> verl's settings, as overrides of its own defaults.
+
+Whatever decides a run's course has one place, our config; verl's words for it are here. `verl.settings` in
+the config comes last and may say anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mapo.advantage import ESTIMATORS
+from mapo.config import Config
+from mapo.errors import InputError
+
+_ACTOR, _ROLLOUT, _MODEL = (
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.rollout",
+    "actor_rollout_ref.model",
+)
+
+
+def verl_name(method: str) -> str:
+    """A method's name in verl; "++" would be read as Hydra's."""
+    return "mapo" if method == "mapo" else f"mapo_{method.replace('++', '_pp')}"
+
+
+METHODS = {verl_name(method): method for method in ESTIMATORS}
+
+
+def check_settings(config: Config) -> None:
+    """Refuse what verl would refuse after minutes, or could not do."""
+    r, o = config.rollout, config.optim
+    cards = config.verl.nodes * config.verl.gpus
+    if config.advantage.method not in ESTIMATORS:
+        raise InputError(f"no method '{config.advantage.method}'", fix=f"One of: {', '.join(ESTIMATORS)}")
+    if r.scenarios % o.updates:
+        raise InputError(
+            f"{r.scenarios} scenarios do not make {o.updates} equal updates",
+            where="optim.updates",
+            fix="verl splits a step's scenarios evenly: let updates divide rollout.scenarios",
+        )
+    if cards % (config.verl.tensor_parallel * config.verl.sequence_parallel):
+        raise InputError(
+            f"{cards} cards in groups of {config.verl.tensor_parallel} x {config.verl.sequence_parallel}",
+            where="verl",
+            fix="tensor_parallel times sequence_parallel must divide nodes times gpus",
+        )
+    if o.schedule == "linear":
+        raise InputError("verl has no linear schedule", where="optim.schedule", fix="cosine or constant")
+
+
+def overrides(config: Config, root: Path, tables: dict[str, Path], model: str) -> list[str]:
+    """Everything verl is told, in Hydra's form."""
+    found = {
+        **_data(config, tables),
+        **_model(config, model),
+        **_training(config),
+        **_sampling(config, root),
+        **_trainer(config, root),
+    }
+    on_cpu = _cpu(config) if config.verl.rollout == "mapo_cpu" else {}
+    return [f"{key}={_value(value)}" for key, value in {**found, **on_cpu}.items()] + [*config.verl.settings]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return value if value and all(c.isalnum() or c in "_-./" for c in value) else json.dumps(value)
+    return json.dumps(value)
+
+
+Settings = dict[str, object]
+
+
+def _data(config: Config, tables: dict[str, Path]) -> Settings:
+    prompt = min(2048, config.rollout.context // 2)
+    return {
+        "data.train_files": str(tables["train"]),
+        "data.val_files": str(tables["validation"]),
+        "+data.mapo_test": str(tables["test"]),
+        "data.train_batch_size": config.rollout.scenarios,
+        "data.max_prompt_length": prompt,
+        "data.max_response_length": config.rollout.context - prompt,
+        "data.shuffle": False,  # the table has the order
+        "data.filter_overlong_prompts": False,
+        "data.return_raw_chat": True,
+        "data.dataloader_num_workers": 0,
+    }
+
+
+def _model(config: Config, model: str) -> Settings:
+    m = config.model
+    found: Settings = {
+        f"{_MODEL}.path": model,
+        f"{_MODEL}.enable_gradient_checkpointing": m.checkpointing,
+        f"{_ACTOR}.use_torch_compile": m.compile,
+        f"{_ACTOR}.fsdp_config.use_torch_compile": m.compile,
+    }
+    if m.lora:
+        found |= {
+            f"{_MODEL}.lora_rank": m.lora.rank,
+            f"{_MODEL}.lora_alpha": m.lora.alpha,
+            f"{_MODEL}.target_modules": "all-linear",
+            f"{_ROLLOUT}.load_format": "safetensors",
+        }
+    return found
+
+
+def _training(config: Config) -> Settings:
+    o, a = config.optim, config.advantage
+    return {
+        "algorithm.adv_estimator": verl_name(a.method),
+        "+algorithm.mapo.gamma": a.gamma,
+        "+algorithm.mapo.turn_weight": a.turn_weight,
+        "+algorithm.mapo.scope": a.scope,
+        "+algorithm.mapo.horizon": a.horizon,
+        "algorithm.use_kl_in_reward": False,
+        f"{_ACTOR}.strategy": "fsdp2",
+        f"{_ACTOR}.ppo_mini_batch_size": config.rollout.scenarios // o.updates,
+        f"{_ACTOR}.use_dynamic_bsz": True,
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": max(o.tokens, config.rollout.context),
+        f"{_ACTOR}.ulysses_sequence_parallel_size": config.verl.sequence_parallel,
+        f"{_ACTOR}.fsdp_config.param_offload": config.verl.offload,
+        f"{_ACTOR}.fsdp_config.optimizer_offload": config.verl.offload,
+        f"{_ACTOR}.loss_agg_mode": "token-mean",
+        f"{_ACTOR}.clip_ratio_low": o.clip_low,
+        f"{_ACTOR}.clip_ratio_high": o.clip_high,
+        f"{_ACTOR}.clip_ratio_c": o.dual_clip,
+        f"{_ACTOR}.use_kl_loss": o.kl > 0,
+        f"{_ACTOR}.kl_loss_coef": o.kl,
+        f"{_ACTOR}.kl_loss_type": "low_var_kl",
+        f"{_ACTOR}.entropy_coeff": o.entropy,
+        f"{_ACTOR}.optim.lr": o.lr,
+        f"{_ACTOR}.optim.lr_warmup_steps_ratio": o.warmup,
+        f"{_ACTOR}.optim.lr_scheduler_type": o.schedule,
+        f"{_ACTOR}.optim.weight_decay": o.weight_decay,
+        f"{_ACTOR}.optim.clip_grad": o.grad_clip,
+        f"{_ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+    }
+
+
+def _sampling(config: Config, root: Path) -> Settings:
+    v, r, e = config.verl, config.rollout, config.eval
+    return {
+        f"{_ROLLOUT}.name": v.rollout,
+        f"{_ROLLOUT}.mode": "async",
+        f"{_ROLLOUT}.n": r.siblings,
+        f"{_ROLLOUT}.temperature": r.temperature,
+        f"{_ROLLOUT}.tensor_model_parallel_size": v.tensor_parallel,
+        f"{_ROLLOUT}.gpu_memory_utilization": v.memory,
+        f"{_ROLLOUT}.calculate_log_probs": True,
+        f"{_ROLLOUT}.log_prob_use_dynamic_bsz": True,
+        f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": max(config.optim.tokens, r.context),
+        f"{_ROLLOUT}.val_kwargs.temperature": e.temperature,
+        f"{_ROLLOUT}.val_kwargs.do_sample": e.temperature > 0,
+        f"{_ROLLOUT}.val_kwargs.n": e.repeats,
+        f"{_ROLLOUT}.multi_turn.enable": True,
+        f"{_ROLLOUT}.agent.num_workers": v.workers,
+        f"{_ROLLOUT}.agent.agent_loop_config_path": str(root / "verl" / "agent.yaml"),
+    }
+
+
+def _trainer(config: Config, root: Path) -> Settings:
+    return {
+        "trainer.v1.trainer_mode": "mapo",
+        "+trainer.mapo_run": str(root),
+        "trainer.nnodes": config.verl.nodes,
+        "trainer.n_gpus_per_node": config.verl.gpus,
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": config.optim.steps,
+        "trainer.test_freq": config.eval.every,
+        "trainer.val_before_train": config.eval.test_repeats > 0,
+        "trainer.save_freq": config.run.checkpoint_every,
+        "trainer.max_actor_ckpt_to_keep": config.run.keep,
+        "trainer.default_local_dir": str(root / "verl" / "checkpoints"),
+        "trainer.resume_mode": "auto",
+        "trainer.project_name": "mapo",
+        "trainer.experiment_name": root.name,
+        "trainer.logger": ["console", *config.run.trackers],
+        "reward.num_workers": 1,  # idle: the judge's marks come with the dialogues
+        "data.seed": config.run.seed,
+    }
+
+
+def _cpu(config: Config) -> Settings:
+    """Ray counts logical cards, and everything is float32."""
+    full = "fp32"
+    return {
+        "trainer.device": "cpu",
+        "+ray_kwargs.ray_init.num_gpus": config.verl.gpus,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "ray_kwargs.ray_init.num_cpus": 24,  # places, not cores
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        f"{_MODEL}.use_remove_padding": False,
+        f"+{_MODEL}.override_config.attn_implementation": "sdpa",
+        f"{_ACTOR}.fsdp_config.model_dtype": full,
+        f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": full,
+        f"{_ROLLOUT}.checkpoint_engine.backend": "naive",
+        f"{_ROLLOUT}.load_format": "auto",
+    }

@@ -1,0 +1,147 @@
+"""What the dialogues of one process share: roles with their limits, records, and a watch on the judge.
+
+verl makes a new agent loop for every dialogue, many at once in each of a few processes. The site is opened
+by the first of them and kept for the process's life. The run directory tells it everything: verl hands on
+no more than where that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mapo.config import Config
+from mapo.errors import InputError, MapoError
+from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.rollout import Rules, Watch
+from mapo.sandbox.scenario import Scenario
+from mapo.store import JsonlWriter, RunDir, write_atomic
+from mapo.train.template import Template, read_template
+from mapo.types import Dialogue
+
+STOPPED = "stopped.txt"
+"""In the run directory: why the run must stop, by whoever found out first."""
+
+_open: dict[Path, Site] = {}
+_lock = asyncio.Lock()
+
+
+@dataclass(slots=True)
+class Site:
+    config: Config
+    run: RunDir
+    scenarios: dict[str, Scenario]
+    template: Template
+    end_ids: frozenset[int]
+    casting: Casting
+    rules: Rules
+    rank: int
+    gate: asyncio.Semaphore
+    watch: Watch
+    stack: AsyncExitStack
+    flush: Any
+    writers: dict[Path, JsonlWriter] = field(default_factory=dict)
+
+    def job(self, scenario: str, split: str, step: int, group: str, number: int) -> Job:
+        """The same worlds as in the local engine: siblings meet one, and every step has its own."""
+        who, seed = self.scenarios[scenario], self.config.run.seed
+        if split == "train":
+            world = seed * 1_000_003 + step
+            return Job(who, id=f"{group}_{number}", group=group, seed=world, step=step)
+        return Job(who, id=f"{scenario}_{number + 1}", group=scenario, seed=seed * 1000 + number + 1)
+
+    def rules_for(self, split: str) -> Rules:
+        if split == "train":
+            return self.rules
+        e = self.config.eval
+        return replace(self.rules, temperature=e.temperature, max_turns=e.max_turns or self.rules.max_turns)
+
+    def keep(self, dialogue: Dialogue, split: str, step: int) -> None:
+        """On disk before it counts; every process writes its own file."""
+        file = dialogue_file(self.run, split, step, self.config.optim.steps, self.rank)
+        if file not in self.writers:
+            for writer in self.writers.values():  # one file at a time is written to
+                writer.close()
+            self.writers = {file: JsonlWriter(file)}
+        self.writers[file].write_dialogue(dialogue)
+        self.flush()
+
+    def stop(self, problem: Exception) -> None:
+        """What ends a run, not a dialogue: leave it where the trainer looks."""
+        told = str(problem) if isinstance(problem, MapoError) else f"{type(problem).__name__}: {problem}"
+        if not (self.run.root / STOPPED).exists():
+            write_atomic(self.run.root / STOPPED, told + "\n")
+
+
+def dialogue_file(run: RunDir, split: str, step: int, steps: int, rank: int) -> Path:
+    """Where dialogues of a split at a step are kept, as in a run of the local engine."""
+    if split == "train":
+        file = run.dialogues_of(step)
+    else:
+        ends = "before" if step == 0 else "after" if step >= steps else f"test_{step:05d}"
+        label = f"validation_{step:05d}" if split == "validation" else ends
+        file = run.root / "eval" / label / "dialogues.jsonl"
+    return file.with_name(f"{file.stem}.{rank}{file.suffix}") if rank else file
+
+
+async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
+    """The process's site; opened once."""
+    async with _lock:
+        if root not in _open:
+            _open[root] = await _opened(root, tokenizer, model)
+        return _open[root]
+
+
+async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
+    from mapo.stage import casting_of
+    from mapo.train.run import chosen_scenarios, rules_of
+    from mapo.train.setup import load_run_config
+
+    config = load_run_config(root)
+    template = read_template(tokenizer, enable_thinking=config.model.thinking)
+    if not template.append_only:
+        raise InputError(
+            "this chat template rewrites earlier turns, and verl trains one row a dialogue",
+            where=model,
+            fix="Use a model whose template only appends, or the local engine",
+        )
+    rank, workers = _place(config)
+    stack = AsyncExitStack()
+    casting, flush = await stack.enter_async_context(casting_of(config, root, rank, shared_by=workers))
+    return Site(
+        config=config,
+        run=RunDir(root),
+        scenarios={s.id: s for found in chosen_scenarios(config).values() for s in found},
+        template=template,
+        end_ids=template.end_ids | _generation_ends(model),
+        casting=casting,
+        rules=rules_of(config),
+        rank=rank,
+        gate=asyncio.Semaphore(max(1, config.rollout.at_once // workers)),
+        watch=Watch(config.roles.max_unscored),
+        stack=stack,
+        flush=flush,
+    )
+
+
+def _place(config: Config) -> tuple[int, int]:
+    """Which of how many agent loop workers this process is."""
+    import ray
+
+    name = (ray.get_runtime_context().get_actor_name() or "") if ray.is_initialized() else ""
+    found = re.match(r"agent_loop_worker_(\d+)_", name)
+    return (int(found[1]) if found else 0), config.verl.workers
+
+
+def _generation_ends(model: str) -> frozenset[int]:
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        return frozenset()
+    return frozenset([ends] if isinstance(ends, int) else ends or ())
