@@ -31,7 +31,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -99,16 +99,19 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
 
 @dataclass(slots=True)
 class _Patience:
-    """Stops a run in which most items fail, before more time is spent on it."""
+    """Stops a run in which most items fail, while stopping still saves something: `left` are to come."""
 
+    left: int
     items: int = 0
     failed: int = 0
     least: int = 40
 
     def see(self, problem: MapoError | None) -> None:
         self.items += 1
+        self.left -= 1
         self.failed += problem is not None
-        if problem is not None and self.items >= self.least and self.failed > self.items / 2:
+        enough = min(self.items, self.left) >= self.least
+        if problem is not None and enough and self.failed > self.items / 2:
             raise EndpointError(
                 f"{self.failed} of {self.items} items failed, last: {problem}",
                 fix="What is finished is kept: once that is mended, run again with --resume",
@@ -122,7 +125,7 @@ class _Desk:
     writer: JsonlWriter
     lines: dict[str, Line]
     on_done: Callable[[Line], None] | None
-    patience: _Patience = field(default_factory=_Patience)
+    patience: _Patience
 
     def keep(self, name: str, attempt: int, body: Mapping[str, Any], problem: MapoError | None) -> None:
         error = None if problem is None else str(problem)
@@ -148,14 +151,15 @@ async def run_items(
     """Solve what is not finished yet, at most `concurrency` at once; the lines of all finished items by id.
 
     `on_done` sees each new line, failed ones too, once it is on disk. When more than half of at least 40
-    items have failed, everything stops with an EndpointError.
+    items have failed and 40 are still to come, everything stops with an EndpointError.
     """
     kept = kept or Kept({}, Counter(), [])
     if len({item.id for item in items}) < len(items):
         raise InputError("two items have the same id", fix="Give each item an id of its own")
-    waiting = iter([item for item in items if item.id not in kept.finished])
+    todo = [item for item in items if item.id not in kept.finished]
+    waiting = iter(todo)
     with JsonlWriter(out / ITEMS) as writer:
-        desk = _Desk(writer, dict(kept.finished), on_done)
+        desk = _Desk(writer, dict(kept.finished), on_done, _Patience(len(todo)))
 
         async def work() -> None:
             for item in waiting:
@@ -269,7 +273,7 @@ def write_result(
     """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
     incomplete and says so first."""
     n, lacking = len(items), of - len(items)
-    incomplete = [f"incomplete: {lacking} of {of} items have no score, their calls failed"] if lacking else []
+    incomplete = [f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"] if lacking else []
     result = {
         "schema": RESULT_SCHEMA,
         "benchmark": benchmark,

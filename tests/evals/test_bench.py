@@ -130,6 +130,13 @@ def test_a_run_in_which_most_items_fail_stops_early(tmp_path):
     assert 40 <= len(lines_of(tmp_path)) <= 40 + 32  # those in flight may still have ended
 
 
+def test_a_run_that_is_nearly_over_is_not_stopped(tmp_path):
+    async def solve(item, attempt):
+        raise EndpointError("no connection")
+
+    assert go(tmp_path, things(79), solve) == {} and len(lines_of(tmp_path)) == 79
+
+
 def test_half_of_the_items_may_fail(tmp_path):
     async def solve(item, attempt):
         if int(item.id[1:]) % 2:
@@ -254,7 +261,7 @@ def test_the_result_says_what_is_missing(tmp_path):
     assert told == json.loads((tmp_path / "result.json").read_text())
     assert told["schema"] == "mapo.result/1" and told["judge"] is None
     assert (told["n"], told["of"], told["complete"]) == (1, 3, False)
-    assert told["notes"] == ["incomplete: 2 of 3 items have no score, their calls failed", "cut"]
+    assert told["notes"] == ["incomplete: 2 of 3 items have no score; items.jsonl says why", "cut"]
     assert told["items"] == [{"id": "a", "scores": {"x": 0.5}}]
     whole = write_result(tmp_path, items=items, of=1, intervals={"x": (0.4, 0.6)}, judge="j", **known)
     assert whole["complete"] and not whole["notes"] and whole["judge"] == "j"

@@ -432,3 +432,11 @@ def test_another_judge_is_another_run(made_up, tmp_path):  # noqa: F811
         assert mapo(*args).returncode == 0
         done = mapo(*args, "--resume", "--judge-model=policy")
     assert done.returncode == 2 and "judge: 'judge' there, 'policy' here" in done.stderr
+
+
+def test_not_one_of_the_45_scored_is_a_result_too(tmp_path):
+    script = Script(judge=lambda _: "No.")
+    with LoopbackServer(script) as server:
+        done = mapo(*command(shared("eqbench"), tmp_path / "run", server.base_url))
+    assert done.returncode == 1 and "no score, 0/45 scenarios" in done.stdout
+    assert script.by_model == {"policy": 118, "judge": 45} and result_of(tmp_path / "run")["scores"] == {}
