@@ -6,10 +6,13 @@ correlation show what mixing them does; endings, lengths and the unscored share 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import resource
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 
 from mapo.advantage import Advantages
 from mapo.errors import InputError
+from mapo.store import _refused
 from mapo.types import Dialogue
 
 Floats = NDArray[np.float64]
@@ -100,18 +104,37 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    """An event file, written on the spot: the library's own writer has a thread for it, and when the disk is
+    full that thread dies with a traceback."""
 
-        self._writer = SummaryWriter(str(folder))
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "wb")  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        self._write(file_version="brain.Event:2")
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._write(step=step, summary=Summary(value=values))
+
+    def _write(self, **event: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        try:
+            RecordWriter(self._file).write(Event(wall_time=time.time(), **event).SerializeToString())
+            self._file.flush()
+        except OSError as error:
+            raise _refused(self.path, error) from error
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # told when it was written
+            self._file.close()
 
 
 class Hosted:

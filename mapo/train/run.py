@@ -229,7 +229,7 @@ def summarise(
     best: dict[str, Any] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """summary.json: what scripts read. `lines` are the steps' records, `scores` of the test before and after."""
+    """summary.json: what scripts read. `lines` are the steps' records, `scores` those of the two tests."""
     return {
         "schema": "mapo.summary/1",
         "method": config.advantage.method,

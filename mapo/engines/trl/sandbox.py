@@ -87,8 +87,9 @@ class Sandbox:
         jobs = self.jobs(trainer, trainer.rows, training=training)
         if self._sampler is None:
             assert self._template is not None, "MAPOTrainer calls begin"
+            name = str(model.config._name_or_path).rstrip("/").split("/")[-1] or "policy"
             self._sampler = Sampler(
-                model, self._template, name="policy", slots=self.at_once, context=self.context
+                model, self._template, name=name, slots=self.at_once, context=self.context
             )
         try:
             dialogues = self._loop.run(self._play(self._sampler, jobs, trainer.temperature))

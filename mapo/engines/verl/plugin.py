@@ -15,10 +15,10 @@ if os.environ.get("VERL_PLATFORM") == "cpu":  # before anything of verl asks whi
 
     install()
 
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est  # noqa: E402
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
-from mapo.engines.verl.estimator import estimate  # noqa: E402
-from mapo.engines.verl.settings import METHODS  # noqa: E402
+from mapo.engines.verl.estimator import estimate
+from mapo.engines.verl.settings import METHODS
 
 for _name, _method in METHODS.items():
     if _name not in ADV_ESTIMATOR_REGISTRY:

@@ -109,7 +109,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     @contextmanager
     def _test_data(self) -> Iterator[None]:
-        usual: Any = self.val_dataloader
+        usual = self.val_dataloader  # type: ignore[has-type]
         self.val_dataloader = self.test_dataloader
         try:
             yield
