@@ -138,13 +138,13 @@ def test_the_plan_is_what_play_all_does(name, tmp_path):
     assert planned(name) == pytest.approx(jumped(name, tmp_path), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ["judge-bound", "latency-bound", "start forms"])
 def test_the_plan_is_what_play_all_does_on_average(name, tmp_path):
     """Delays are log-normal with mean 1: exp(N(-s^2/2, s)), s^2 = ln(1 + spread^2)."""
     sigma, chance = math.sqrt(math.log(1 + 0.5**2)), random.Random(name)
     took = [
         jumped(name, tmp_path / str(i), lambda: math.exp(chance.gauss(-(sigma**2) / 2, sigma)))
-        for i in range(20)
+        for i in range(10)
     ]
     assert planned(name, spread=0.5, draws=50) == pytest.approx(sum(took) / len(took), rel=0.05)
 
