@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup train ablate score eval test check test-slow test-llm format bench clean
+.PHONY: help setup setup-verl train ablate score eval test check test-slow test-llm test-verl format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -55,6 +55,22 @@ test-llm: setup $(GGUF) ## Tests with a real language model in all roles (minute
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549
 	MAPO_GGUF=$(GGUF) $(BIN)/pytest -m llm tests/llm
 
+# verl wants another transformers: an environment of its own.
+VERL := .venv-verl
+VERL_READY := $(VERL)/.ready
+
+setup-verl: $(VERL_READY) ## Make .venv-verl with the engine for many cards
+
+$(VERL_READY): pyproject.toml constraints-verl.txt
+	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
+	  -e '.[verl,testing]' pytest hypothesis
+	@touch $@
+
+test-verl: setup-verl ## Tests of the verl engine: its parts, then whole runs on two CPU ranks (minutes)
+	$(VERL)/bin/python -m pytest -m verl tests/verl
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -70,4 +86,4 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/train_step.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VERL) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
