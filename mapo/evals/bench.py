@@ -273,7 +273,7 @@ def write_result(
     """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
     incomplete and says so first."""
     n, lacking = len(items), of - len(items)
-    incomplete = [f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"] if lacking else []
+    told = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
     result = {
         "schema": RESULT_SCHEMA,
         "benchmark": benchmark,
@@ -287,7 +287,7 @@ def write_result(
         "intervals": dict(intervals),
         "items": [{"id": item.id, "scores": item.scores} for item in items],
         "details": dict(details or {}),
-        "notes": [*incomplete, *notes],
+        "notes": [*([told] if lacking else []), *notes],
     }
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / RESULT, text + "\n")

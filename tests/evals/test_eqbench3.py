@@ -119,6 +119,28 @@ def test_the_whole_benchmark_over_http_is_as_recorded(recorded, tmp_path):
     assert "scenario 409 is not played" in done.stderr
 
 
+def test_prompts_are_as_long_as_recorded(recorded):
+    """The recorded run's replies are not on record, but the characters of all prompts are.
+
+    They fit replies of 206 characters, six of them marks that the judge does not see, 125 under the headings
+    of a role-play (in a draft, under none it is read for). The model's calls of one scenario share one list
+    in the reference, so the record counts each of them with the whole talk in it.
+    """
+    files, then = read_three(shared("eqbench")), recorded["e2e"]["prompt_chars"]
+    titles = ("I'm thinking & feeling", "They're thinking & feeling", "My response")
+    reply = "".join(f"## {t}\n{'x' * n}\n\n" for t, n in zip(titles, (40, 40, 45), strict=True)) + "--\n\n"
+    assert len(reply) == 206 and reply.count("#") == 6
+    asked = judged = 0
+    for scenario in files.scenarios:
+        count = len(scenario.turns)
+        words = (files.master[scenario.kind].format(scenario_prompt=turn) for turn in scenario.turns)
+        talk = sum(map(len, words)) + count * len(reply)
+        debrief = None if scenario.kind == "analysis" else "D" * 120
+        asked += count * talk + (talk + len(files.debrief) if debrief else 0)
+        judged += len(eqbench3.judge_prompt(scenario, files, [reply] * count, debrief))
+    assert (asked, judged) == (then["gen_in"], then["judge_in"])
+
+
 @pytest.mark.parametrize(
     ("state", "had", "judged"),
     [
