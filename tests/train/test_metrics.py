@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mapo import advantages
-from mapo.errors import InputError
-from mapo.train.metrics import credit_metrics, dialogue_metrics, flat, memory_gb, open_trackers
+from mapo.errors import InputError, StoreError
+from mapo.train.metrics import TensorBoard, credit_metrics, dialogue_metrics, flat, memory_gb, open_trackers
 from mapo.types import Dialogue, Ending, Reply, StopReason, Turn
 
 
@@ -60,6 +60,18 @@ def test_trackers_write_or_say_what_is_missing(tmp_path):
     assert [(e.step, e.value) for e in seen.Scalars("reward")] == [(1, 1.0)]
     with pytest.raises(InputError, match="pip install trackio"):
         open_trackers(["trackio"], tmp_path, "run", {})
+
+
+def test_a_tracker_whose_disk_is_full_names_its_file(tmp_path):
+    board = TensorBoard(tmp_path)
+    board.close()
+    board._file = open("/dev/full", "wb")  # noqa: SIM115
+    with pytest.raises(StoreError, match=r"events\.out\.tfevents.*No space left on device"):
+        board.log({"reward": 1.0}, 1)
+    board.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        TensorBoard(tmp_path / "file")
 
 
 def test_memory_is_measured():
