@@ -15,7 +15,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from mapo.engines.verl.row import Row, row_of
 from mapo.engines.verl.site import site_of
-from mapo.errors import InputError
+from mapo.errors import EndpointError, InputError
 from mapo.sandbox.chat import Answer, Request, Usage
 from mapo.sandbox.rollout import play_all
 from mapo.train.context import Context
@@ -47,6 +47,8 @@ class TokenPolicy:
         self.seconds += time.monotonic() - began
         self.versions.setdefault("min_global_steps", out.extra_fields.get("min_global_steps"))
         self.versions["max_global_steps"] = out.extra_fields.get("max_global_steps")
+        if not out.token_ids:
+            raise EndpointError("the token server gave no token", where=self.session)
         if out.log_probs is None or len(out.log_probs) != len(out.token_ids):
             raise InputError("the token server gave no log-probabilities", where=self.session)
         reply = self.context.reply(prompt, out.token_ids, out.log_probs)
@@ -90,7 +92,9 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
             async with site.gate:
                 rules = site.rules_for(told["split"])
                 seen = site.watch.see
-                [dialogue] = await play_all([job], lambda _: policy, site.casting, rules, on_turn=seen)
+                [dialogue] = await play_all(
+                    [job], lambda _: policy, site.casting, rules, max_unscored=1.0, on_turn=seen
+                )  # the site's watch sees all dialogues, so the one in play_all is off
                 site.keep(dialogue, told["split"], step)
         except Exception as problem:
             site.stop(problem)

@@ -10,8 +10,9 @@ batch have no ones at all and take part in nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,33 +29,44 @@ OPTIONS = {"gamma": float, "turn_weight": float, "scope": str, "horizon": str}
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The turns in a batch of rows, in order: `rewards`, and `row`, in which they are; `of_token` is
-    [rows, tokens], the turn a token trains or -1."""
+    """The turns in a batch of rows, in order: `rewards`, NaN where unscored, and `row`, in which they are.
+    `start` and `stop` are where their tokens lie in the rows end to end; nothing lies in an unscored one."""
 
     rewards: NDArray[np.float64]
     row: NDArray[np.intp]
-    of_token: NDArray[np.intp]
+    start: NDArray[np.intp]
+    stop: NDArray[np.intp]
+    shape: tuple[int, int]
 
     def ragged(self) -> list[NDArray[np.float64]]:
-        """Per row its turns' rewards, NaN where unscored."""
-        rows = len(self.of_token)
+        """Per row its turns' rewards."""
+        rows = self.shape[0]
         return np.split(self.rewards, np.cumsum(np.bincount(self.row, minlength=rows))[:-1]) if rows else []
 
 
 def find_turns(rewards: torch.Tensor, mask: torch.Tensor) -> Turns:
-    """The turns of every row."""
-    paid = rewards.detach().cpu().numpy().astype(np.float64)
-    said = mask.detach().cpu().numpy().astype(bool)
-    ends = said.copy()
-    ends[:, :-1] &= ~said[:, 1:]
-    unscored = ~said & (paid == UNSCORED)
-    row, at = np.nonzero(ends | unscored)  # row by row, in order
-    scored = said[row, at]
-    # a token belongs to the first turn that ends at it or later
-    closed = (ends | unscored).ravel().cumsum().reshape(said.shape) - (ends | unscored)
-    of_token = np.where(said, closed, -1).astype(np.intp)
-    sums = np.bincount(of_token[said], weights=paid[said], minlength=len(row)) if len(row) else np.zeros(0)
-    return Turns(np.where(scored, sums, np.nan), row, of_token)
+    """The turns of every row. Rows are long and turns few, so only the places where something is are kept."""
+    rows, width = rewards.shape
+    said = np.zeros((rows, width + 2), bool)
+    said[:, 1:-1] = mask.detach().cpu().numpy()
+    row, at = np.divmod(np.flatnonzero(said[:, 1:] != said[:, :-1]), width + 1)
+    start, stop = (row * width + at).reshape(-1, 2).T  # runs of ones begin and end in turn
+    paid = rewards.detach().float().cpu().numpy().ravel()
+    where = np.flatnonzero(paid != 0)
+    amount = paid[where].astype(np.float64)
+    run = np.searchsorted(stop, where, side="right")  # the first run that ends after it
+    inside = where >= np.append(start, rows * width)[run]
+    earned = np.bincount(run[inside], weights=amount[inside], minlength=len(start))
+    missed = where[~inside & (amount == UNSCORED)] + 1
+    order = np.argsort(np.concatenate([stop, missed]), kind="stable")
+    stop = np.concatenate([stop, missed])[order]
+    return Turns(
+        rewards=np.concatenate([earned, np.full(len(missed), np.nan)])[order],
+        row=(stop - 1) // max(width, 1),
+        start=np.concatenate([start, missed])[order],
+        stop=stop,
+        shape=(rows, width),
+    )
 
 
 def options_of(config: Any) -> dict[str, Any]:
@@ -95,10 +107,14 @@ def estimate(
 
 def counted(turns: Turns, credit: Advantages, like: torch.Tensor) -> torch.Tensor:
     """The mask of the tokens that enter the loss: turns the estimator leaves out are not in it."""
-    return spread(turns, [m.astype(np.float64) for m in credit.mask], like.float()).to(like.dtype)
+    return spread(turns, credit.mask, like)
 
 
-def spread(turns: Turns, values: list[NDArray[np.float64]], like: torch.Tensor) -> torch.Tensor:
+def spread(turns: Turns, values: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
     """A value a turn -> a value a token, 0 where no turn is."""
-    flat = np.concatenate([*values, np.zeros(1)]) if values else np.zeros(1)
-    return torch.from_numpy(flat[turns.of_token]).to(like.device, like.dtype)
+    found = np.zeros(turns.shape, np.float32)
+    flat = found.ravel()
+    spans = zip(turns.start.tolist(), turns.stop.tolist(), chain.from_iterable(values), strict=True)
+    for start, stop, value in spans:
+        flat[start:stop] = value
+    return torch.from_numpy(found).to(like.device, like.dtype)

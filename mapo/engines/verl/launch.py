@@ -6,6 +6,7 @@ it does. verl's words go to `verl/log.txt`.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Config
-from mapo.engines.verl.settings import check_settings, overrides
+from mapo.engines.verl.settings import check_settings, hydra_value, overrides
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic
@@ -38,12 +39,12 @@ def check_verl() -> None:
 
 def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> Any:
     """The run, to its end; `on_step` is told each line of metrics.jsonl. An Outcome, as of a local run."""
-    from mapo.engines.verl.records import why_stopped
-    from mapo.engines.verl.site import STOPPED
-
     began = time.monotonic()
     check_verl()
     check_settings(config)
+    from mapo.engines.verl.records import why_stopped
+    from mapo.engines.verl.site import STOPPED
+
     command, environment = prepare(config, root, resume=resume)
     run = RunDir(root)
     (root / STOPPED).unlink(missing_ok=True)
@@ -70,7 +71,7 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     check_run(root, config, scenarios, resume=resume)
     claim_run(root, config, scenarios)
     tables = write_tables(root / "verl", config, scenarios)
-    loop = f"- name: {AGENT}\n  _target_: mapo.engines.verl.dialogue.DialogueLoop\n  run_dir: {str(root)!r}\n"
+    loop = f"- name: {AGENT}\n  _target_: mapo.engines.verl.dialogue.DialogueLoop\n  run_dir: {json.dumps(str(root))}\n"
     write_atomic(root / "verl" / "agent.yaml", loop)
     settings = overrides(config, root, tables, str(folder_of(config.model.source) or config.model.source))
     if resume and (root / "eval" / "before").exists():
@@ -91,8 +92,13 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", f"hydra.run.dir={root / 'verl'}", *settings]
-    return [*command, "hydra.output_subdir=null", "hydra/job_logging=none"], environment
+    command = [
+        sys.executable,
+        "-m",
+        "verl.trainer.main_ppo",
+        f"hydra.run.dir={hydra_value(str(root / 'verl'))}",
+    ]
+    return [*command, *settings, "hydra.output_subdir=null", "hydra/job_logging=none"], environment
 
 
 def _watched(

@@ -31,22 +31,19 @@ class Row:
 
 
 def row_of(dialogue: Dialogue) -> Row | None:
-    """The dialogue's row up to its last scored turn; None if nothing can be learnt from it."""
-    replies = [turn.reply for turn in dialogue.turns]
-    scored = [turn.reward is not None and bool(turn.reply.token_ids) for turn in dialogue.turns]
-    if dialogue.error is not None or not any(scored):
+    """The dialogue's row; None if it broke. Unscored turns stay in it, last ones too, and so does a dialogue
+    with no other: for the estimator its siblings do have a companion there."""
+    if dialogue.error is not None or not dialogue.turns:
         return None
-    last = len(scored) - scored[::-1].index(True)
-    row = Row(list(replies[0].prompt_ids or ()))
-    for at, reply in enumerate(replies[:last]):
-        if reply.prompt_ids is None or reply.token_ids is None or reply.logprobs is None:
+    row = Row(list(dialogue.turns[0].reply.prompt_ids or ()))
+    for at, turn in enumerate(dialogue.turns):
+        reply = turn.reply
+        if reply.prompt_ids is None or not reply.token_ids or reply.logprobs is None:
             raise InputError("the reply has no token ids", where=f"dialogue {dialogue.id}, turn {at + 1}")
         if at and reply.whole_prompt:
             raise InputError("this chat template rewrites earlier turns", where=f"dialogue {dialogue.id}")
         if at:
             row.add(reply.prompt_ids, 0)
-        row.add(reply.token_ids, int(scored[at]), reply.logprobs)
-        reward = dialogue.turns[at].reward
-        if reply.token_ids:
-            row.rewards[-1] = UNSCORED if reward is None else reward
+        row.add(reply.token_ids, int(turn.reward is not None), reply.logprobs)
+        row.rewards[-1] = UNSCORED if turn.reward is None else turn.reward
     return row

@@ -7,6 +7,7 @@ the config comes last and may say anything else.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from mapo.advantage import ESTIMATORS
@@ -34,6 +35,8 @@ def check_settings(config: Config) -> None:
     cards = config.verl.nodes * config.verl.gpus
     if config.advantage.method not in ESTIMATORS:
         raise InputError(f"no method '{config.advantage.method}'", fix=f"One of: {', '.join(ESTIMATORS)}")
+    if not o.steps:
+        raise InputError("no step to train", where="optim.steps", fix="To test only: mapo eval empa")
     if r.scenarios % o.updates:
         raise InputError(
             f"{r.scenarios} scenarios do not make {o.updates} equal updates",
@@ -60,13 +63,21 @@ def overrides(config: Config, root: Path, tables: dict[str, Path], model: str) -
         **_trainer(config, root),
     }
     on_cpu = _cpu(config) if config.verl.rollout == "mapo_cpu" else {}
-    return [f"{key}={_value(value)}" for key, value in {**found, **on_cpu}.items()] + [*config.verl.settings]
+    return [f"{key}={hydra_value(value)}" for key, value in {**found, **on_cpu}.items()] + [
+        *config.verl.settings
+    ]
 
 
-def _value(value: object) -> str:
-    if isinstance(value, str):
-        return value if value and all(c.isalnum() or c in "_-./" for c in value) else json.dumps(value)
-    return json.dumps(value)
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.ASCII | re.IGNORECASE)
+
+
+def hydra_value(value: object) -> str:
+    """As Hydra reads it: in quotes, only quotes and the backslashes before them are escaped."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value):
+        return value
+    return '"' + re.sub(r'(\\*)("|$)', lambda hit: hit[1] * 2 + (hit[2] and '\\"'), value) + '"'
 
 
 Settings = dict[str, object]

@@ -58,7 +58,8 @@ class Site:
         if split == "train":
             return self.rules
         e = self.config.eval
-        return replace(self.rules, temperature=e.temperature, max_turns=e.max_turns or self.rules.max_turns)
+        turns = e.max_turns or self.rules.max_turns
+        return replace(self.rules, temperature=e.temperature, top_p=e.top_p, max_turns=turns)
 
     def keep(self, dialogue: Dialogue, split: str, step: int) -> None:
         """On disk before it counts; every process writes its own file."""
