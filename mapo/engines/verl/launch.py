@@ -71,8 +71,8 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     check_run(root, config, scenarios, resume=resume)
     claim_run(root, config, scenarios)
     tables = write_tables(root / "verl", config, scenarios)
-    loop = f"- name: {AGENT}\n  _target_: mapo.engines.verl.dialogue.DialogueLoop\n  run_dir: {json.dumps(str(root))}\n"
-    write_atomic(root / "verl" / "agent.yaml", loop)
+    loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
+    write_atomic(root / "verl" / "agent.yaml", json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
     settings = overrides(config, root, tables, str(folder_of(config.model.source) or config.model.source))
     if resume and (root / "eval" / "before").exists():
         settings.append("trainer.val_before_train=false")
@@ -92,13 +92,9 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-    command = [
-        sys.executable,
-        "-m",
-        "verl.trainer.main_ppo",
-        f"hydra.run.dir={hydra_value(str(root / 'verl'))}",
-    ]
-    return [*command, *settings, "hydra.output_subdir=null", "hydra/job_logging=none"], environment
+    settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
+    settings += [f"hydra.run.dir={hydra_value(str(root / 'verl'))}"]
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
 
 
 def _watched(
