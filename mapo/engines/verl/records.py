@@ -115,7 +115,7 @@ def score(config: Config, name: str, dialogues: list[Dialogue]) -> Score | None:
 
 
 def set_aside(run: RunDir, step: int) -> None:
-    """A step that was cut off is played anew, with other words: its dialogues are kept, but out of the way."""
+    """A step that was cut off is played anew, with other words: its dialogues are kept, out of the way."""
     for file in run.dialogues.glob(f"step_{step:05d}*.jsonl"):
         aside = run.dialogues / "cut_off"
         aside.mkdir(exist_ok=True)

@@ -63,9 +63,8 @@ def overrides(config: Config, root: Path, tables: dict[str, Path], model: str) -
         **_trainer(config, root),
     }
     on_cpu = _cpu(config) if config.verl.rollout == "mapo_cpu" else {}
-    return [f"{key}={hydra_value(value)}" for key, value in {**found, **on_cpu}.items()] + [
-        *config.verl.settings
-    ]
+    ours = [f"{key}={hydra_value(value)}" for key, value in {**found, **on_cpu}.items()]
+    return [*ours, *config.verl.settings]
 
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.ASCII | re.IGNORECASE)
@@ -77,7 +76,7 @@ def hydra_value(value: object) -> str:
         return json.dumps(value)
     if _PLAIN.fullmatch(value):
         return value
-    return '"' + re.sub(r'(\\*)("|$)', lambda hit: hit[1] * 2 + (hit[2] and '\\"'), value) + '"'
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda hit: hit[1] * 2 + (hit[2] and '\\"'), value) + '"'
 
 
 Settings = dict[str, object]
