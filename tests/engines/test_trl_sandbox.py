@@ -12,12 +12,17 @@ from peft import LoraConfig
 
 import small
 import tiny
+from mapo import Rules
 from mapo.advantage import advantages
-from mapo.engines.trl import MAPOTrainer, scenario_rows
+from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
 from mapo.errors import AnswerError, InputError, JudgeError
 from mapo.rows import rows_of
+from mapo.sandbox.endpoint import Endpoint
+from mapo.sandbox.models import model_cast
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import ROLES, world
 from mapo.train.policy import load_policy
-from trl_talks import SCENARIOS, in_sandbox, rows, sandbox, settings
+from trl_talks import RUBRIC, SCENARIOS, in_sandbox, rows, sandbox, settings
 
 
 def test_training_raises_the_reward_and_leaves_a_model_that_loads(tmp_path):
@@ -120,6 +125,20 @@ def test_a_deaf_judge_stops_the_run(tmp_path):
     trainer = in_sandbox(tmp_path, sandbox(deaf), per_device_train_batch_size=16)
     with pytest.raises(JudgeError):
         trainer.train()
+
+
+def test_roles_may_be_models_whose_connections_stay_open(tmp_path):
+    """Two batches, one event loop: what the first opened the second goes on with."""
+    rules = Rules(RUBRIC, max_turns=2, max_tokens=8)
+    with LoopbackServer(world(progress=lambda n: n % 3), models=ROLES) as server:
+        user, director, judge = (Endpoint(name, server.base_url) for name in ("user", "director", "judge"))
+        played = Sandbox(SCENARIOS, model_cast(user, director, judge, RUBRIC), rules, context=1024)
+        trainer = in_sandbox(tmp_path, played, max_steps=2)
+        trainer.train()
+        played.disconnect(user, director, judge)
+    lines = trainer.state.log_history[:2]
+    assert [line["mapo/broken"] for line in lines] == [line["mapo/unscored"] for line in lines] == [0, 0]
+    assert all(line["mapo/turns"] == 2 and line["mapo/advantage_std"] > 0 for line in lines)
 
 
 def test_evaluation_meets_the_same_worlds_every_time_and_a_notebook_may_call_it(tmp_path):

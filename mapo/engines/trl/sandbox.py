@@ -15,16 +15,19 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mapo.engines.trl.contract import rollout_of
 from mapo.errors import InputError
 from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.endpoint import Endpoint
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
 from mapo.train.sampler import Sampler
 from mapo.train.template import Template, read_template
 from mapo.types import Dialogue
+
+_T = TypeVar("_T")
 
 
 def scenario_rows(scenarios: Iterable[Scenario]) -> Any:
@@ -96,6 +99,11 @@ class Sandbox:
         finally:
             model.train(training)  # sampling turned dropout off
         return rollout_of(dialogues, filler=trainer.processing_class.pad_token_id)
+
+    def disconnect(self, *endpoints: Endpoint) -> None:
+        """Close connections of roles that played here, once training is over; a later call opens new ones."""
+        for endpoint in endpoints:
+            self._loop.run(endpoint.aclose())
 
     async def _play(self, sampler: Sampler, jobs: list[Job], temperature: float) -> list[Dialogue]:
         sampler.forget_all()  # the weights have changed since the last batch
@@ -170,7 +178,7 @@ class _Loop:
         thread.start()
         weakref.finalize(self, _stop, self._loop, thread)
 
-    def run(self, work: Coroutine[Any, Any, list[Dialogue]]) -> list[Dialogue]:
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
