@@ -61,6 +61,7 @@ def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dic
 
 def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dict[str, str]]:
     """Claim the folder and write everything verl reads; the command, and the environment it needs."""
+    from mapo.train.metrics import check_trackers
     from mapo.train.policy import folder_of
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run, claim_run
@@ -68,12 +69,14 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     root = root.resolve()
     scenarios = chosen_scenarios(config)
     check_options(config)
+    check_trackers(config.run.trackers)
+    folder = folder_of(config.model.source)
     check_run(root, config, scenarios, resume=resume)
     claim_run(root, config, scenarios)
     tables = write_tables(root / "verl", config, scenarios)
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
     write_atomic(root / "verl" / "agent.yaml", json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
-    settings = overrides(config, root, tables, str(folder_of(config.model.source) or config.model.source))
+    settings = overrides(config, root, tables, str(folder.resolve()) if folder else config.model.source)
     if resume and (root / "eval" / "before").exists():
         settings.append("trainer.val_before_train=false")
     write_atomic(root / "verl" / "settings.txt", "\n".join(settings) + "\n")
