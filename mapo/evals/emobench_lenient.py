@@ -18,9 +18,10 @@ _MARKED = ("({})", "[{}]", ": {}", "option {}", "choice {}", "选项 {}")
 
 _VALUE = r"""["']?\s*:\s*\[?\s*(?:"((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|([^\n,}\]]*))"""
 _KEYS = {
-    "EA": (re.compile("answer" + _VALUE, re.IGNORECASE),),
+    "EA": (re.compile("(?:answer|答案)" + _VALUE, re.IGNORECASE),),
     "EU": tuple(
-        re.compile(rf"(?:answer_q|question\s*|\bq|问题\s*){part}" + _VALUE, re.IGNORECASE) for part in (1, 2)
+        re.compile(rf"(?:answer_q|question\s*|\bq|问题\s*|答案\s*){part}" + _VALUE, re.IGNORECASE)
+        for part in (1, 2)
     ),
 }
 _TWO_LETTERS = re.compile(r"\W*([a-z])\W+([a-z])\W*", re.IGNORECASE)
@@ -31,14 +32,16 @@ def lenient(task: str, raw: str | None, parts: Sequence[Sequence[str]], language
     """For each part of a question, given by its choices as shown, which one the reply chose; None: none."""
     text = _plain(aloud(raw or "")).replace(" & ", _and(language))
     given = [key.findall(text) for key in _KEYS[task]]
-    if task == "EA" and not any(quoted or single for quoted, single, _ in given[0]):
-        return [choice_in(text, parts[0], language)]  # no form at all
     if task == "EU" and not any(given) and (both := _TWO_LETTERS.fullmatch(text)):
         return [choice_in(letter, part, language) for letter, part in zip(both.groups(), parts, strict=True)]
-    return [
+    found = [
         choice_in("".join(values[-1]), part, language) if values else None
         for values, part in zip(given, parts, strict=True)
     ]
+    formless = not any(quoted or single for values in given for quoted, single, _ in values)
+    if task == "EA" and found == [None] and formless:
+        return [choice_in(text, parts[0], language)]
+    return found
 
 
 def choice_in(text: str, choices: Sequence[str], language: str) -> int | None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from mapo.cli.progress import counting
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
 from mapo.evals import bench
 from mapo.evals.bench import Kept, Scored, conversation, prepare, run_items, seed_of, summarise, write_result
+from mapo.sandbox.chat import Usage
+from mapo.sandbox.ledger import Ledger
 from mapo.testing.fakes import FakeChat
 
 
@@ -201,6 +205,17 @@ def test_a_conversation_is_closed_whatever_happens():
 def test_seeds_follow_from_their_parts():
     assert seed_of(0, "a", 1) == seed_of(0, "a", 1) != seed_of(0, "a", 2)
     assert seed_of("ab", "c") != seed_of("a", "bc")
+
+
+def test_the_live_line_counts_items_calls_and_cost(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    ledger = Ledger({"m": (1e6, 0.0, 0.0)})
+    with counting(9, 4, ledger) as done:
+        ledger.add("policy", "m", calls=3, usage=Usage(prompt=2))
+        done({"error": None})
+        done({"error": "no connection"})
+    told = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "items" in told and "6/9" in told and "3 calls, failed 1, cost 2.00" in told
 
 
 # ---- the result

@@ -163,7 +163,8 @@ def test_the_lenient_reading_finds_what_was_meant():
     }.items():
         assert lenient("EA", reply, [choices], "en") == [meant], reply
     assert lenient("EA", None, [choices], "en") == [None]
-    assert lenient("EA", "答案：选项 B", [choices], "zh") == [1]
+    for reply in ("答案：选项 B", "答案：B", "我选（B）", "答案：B，因为"):
+        assert lenient("EA", reply, [choices], "zh") == [1], reply
 
 
 def test_the_lenient_reading_of_two_questions():
@@ -174,6 +175,7 @@ def test_the_lenient_reading_of_two_questions():
         "(b) and (c)": [None, None],  # which is which?
         "Question 1: B) Anger\nQuestion 2: snow": [1, 2],
         "问题1：B\n问题2：C": [1, 2],
+        "答案1：B，答案2：C": [1, 2],
         '{"answer_q1": "B"}': [1, None],
         "A, D": [0, None],
         "": [None, None],
@@ -550,6 +552,21 @@ def test_replies_cut_short_are_told(tmp_path):
         done = mapo(*args, "--language=zh", "--temperature=0.1")
     assert "2 replies were cut at the token limit" in done.stderr
     assert {(b["max_tokens"], b["temperature"]) for b in server.bodies} == {(7, 0.1)}
+
+
+def test_one_task_alone_has_no_overall(tmp_path):
+    """Changed data may hold EU only: what is not there is neither scored nor compared."""
+    folder = write(tmp_path / "emobench", 2, EA="")
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"m": [1, 1, 1]}')
+    with LoopbackServer(Student(load(folder, allow_changed=True))) as server:
+        args = options(tmp_path / "run", folder, server.base_url, "--allow-changed-data")
+        done = mapo(*args, f"--prices={prices}")
+    found = result_of(tmp_path / "run")
+    assert done.returncode == 0 and set(found["scores"]) == {"EU", "EU_lenient"}
+    assert set(found["details"]["baselines"]["all"]) == {"EU"}
+    row = next(line for line in done.stdout.splitlines() if "Overall" in line)
+    assert [cell.strip() for cell in row.split("│")[2:6]] == ["-"] * 4
 
 
 def test_a_dead_endpoint_ends_the_run_and_loses_nothing(tmp_path):
