@@ -20,8 +20,9 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.evals.epmq import weigh
-from mapo.evals.paired import Comparison, claims, compare, corrected, t_interval
+from mapo.evals.paired import Comparison, claims, compare, corrected
 from mapo.evals.results import recompute
+from mapo.evals.stats import t_interval
 from mapo.store import BadLine, read_dialogues, read_jsonl
 from mapo.types import Dialogue
 

@@ -39,7 +39,7 @@ import numpy as np
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
 from mapo.evals.folder import claim
-from mapo.evals.stats import Floats, bootstrap
+from mapo.evals.stats import Floats, Interval, bootstrap
 from mapo.sandbox.chat import Chat, Closing
 from mapo.store import BadLine, JsonlWriter, read_jsonl, write_atomic
 
@@ -214,9 +214,6 @@ class Scored(NamedTuple):
     scores: dict[str, float]
     group: str = ""
     stratum: str = ""
-
-
-Interval = tuple[float, float]
 
 
 def summarise(

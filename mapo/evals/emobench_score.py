@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.bench import ITEMS, Interval, Line, Scored, summarise
+from mapo.evals.bench import ITEMS, Line, Scored, summarise
 from mapo.evals.emobench import Reading, Settings, majority, orders, read
 from mapo.evals.emobench_data import COMMIT, LETTERS, TASKS, EmoBench, Question
+from mapo.evals.stats import Interval
 
 
 def tally(marks: Iterable[tuple[str, bool]]) -> dict[str, float]:

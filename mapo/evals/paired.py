@@ -18,14 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from mapo.evals.stats import Floats
+from mapo.evals.stats import Floats, Interval, holm, resampled, sign_flip, t_interval, t_test
 
-_EXACT = 16
-"""Pairs up to which all sign assignments are gone through."""
-
-Interval = tuple[float, float]
 Jobs = Mapping[tuple[str, str], float]
 """(scenario, dialogue id) -> the score of one test dialogue."""
 
@@ -153,86 +148,3 @@ def difference_grid(a: Mapping[int, Jobs], b: Mapping[int, Jobs], seeds: Sequenc
     names = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     found = [[float(np.mean(row[name])) for name in names] for row in rows.values()]
     return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
-
-
-def resampled(grid: Floats, *, seeds: bool, resamples: int = 4000) -> Interval | None:
-    """95 % percentile interval of the grid's mean: scenarios resampled, and seeds too if asked."""
-    n, m = grid.shape
-    if m < 2 or (seeds and n < 2) or n < 1:
-        return None
-    rng = np.random.default_rng(0)
-    columns = rng.multinomial(m, np.full(m, 1 / m), size=resamples) / m
-    rows = rng.multinomial(n, np.full(n, 1 / n), size=resamples) / n if seeds else np.full((1, n), 1 / n)
-    means = np.einsum("ri,ij,rj->r", np.broadcast_to(rows, (resamples, n)), grid, columns, optimize=True)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def sign_flip(differences: ArrayLike) -> float | None:
-    """Two-sided p: how often random signs give a mean at least as far from 0. Exact up to 16 pairs."""
-    d = np.asarray(differences, dtype=np.float64)
-    n = len(d)
-    if not n:
-        return None
-    seen = abs(d.sum()) * (1 - 1e-12)  # sums in another order differ in the last digit
-    if n <= _EXACT:
-        signs = 1.0 - 2.0 * ((np.arange(2 ** (n - 1))[:, None] >> np.arange(n)) & 1)  # the rest mirrors them
-        return float(np.mean(np.abs(signs @ d) >= seen))
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(20_000, n))
-    return float((1 + np.sum(np.abs(signs @ d) >= seen)) / (1 + len(signs)))
-
-
-def t_test(differences: ArrayLike) -> float | None:
-    """Two-sided p of the paired t test; None for fewer than two pairs, the sign-flip one without spread."""
-    d = np.asarray(differences, dtype=np.float64)
-    if len(d) < 2:
-        return None
-    error = d.std(ddof=1) / math.sqrt(len(d))
-    if error <= 1e-12 * max(1.0, abs(float(d.mean()))):
-        return sign_flip(d)  # no spread to measure by: counts in whole steps may well agree by chance
-    return max(0.0, 2 * (1 - t_cdf(abs(float(d.mean() / error)), len(d) - 1)))
-
-
-def t_interval(values: ArrayLike) -> Interval | None:
-    """95 % interval of the mean, mean +- t * s / sqrt(n); None for fewer than two values."""
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) < 2:
-        return None
-    half = t_quantile(len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    return float(x.mean()) - half, float(x.mean()) + half
-
-
-def t_cdf(t: float, df: int) -> float:
-    """P(T <= t) for t >= 0 and a whole number of degrees of freedom: the finite series in cos(theta),
-    theta = atan(t / sqrt(df)), whose k-th term is the one before times cos^2 (k-1)/k."""
-    theta = math.atan(t / math.sqrt(df))
-    sine, cosine = math.sin(theta), math.cos(theta)
-    term = cosine if df % 2 else 1.0
-    total = term if df > 1 else 0.0
-    for k in range(3 if df % 2 else 2, df - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    central = 2 / math.pi * (theta + sine * total) if df % 2 else sine * total
-    return 0.5 + central / 2
-
-
-def t_quantile(df: int, level: float = 0.975) -> float:
-    """Where t_cdf reaches `level`, by halving."""
-    low, high = 0.0, 2.0
-    while t_cdf(high, df) < level:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, df) < level else (low, middle)
-    return high
-
-
-def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Step-down: the k-th smallest of m is multiplied by m - k + 1, and none falls below one before it."""
-    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
-    result: list[float | None] = [None] * len(ps)
-    floor = 0.0
-    for rank, (p, i) in enumerate(known):
-        floor = max(floor, min(1.0, p * (len(known) - rank)))
-        result[i] = floor
-    return result

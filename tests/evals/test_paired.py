@@ -11,21 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mapo.evals.paired import (
-    Comparison,
-    claims,
-    compare,
-    corrected,
-    difference_grid,
-    holm,
-    resampled,
-    sign_flip,
-    t_cdf,
-    t_interval,
-    t_quantile,
-    t_test,
-    verdict,
-)
+from mapo.evals.paired import Comparison, claims, compare, corrected, difference_grid, verdict
+from mapo.evals.stats import holm, resampled, sign_flip, t_cdf, t_interval, t_quantile, t_test
 
 NUMBERS = st.floats(-50, 50, allow_nan=False).map(lambda x: round(x, 3))
 
