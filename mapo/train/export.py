@@ -37,8 +37,11 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("is there already", where=str(out), fix="Choose another --out, or remove it")
     checkpoint = find_checkpoint(run_or_checkpoint, step)
-    body = inspect(checkpoint)
-    check(checkpoint, body)
+    if _plain(checkpoint):  # another engine's: a whole model already
+        body: dict[str, Any] = {"model": {"lora": None, "dtype": _dtype(checkpoint)}}
+    else:
+        body = inspect(checkpoint)
+        check(checkpoint, body)
     if body["model"]["lora"] and not merge:
         with beside(out) as draft:
             for name in set(body["files"]) - _RUN_ONLY:
@@ -60,7 +63,7 @@ def export(
 
 def find_checkpoint(place: Path, step: str = "best") -> Path:
     """The checkpoint meant by a run's folder and a step, or `place` itself where it is one."""
-    if (place / "state.json").is_file():
+    if (place / "state.json").is_file() or _plain(place):
         return place
     run = RunDir(place)
     parent = run.checkpoint(0).parent
@@ -69,7 +72,7 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
     elif step == "best" and (place / "best.json").is_file():
         wanted = run.checkpoint(_best(place / "best.json"))
     elif step in ("best", "last"):  # a run without validation has no best
-        wanted = latest(parent)
+        wanted = latest(parent) or max(filter(_plain, parent.glob("step_*")), default=None)
     else:
         raise InputError(f"is no step: {step}", where="--step", fix="best, last or a number")
     if wanted is None or not wanted.is_dir():
@@ -77,6 +80,16 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
         fix = f"There are: {steps}" if steps else "Give a run that has saved checkpoints"
         raise InputError("has no whole checkpoint of that step", where=f"{place}, step {step}", fix=fix)
     return wanted
+
+
+def _plain(folder: Path) -> bool:
+    """A model's folder as any library writes it, and no checkpoint of the local engine."""
+    return (folder / "config.json").is_file() and not (folder / "state.json").exists()
+
+
+def _dtype(folder: Path) -> str:
+    told = _read(folder / "config.json")
+    return str(told.get("dtype") or told.get("torch_dtype") or "float32")
 
 
 def _best(path: Path) -> int:

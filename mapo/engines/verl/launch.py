@@ -6,6 +6,7 @@ it does. verl's words go to `verl/log.txt`.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic
 
 POLL = 0.5
+_PR_SET_PDEATHSIG = 1
 TAIL = 15
 """Lines of verl's log that are shown when it fails."""
 
@@ -117,6 +119,7 @@ def _watched(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_die_with_us,
         )
         try:
             while True:
@@ -130,6 +133,12 @@ def _watched(
                 time.sleep(POLL)
         finally:
             _end(verl)
+
+
+def _die_with_us() -> None:
+    """In the child: a kill of this process that cannot be caught must not leave a cluster running."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(verl: subprocess.Popen[bytes]) -> None:

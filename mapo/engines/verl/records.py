@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,34 @@ def link_checkpoints(run: RunDir, folder: Path) -> None:
     there.mkdir(parents=True, exist_ok=True)
     for made in folder.glob("global_step_*/actor/huggingface"):
         link = run.checkpoint(int(made.parents[1].name.rpartition("_")[2]))
-        if not link.is_symlink() and (made / "config.json").exists():
+        if not os.path.lexists(link) and (made / "config.json").exists():
             link.symlink_to(os.path.relpath(made, there), target_is_directory=True)
     for link in there.iterdir():
         if link.is_symlink() and not link.exists():
             link.unlink()
+
+
+def keep_best(run: RunDir) -> None:
+    """The best model so far stays when verl deletes its checkpoint: a folder of its own, in place of the link.
+
+    Its files are hard links, so it costs nothing as long as verl's are there too.
+    """
+    chosen = best(run)
+    folder = run.checkpoint(chosen["step"]) if chosen else None
+    if folder is None or not folder.is_symlink() or not folder.exists():
+        return
+    draft = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(folder.resolve(), draft, copy_function=_linked)
+    folder.unlink()
+    os.replace(draft, folder)
+    for other in folder.parent.glob("step_*"):
+        if other != folder and not other.is_symlink():
+            shutil.rmtree(other)
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one that has no such links
+        shutil.copy2(source, target)

@@ -7,6 +7,7 @@ the config comes last and may say anything else.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -180,7 +181,8 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.total_training_steps": config.optim.steps,
         "trainer.test_freq": config.eval.every,
         "trainer.val_before_train": config.eval.test_repeats > 0,
-        "trainer.save_freq": config.run.checkpoint_every,
+        # also whenever there is a validation: the best one's model is kept
+        "trainer.save_freq": math.gcd(config.run.checkpoint_every, config.eval.every),
         "trainer.max_actor_ckpt_to_keep": config.run.keep,
         "trainer.default_local_dir": str(root / "verl" / "checkpoints"),
         "trainer.resume_mode": "auto",

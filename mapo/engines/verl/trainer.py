@@ -102,6 +102,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         found: dict[str, float] = super()._validate()
         score = records.score_validation(self.run, self.ours, self.global_steps)
         self.validation = score if self.global_steps else None  # before the first step it is nobody's
+        records.keep_best(self.run)
         if self.ours.eval.test_repeats and self.global_steps in (0, self.total_training_steps):
             with self._test_data():
                 super()._validate()

@@ -1,0 +1,165 @@
+"""Whole runs of `mapo train --engine verl` on two CPU ranks; Ray, FSDP2, queue and checkpoints are verl's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl")
+
+from mapo import advantages
+from mapo.engines.verl.records import dialogues_of
+from mapo.store import RunDir, read_steps
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import world
+from mapo.train.setup import load_run_config
+
+pytestmark = pytest.mark.verl
+
+SMALL = [
+    "pocket",
+    "verl.rollout=mapo_cpu",
+    "verl.gpus=2",
+    "verl.workers=2",
+    "rollout.siblings=4",
+    "rollout.max_turns=6",
+    "rollout.context=1024",
+    "rollout.max_tokens=40",
+    "optim.updates=2",
+    "optim.lr=4e-4",
+    "run.trackers=[]",
+]
+
+
+def start(out: Path, *settings: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "mapo",
+        "train",
+        "--engine",
+        "verl",
+        *SMALL,
+        *settings,
+        "--out",
+        str(out),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(run: subprocess.Popen[str], out: Path) -> str:
+    said, _ = run.communicate(timeout=1500)
+    log = out / "verl" / "log.txt"
+    assert run.returncode == 0, said + "\n" + (log.read_text()[-5000:] if log.exists() else "")
+    return said
+
+
+def processes_of(out: Path) -> list[int]:
+    """Everything that still runs for this run: its path is in their command lines or environments."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{out}/tensorboard".encode() in told and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def test_it_learns_and_goes_on_after_a_kill(tmp_path):
+    out = tmp_path / "run"
+    steps = ["rollout.scenarios=8", "optim.steps=16", "run.checkpoint_every=4", "eval.every=8"]
+    first = start(out, *steps, "eval.test_repeats=1")
+    while len(read_steps(out / "metrics.jsonl")) < 6:
+        assert first.poll() is None, first.communicate()[0]
+        time.sleep(1)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    deadline = time.monotonic() + 60
+    while (left := processes_of(out)) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert not left  # nothing of Ray outlives the command
+
+    said = finish(start(out, *steps, "eval.test_repeats=1", "--resume"), out)
+    lines = read_steps(out / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 17))
+    assert (out / "dialogues" / "cut_off").is_dir()  # steps after the checkpoint were played again
+    check_curve(RunDir(out))
+    check_advantages(RunDir(out), lines)
+
+    summary = json.loads((out / "summary.json").read_bytes())
+    assert summary["engine"] == "verl" and summary["steps"] == 16 and summary["dialogues"] == 16 * 32
+    assert summary["before"]["n"] == summary["after"]["n"] == 12
+    assert "report:" in said and (out / "report.html").exists()
+    check_checkpoint(out, tmp_path)
+
+
+def check_curve(run: RunDir) -> None:
+    """The mean reward of a dialogue at the end is well above that at the start: by more than five times the
+    standard error of the difference."""
+    config = load_run_config(run.root)
+
+    def returns(steps: range) -> np.ndarray:
+        played = [d for step in steps for d in dialogues_of(run, config, "train", step)]
+        return np.array([np.mean([t.reward for t in d.turns if t.reward is not None]) for d in played])
+
+    early, late = returns(range(1, 4)), returns(range(14, 17))
+    noise = np.sqrt(early.var() / len(early) + late.var() / len(late))
+    assert late.mean() - early.mean() > 5 * noise, (early.mean(), late.mean(), noise)
+
+
+def check_advantages(run: RunDir, lines: list[dict]) -> None:
+    """What verl trained on, rows spread over two ranks, is what the record on disk says."""
+    config = load_run_config(run.root)
+    for line in lines:
+        played = [d for d in dialogues_of(run, config, "train", line["step"]) if d.error is None]
+        rewards = [[turn.reward for turn in d.turns] for d in played]
+        credit = advantages(rewards, [d.group for d in played], "mapo", gamma=config.advantage.gamma)
+        trained = np.concatenate(credit.mixed)[np.concatenate(credit.mask)]
+        assert line["advantage_max"] == pytest.approx(trained.max(), abs=1e-6)
+        assert line["advantage_min"] == pytest.approx(trained.min(), abs=1e-6)
+        assert line["drift"] < 1e-4  # sampler and trainer agree about every token
+
+
+def check_checkpoint(out: Path, tmp_path: Path) -> None:
+    """A checkpoint is a model that `mapo eval` plays, and `mapo export` makes a folder of."""
+    where = tmp_path / "eval"
+    model = f"local:{out / 'checkpoints' / 'step_00016'}"
+    options = ["--cases", "career-elephant-house", "--max-turns", "3", "--out", str(where)]
+    tried = mapo("eval", "empa", "--model", model, *options)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    exported = mapo("export", str(out), "--out", str(tmp_path / "model"))
+    assert exported.returncode == 0, exported.stdout + exported.stderr
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def mapo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mapo", *arguments], capture_output=True, text=True, timeout=300
+    )
+
+
+def test_roles_behind_endpoints_that_fail_one_call_in_ten(tmp_path):
+    out = tmp_path / "run"
+    kinds = ("503", "drop", "not-json", "empty", "cut-body")
+    fault = lambda number, _: kinds[number // 10 % len(kinds)] if number % 10 == 0 else None  # noqa: E731
+    with LoopbackServer(world(lambda n: n % 3), fault=fault) as server:
+        roles = [f'roles.{role}={{model="{role}"}}' for role in ("user", "director", "judge")]
+        everyone = f'roles.everyone={{model="judge", base_url="{server.url}"}}'
+        settings = ["roles.agents=llm", everyone, *roles, "roles.timeout=5", "rollout.scenarios=2"]
+        finish(start(out, *settings, "optim.steps=3", "eval.test_repeats=0", "eval.every=100"), out)
+        assert sum(server.faults.values()) > 0.08 * server.calls
+    lines = read_steps(out / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(line["dialogues"] == 8 for line in lines)
+    ledgers = [json.loads(file.read_bytes()) for file in out.glob("ledger*.json")]
+    assert ledgers and "OPENAI_API_KEY" not in json.dumps(ledgers)
