@@ -1,4 +1,4 @@
-"""Whole runs of `mapo train --engine verl` on two CPU ranks; Ray, FSDP2, queue and checkpoints are verl's own."""
+"""Whole runs of `mapo train --engine verl` on two CPU ranks; Ray, FSDP2, queue, checkpoints are verl's."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def link_checkpoints(run: RunDir, folder: Path) -> None:
 
 
 def keep_best(run: RunDir) -> None:
-    """The best model so far stays when verl deletes its checkpoint: a folder of its own, in place of the link.
+    """The best model so far stays when verl deletes its checkpoint: a folder takes the place of the link.
 
     Its files are hard links, so it costs nothing as long as verl's are there too.
     """
