@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,6 +106,7 @@ def _three(
     concurrency: int,
     resume: bool,
 ) -> int:
+    import asyncio
     from functools import partial
 
     from mapo.cli.bench import close, solve_all
@@ -163,6 +163,7 @@ def _two(
     concurrency: int,
     resume: bool,
 ) -> int:
+    import asyncio
     from functools import partial
 
     from mapo.cli.bench import close, solve_all

@@ -369,6 +369,9 @@ def test_killed_in_the_middle_of_a_scenario_and_resumed(made_up, tmp_path, monke
         script.answered.clear()
         other = mapo(*command(folder, tmp_path / "other", server.base_url))
         assert other.returncode == 0 and script.answered == paid
+        finished = mapo(*command(folder, out, server.base_url, "--resume"))
+        assert finished.returncode == 0 and script.answered == paid  # nothing was left to ask
+        assert finished.stdout.splitlines()[0] == told.splitlines()[0] == other.stdout.splitlines()[0]
     assert result_of(out) == result_of(tmp_path / "other")
     assert result_of(out)["complete"] and result_of(out)["judge"] == "judge"
     score = result_of(out)["scores"]["EQ-Bench"]

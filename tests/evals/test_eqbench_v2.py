@@ -142,7 +142,9 @@ def test_with_too_few_readable_answers_there_is_no_score(made_up, tmp_path, read
     answers = {v2.prompt_of(q): perfect(q) for q in questions[:readable]}
     with LoopbackServer(lambda body: answers.get(body["messages"][0]["content"], "no idea")) as server:
         done = mapo(*command(made_up, tmp_path / "run", server.base_url))
+        again = mapo(*command(made_up, tmp_path / "run", server.base_url, "--resume"))
     assert done.returncode == status and server.calls == readable + 5 * (6 - readable)
+    assert again.returncode == status and again.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     result = result_of(tmp_path / "run")
     assert result["scores"] == ({} if status else {"EQ-Bench v2": 100})
     assert result["complete"] and result["n"] == 6 and result["details"]["readable"] == readable
