@@ -13,6 +13,7 @@ import typer
 
 from mapo import __version__
 from mapo.cli.ablate import ablate
+from mapo.cli.compare import compare
 from mapo.cli.doctor import doctor
 from mapo.cli.eval import app as eval_app
 from mapo.cli.export import export
@@ -54,6 +55,7 @@ app.command()(ablate)
 app.command()(export)
 app.command()(fetch)
 app.command()(score)
+app.command()(compare)
 app.command()(play)
 app.command()(plan)
 app.command()(doctor)

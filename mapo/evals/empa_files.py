@@ -21,6 +21,8 @@ from mapo.sandbox.rubric import Rubric
 from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
 
 _T = TypeVar("_T")
+_CAST = {"user": "actor_model", "director": "director_model", "judge": "judger_model"}
+"""Where a file names who played."""
 
 
 def read_result(file: Path, profile: str = "published", rubric: Rubric | None = None) -> Result:
@@ -69,6 +71,7 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
         indices=indices(path),
         unscored=unscored,
         id=file.stem,
+        cast={role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name},
         differences=differences,
         notes=notes,
     )

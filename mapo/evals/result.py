@@ -11,7 +11,8 @@ from mapo.types import OUTSIDE_THE_RULES, Ending, StopReason
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of oddities."""
+    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of oddities.
+    `cast` names who played user, director and judge, as far as the file says."""
 
     model: str
     case: str
@@ -21,6 +22,7 @@ class Result:
     unscored: int
     id: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    cast: dict[str, str] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

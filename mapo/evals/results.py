@@ -178,6 +178,7 @@ def recompute(
         unscored=sum(s.step is None for s in path.states[1:]),
         id=dialogue.id,
         tags=dialogue.tags,
+        cast=dialogue.cast,
         differences=differences,
     )
 

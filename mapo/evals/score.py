@@ -90,8 +90,8 @@ def score(
     folders = read_folders(root, profile, rubric)
     models = [
         ModelScore(
-            _score(name, results),
-            {key: _score(key, rows) for key, rows in _grouped(results, by).items()},
+            score_results(name, results),
+            {key: score_results(key, rows) for key, rows in _grouped(results, by).items()},
             [line for r in results for line in r.differences],
             [line for r in results for line in r.notes],
         )
@@ -132,10 +132,11 @@ def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result
 def score_dialogues(name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> Score | None:
     """The score of dialogues at hand; None if none of them has a judged turn."""
     usable = [d for d in dialogues if d.error is None and any(t.levels is not None for t in d.turns)]
-    return _score(name, [recompute(d, Path(), None, rubric, d.id) for d in usable]) if usable else None
+    return score_results(name, [recompute(d, Path(), None, rubric, d.id) for d in usable]) if usable else None
 
 
-def _score(name: str, results: Sequence[Result]) -> Score:
+def score_results(name: str, results: Sequence[Result]) -> Score:
+    """Recomputed dialogues of one model, rubric and profile, as one set."""
     rows = np.array([r.indices for r in results], dtype=np.float64)
     ends = bootstrap(_by_case(rows, results), lambda means: np.concatenate([means, weigh(means)], axis=-1))
     names = (*INDICES, *PARTS)

@@ -1,0 +1,262 @@
+"""Models side by side: rows are models, columns scores, and what sets each row apart from the first.
+
+Two numbers stand in one column only where they mean the same: same judge, same rules, same data and prompts,
+same cases. Differences are taken case by case over the cases that both models have a score for, repeats
+averaged: the mean, a 95 % bootstrap interval over cases, and a sign-flip test, corrected after Holm among all
+of the table's. Both ask the same question: would other cases of this kind say the same? They know nothing of
+what another run of the same cases, or another judge, would say. Pictures of it: `compare_tables.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mapo.errors import InputError
+from mapo.evals.bench import RESULT
+from mapo.evals.entries import SCORES, Case, Entry, read_bench, read_json
+from mapo.evals.entries_empa import EMPA, read_empa, read_training
+from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, small_sample_level
+from mapo.store import RunDir
+
+ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]
+"""The columns of the paper's table, v2 after them."""
+RESAMPLES = 10_000
+FEW = 10
+"""Common cases below which a note says that a comparison means little."""
+
+Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Benchmark, score and settings: what must agree before two numbers are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One measure. `label` names what tells it from its like; `cases` is the hash of what was asked."""
+
+    benchmark: str
+    name: str
+    meaning: Mapping[str, str]
+    cases: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`model` minus `baseline` over `n` common cases, in the units of the score (0..100)."""
+
+    model: str
+    baseline: str
+    column: str
+    n: int
+    mean: float
+    interval: Interval | None
+    p: float
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    models: list[str]
+    columns: list[Column]
+    cells: dict[tuple[str, str], Entry]
+    """(model, column label) -> its entry."""
+    differences: list[Difference]
+    notes: list[str]
+
+    def difference(self, model: str, label: str) -> Difference | None:
+        return next((d for d in self.differences if (d.model, d.column) == (model, label)), None)
+
+
+def compare(runs: Sequence[str]) -> Comparison:
+    """Everything `mapo compare` shows. A run is a folder, or NAME=FOLDER."""
+    return compared([entry for run in runs for entry in read_run(run)])
+
+
+def read_run(told: str) -> list[Entry]:
+    """The scores in a folder of results of any kind."""
+    name, root = named(told)
+    if (root / RESULT).exists():
+        return read_bench(root, name)
+    manifest = RunDir(root).manifest
+    schema = str(read_json(manifest).get("schema")) if manifest.is_file() else ""
+    if schema.startswith("mapo.train/"):
+        return read_training(root, name)
+    if schema.startswith(("mapo.emobench/", "mapo.eqbench")):
+        raise InputError(
+            f"a run without {RESULT}: it did not come to an end", where=str(root), fix="Run it with --resume"
+        )
+    return read_empa(root, name)
+
+
+def named(told: str) -> tuple[str | None, Path]:
+    """NAME=FOLDER; a folder whose own name holds a = is that folder."""
+    name, equals, folder = told.partition("=")
+    if not equals or Path(told).exists():
+        return None, Path(told)
+    if not name.strip() or not folder:
+        raise InputError(f"'{told}' names nothing", fix="Give a folder, or NAME=FOLDER")
+    return name.strip(), Path(folder)
+
+
+def compared(entries: Sequence[Entry]) -> Comparison:
+    """Entries, put into columns and held against the first model's."""
+    models = list(dict.fromkeys(entry.model for entry in entries))
+    by_key: dict[tuple[Meaning, str], list[Entry]] = {}
+    for entry in sorted(entries, key=lambda e: ORDER.index((e.benchmark, e.name))):
+        by_key.setdefault((_meaning(entry), entry.chosen), []).append(entry)
+    columns = _columns(by_key)
+    cells: dict[tuple[str, str], Entry] = {}
+    for column, found in zip(columns, by_key.values(), strict=True):
+        for entry in found:
+            cells[entry.model, column.label] = _one(cells.get((entry.model, column.label)), entry, column)
+    differences, notes = _differences(models, columns, cells)
+    told = [*_missing(cells), *notes, *_sampling(columns, cells)]
+    return Comparison(models, columns, cells, differences, list(dict.fromkeys(told)))
+
+
+def _meaning(entry: Entry) -> Meaning:
+    return entry.benchmark, entry.name, tuple(sorted(entry.meaning.items()))
+
+
+def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
+    """The same result may be given twice; two results of one model in one column may not."""
+    if there is None or there == replace(entry, source=there.source):
+        return entry
+    raise InputError(
+        f"two results of '{entry.model}' for {column.label} that disagree: {there.source} and {entry.source}",
+        fix="Leave one out, or give them names: a=FOLDER b=FOLDER",
+    )
+
+
+# ---- columns
+
+
+def _columns(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Column]:
+    """Each with a label of its own."""
+    found = []
+    for ((benchmark, name, meaning), chosen), entries in by_key.items():
+        alike = [dict(m) for (b, n, m), _ in by_key if (b, n) == (benchmark, name)]
+        parts = _apart(dict(meaning), alike)
+        rivals = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
+        if len(rivals) > 1:
+            parts.append(f"{len(entries[0].cases)} cases ({chosen[:6]})")
+        found.append(Column(benchmark, name, entries[0].meaning, chosen, ", ".join([name, *parts])))
+    return found
+
+
+def _apart(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
+    """What tells a measure from others of its name: "judge X", "profile released"."""
+    keys = [key for key in dict.fromkeys(k for m in alike for k in m) if len({m.get(key) for m in alike}) > 1]
+    if "judge" in keys:  # one model in all roles is told once
+        one = all(m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director"))
+        keys = [key for key in keys if not (one and key in ("user", "director"))]
+    keys.sort(key=lambda key: key != "judge")
+    return [f"{key} {own.get(key, 'none')}" for key in keys]
+
+
+# ---- differences
+
+
+def _differences(
+    models: Sequence[str], columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
+) -> tuple[list[Difference], list[str]]:
+    """Every model against the first, wherever their numbers mean the same; and what to know about it."""
+    first, *others = models
+    found: list[Difference] = []
+    notes: list[str] = []
+    for model in others:
+        before = len(found)
+        for column in columns:
+            own = cells.get((model, column.label))
+            base = own and _counterpart(own, first, cells)
+            if own is None or base is None:
+                continue
+            common = _common(own, base)
+            if common:
+                found.append(_difference(own, base, column.label, common))
+            notes += _told(own, base, column.label, len(common))
+        if len(found) == before:
+            notes.append(f"{model}: no score that compares with one of {first}")
+    corrected = holm([d.p for d in found])
+    return [replace(d, p_holm=p) for d, p in zip(found, corrected, strict=True)], notes
+
+
+def _counterpart(own: Entry, first: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
+    """The first model's entry of the same meaning; of several sets of cases, the one with most in common."""
+    rivals = [e for (model, _), e in cells.items() if model == first and _meaning(e) == _meaning(own)]
+    return max(rivals, key=lambda e: (len(_common(own, e)), e.chosen == own.chosen), default=None)
+
+
+def _common(a: Entry, b: Entry) -> list[str]:
+    """Cases that both have; one that went by the same name with other words is another case."""
+    return [
+        name
+        for name, case in a.cases.items()
+        if name in b.cases and (not case.version or b.cases[name].version in ("", case.version))
+    ]
+
+
+def _difference(own: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
+    mean, interval, p = paired([own.cases[c] for c in common], [base.cases[c] for c in common])
+    return Difference(own.model, base.model, label, len(common), mean, interval, p)
+
+
+def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:
+    """Mean of a - b over cases (of several kinds: the mean of the kinds' means), its interval, and p."""
+    kinds = [case.kind for case in a]
+    share = {kind: len(a) / kinds.count(kind) / len(set(kinds)) for kind in set(kinds)}
+    d = np.array([(x.score - y.score) * share[x.kind] for x, y in zip(a, b, strict=True)])
+    ends = None
+    if len(d) > 1:
+        level = small_sample_level(len(d))
+        ends = bootstrap(d[:, None], lambda means: means, resamples=RESAMPLES, level=level, strata=kinds)
+    p = sign_flip(d)
+    return (
+        float(d.mean()),
+        None if ends is None else (float(ends[0, 0]), float(ends[0, 1])),
+        1.0 if p is None else p,
+    )
+
+
+# ---- what to know
+
+
+def _told(own: Entry, base: Entry, label: str, common: int) -> list[str]:
+    who = f"{own.model} and {base.model}, {label}"
+    if not common:
+        return [f"{who}: no case in common"]
+    told = []
+    if common < max(len(own.cases), len(base.cases)):
+        told.append(
+            f"{who}: {common} cases in common (of {len(own.cases)} and {len(base.cases)}); "
+            "only those are compared"
+        )
+    if common < FEW:
+        told.append(f"{who}: {common} cases are few; intervals and tests say little")
+    return told
+
+
+def _missing(cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+    told = []
+    for (model, label), entry in cells.items():
+        if entry.n < entry.of:
+            told.append(f"{model}, {label}: incomplete, {entry.n} of {entry.of} have a score: no figure")
+        own = [note for note in entry.notes if not note.startswith("incomplete")]
+        told += [f"{model}, {entry.benchmark}: {note}" for note in own]
+    return told
+
+
+def _sampling(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+    """Where models in one column were sampled otherwise."""
+    told = []
+    for column in columns:
+        own = {model: e.sampling for (model, label), e in cells.items() if label == column.label}
+        for key in dict.fromkeys(k for sampling in own.values() for k in sampling if k != "seed"):
+            values = {model: sampling.get(key, "unknown") for model, sampling in own.items()}
+            if len(set(values.values())) > 1:
+                listed = ", ".join(f"{value} for {model}" for model, value in values.items())
+                told.append(f"{column.benchmark}: {key} is {listed}")
+    return told
