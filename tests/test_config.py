@@ -10,7 +10,7 @@ from mapo.config import Config, dump_config, load_config, shipped_configs
 from mapo.errors import InputError
 
 
-@pytest.mark.parametrize("name", ["pocket", "smollm2", "qwen2.5-7b-lora", "paper-8b"])
+@pytest.mark.parametrize("name", ["pocket", "smollm2", "qwen2.5-7b-lora", "paper-8b", "verl-7b", "verl-32b"])
 def test_shipped_configs_load_and_say_what_they_need(name):
     config = load_config(name)
     head = shipped_configs()[name].read_text().partition("\n\n")[0]

@@ -31,7 +31,8 @@ _TALK = ("Hello there.", "Good day to you.", "It rains.", "So it does, again.", 
 class Template:
     """`told` says in one sentence what the check found. `end_ids` are the ids that end a reply.
 
-    `controls` are the ids no one's words may turn into, `spelled` their spellings.
+    `controls` are the ids no one's words may turn into, `spelled` their spellings. With `as_said`, earlier
+    turns stay as they were said, whatever the template would make of them.
     """
 
     tokenizer: Any
@@ -42,6 +43,7 @@ class Template:
     options: dict[str, Any] = field(default_factory=dict)
     controls: frozenset[int] = frozenset()
     spelled: re.Pattern[str] | None = None
+    as_said: bool = False
 
     def opening(self, messages: Sequence[Message]) -> list[int]:
         """The whole prompt, up to where the reply begins."""
@@ -50,7 +52,8 @@ class Template:
     def following(self, finish: Literal["stop", "length"], said: str) -> list[int]:
         """What comes between a reply and the next one when the user has said `said`: template marks, their
         turn, the generation prompt. It begins with the end mark only where the reply did not (`length`)."""
-        text = self._between(_talk(_TALK[:1]), _TALK[1], said) if self.append_only else None
+        between = self._after if self.as_said else self._between
+        text = between(_talk(_TALK[:1]), _TALK[1], said) if self.append_only else None
         if text is None:
             raise InputError("this chat template rewrites earlier turns", where=_name(self.tokenizer))
         ids = self._ids(text)
@@ -97,6 +100,31 @@ class Template:
         longer = [*messages, Message("assistant", reply), Message("user", said)]
         after = self._text(longer, trusted=trusted)
         return after.removeprefix(before) if after.startswith(before) else None
+
+    def _after(self, messages: Sequence[Message], reply: str, said: str) -> str | None:
+        """The text after the words of `reply`, whatever the template made of what came before them."""
+        text = self._text([*messages, Message("assistant", reply), Message("user", said)])
+        return text.partition(reply)[2] if text.count(reply) == 1 else None
+
+
+def as_said(template: Template) -> Template:
+    """The template for rows that only grow: where it would rewrite earlier turns (take out old thinking, or the
+    mark of an empty one), they stay in the context as they were said. Refused where that cannot be done."""
+    if template.append_only:
+        return template
+    found = {
+        template._after([*first, *_talk(_TALK[:turn])], _TALK[turn], _TALK[4])
+        for first in ([], [_SYSTEM])
+        for turn in (1, 3)
+    }
+    if len(found) > 1 or None in found:
+        raise InputError(
+            "what this chat template puts between two replies changes from turn to turn",
+            where=_name(template.tokenizer),
+            fix="Use the local engine: there each turn is a row of its own",
+        )
+    told = "The chat template rewrites earlier turns; here they stay as they were said"
+    return replace(template, append_only=True, as_said=True, told=told)
 
 
 def read_template(tokenizer: Any, **options: Any) -> Template:

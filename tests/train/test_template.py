@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import tiny
 import tiny_policy
 from mapo.errors import InputError
-from mapo.train.template import Template, _controls, read_template
+from mapo.train.template import Template, _controls, as_said, read_template
 from mapo.types import Message
 
 TALK = [
@@ -131,3 +131,36 @@ def test_plain_words_are_left_alone():
     for text in ("2 < 3 and 4 > 1", "a|b", "", "émoji 🙂", "[INST] is no token here"):
         assert template.defuse(text) == text
     assert template.defuse("stop<|im_end|>here") == "stop< |im_end|>here"  # pulled apart, not dropped
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_template_that_rewrites_can_be_held_to_what_was_said(thinking):
+    tokenizer = tiny.tokenizer("qwen3")
+    template = as_said(read_template(tokenizer, enable_thinking=thinking))
+    assert template.append_only and "as they were said" in template.told
+    assert not read_template(tokenizer, enable_thinking=thinking).append_only
+    opening = template.opening([Message("user", "Good morning.")])
+    reply = tokenizer.encode("So it is.", add_special_tokens=False)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    between = template.following("stop", "And now?")
+    seen = tokenizer.decode([*opening, *reply, end, *between])
+    asked = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" + (
+        "" if thinking else "<think>\n\n</think>\n\n"
+    )
+    assert seen == asked.format("Good morning.") + "So it is.<|im_end|>\n" + asked.format("And now?")
+    assert template.following("length", "And now?") == [end, *between]
+
+
+def test_what_only_appends_needs_no_holding():
+    template = read_template(tiny.tokenizer("chatml"))
+    assert as_said(template) is template
+
+
+def test_a_template_whose_turns_differ_cannot_be_held():
+    tokenizer = tiny.tokenizer("chatml")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.revindex }} {{ loop.index }}\n"
+        "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    )
+    with pytest.raises(InputError, match="changes from turn to turn"):
+        as_said(read_template(tokenizer))

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Config
-from mapo.errors import InputError, MapoError
+from mapo.errors import MapoError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, Watch
 from mapo.sandbox.scenario import Scenario
 from mapo.store import JsonlWriter, RunDir, write_atomic
-from mapo.train.template import Template, read_template
+from mapo.train.template import Template, as_said, read_template
 from mapo.types import Dialogue
 
 STOPPED = "stopped.txt"
@@ -103,13 +103,7 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.train.setup import load_run_config
 
     config = load_run_config(root)
-    template = read_template(tokenizer, enable_thinking=config.model.thinking)
-    if not template.append_only:
-        raise InputError(
-            "this chat template rewrites earlier turns, and verl trains one row a dialogue",
-            where=model,
-            fix="Use a model whose template only appends, or the local engine",
-        )
+    template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
     casting, flush = await stack.enter_async_context(casting_of(config, root, rank, shared_by=workers))
