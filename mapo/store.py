@@ -8,7 +8,7 @@ other files are written beside and renamed. A torn last line is never fatal: rea
 and the next writer cuts it off, for a record that was not completed was never acknowledged. A damaged
 line elsewhere is reported with its place and skipped; what to make of that is the caller's choice.
 
-Dialogue records carry their schema and version: {"schema": "mapo.dialogue/1", ...}.
+What a record is and how it becomes a line: `records.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from mapo.errors import RecordError, StoreError
+from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
 from mapo.types import Dialogue
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
-DIALOGUE_SCHEMA = "mapo.dialogue/1"
 _T = TypeVar("_T")
 
 
@@ -80,7 +75,7 @@ class RunDir:
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """All of `data` at `path`, or what was there before: never a part."""
-    content = _utf8(data, str(path)) if isinstance(data, str) else data
+    content = utf8(data, str(path)) if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,9 +84,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        raise _refused(path, error) from error
+        raise refused(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -113,12 +108,12 @@ class JsonlWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
-            raise _refused(path, error) from error
+            raise refused(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.cut = _cut_torn_tail(self._file.fileno())
             """Bytes of a torn last line that were cut off on opening."""
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BlockingIOError:
             self._file.close()
             raise StoreError(
@@ -126,7 +121,7 @@ class JsonlWriter:
             ) from None
         except OSError as error:
             self._file.close()
-            raise _refused(path, error) from error
+            raise refused(path, error) from error
 
     def write(self, record: dict[str, Any]) -> None:
         """One record; `schema` should name what it is."""
@@ -148,7 +143,7 @@ class JsonlWriter:
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             self.close()
-            raise _refused(self.path, error) from error
+            raise refused(self.path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -175,7 +170,7 @@ class BadLine:
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | BadLine]:
     """Each line as a dict, or as the BadLine it is. Raises only if the file cannot be read at all."""
-    yield from _read(path, _parse)
+    yield from _read(path, parse)
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
@@ -208,89 +203,6 @@ def _read(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLine]:
         ) from error
 
 
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        problem = "blank" if not line.strip() else f"not JSON ({error})"
-        raise RecordError(problem, fix="Remove the line, or restore it") from None
-    if not isinstance(record, dict):
-        raise RecordError("not a JSON object", fix="One record a line")
-    return record
-
-
-# ---- dialogue records
-
-
-_UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Older schema -> how to make the next one of it. A change of the format adds a number and an entry."""
-
-
-@lru_cache
-def _adapter() -> TypeAdapter[Dialogue]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Dialogue)
-
-
-def encode_dialogue(dialogue: Dialogue) -> bytes:
-    """One line of a dialogue file. What could not be read back is refused here."""
-    from pydantic_core import PydanticSerializationError
-
-    try:
-        body = _adapter().dump_python(dialogue, mode="json", exclude_defaults=True, warnings="error")
-    except (PydanticSerializationError, ValueError) as error:
-        raise RecordError(f"not a dialogue ({error})", where=f"dialogue {dialogue.id}") from None
-    line = encode({"schema": DIALOGUE_SCHEMA, **body}, f"dialogue {dialogue.id}")
-    decode_dialogue(line)
-    return line
-
-
-def decode_dialogue(line: bytes) -> Dialogue:
-    """The Dialogue of a line; RecordError names the key that does not fit."""
-    from pydantic import ValidationError
-
-    record = _parse(line)
-    while (schema := record.get("schema")) in _UPGRADES:
-        record = _UPGRADES[schema](record)
-        line = encode(record, "upgraded record")
-    if schema != DIALOGUE_SCHEMA:
-        raise RecordError(
-            f"schema is {schema!r}, not '{DIALOGUE_SCHEMA}'",
-            fix="This version of mapo reads that schema; upgrade mapo if the file is newer",
-        )
-    try:
-        return _adapter().validate_json(line, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{key}: {first['msg']}", fix="See docs/records.md") from None
-
-
-def encode(record: dict[str, Any], where: str) -> bytes:
-    """One line of JSON without its newline. NaN and infinity are refused: missing values are null."""
-    try:
-        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(
-            f"cannot be written ({error})", where=where, fix="Plain JSON values; null for missing numbers"
-        ) from error
-    return _utf8(text, where)
-
-
-def _utf8(text: str, where: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise RecordError(
-            f"cannot be written ({error.reason})", where=where, fix="Replace lone surrogates first"
-        ) from None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number; a missing number is null")
-
-
 # ---- the disk
 
 
@@ -306,7 +218,7 @@ def _cut_torn_tail(fd: int) -> int:
     if not torn:
         return 0
     try:
-        _parse(torn)  # complete but for its newline
+        parse(torn)  # complete but for its newline
     except RecordError:
         os.ftruncate(fd, size - len(torn))
         return len(torn)
@@ -314,7 +226,7 @@ def _cut_torn_tail(fd: int) -> int:
     return 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -322,7 +234,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _refused(path: Path, error: OSError) -> StoreError:
+def refused(path: Path, error: OSError) -> StoreError:
     fixes = {
         errno.ENOSPC: "The disk is full: free some space; all earlier records are kept",
         errno.EDQUOT: "The quota is used up: free some space; all earlier records are kept",

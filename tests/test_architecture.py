@@ -16,6 +16,7 @@ RANKS = {
     "text": 0,
     "types": 0,
     "config": 1,
+    "records": 1,
     "store": 1,
     "advantage": 1,
     "ragged": 1,

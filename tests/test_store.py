@@ -17,17 +17,8 @@ from hypothesis import strategies as st
 
 from helpers import dialogue, marks
 from mapo import Dialogue, RecordError, Reply, Rubric, StoreError, Turn
-from mapo.store import (
-    _UPGRADES,
-    BadLine,
-    JsonlWriter,
-    RunDir,
-    decode_dialogue,
-    encode_dialogue,
-    read_dialogues,
-    read_jsonl,
-    write_atomic,
-)
+from mapo.records import _UPGRADES, decode_dialogue, encode_dialogue
+from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_jsonl, write_atomic
 
 RUBRIC = Rubric.load("empathy")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mapo.records import encode
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.rubric import Rubric
-from mapo.store import encode, write_atomic
+from mapo.store import write_atomic
 from mapo.types import Dialogue, PotentialState, StopReason, Turn
 
 _WORDS = {

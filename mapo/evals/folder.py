@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.store import RunDir, encode, write_atomic
+from mapo.records import encode
+from mapo.store import RunDir, write_atomic
 
 CACHE = "cache.sqlite"
 """Where model calls are kept; a folder that holds nothing else is as good as empty."""

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from mapo.errors import StoreError
-from mapo.store import encode, write_atomic
+from mapo.records import encode
+from mapo.store import write_atomic
 from mapo.train.files import beside, read_tensors, remove, write_tensors
 from mapo.train.optim import Optimizer
 from mapo.train.policy import LocalPolicy

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mapo.errors import StoreError
-from mapo.store import _refused, _sync_folder
+from mapo.store import refused, sync_folder
 
 _DTYPES = {
     torch.float64: "F64",
@@ -85,17 +85,17 @@ def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
         yield draft
         for file in draft.iterdir():
             _sync_file(file)
-        _sync_folder(draft)
+        sync_folder(draft)
         if folder.exists():  # saved again after a resume: the old one makes room
             folder.rename(draft.with_name(f".{folder.name}.old.tmp"))
         draft.rename(folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
         _clear(folder.parent, old)
     except Exception as error:
         shutil.rmtree(draft, ignore_errors=True)  # a full disk wants its space back
         refusal = _as_os_error(error)
         if refusal is not None:
-            raise _refused(folder, refusal) from error
+            raise refused(folder, refusal) from error
         raise
 
 
@@ -105,7 +105,7 @@ def remove(folder: Path) -> None:
     try:
         folder.rename(hidden)
     except OSError as error:
-        raise _refused(folder, error) from error
+        raise refused(folder, error) from error
     shutil.rmtree(hidden, ignore_errors=True)
 
 

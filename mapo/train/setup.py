@@ -20,11 +20,12 @@ from typing import Any
 from mapo.config import Config, dump_config, read_config
 from mapo.errors import InputError, StoreError
 from mapo.evals.score import score_dialogues
+from mapo.records import encode
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import domain_folder
-from mapo.store import JsonlWriter, RunDir, encode, write_atomic
+from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.policy import LocalPolicy

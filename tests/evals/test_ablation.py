@@ -13,7 +13,7 @@ from mapo.errors import InputError
 from mapo.evals.ablation import Cell, Run, analyse, read_run
 from mapo.evals.figures import draw, markdown
 from mapo.evals.score import score_dialogues
-from mapo.store import encode_dialogue
+from mapo.records import encode_dialogue
 
 
 def made(

@@ -18,11 +18,11 @@ from mapo.errors import (
     ScenarioError,
     StoreError,
 )
+from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.chat import Answer
 from mapo.sandbox.rollout import Job, Rules, play, play_all
 from mapo.sandbox.scenario import Persona, Scenario
-from mapo.store import decode_dialogue, encode_dialogue
 from mapo.types import Direction, Mark
 
 RUBRIC = Rubric.load("empathy")

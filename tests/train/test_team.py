@@ -18,10 +18,11 @@ import small
 from helpers import dialogue, marks
 from mapo.cli.train import train
 from mapo.errors import InputError, TrainError
+from mapo.records import encode_dialogue
 from mapo.sandbox.cast import Job
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenarios import load_scenarios
-from mapo.store import JsonlWriter, encode_dialogue, read_dialogues, read_jsonl, read_steps
+from mapo.store import JsonlWriter, read_dialogues, read_jsonl, read_steps
 from mapo.train import launch, rollouts, team
 from mapo.train.rollouts import gather_dialogues, share
 from mapo.train.team import Team, join_team

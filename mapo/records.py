@@ -1,0 +1,98 @@
+"""Records: what stands on one line of a file, and what it takes to be read back.
+
+Dialogue records carry their schema and version: {"schema": "mapo.dialogue/1", ...}. Whatever could not be
+read back is refused when it is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mapo.errors import RecordError
+from mapo.types import Dialogue
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+DIALOGUE_SCHEMA = "mapo.dialogue/1"
+_UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Older schema -> how to make the next one of it. A change of the format adds a number and an entry."""
+
+
+@lru_cache
+def _adapter() -> TypeAdapter[Dialogue]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Dialogue)
+
+
+def encode_dialogue(dialogue: Dialogue) -> bytes:
+    """One line of a dialogue file. What could not be read back is refused here."""
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        body = _adapter().dump_python(dialogue, mode="json", exclude_defaults=True, warnings="error")
+    except (PydanticSerializationError, ValueError) as error:
+        raise RecordError(f"not a dialogue ({error})", where=f"dialogue {dialogue.id}") from None
+    line = encode({"schema": DIALOGUE_SCHEMA, **body}, f"dialogue {dialogue.id}")
+    decode_dialogue(line)
+    return line
+
+
+def decode_dialogue(line: bytes) -> Dialogue:
+    """The Dialogue of a line; RecordError names the key that does not fit."""
+    from pydantic import ValidationError
+
+    record = parse(line)
+    while (schema := record.get("schema")) in _UPGRADES:
+        record = _UPGRADES[schema](record)
+        line = encode(record, "upgraded record")
+    if schema != DIALOGUE_SCHEMA:
+        raise RecordError(
+            f"schema is {schema!r}, not '{DIALOGUE_SCHEMA}'",
+            fix="This version of mapo reads that schema; upgrade mapo if the file is newer",
+        )
+    try:
+        return _adapter().validate_json(line, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{key}: {first['msg']}", fix="See docs/records.md") from None
+
+
+def encode(record: dict[str, Any], where: str) -> bytes:
+    """One line of JSON without its newline. NaN and infinity are refused: missing values are null."""
+    try:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(
+            f"cannot be written ({error})", where=where, fix="Plain JSON values; null for missing numbers"
+        ) from error
+    return utf8(text, where)
+
+
+def utf8(text: str, where: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(
+            f"cannot be written ({error.reason})", where=where, fix="Replace lone surrogates first"
+        ) from None
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        problem = "blank" if not line.strip() else f"not JSON ({error})"
+        raise RecordError(problem, fix="Remove the line, or restore it") from None
+    if not isinstance(record, dict):
+        raise RecordError("not a JSON object", fix="One record a line")
+    return record
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number; a missing number is null")
