@@ -78,6 +78,7 @@ format: setup ## Format the code
 bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/advantage.py
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/talks.py
 	$(BIN)/python benchmarks/gaming.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/prefix.py

@@ -1,0 +1,85 @@
+"""What the decoding benchmarks share: shapes of random weights, variants of our decoder, a careful call."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Iterator
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+CUDA = torch.cuda.is_available()
+DEVICE, DTYPE = ("cuda", torch.bfloat16) if CUDA else ("cpu", torch.float32)
+SHAPES = {
+    "135M": lambda: LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True, max_position_embeddings=8192,
+    ),
+    "7B": lambda: Qwen2Config(
+        vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
+        num_attention_heads=28, num_key_value_heads=4, max_position_embeddings=32768,
+    ),
+    "2M": lambda: LlamaConfig(
+        vocab_size=2048, hidden_size=192, intermediate_size=512, num_hidden_layers=4,
+        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=4096,
+    ),
+}  # fmt: skip
+VARIANTS = {
+    "fused": {},
+    "graph": {"fuse": False},
+    "fused-sdpa": {"attention": "sdpa"},
+    "graph-sdpa": {"attention": "sdpa", "fuse": False},
+    "eager": {"graphs": False},
+}
+
+
+def wait() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def build(shape: str):
+    config = SHAPES[shape]()
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPE, attn_implementation="sdpa").eval()
+    model.generation_config.eos_token_id = None  # replies are as long as they may be
+    return model
+
+
+def guarded(name: str, work):
+    """`work()`, or None with its error told."""
+    if CUDA:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 (a variant that fails is a result too)
+        print(f"    {name} failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        traceback.print_exc(limit=-4, file=sys.stdout)
+        return None
+    finally:
+        gc.collect()
+        if CUDA:
+            torch.cuda.empty_cache()
+
+
+def peak_gb() -> float | None:
+    return round(torch.cuda.max_memory_allocated() / 1e9, 2) if CUDA else None
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
+
+
+def each_shape(specs: str) -> Iterator[tuple[object, str, int]]:
+    """(model, shape, dialogues) of "135M:64,7B:64"; one model at a time is in memory."""
+    model, built = None, ""
+    for spec in specs.split(","):
+        shape, rows = spec.split(":")
+        if shape != built:
+            model = None
+            gc.collect()
+            model, built = build(shape), shape
+        yield model, shape, int(rows)
