@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl train ablate score eval test check test-slow test-llm test-verl format bench clean
+.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -71,6 +71,21 @@ $(VERL_READY): pyproject.toml constraints-verl.txt
 test-verl: setup-verl ## Tests of the verl engine: its parts, then whole runs on two CPU ranks (minutes)
 	$(VERL)/bin/python -m pytest -m verl tests/verl
 
+# inspect_ai wants older versions of what the rest pins: an environment of its own.
+INSPECT := .venv-inspect
+INSPECT_READY := $(INSPECT)/.ready
+
+setup-inspect: $(INSPECT_READY) ## Make .venv-inspect with the benchmarks as tasks of inspect_ai
+
+$(INSPECT_READY): pyproject.toml constraints-inspect.txt
+	@test -x $(INSPECT)/bin/python || $(PYTHON) -m venv $(INSPECT)
+	@$(INSPECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt \
+	  -e '.[inspect,testing]' pytest pytest-cov hypothesis
+	@touch $@
+
+test-inspect: setup-inspect ## Tests of the tasks for inspect_ai
+	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/test_inspect.py
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -87,4 +102,4 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/train_step.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) $(VERL) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VERL) $(INSPECT) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

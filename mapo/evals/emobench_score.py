@@ -16,6 +16,9 @@ from mapo.evals.emobench import Reading, Settings, majority, orders, read
 from mapo.evals.emobench_data import COMMIT, LETTERS, TASKS, EmoBench, Question
 from mapo.evals.stats import Interval
 
+MEANS = {f"Overall{how}": [f"{task}{how}" for task in TASKS] for how in ("", "_lenient")}
+"""Scores that are the mean of others."""
+
 
 def tally(marks: Iterable[tuple[str, bool]]) -> dict[str, float]:
     """Accuracy by category, and over all rows as "Overall"."""
@@ -70,20 +73,8 @@ def score(bench: EmoBench, settings: Settings, lines: Mapping[str, Line]) -> Out
     readings = [
         (q, read(q, _texts(lines[q.id], settings.votes), settings)) for q in bench.questions if q.id in lines
     ]
-    items = [
-        Scored(
-            q.id,
-            {
-                q.task: float(found.strict == q.labels),
-                f"{q.task}_lenient": float(found.lenient == q.labels),
-            },
-            q.group,
-            q.task,
-        )
-        for q, found in readings
-    ]
-    means = {f"Overall{how}": [f"{task}{how}" for task in TASKS] for how in ("", "_lenient")}
-    scores, intervals = summarise(items, means)
+    items = [_scored(q, found) for q, found in readings]
+    scores, intervals = summarise(items, MEANS)
     details = {
         "languages": {
             language: {task: tally(_marks(readings, task, language)) for task in TASKS}
@@ -94,6 +85,16 @@ def score(bench: EmoBench, settings: Settings, lines: Mapping[str, Line]) -> Out
         "baselines": _baselines(bench.questions, settings),
     }
     return Outcome(items, scores, intervals, details, _notes(bench, scores, details))
+
+
+def scored_question(question: Question, line: Line, settings: Settings) -> Scored:
+    """One question's scores, from its recorded replies."""
+    return _scored(question, read(question, _texts(line, settings.votes), settings))
+
+
+def _scored(q: Question, found: Reading) -> Scored:
+    scores = {q.task: float(found.strict == q.labels), f"{q.task}_lenient": float(found.lenient == q.labels)}
+    return Scored(q.id, scores, q.group, q.task)
 
 
 def _texts(line: Line, votes: int) -> list[str]:

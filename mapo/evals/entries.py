@@ -132,14 +132,12 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
         )
     try:
         result = TypeAdapter(_Result).validate_json(json.dumps(data), strict=True)
-    except (ValidationError, ValueError) as error:
-        told = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {}
-        key = ".".join(map(str, told.get("loc", ())))
-        raise RecordError(
-            f"{printable(key)}: {told.get('msg', 'not a result')}", where=str(path), fix="Make it again"
-        ) from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = printable(".".join(map(str, first["loc"])))
+        raise RecordError(f"{key}: {first['msg']}", where=str(path), fix="Run mapo eval again") from None
     if len({item.id for item in result.items}) < len(result.items):
-        raise RecordError("two items have the same id", where=str(path), fix="Make it again")
+        raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
     scores = SCORES[_BENCHMARKS[result.benchmark]]
     found = [entry for score in scores if (entry := _entry(result, score, name, path)).cases]
     return found or [_entry(result, scores[-1], name, path)]  # not one item has a score: shown as that
