@@ -91,7 +91,7 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
         try:
             async with site.gate:
                 rules = site.rules_for(told["split"])
-                seen = site.watch.see
+                seen = site.watch(told["split"], step).see
                 [dialogue] = await play_all(
                     [job], lambda _: policy, site.casting, rules, max_unscored=1.0, on_turn=seen
                 )  # the site's watch sees all dialogues, so the one in play_all is off

@@ -25,6 +25,8 @@ from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic
 
 POLL = 0.5
+PATIENCE = 20
+"""Seconds verl may take to end when it is asked to."""
 _PR_SET_PDEATHSIG = 1
 TAIL = 15
 """Lines of verl's log that are shown when it fails."""
@@ -143,7 +145,7 @@ def _die_with_us() -> None:
 
 def _end(verl: subprocess.Popen[bytes]) -> None:
     """Nothing of it is left behind, however we leave."""
-    for sign, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+    for sign, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, 5)):
         try:
             os.killpg(verl.pid, sign)
             verl.wait(patience)

@@ -15,7 +15,7 @@ from typing import Any
 
 from mapo.advantage import advantages
 from mapo.config import Config
-from mapo.engines.verl.site import STOPPED, dialogue_file
+from mapo.engines.verl.site import STOPPED, dialogue_file, leave_word
 from mapo.evals.score import Score, score_dialogues
 from mapo.sandbox.rubric import Rubric
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues
@@ -122,6 +122,14 @@ def set_aside(run: RunDir, step: int) -> None:
         aside.mkdir(exist_ok=True)
         at = next(n for n in range(10**6) if not (aside / f"{file.stem}-{n}.jsonl").exists())
         os.replace(file, aside / f"{file.stem}-{at}.jsonl")
+
+
+def check_usable(run: RunDir, config: Config, step: int) -> None:
+    """Say so where a step has nothing to learn from: verl would only find its batch empty."""
+    dialogues = dialogues_of(run, config, "train", step)
+    if dialogues and all(d.error is not None for d in dialogues):
+        told = f"not one dialogue of step {step} can be used; the first: {dialogues[0].error}"
+        leave_word(run, f"{run.dialogues_of(step)}: {told}")
 
 
 def why_stopped(run: RunDir) -> str | None:

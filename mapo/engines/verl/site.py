@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mapo.config import Config
-from mapo.errors import MapoError
+from mapo.errors import MapoError, StoreError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, Watch
 from mapo.sandbox.scenario import Scenario
@@ -41,10 +41,10 @@ class Site:
     rules: Rules
     rank: int
     gate: asyncio.Semaphore
-    watch: Watch
     stack: AsyncExitStack
     flush: Any
     writers: dict[Path, JsonlWriter] = field(default_factory=dict)
+    watches: dict[tuple[str, int], Watch] = field(default_factory=dict)
 
     def job(self, scenario: str, split: str, step: int, group: str, number: int) -> Job:
         """The same worlds as in the local engine: siblings meet one, and every step has its own."""
@@ -61,6 +61,12 @@ class Site:
         turns = e.max_turns or self.rules.max_turns
         return replace(self.rules, temperature=e.temperature, top_p=e.top_p, max_turns=turns)
 
+    def watch(self, split: str, step: int) -> Watch:
+        """One a step: a judge that goes deaf late is noticed as soon as one that was deaf from the start."""
+        if (split, step) not in self.watches:
+            self.watches = {(split, step): Watch(self.config.roles.max_unscored)}
+        return self.watches[split, step]
+
     def keep(self, dialogue: Dialogue, split: str, step: int) -> None:
         """On disk before it counts; every process writes its own file."""
         file = dialogue_file(self.run, split, step, self.config.optim.steps, self.rank)
@@ -74,8 +80,14 @@ class Site:
     def stop(self, problem: Exception) -> None:
         """What ends a run, not a dialogue: leave it where the trainer looks."""
         told = str(problem) if isinstance(problem, MapoError) else f"{type(problem).__name__}: {problem}"
-        if not (self.run.root / STOPPED).exists():
-            write_atomic(self.run.root / STOPPED, told + "\n")
+        with suppress(StoreError):  # what ends the run may be the disk
+            leave_word(self.run, told)
+
+
+def leave_word(run: RunDir, told: str) -> None:
+    """Why the run must stop, for whoever reads it; the first to know counts."""
+    if not (run.root / STOPPED).exists():
+        write_atomic(run.root / STOPPED, told + "\n")
 
 
 def dialogue_file(run: RunDir, split: str, step: int, steps: int, rank: int) -> Path:
@@ -117,7 +129,6 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
         rules=rules_of(config),
         rank=rank,
         gate=asyncio.Semaphore(max(1, config.rollout.at_once // workers)),
-        watch=Watch(config.roles.max_unscored),
         stack=stack,
         flush=flush,
     )

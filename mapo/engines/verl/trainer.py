@@ -60,6 +60,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         try:
             batch = super().step(metrics, timing_raw)
         except Exception as problem:
+            records.check_usable(self.run, self.ours, self.global_steps)
             self._stop_if_told(problem)
             raise
         self._stop_if_told(None)
