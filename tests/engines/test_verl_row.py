@@ -74,9 +74,8 @@ def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(made,
 def padded(lists: list[list]) -> torch.Tensor:
     width = max(map(len, lists), default=0)
     kind = torch.float32 if lists and lists[0] and isinstance(lists[0][0], float) else torch.int64
-    return torch.tensor([row + [0] * (width - len(row)) for row in lists], dtype=kind).reshape(
-        len(lists), width
-    )
+    filled = [row + [0] * (width - len(row)) for row in lists]
+    return torch.tensor(filled, dtype=kind).reshape(len(lists), width)
 
 
 def test_a_dialogue_that_broke_or_never_began_has_no_row():

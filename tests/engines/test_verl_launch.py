@@ -1,0 +1,249 @@
+"""One run on verl as its launcher sees it; in verl's place stands a small program."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from command import mapo
+from mapo.config import load_config
+from mapo.engines.verl import launch
+from mapo.engines.verl.launch import check_verl, prepare, run_verl
+from mapo.engines.verl.site import STOPPED
+from mapo.errors import InputError, TrainError
+from mapo.store import RunDir
+from mapo.train.policy import POCKET
+from mapo.train.setup import load_run_config
+
+GIVEN = ("optim.steps=2", "run.trackers=[]", "eval.test_repeats=0")
+
+
+def config(*given: str):
+    return load_config(None, [*GIVEN, *given])
+
+
+def test_everything_verl_reads_is_written(tmp_path):
+    root = tmp_path / "a run, ünlike 'others'"
+    command, environment = prepare(config(), root, resume=False)
+    assert command[:3] == [sys.executable, "-m", "verl.trainer.main_ppo"]
+    settings = (root / "verl" / "settings.txt").read_text().splitlines()
+    assert command[3 : 3 + len(settings)] == settings
+    assert f'+trainer.mapo_run="{root}"' in settings
+    assert f"actor_rollout_ref.model.path={POCKET.resolve()}" in settings
+    assert all(line.startswith("hydra") for line in command[3 + len(settings) :])
+    (loop,) = yaml.safe_load((root / "verl" / "agent.yaml").read_text())
+    assert loop == {
+        "name": "mapo_dialogue",
+        "_target_": "mapo.engines.verl.dialogue.DialogueLoop",
+        "run_dir": str(root),
+    }
+    assert load_run_config(root) == config() and RunDir(root).manifest.exists()
+    assert environment["TENSORBOARD_DIR"] == str(root / "tensorboard")
+    assert "mapo.engines.verl.plugin" in environment["VERL_USE_EXTERNAL_MODULES"]
+    assert "VERL_PLATFORM" not in environment
+
+
+def test_on_cpus_verl_is_told_so(tmp_path):
+    _, environment = prepare(config("verl.rollout=mapo_cpu", "verl.gpus=3"), tmp_path, resume=False)
+    assert (environment["VERL_PLATFORM"], environment["MAPO_CPU_RANKS"]) == ("cpu", "3")
+
+
+def test_a_model_of_a_hub_keeps_its_name(tmp_path):
+    command, _ = prepare(config("model.source=someone/some-model"), tmp_path, resume=False)
+    assert "actor_rollout_ref.model.path=someone/some-model" in command
+
+
+def test_a_run_is_resumed_in_its_own_folder_only(tmp_path):
+    root = tmp_path / "run"
+    with pytest.raises(InputError, match="no run to resume"):
+        prepare(config(), root, resume=True)
+    first, _ = prepare(config(), root, resume=False)
+    with pytest.raises(InputError, match="holds a run already"):
+        prepare(config(), root, resume=False)
+    with pytest.raises(InputError, match="started otherwise: optim.lr"):
+        prepare(config("optim.lr=1"), root, resume=True)
+    assert prepare(config(), root, resume=True)[0] == first
+    (root / "eval" / "before").mkdir(parents=True)  # the test before is not played twice
+    assert "trainer.val_before_train=false" in prepare(config(), root, resume=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("model.source=/no/such/folder", "no such folder"),
+        ("advantage.method=magic", "unknown method"),
+        ('run.trackers=["trackio"]', "trackio, which is not installed"),
+        ("scenarios.train=builtin:test", "in both train and test"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_nothing_written(given, told, tmp_path):
+    with pytest.raises(InputError, match=told):
+        prepare(config(given), tmp_path / "run", resume=False)
+    assert not (tmp_path / "run").exists()
+
+
+# ---- a program in verl's place
+
+LINE = {"reward": 0.5, "score": 50.0, "sampled_per_s": 9.0, "turns": 2.0, "unscored": 0, "broken": 0}
+LINE |= {"dialogues": 8, "rollout_s": 1.0, "update_s": 1.0}
+WRITES = f"""
+import json, os, sys, time
+def step(n, **more):
+    with open(os.environ["ROOT"] + "/metrics.jsonl", "a") as file:
+        file.write(json.dumps(dict({LINE!r}, step=n, **more)) + "\\n")
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Run `code` instead of verl, in a run directory that `prepare` made."""
+    root = tmp_path / "run"
+    monkeypatch.setattr(launch, "check_verl", lambda: None)
+    monkeypatch.setattr(launch, "POLL", 0.01)
+
+    def instead(code: str) -> Path:
+        def prepared(given, folder, *, resume):
+            _, environment = prepare(given, folder, resume=resume)
+            return [sys.executable, "-c", WRITES + code], {**environment, "ROOT": str(folder)}
+
+        monkeypatch.setattr(launch, "prepare", prepared)
+        return root
+
+    return instead
+
+
+def test_steps_are_told_as_they_end_and_the_run_is_summed_up(stand_in):
+    root = stand_in("step(1); print('hello'); step(2); step(2, again=True)")
+    told: list[dict] = []
+    found = run_verl(config(), root, resume=False, on_step=told.append)
+    assert [line["step"] for line in told][0] == 1 and told[-1]["again"]
+    assert (root / "verl" / "log.txt").read_text() == "hello\n"
+    summary = json.loads((root / "summary.json").read_text())
+    assert summary == found.summary | {"engine": "verl"}
+    assert (summary["steps"], summary["dialogues"], summary["seconds"]) == (2, 16, 4.0)
+    assert found.before is None and found.after is None
+    told.clear()  # what was told before is not told again
+    stand_in("step(3)")
+    run_verl(config(), root, resume=True, on_step=told.append)
+    assert [line["step"] for line in told] == [3]
+
+
+def test_a_run_of_no_step_is_summed_up_too(stand_in):
+    found = run_verl(config(), stand_in(""), resume=False, on_step=print)
+    assert found.summary["steps"] == 0
+
+
+def test_a_failure_shows_the_end_of_the_log(stand_in):
+    root = stand_in("[print('line', n) for n in range(40)]; print(); sys.exit(3)")
+    with pytest.raises(TrainError) as problem:
+        run_verl(config(), root, resume=False, on_step=print)
+    assert problem.value.problem.startswith("verl ended with status 3: line 25\nline 26")
+    assert problem.value.problem.endswith("line 39")
+    assert problem.value.where == str(root / "verl" / "log.txt") and "--resume" in problem.value.fix
+    assert not (root / "summary.json").exists()
+
+
+def test_the_reason_a_process_left_is_told_instead_of_the_log(stand_in):
+    code = f"open(os.environ['ROOT'] + '/{STOPPED}', 'w').write('the judge is deaf'); sys.exit('x')"
+    root = stand_in(code)
+    with pytest.raises(TrainError, match="status 1: the judge is deaf") as problem:
+        run_verl(config(), root, resume=False, on_step=print)
+    assert problem.value.problem.endswith("deaf")
+    stand_in("sys.exit(1)")  # what stopped the last run is not held against this one
+    with pytest.raises(TrainError) as problem:
+        run_verl(config(), root, resume=True, on_step=print)
+    assert "deaf" not in str(problem.value) and not (root / STOPPED).exists()
+
+
+CHILD = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(os.environ["ROOT"] + "/pid", "w").write(str(os.getpid()))
+step(1)
+"""
+
+
+def alive(group: int) -> list[str]:
+    """The processes of a group that are no zombies."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(its_group) == group and state != "Z":
+            found.append(file.parent.name)
+    return found
+
+
+def gone(group: int) -> bool:
+    """Within a moment."""
+    for _ in range(500):
+        if not alive(group):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", ["interrupted", "failed", "ended", "deaf to being asked"])
+def test_nothing_is_left_running(how, stand_in, monkeypatch):
+    monkeypatch.setattr(launch, "PATIENCE", 0.3)
+    ends = {"failed": "sys.exit(1)", "ended": ""}.get(how, "time.sleep(600)")
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if "deaf" in how else ""
+    root = stand_in(deaf + CHILD + ends)
+
+    def interrupt(line):
+        if ends.startswith("time"):
+            assert len(alive(int((root / "pid").read_text()))) == 2
+            raise KeyboardInterrupt
+
+    expected = {"failed": TrainError, "ended": None}.get(how, KeyboardInterrupt)
+    if expected:
+        with pytest.raises(expected):
+            run_verl(config(), root, resume=False, on_step=interrupt)
+    else:
+        run_verl(config(), root, resume=False, on_step=interrupt)
+    assert gone(int((root / "pid").read_text()))
+
+
+# ---- as typed
+
+
+def test_without_verl_the_command_says_how_to_get_it(tmp_path, monkeypatch):
+    known = launch.find_spec
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name in ("verl", "ray") else known(name))
+    done = mapo("train", "--engine", "verl", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "the verl engine needs verl, ray" in done.stderr and "make setup-verl" in done.stderr
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(launch, "find_spec", lambda name: object())
+    check_verl()
+
+
+def test_an_engine_that_is_none_is_refused(tmp_path):
+    done = mapo("train", "--engine", "nonsense", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "no engine 'nonsense'" in done.stderr and "local or verl" in done.stderr
+
+
+def test_what_verl_could_not_do_is_refused_by_the_command(stand_in, tmp_path):
+    stand_in("")
+    done = mapo("train", "--engine", "verl", "optim.schedule=linear", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "linear schedule" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_tells_steps_and_how_to_go_on(stand_in):
+    root = stand_in("step(1); step(2)")
+    done = mapo("train", "--engine", "verl", *GIVEN, "--out", root)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
+    assert len(lines) == 2 and "reward +0.50" in lines[0] and (root / "report.html").exists()
+    stand_in("import signal; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)")
+    done = mapo("train", "--engine", "verl", "--out", root, "--resume")
+    assert done.returncode == 130 and f"--out {root} --resume" in done.stderr
