@@ -50,7 +50,7 @@ def site(ray, tmp_path):
 
 
 def test_siblings_meet_the_worlds_of_the_local_engine(site):
-    scenarios = [s for s in site.scenarios.values()][:2]
+    scenarios = list(site.scenarios.values())[:2]
     for job in step_jobs(scenarios, 3, per_step=2, siblings=2, seed=5):
         ours = site.job(job.scenario.id, "train", 3, job.group, int(job.id[-1]))
         assert ours == job
@@ -70,13 +70,14 @@ def test_files_are_named_as_in_a_local_run(tmp_path):
     run = RunDir(tmp_path)
     found = {
         (split, step): dialogue_file(run, split, step, 4, 0).relative_to(tmp_path).as_posix()
-        for split, step in [("train", 2), ("validation", 2), ("validation", 0)]
-        + [("test", 0), ("test", 2), ("test", 4)]
+        for split in ("train", "validation", "test")
+        for step in ((2,) if split == "train" else (0, 2, 4))
     }
     assert found == {
         ("train", 2): "dialogues/step_00002.jsonl",
         ("validation", 2): "eval/validation_00002/dialogues.jsonl",
         ("validation", 0): "eval/validation_00000/dialogues.jsonl",
+        ("validation", 4): "eval/validation_00004/dialogues.jsonl",
         ("test", 0): "eval/before/dialogues.jsonl",
         ("test", 2): "eval/test_00002/dialogues.jsonl",
         ("test", 4): "eval/after/dialogues.jsonl",
