@@ -139,14 +139,20 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
     if len({item.id for item in result.items}) < len(result.items):
         raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
     scores = SCORES[_BENCHMARKS[result.benchmark]]
-    found = [entry for score in scores if (entry := _entry(result, score, name, path)).cases]
-    return found or [_entry(result, scores[-1], name, path)]  # not one item has a score: shown as that
+    known = {part for item in result.items for part in item.scores}
+    there = [score for score in scores if known.issuperset(_parts(score))]
+    shown = there or scores[-1:]  # not one item has a score: shown as that
+    return [_entry(result, score, name, path) for score in shown]
+
+
+def _parts(score: str) -> tuple[str, ...]:
+    return ("EA", "EU") if score == "Overall" else (score,)
 
 
 def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
     benchmark = _BENCHMARKS[result.benchmark]
     scale = 100.0 if benchmark == EMOBENCH else 1.0
-    parts = ("EA", "EU") if score == "Overall" else (score,)
+    parts = _parts(score)
     cases = _cases(result.items, parts, scale)
     whole = len(result.items) == result.of and score in result.scores
     value = result.scores[score] * scale if whole else None
@@ -185,7 +191,7 @@ def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[s
 
 def _mean(items: Sequence[_Item], part: str) -> float:
     scores = [item.scores[part] for item in items if part in item.scores]
-    return sum(scores) / len(scores) if scores else float("nan")
+    return sum(scores) / max(1, len(scores))
 
 
 def _check(name: str, value: float, scores: Sequence[float], path: Path) -> None:

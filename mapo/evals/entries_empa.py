@@ -139,11 +139,11 @@ def _meaning(result: Result, asked: _Asked, folder: Path) -> dict[str, str]:
 
 
 def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, *, only: bool) -> list[Entry]:
-    unread = (
-        {Path(line.partition(":")[0]).stem.removesuffix("_result") for line in folder.bad} if only else set()
-    )
+    files = {file.stem for file in folder.path.glob("*_result.json")} if only else set()
+    unread = {stem.removesuffix("_result") for stem in files - {r.id for r in results}}
     versions = asked.scenarios or dict.fromkeys(sorted({r.case for r in results} | unread), "")
-    of = len(versions) * asked.repeats if asked.scenarios else len(results) + len(unread)
+    lost = len(folder.bad) + len(folder.torn) + len(folder.broken) if only else 0
+    of = len(versions) * asked.repeats if asked.scenarios else len(results) + lost
     score = score_results(model, results)
     whole = len(results) == of
     _, sampling = split_settings(asked.settings)
