@@ -20,6 +20,7 @@ from mapo.cli.export import export
 from mapo.cli.fetch import fetch
 from mapo.cli.plan import plan
 from mapo.cli.play import play
+from mapo.cli.report import report
 from mapo.cli.say import say
 from mapo.cli.scenarios import app as scenarios_app
 from mapo.cli.score import score
@@ -56,6 +57,7 @@ app.command()(export)
 app.command()(fetch)
 app.command()(score)
 app.command()(compare)
+app.command()(report)
 app.command()(play)
 app.command()(plan)
 app.command()(doctor)

@@ -35,8 +35,8 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
         figure = Figure(figsize=(1.2 + 4.6 * len(rewards), 6.4), layout="constrained")
         axes = figure.subplots(2, len(rewards), squeeze=False, sharey="row", height_ratios=(2, 1.1))
         for column, reward in enumerate(rewards):
-            _curves(axes[0][column], report, reward, methods)
-            _ends(axes[1][column], report, reward, methods)
+            draw_curves(axes[0][column], report, reward, methods)
+            draw_ends(axes[1][column], report, reward, methods)
         axes[0][0].set_ylabel("EPM-Q of the training dialogues\n(points: validation)")
         axes[1][0].set_ylabel("EPM-Q, held-out test")
         axes[0][0].legend(frameon=False, fontsize=8)
@@ -49,7 +49,8 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
     return paths
 
 
-def _curves(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
+def draw_curves(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
+    """Score by dialogues: a line a method with its interval over seeds, validation as points."""
     for curve in report["curves"]:
         points = curve["training"]
         if curve["reward"] != reward or not points:
@@ -73,7 +74,7 @@ def _curves(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[st
     axes.grid(alpha=0.2)
 
 
-def _ends(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
+def draw_ends(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
     """A dot a seed, and the mean with its interval."""
     for cell in report["cells"]:
         score = cell["epm_q"]

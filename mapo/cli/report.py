@@ -1,0 +1,55 @@
+"""mapo report: one file to send, of a run or of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mapo.cli.say import say
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER gives a name. "
+            "Several are laid over each other.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file (default: report.html in the run, or here for several)."),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Also as Markdown beside it, with the figures as PNG.")
+    ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write every figure there, as PNG, PDF and SVG (fig_*).")
+    ] = None,
+) -> None:
+    """One self-contained HTML file of a run or of several: scores, curves, credit, dialogues; opens offline.
+
+    Exit status: 0 all well; 1 some of the runs could not be read (the report says which); 2 none could.
+    """
+    from mapo.evals.compare import named
+    from mapo.report import build, write
+    from mapo.report.draw import need_matplotlib
+
+    if figures is not None:
+        need_matplotlib()
+    found = build(runs)
+    where = out or (named(runs[0])[1] if len(runs) == 1 else Path()) / "report.html"
+    if where.suffix.lower() not in (".html", ".htm"):
+        where = where.with_name(f"{where.name}.html")
+    paths = write(found, where, markdown=markdown, figures=figures)
+    drawn = [path for path in paths if path.name.startswith("fig_")]
+    for path in paths:
+        if path not in drawn:
+            say(f"report: {path}")
+    if drawn:
+        say(f"figures: {drawn[0].parent} ({len(drawn)} files)")
+    if found.lacking:
+        raise typer.Exit(1)

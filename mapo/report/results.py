@@ -1,0 +1,228 @@
+"""Evaluations as a report: EMPA runs (dialogues, recomputed), EmoBench and EQ-Bench (result.json)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mapo.errors import InputError
+from mapo.evals.entries import read_bench
+from mapo.evals.result import Result
+from mapo.evals.results import read_folders
+from mapo.evals.score import Score, score_results
+from mapo.report import draw, numbers
+from mapo.report.blocks import (
+    Block,
+    Heading,
+    Panel,
+    Picture,
+    Report,
+    Side,
+    Table,
+    Talk,
+    Tile,
+    Tiles,
+    Words,
+    span,
+    told,
+)
+from mapo.report.numbers import Point
+from mapo.report.paths import Walkers, trajectories
+from mapo.report.read import own_dialogues, read_ledger, read_object
+from mapo.report.training import ledger_table, problem_list, score_row
+from mapo.store import RunDir
+
+SCORE_HEAD = [
+    *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
+]
+ROWS = 80
+"""Rows of a table of details that are shown."""
+
+
+# ---- EMPA
+
+
+def empa_report(root: Path, name: str | None = None) -> Report:
+    """A run of `mapo eval empa`, or EMPA's own result files."""
+    folders = read_folders(root)
+    problems = [line for folder in folders for line in (*folder.bad, *folder.torn)]
+    models: dict[str, list[Result]] = {}
+    for folder in folders:
+        for result in folder.results:
+            kind = (result.path.rubric.name, result.path.profile.name)
+            models.setdefault(", ".join((name or result.model, *kind)), []).append(result)
+    broken = sum(len(folder.broken) for folder in folders)
+    if broken:
+        problems.append(f"{broken} broken dialogues are left out: their machinery failed, not the policy")
+    if not models:
+        empty: list[Block] = [
+            Words("This evaluation is empty: no dialogue in it can be scored."),
+            *problem_list(problems),
+        ]
+        return Report(f"EMPA: {name or root.resolve().name}", str(root), empty)
+    scores = {label: score_results(label, results) for label, results in models.items()}
+    first = next(iter(models))
+    blocks = [
+        *_headline(scores[first]),
+        Heading("Scores"),
+        Table(["model, rubric, profile", *SCORE_HEAD], [score_row(label, s) for label, s in scores.items()]),
+        *_breakdown(models[first]),
+        *_endings(scores),
+        *trajectories([Walkers(k, v, draw.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
+        *_extremes(root, models[first]),
+        *ledger_table(read_ledger(root, problems)),
+        *manifest_table(read_object(RunDir(root).manifest, problems)),
+        *problem_list(problems),
+    ]
+    return Report(f"EMPA: {name or models[first][0].model}", _lead(root, models[first]), blocks)
+
+
+def _lead(root: Path, results: Sequence[Result]) -> str:
+    cast = results[0].cast
+    roles = (
+        ", ".join(f"{role}: {who}" for role, who in cast.items())
+        or "who played the other roles is not recorded"
+    )
+    cases = len({r.case for r in results})
+    return f"{len(results)} dialogues on {cases} scenarios; {roles}. {root.resolve().name}."
+
+
+def _headline(score: Score) -> list[Block]:
+    ends = score.intervals["epm_q"] if score.intervals else None
+    tiles = [
+        Tile(
+            "EPM-Q",
+            told(score.composite.epm_q),
+            f"{span(ends)} (95 %)" if ends else "too few for an interval",
+        ),
+        Tile("Passed", f"{score.passes} of {score.n}", f"{told(100 * score.passes / score.n, '.0f')} %"),
+        Tile("Turns a dialogue", told(score.turns)),
+        Tile("Unscored turns", str(score.unscored), "the judge failed on them"),
+    ]
+    return [Tiles(tiles)]
+
+
+def _breakdown(results: Sequence[Result]) -> list[Block]:
+    """By category, axis and difficulty, as far as the dialogues are tagged."""
+    blocks: list[Block] = []
+    panels = []
+    for title, key in (("category", "category"), ("dominant axis", "axis"), ("difficulty", "difficulty")):
+        groups: dict[str, list[Result]] = {}
+        for r in results:
+            groups.setdefault(r.axis if key == "axis" else r.tags.get(key, ""), []).append(r)
+        groups.pop("", None)
+        if len(groups) < 2:
+            continue
+        scores = {name: score_results(name, own) for name, own in sorted(groups.items())[:ROWS]}
+        blocks.append(Table([f"by {title}", *SCORE_HEAD], [score_row(n, s) for n, s in scores.items()]))
+        rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
+        panels.append(Panel(f"By {title}", draw.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), left=1.25))
+    if panels:
+        blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))
+    return blocks
+
+
+def _point(score: Score) -> Point:
+    ends = score.intervals["epm_q"] if score.intervals else (None, None)
+    return Point(0.0, score.composite.epm_q, *ends)
+
+
+def _endings(scores: Mapping[str, Score]) -> list[Block]:
+    kinds = list(Counter({k: n for s in scores.values() for k, n in s.endings.items()}))
+    rows = [[name, *(str(s.endings.get(kind, 0)) for kind in kinds)] for name, s in scores.items()]
+    return [Table(["how dialogues ended", *kinds], rows)]
+
+
+def _extremes(root: Path, results: Sequence[Result]) -> list[Block]:
+    """The dialogue with the lowest score beside the one with the highest, where the records are our own."""
+    ranked = sorted(results, key=lambda r: (numbers.quality(r), r.id))
+    found = own_dialogues(root, {ranked[0].id, ranked[-1].id})
+    if len(ranked) < 2 or not {ranked[0].id, ranked[-1].id} <= set(found):
+        return []
+    sides = []
+    for word, r in (("lowest", ranked[0]), ("highest", ranked[-1])):
+        d = found[r.id]
+        title = f"{word}: EPM-Q {told(numbers.quality(r))}, {r.case}"
+        sides.append(Side(title, d, [None] * len(d.turns)))
+    return [
+        Heading("Two dialogues"),
+        Words("The one with the lowest score, and the one with the highest."),
+        Talk(*sides),
+    ]
+
+
+def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
+    """What was asked for; long values are hashed data and are left out."""
+    rows = [[str(k), str(v)] for k, v in manifest.items() if not isinstance(v, dict | list)]
+    return (
+        [Heading("What it was told"), Table(["setting", "value"], rows[:ROWS], "Settings", 2, folded=True)]
+        if rows
+        else []
+    )
+
+
+# ---- EmoBench, EQ-Bench
+
+
+def bench_report(root: Path, name: str | None = None) -> Report:
+    """A result.json of `mapo eval emobench` or `eqbench`."""
+    entries = read_bench(root, name)
+    problems: list[str] = []
+    data = read_object(root / "result.json", problems)
+    first = entries[0]
+    rows = [[e.name, told(e.value, ".2f", "no score"), span(e.interval), f"{e.n} of {e.of}"] for e in entries]
+    tiles = [Tile(e.name, told(e.value, ".1f", "no score"), f"{span(e.interval)} (95 %)") for e in entries]
+    values = [(e.name, [_of(e.value, e.interval)]) for e in entries if e.value is not None]
+    blocks: list[Block] = [Tiles(tiles)]
+    notes = [str(note) for note in first.notes]
+    blocks += [Words(note) for note in notes[:8]]
+    blocks += [Heading("Scores"), Table(["score", "points of 100", "95 % interval", "items"], rows)]
+    if len(values) > 1:
+        panel = Panel(first.benchmark, draw.bars(values, [first.model], "points of 100"), left=1.0)
+        blocks.append(Picture("fig_scores", "With 95 % bootstrap intervals over items.", [panel]))
+    blocks += _details(data.get("details"))
+    settings = {**first.meaning, **first.sampling}
+    blocks += ledger_table(read_ledger(root, problems))
+    blocks += manifest_table(settings)
+    return Report(
+        f"{first.benchmark}: {first.model}",
+        f"{first.n} of {first.of} items scored. {root.resolve().name}.",
+        [*blocks, *problem_list(problems)],
+    )
+
+
+def _of(value: float | None, interval: tuple[float, float] | None) -> Point | None:
+    return None if value is None else Point(0.0, value, *(interval or (None, None)))
+
+
+def _details(details: object) -> list[Block]:
+    rows = [[name, value] for name, value in _flat(details, "")]
+    if not rows:
+        return []
+    return [
+        Heading("In detail"),
+        Table(["what", "value"], rows[:ROWS], f"{min(len(rows), ROWS)} of {len(rows)} figures", folded=True),
+    ]
+
+
+def _flat(value: object, name: str) -> list[tuple[str, str]]:
+    if isinstance(value, dict) and name.count(" / ") < 6:
+        return [
+            pair
+            for k, v in list(value.items())[:ROWS]
+            for pair in _flat(v, f"{name} / {k}" if name else str(k))
+        ]
+    if isinstance(value, list | dict):
+        return []
+    shown = value if isinstance(value, str | bool) or value is None else told(value, ".4g")
+    return [(name, str(shown))]
+
+
+def unfinished(root: Path, schema: str) -> InputError:
+    return InputError(
+        f"a run ({schema}) without result.json: it did not come to an end",
+        where=str(root),
+        fix="Run it with --resume",
+    )
