@@ -45,14 +45,12 @@ class _Asked:
 
 
 def read_empa(root: Path, name: str | None = None) -> list[Entry]:
-    """A run of `mapo eval empa`, or EMPA result files: of one model, or one folder a model."""
+    """Runs of `mapo eval empa`, or EMPA result files: of one model, or one folder a model."""
     folders = read_folders(root)
-    manifest = RunDir(root).manifest
-    asked = _asked(read_json(manifest), str(manifest)) if manifest.exists() else _Asked()
-    found = [entry for folder in folders for entry in _entries(folder, asked, name)]
-    if len({entry.model for entry in found}) < 2 or name is None:
-        return found
-    raise InputError("holds several models", where=str(root), fix=f"Leave out '{name}=', or name each folder")
+    if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
+        told = f"Leave out '{name}=', or name each folder"
+        raise InputError("holds several models", where=str(root), fix=told)
+    return [entry for folder in folders for entry in _entries(folder, _asked(folder.path), name)]
 
 
 def read_training(root: Path, name: str | None = None) -> list[Entry]:
@@ -94,7 +92,11 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     return found
 
 
-def _asked(manifest: Mapping[str, Any], where: str) -> _Asked:
+def _asked(folder: Path) -> _Asked:
+    path = RunDir(folder).manifest
+    if not path.exists():
+        return _Asked()
+    manifest = read_json(path)
     try:
         cast = manifest["cast"]
         return _Asked(
@@ -107,7 +109,7 @@ def _asked(manifest: Mapping[str, Any], where: str) -> _Asked:
             {"top_p": 1.0, **{key: manifest[key] for key in _PLAYED if key in manifest}},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"no manifest of an EMPA run ({error!r})", where=where) from None
+        raise RecordError(f"no manifest of an EMPA run ({error!r})", where=str(path)) from None
 
 
 def _entries(folder: Folder, asked: _Asked, name: str | None) -> list[Entry]:
