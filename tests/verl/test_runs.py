@@ -84,10 +84,10 @@ def test_it_learns_and_goes_on_after_a_kill(tmp_path):
         time.sleep(1)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while (left := processes_of(out)) and time.monotonic() < deadline:
         time.sleep(1)
-    assert not left  # nothing of Ray outlives the command
+    assert not left  # nothing of Ray outlives the command, though its agents take their time
 
     said = finish(start(out, *steps, "eval.test_repeats=1", "--resume"), out)
     lines = read_steps(out / "metrics.jsonl")
@@ -154,7 +154,7 @@ def test_roles_behind_endpoints_that_fail_one_call_in_ten(tmp_path):
     fault = lambda number, _: kinds[number // 10 % len(kinds)] if number % 10 == 0 else None  # noqa: E731
     with LoopbackServer(world(lambda n: n % 3), fault=fault) as server:
         roles = [f'roles.{role}={{model="{role}"}}' for role in ("user", "director", "judge")]
-        everyone = f'roles.everyone={{model="judge", base_url="{server.url}"}}'
+        everyone = f'roles.everyone={{model="judge", base_url="{server.base_url}"}}'
         settings = ["roles.agents=llm", everyone, *roles, "roles.timeout=5", "rollout.scenarios=2"]
         finish(start(out, *settings, "optim.steps=3", "eval.test_repeats=0", "eval.every=100"), out)
         assert sum(server.faults.values()) > 0.08 * server.calls
