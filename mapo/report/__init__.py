@@ -3,7 +3,8 @@
     read.py                    what a run left on disk, with nothing taken on trust
     numbers.py                 the numbers that are drawn and told
     training.py learning.py credit.py paths.py     the sections of a training run
-    results.py several.py      evaluations; several runs, and grids of `mapo ablate`
+    results.py                 evaluations
+    several.py side_by_side.py grid.py             several runs, their scores compared, grids of `mapo ablate`
     blocks.py                  what sections are made of; page.py and markdown.py render it, draw.py draws
 
 Self-contained: no script, no address is fetched. What models wrote is text, escaped and bounded.
@@ -18,12 +19,14 @@ from mapo.errors import InputError
 from mapo.evals.compare import named
 from mapo.report import draw
 from mapo.report.blocks import Block, Picture, Report, clean
+from mapo.report.grid import ablation_report
 from mapo.report.markdown import markdown_page
 from mapo.report.numbers import typical_pair
 from mapo.report.page import html_page
 from mapo.report.read import Training, read_object, read_training
 from mapo.report.results import bench_report, empa_report, unfinished
-from mapo.report.several import ablation_report, comparison_blocks, training_blocks
+from mapo.report.several import training_blocks
+from mapo.report.side_by_side import comparison_blocks
 from mapo.report.training import problem_list, training_report
 from mapo.store import RunDir, write_atomic
 
@@ -81,7 +84,10 @@ def build(runs: Sequence[str]) -> Report:
             problems.append(str(error))
     if not readable:
         raise InputError(f"nothing to report: {'; '.join(problems[:3])}", fix="Give folders of runs")
-    blocks: list[Block] = [*(training_blocks(trained) if trained else []), *comparison_blocks(readable)]
+    blocks: list[Block] = [
+        *(training_blocks(trained, problems) if trained else []),
+        *comparison_blocks(readable),
+    ]
     lead = ", ".join(clean(named(run)[0] or named(run)[1].resolve().name) for run in readable[:12])
     return Report(
         f"{len(readable)} runs",

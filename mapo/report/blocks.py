@@ -152,7 +152,12 @@ def number(value: object) -> float | None:
 def told(value: object, digits: str = ".1f", missing: str = "–") -> str:
     """A number in so many digits."""
     found = number(value)
-    return missing if found is None else format(found, digits)
+    if found is None:
+        return missing
+    shown = format(found, digits)
+    if shown.strip("+-0.,"):
+        return shown
+    return shown.replace("-", "+" if digits.startswith("+") else "")  # no zero is negative
 
 
 def span(interval: object, digits: str = ".1f", missing: str = "–") -> str:

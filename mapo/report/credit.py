@@ -59,7 +59,7 @@ class ByTurn:
 
 
 def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
-    found = ByTurn(title or f"Training, {_name(steps)}", [], [])
+    found = ByTurn(title or _name(steps), [], [])
     for step in steps:
         usable, given = numbers.step_credit(run.played[step], run.config)
         found.rewards.extend(numbers.rewards_of(usable))
@@ -96,7 +96,7 @@ def _picture(name: str, parts: Sequence[tuple[str, Rows]], what: str, about: str
         return None
     limits = (float(ends.min(initial=0.0)), float(ends.max(initial=0.0)))
     panels = [
-        Panel(title, draw.distribution(table, what, limits, colour))
+        Panel(f"{what.capitalize()}: {title}", draw.distribution(table, what, limits, colour))
         for (title, _), table, colour in zip(parts, tables, colours(len(parts)), strict=True)
     ]
     counts = " and ".join(f"{len(rows):,}" for _, rows in parts)

@@ -212,7 +212,7 @@ def curves(
     """Lines with bands for their intervals; `points` are dots beside them, of the same colours."""
 
     def draw(axes: Any) -> None:
-        named = len(lines) + len(points or {}) > 1
+        named = len({*lines, *(points or {})}) > 1
         for i, (name, line) in enumerate(lines.items()):
             colour = COLOURS[i % len(COLOURS)]
             x, y = [p.x for p in line], [p.y for p in line]
@@ -230,16 +230,15 @@ def curves(
             if len(known) > 1:
                 at, low, high = zip(*known, strict=True)
                 axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-        for i, (name, dots) in enumerate((points or {}).items()):
-            i += 0 if points and set(points) <= set(lines) else len(lines)
-            label = None if name in lines else _label(name, f"{i + 1}")
+        for k, (name, dots) in enumerate((points or {}).items()):
+            i = list(lines).index(name) if name in lines else len(lines) + k
             axes.plot(
                 [p.x for p in dots],
                 [p.y for p in dots],
                 MARKERS[i % len(MARKERS)],
                 color=COLOURS[i % len(COLOURS)],
                 markersize=4.5,
-                label=label,
+                label=None if name in lines else _label(name, f"{i + 1}"),
             )
         _frame(axes, xlabel, ylabel, whole=xlabel in ("step", "turn"))
         if limits:
@@ -319,11 +318,12 @@ def paths(sides: Sequence[Ways], limits: tuple[float, float, float]) -> Draw:
             for along, aside in ways:
                 axes.plot(along, aside, color=colour, linestyle=STYLES[at], linewidth=1.1, alpha=0.85)
                 axes.plot(along[-1:], aside[-1:], MARKERS[at], color=colour, markersize=3.5)
+        axes.plot([-1], [0], ".", color=FAINT, markersize=6)
         axes.plot([0], [0], "+", color=INK, markersize=9, markeredgewidth=1.4)
         left, right, top = limits
         axes.set_xlim(left, right)
         axes.set_ylim(-0.06 * top, top)
-        axes.tick_params(labelsize=7)
+        axes.tick_params(labelsize=8)
         axes.locator_params(nbins=4)
 
     return draw
@@ -365,6 +365,11 @@ def bars(
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return draw
+
+
+def room_for(names: Sequence[str]) -> float:
+    """Inches beside the axes for such names."""
+    return min(2.0, 0.35 + 0.068 * max((min(len(name), 40) for name in names), default=0))
 
 
 def _first(values: Sequence[tuple[str, Sequence[Point | None]]], i: int) -> int:

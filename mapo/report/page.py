@@ -25,6 +25,7 @@ from mapo.report.blocks import (
     Words,
     clean,
     number,
+    told,
 )
 from mapo.types import Levels, Turn
 
@@ -52,8 +53,8 @@ def _policy() -> str:
     return "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def text(told: object, most: int = 160) -> str:
-    return html.escape(clean(told, most), quote=True)
+def text(said: object, most: int = 160) -> str:
+    return html.escape(clean(said, most), quote=True)
 
 
 def _block(block: Block, drawn: bool) -> str:
@@ -120,8 +121,9 @@ def _picture(picture: Picture) -> str:
         f"<span class=key><i style='background:{draw.ON_PAGE.get(colour, colour)}'></i>{text(meaning)}</span>"
         for colour, meaning in picture.key
     )
+    lone = " class=lone" if len(picture.panels) == 1 else ""
     return (
-        f"<figure id={picture.name}>{f'<div>{key}</div>' if key else ''}"
+        f"<figure id={picture.name}{lone}>{f'<div>{key}</div>' if key else ''}"
         f"<div class='panels{' small' if picture.small else ''}'>{panels}</div>"
         f"<figcaption>{text(picture.caption, 1000)}</figcaption></figure>\n"
     )
@@ -162,9 +164,9 @@ def _levels(levels: Levels | None) -> str:
     found = ""
     for key, axis in list((levels or {}).items())[:12]:
         up, down = axis.progress.level, axis.regression.level
-        told = " ".join(f"{level:+d}" for level in (up, down) if level) or "0"
+        both = " ".join(f"{level:+d}" for level in (up, down) if level) or "0"
         kind = "up" if up + down > 0 else "down" if up + down < 0 else "flat"
-        found += f"<span class='level {kind}'>{text(key, 12)} {text(told, 24)}</span>"
+        found += f"<span class='level {kind}'>{text(key, 12)} {text(both, 24)}</span>"
     return found
 
 
@@ -173,11 +175,13 @@ def _reward(turn: Turn) -> str:
     if reward is None:
         why = f": {turn.unscored}" if turn.unscored else ""
         return f"<span>unscored{text(why)}</span>"
-    return f"<span>reward <b class={_sign(reward)}>{reward:+.2f}</b></span>"
+    return f"<span>reward <b class={_sign(reward)}>{told(reward, '+.2f')}</b></span>"
 
 
 def _credit(credit: float | None) -> str:
-    return "" if credit is None else f"<span>credit <b class={_sign(credit)}>{credit:+.2f}</b></span>"
+    if credit is None:
+        return ""
+    return f"<span>credit <b class={_sign(credit)}>{told(credit, '+.2f')}</b></span>"
 
 
 def _sign(value: float) -> str:

@@ -46,8 +46,9 @@ def trajectories(sides: Sequence[Walkers]) -> list[Block]:
     )
     caption = (
         "Each line is a dialogue on a held-out scenario; it ends at the dot. Across: how far it has come "
-        "along the straight line from where the person began (-1) to where nothing more is needed (the "
-        f"cross at 0). Up: how far it is aside of that line. In units of the distance at the start.{some}"
+        "along the straight line from where the person began (the grey dot at -1) to where nothing more is "
+        "needed (the cross at 0). Up: how far it is aside of that line. In units of the distance at the "
+        f"start.{some}"
     )
     key = [(side.colour, side.name) for side in sides]
     picture = Picture("fig_trajectories", caption, panels, columns=4, small=True, key=key, labels=LABELS)

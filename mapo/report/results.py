@@ -115,13 +115,21 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
         groups.pop("", None)
         if len(groups) < 2:
             continue
-        scores = {name: score_results(name, own) for name, own in sorted(groups.items())[:ROWS]}
+        scores = {name: score_results(name, own) for name, own in sorted(groups.items(), key=_rank)[:ROWS]}
         blocks.append(Table([f"by {title}", *SCORE_HEAD], [score_row(n, s) for n, s in scores.items()]))
         rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
-        panels.append(Panel(f"By {title}", draw.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), left=1.25))
+        panels.append(
+            Panel(f"By {title}", draw.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), draw.room_for([*scores]))
+        )
     if panels:
         blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))
     return blocks
+
+
+def _rank(group: tuple[str, object]) -> tuple[int, str]:
+    """By name, difficulties from easy to extreme."""
+    known = ("easy", "medium", "hard", "extreme")
+    return (known.index(group[0]) if group[0] in known else -1, group[0])
 
 
 def _point(score: Score) -> Point:
@@ -180,7 +188,9 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     blocks += [Words(note) for note in notes[:8]]
     blocks += [Heading("Scores"), Table(["score", "points of 100", "95 % interval", "items"], rows)]
     if len(values) > 1:
-        panel = Panel(first.benchmark, draw.bars(values, [first.model], "points of 100"), left=1.0)
+        panel = Panel(
+            first.benchmark, draw.bars(values, [first.model], "points of 100"), draw.room_for(["EQ-Bench"])
+        )
         blocks.append(Picture("fig_scores", "With 95 % bootstrap intervals over items.", [panel]))
     blocks += _details(data.get("details"))
     settings = {**first.meaning, **first.sampling}

@@ -1,0 +1,119 @@
+"""A grid of `mapo ablate` as a report: analysed as `mapo ablate` does (`evals/ablation.py`), drawn for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+from mapo.advantage import METHODS
+from mapo.evals.ablation import Cell, Run, analyse
+from mapo.evals.figures import draw_curves, draw_ends, markdown
+from mapo.report import numbers
+from mapo.report.blocks import Block, Panel, Picture, Report, Words, number
+from mapo.report.markdown import blocks_of
+from mapo.report.read import Training, read_object, read_training
+from mapo.report.several import gradient_norms, grouped, late_turns, late_ways
+from mapo.report.training import problem_list
+from mapo.sandbox.reward import REWARDS
+
+RUNS = 2000
+"""Runs of a grid that are looked for."""
+BUDGET = 3_000_000
+"""Bytes of training dialogues read of the first run of each method and reward; the others' are not."""
+
+
+def ablation_report(root: Path, name: str | None = None) -> Report:
+    """The finished runs of a grid, as `mapo ablate` reports them."""
+    problems: list[str] = []
+    manifest = read_object(root / "manifest.json", problems)
+    folders = _cells(manifest, problems)
+    finished = [folder for folder in folders if (root / folder / "summary.json").exists()]
+    trained = [
+        read_training(root / folder, folder, budget=BUDGET if folder.endswith("_seed0") else 0)
+        for folder in finished
+    ]
+    problems += [line for run in trained for line in run.problems]
+    runs = [run for one in trained if (run := grid_run(one, problems)) is not None]
+    title = f"Ablation: {name or root.resolve().name}"
+    if not runs:
+        return Report(
+            title,
+            str(root),
+            [Words("This ablation is empty: not one run is finished."), *problem_list(problems)],
+        )
+    found = analyse(runs, wanted=len(folders))
+    rewards = list(dict.fromkeys(c["reward"] for c in found["curves"]))
+    methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
+    panels = [Panel(f"Reward {r}: learning", partial(_learning, found, r, methods)) for r in rewards]
+    panels += [Panel(f"Reward {r}: held-out test", partial(_tests, found, r, methods)) for r in rewards]
+    caption = "EPM-Q by training dialogues (points: validation), and of the held-out test; 95 % over seeds."
+    picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
+    told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
+    groups = grouped(trained)
+    blocks: list[Block] = [
+        *told_in_full[:1],
+        picture,
+        *gradient_norms(groups, "Bands: 95 % over seeds."),
+        *told_in_full[1:],
+        *late_turns(groups),
+        *late_ways(groups, problems),
+        *problem_list(problems),
+    ]
+    return Report(title, f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}.", blocks)
+
+
+def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
+    draw_curves(axes, found, reward, methods)
+    axes.set_title("")
+    axes.set_ylabel("EPM-Q (0 to 100)")
+    axes.legend()
+
+
+def _tests(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
+    draw_ends(axes, found, reward, methods)
+    axes.set_ylabel("EPM-Q (0 to 100)")
+
+
+def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
+    """Folders of a grid's runs."""
+    try:
+        grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
+        names = [Cell(str(m), str(r), int(s)).name for s, r, m in grid]
+    except (KeyError, TypeError, ValueError) as error:
+        problems.append(f"manifest.json: no grid of an ablation ({error!r})")
+        return []
+    return [name for name in names if "/" not in name]
+
+
+def grid_run(run: Training, problems: list[str]) -> Run | None:
+    """A run as the analysis takes it: numbers where numbers belong, or nothing."""
+    s = run.summary
+    dialogues = number(s.get("dialogues"))
+    known = s.get("method") in METHODS and s.get("reward") in tuple(REWARDS) and type(s.get("seed")) is int
+    if not known or dialogues is None:
+        problems.append(f"{run.root}: its summary is no summary of a run")
+        return None
+    summary = {
+        **s,
+        "dialogues": int(dialogues),
+        "before": _tame(s.get("before")),
+        "after": _tame(s.get("after")),
+    }
+    steps = []
+    for line in run.steps:
+        held = _tame(line.get("validation"))
+        known = {key: number(line.get(key)) for key in ("dialogues", "score", "grad_norm")}
+        if known["dialogues"] is not None:
+            steps.append({"step": line["step"], **known, **({"validation": held} if held else {})})
+    jobs = {(r.case, r.id): numbers.quality(r) for r in numbers.recomputed(run.after, run.root, problems)}
+    return Run(Cell(s["method"], s["reward"], s["seed"]), summary, steps, jobs)
+
+
+def _tame(score: object) -> dict[str, float] | None:
+    found = (
+        {key: number(score.get(key)) for key in ("epm_q", "passes", "n")} if isinstance(score, dict) else {}
+    )
+    return {k: v for k, v in found.items() if v is not None} if found and None not in found.values() else None

@@ -1,0 +1,83 @@
+"""Scores of several runs side by side, as `mapo compare` computes them (`evals/compare.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mapo.errors import InputError
+from mapo.evals.compare import Comparison, compared, read_run
+from mapo.evals.compare_tables import METHOD, chance, ends, figure, legend
+from mapo.report import draw, numbers
+from mapo.report.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
+
+SHOWN = 12
+"""Models that are drawn."""
+
+
+def comparison_blocks(given: Sequence[str]) -> list[Block]:
+    """Everything `mapo compare` would say of these runs; what cannot be compared is said."""
+    entries, problems = [], []
+    for one in given:
+        try:
+            entries += read_run(one)
+        except InputError as error:
+            problems.append(str(error))
+    try:
+        found = compared(entries) if entries else None
+    except InputError as error:
+        found = None
+        problems.append(str(error))
+    blocks = [] if found is None else _comparison(found)
+    if problems:
+        blocks += [Words("Not compared:"), Lines(problems)]
+    return [Heading("Scores side by side"), *blocks] if blocks else []
+
+
+def _comparison(found: Comparison) -> list[Block]:
+    rows = []
+    for model in found.models:
+        cells = []
+        for column in found.columns:
+            entry = found.cells.get((model, column.label))
+            interval = ends(entry.interval) if entry else ""
+            cells.append(f"{figure(entry, column)} ({interval})" if interval else figure(entry, column))
+        rows.append([model, *cells])
+    blocks: list[Block] = [Table(["model", *(c.label for c in found.columns)], rows)]
+    blocks += _score_picture(found)
+    if found.differences:
+        head = ["model", "score", "difference", "95 % interval", "p", "p (Holm)", "cases"]
+        told_of = [
+            [
+                d.model,
+                d.column,
+                f"{d.mean:+.2f}",
+                ends(d.interval, "+.1f"),
+                chance(d.p),
+                chance(d.p_holm),
+                str(d.n),
+            ]
+            for d in found.differences
+        ]
+        blocks.append(
+            Table(head, told_of, f"Differences from {clean(found.models[0])}, case by case. {METHOD}", left=2)
+        )
+    return [*blocks, Lines([*legend(found), *found.notes])]
+
+
+def _score_picture(found: Comparison) -> list[Block]:
+    models = found.models[:SHOWN]
+    rows: list[tuple[str, list[numbers.Point | None]]] = []
+    for column in found.columns[:8]:
+        entries = [found.cells.get((model, column.label)) for model in models]
+        points = [
+            None
+            if e is None or e.value is None
+            else numbers.Point(0.0, e.value, *(e.interval or (None, None)))
+            for e in entries
+        ]
+        rows.append((column.label, points))
+    if not any(p for _, points in rows for p in points):
+        return []
+    room = draw.room_for([label for label, _ in rows])
+    panel = Panel("Scores", draw.bars(rows, models, "points of 100"), room, 0.2 + 0.2 * -(-len(models) // 2))
+    return [Picture("fig_scores", "Scores with 95 % bootstrap intervals over cases.", [panel])]
