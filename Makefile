@@ -95,6 +95,7 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/talks.py
 	$(BIN)/python benchmarks/gaming.py
+	$(BIN)/python benchmarks/intervals.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/rollout.py
