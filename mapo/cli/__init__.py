@@ -25,6 +25,7 @@ from mapo.cli.say import say
 from mapo.cli.scenarios import app as scenarios_app
 from mapo.cli.score import score
 from mapo.cli.train import train
+from mapo.cli.view import view
 from mapo.errors import MapoError
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ app.command()(fetch)
 app.command()(score)
 app.command()(compare)
 app.command()(report)
+app.command()(view)
 app.command()(play)
 app.command()(plan)
 app.command()(doctor)

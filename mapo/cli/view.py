@@ -1,0 +1,38 @@
+"""mapo view: a local web page over run directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mapo.cli.say import say
+from mapo.errors import InputError
+
+
+def view(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a folder of runs.")] = Path("runs"),
+    port: Annotated[
+        int, typer.Option(help="Where to listen; 0 takes any free port.", min=0, max=65535)
+    ] = 8765,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen at. Beyond loopback a token is needed (MAPO_VIEW_TOKEN, or made up)."
+        ),
+    ] = "127.0.0.1",
+) -> None:
+    """Show runs, curves and dialogues in the browser, and why each turn was credited; live while they run."""
+    import importlib.util
+
+    if not folder.is_dir():
+        raise InputError("no such folder", where=str(folder), fix="Give a run, or a folder of runs")
+    lacking = [
+        name for name in ("starlette", "uvicorn", "jinja2", "plotly") if not importlib.util.find_spec(name)
+    ]
+    if lacking:
+        raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
+    from mapo.view.serve import serve
+
+    serve(folder, host=host, port=port, say=say)

@@ -1,0 +1,114 @@
+"""Benchmarks: sets of dialogues scored by category, axis and difficulty; result files of the others.
+
+A *set* is what was played at once for a score: an EMPA run, or a training's test or validation. It is named
+RUN|PART in addresses.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from mapo.text import printable
+from mapo.view.facts import number
+from mapo.view.files import RunFiles, read_small
+from mapo.view.queries import Mean, mean_of
+
+BY = ("category", "axis", "difficulty")
+COLUMNS = ("epm_q", "outcome", "efficiency", "stability")
+MOST = 6
+"""Sets drawn in one figure."""
+
+
+def sets(db: sqlite3.Connection, run: str = "") -> list[dict[str, Any]]:
+    """Every set, the newest run first; a training's own dialogues are none."""
+    rows = db.execute(
+        "SELECT d.run, d.part, d.grp, max(r.name) AS name, max(r.changed) AS changed, max(d.model) AS model,"
+        " count(*) AS n, count(d.epm_q) AS scored, avg(d.epm_q) AS epm_q, avg(d.outcome) AS outcome,"
+        " avg(d.efficiency) AS efficiency, avg(d.stability) AS stability, avg(d.turns) AS turns,"
+        " sum(d.ending = 'success') AS passes FROM dialogues d JOIN runs r ON r.key = d.run"
+        " WHERE d.part <> 'train' AND (d.run = ? OR ? = '') GROUP BY d.run, d.part, d.grp",
+        (run, run),
+    ).fetchall()
+    groups: dict[tuple[str, str], list[sqlite3.Row]] = {}
+    for row in rows:
+        groups.setdefault((row["run"], row["part"]), []).append(row)
+    found = [_set(key, part, members) for (key, part), members in groups.items()]
+    return sorted(found, key=lambda s: (-s["changed"], s["run"], _order(s["part"])))
+
+
+def _order(part: str) -> tuple[int, str]:
+    return {"before": 0, "after": 1}.get(part, 2), part
+
+
+def _set(key: str, part: str, members: Sequence[sqlite3.Row]) -> dict[str, Any]:
+    n = sum(m["n"] for m in members)
+    scored = [m for m in members if m["scored"]]
+    means = {c: mean_of([(m[c], m["scored"]) for m in scored]) if scored else None for c in COLUMNS}
+    first = members[0]
+    return {
+        "key": f"{key}|{part}",
+        "run": key,
+        "part": part,
+        "name": first["name"],
+        "model": first["model"],
+        "changed": first["changed"],
+        "n": n,
+        "passes": sum(m["passes"] for m in members),
+        "turns": sum(m["turns"] * m["n"] for m in members) / n,
+        "scores": means,
+    }
+
+
+def by_group(db: sqlite3.Connection, key: str, by: str) -> dict[str, Mean]:
+    """EPM-Q of a set for each category, axis or difficulty."""
+    if by not in BY:
+        raise ValueError(by)
+    run, _, part = key.partition("|")
+    rows = db.execute(
+        f"SELECT {by} AS name, avg(epm_q) AS mean, count(epm_q) AS n FROM dialogues"  # noqa: S608 (a name above)
+        f" WHERE run = ? AND part = ? AND epm_q IS NOT NULL GROUP BY {by}, grp",
+        (run, part),
+    ).fetchall()
+    groups: dict[str, list[tuple[float, int]]] = {}
+    for row in rows:
+        groups.setdefault(row["name"] or "unknown", []).append((row["mean"], row["n"]))
+    return {name: mean_of(found) for name, found in sorted(groups.items())}
+
+
+def result_of(run: RunFiles) -> dict[str, Any] | None:
+    """A result.json as a page shows it; None where there is none that can be read."""
+    data, _ = read_small(run.root / "result.json") if "result.json" in run.small else (None, "")
+    if not isinstance(data, dict) or not isinstance(scores := data.get("scores"), dict):
+        return None
+    ends = data.get("intervals") if isinstance(data.get("intervals"), dict) else {}
+    rows = []
+    for name, value in list(scores.items())[:100]:
+        pair = ends.get(name) if isinstance(ends, dict) else None
+        low, high = map(number, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        rows.append({"name": printable(name)[:80], "value": number(value), "low": low, "high": high})
+    notes = data.get("notes")
+    return {
+        "benchmark": printable(str(data.get("benchmark", "")))[:40],
+        "model": printable(str(data.get("model", "")))[:200],
+        "judge": printable(str(data.get("judge") or "")),
+        "complete": data.get("complete") is True,
+        "n": data.get("n"),
+        "of": data.get("of"),
+        "scores": rows,
+        "tables": list(_tables(data.get("details")))[:12],
+        "notes": [printable(str(note))[:500] for note in notes[:20]] if isinstance(notes, list) else [],
+    }
+
+
+def _tables(details: object, title: str = "") -> list[tuple[str, list[tuple[str, float]]]]:
+    """Every group of numbers in `details`, however deep, as a small table."""
+    if not isinstance(details, dict):
+        return []
+    here = [(printable(str(k))[:80], v) for k, raw in details.items() if (v := number(raw)) is not None]
+    found = [(title or "details", here)] if here else []
+    for name, inner in details.items():
+        label = f"{title} / {name}" if title else str(name)
+        found += _tables(inner, printable(label)[:120]) if label.count("/") < 4 else []
+    return found

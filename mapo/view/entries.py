@@ -1,0 +1,119 @@
+"""A line of a dialogue file -> what the index holds of it: names, numbers, and words to search by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mapo.errors import InputError, RecordError
+from mapo.evals.epmq import weigh
+from mapo.evals.results import recompute
+from mapo.records import decode_dialogue
+from mapo.sandbox.rubric import Rubric
+from mapo.types import Dialogue
+
+WORDS = 200_000
+"""Characters of a dialogue that can be searched."""
+_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_ONE_WIDE = re.compile(f"([{_WIDE}])")
+_HAS_WORD = re.compile(r"\w")
+
+Entry = dict[str, Any]
+Named = Callable[[str], Rubric | None]
+"""A rubric by its name."""
+
+
+def entry_of(line: bytes | None, rubric: Named, part: str) -> tuple[Entry | str, str]:
+    """The row of a dialogue and its words; for a line that is none, what is wrong with it."""
+    if line is None:
+        return "too long to be read", ""
+    try:
+        dialogue = decode_dialogue(line)
+    except (RecordError, RecursionError) as error:
+        return str(error), ""
+    return _entry(dialogue, rubric, part), spaced(_said(dialogue))
+
+
+def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
+    rewards = [turn.reward for turn in d.turns]
+    scored = [r for r in rewards if r is not None]
+    last = next((turn.state for turn in reversed(d.turns) if turn.state), None)
+    outcome, efficiency, stability, epm_q = _scores(d, rubric)
+    return {
+        "id": _kept(d.id),
+        "scenario": _kept(d.scenario),
+        "grp": _kept(d.group or d.scenario),
+        "model": _kept(d.model),
+        "step": _small(d.step if d.step is not None else _step_in(part)),
+        "ending": d.ending.reason.value if d.ending else "unfinished",
+        "reward": sum(scored) / len(scored) if scored and abs(sum(scored)) < 1e300 else None,
+        "turns": len(d.turns),
+        "unscored": sum(turn.levels is None for turn in d.turns),
+        "distance": last.distance if last else None,
+        "category": _kept(d.tags.get("category", "")),
+        "axis": _kept(d.tags.get("axis", "")),
+        "difficulty": _kept(d.tags.get("difficulty", "")),
+        "rewards": json.dumps(rewards),
+        "outcome": outcome,
+        "efficiency": efficiency,
+        "stability": stability,
+        "epm_q": epm_q,
+        "error": int(d.error is not None),
+    }
+
+
+def _scores(d: Dialogue, rubric: Named) -> tuple[float | None, float | None, float | None, float | None]:
+    """EPM-Q and its parts. The composite weighs means linearly, so a set's is the mean of its dialogues'."""
+    try:
+        known = rubric(d.rubric)
+        if d.error is not None or known is None:
+            return None, None, None, None
+        found = weigh(np.asarray(recompute(d, Path(), None, known, d.id).indices, dtype=np.float64))
+    except (InputError, ArithmeticError, ValueError):
+        return None, None, None, None
+    if not np.isfinite(found).all():
+        return None, None, None, None
+    outcome, efficiency, stability, epm_q = (float(x) for x in found)
+    return outcome, efficiency, stability, epm_q
+
+
+def _step_in(part: str) -> int | None:
+    name, _, step = part.rpartition("_")
+    return int(step) if name == "validation" and step.isdecimal() and len(step) < 15 else None
+
+
+def _small(step: int | None) -> int | None:
+    return step if step is not None and abs(step) < 2**53 else None
+
+
+def _kept(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()[:300]
+
+
+# ---- words
+
+
+def _said(d: Dialogue) -> str:
+    lines = [d.scenario, d.id, *(text for turn in d.turns for text in (turn.user, turn.reply.text))]
+    text = "\n".join(lines)
+    return text[:WORDS].encode("utf-8", "replace").decode()
+
+
+def spaced(text: str) -> str:
+    """Chinese, Japanese and Korean signs as words of their own: their texts have no spaces to split at."""
+    return _ONE_WIDE.sub(r" \1 ", text)
+
+
+def query_of(text: str) -> str:
+    """What was typed, in the words of the index: every part must occur; the last sign of a word may go on."""
+    found = []
+    for term in text.replace("\0", "").split()[:20]:
+        if _HAS_WORD.search(term):
+            quoted = spaced(term).strip().replace('"', '""')
+            found.append(f'"{quoted}"' + ("" if _ONE_WIDE.match(term[-1]) else " *"))
+    return " ".join(found)

@@ -1,0 +1,256 @@
+"""Which folders below a root are runs, and reading from them without leaving them.
+
+Links are never followed: a link may lead out of the folder, and one that leads inside would show a run twice.
+A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address is
+looked up among the keys that were found here and never joined to a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from mapo.errors import MapoError, RecordError
+from mapo.sandbox.rubric import SHIPPED, Rubric
+from mapo.text import printable
+
+DEPTH = 5
+"""How far below the root runs are looked for."""
+LINE = 64 << 20
+"""The longest line that is read, in bytes."""
+SMALL = 16 << 20
+"""The largest file that is read as a whole."""
+MARKS = {"manifest.json", "metrics.jsonl", "summary.json", "result.json", "dialogues"}
+"""A folder that holds one of these is a run."""
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def key_of(relative: str) -> str:
+    """A path below the root as one word for addresses: ':' between folders, '~XX' for any odd byte."""
+    if relative in ("", "."):
+        return "~"
+    raw = os.fsencode(relative)
+    return "".join(":" if b == 47 else chr(b) if b in _PLAIN else f"~{b:02X}" for b in raw)
+
+
+def name_of(relative: str) -> str:
+    """A path as people read it: bytes that are no UTF-8 and control characters become a mark."""
+    return printable(os.fsencode(relative).decode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file as the last look found it."""
+
+    path: Path
+    part: str
+    size: int
+    changed: int
+    inode: int
+
+
+@dataclass(slots=True)
+class RunFiles:
+    """One run's files. `lines` are those with dialogues, `other` those that nobody here knows."""
+
+    root: Path
+    key: str
+    name: str
+    small: dict[str, Seen] = field(default_factory=dict)
+    lines: dict[str, Seen] = field(default_factory=dict)
+    other: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+
+    @property
+    def sign(self) -> tuple[object, ...]:
+        """Changes whenever a file does."""
+        every = [*self.small.items(), *self.lines.items()]
+        return tuple((k, s.size, s.changed, s.inode) for k, s in every), tuple(self.other), tuple(self.links)
+
+    @property
+    def changed(self) -> float:
+        """When a record was last written, in seconds of the epoch."""
+        times = [s.changed for k, s in self.small.items() if k != "report.html"]
+        return max([*times, *(s.changed for s in self.lines.values())], default=0) / 1e9
+
+
+def find_runs(root: Path) -> Iterator[RunFiles]:
+    """Every run at or below `root`; folders of runs (an ablation's, anybody's) are looked into."""
+    yield from _find(root, root, 0)
+
+
+def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError:
+        return
+    relative = os.path.relpath(folder, root)
+    if any(e.name in MARKS and not e.is_symlink() for e in entries) and not _folder_of_runs(folder):
+        yield _run(folder, "" if relative == "." else relative, root, entries)
+        return
+    for entry in entries:
+        plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        if plain and depth < DEPTH:
+            yield from _find(root, Path(entry.path), depth + 1)
+
+
+def _folder_of_runs(folder: Path) -> bool:
+    told, _ = read_small(folder / "manifest.json")
+    return isinstance(told, dict) and told.get("schema") == "mapo.ablate/1"
+
+
+def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]]) -> RunFiles:
+    run = RunFiles(folder, key_of(relative), name_of(relative) or name_of(root.name) or "run")
+    for entry in entries:
+        if entry.is_symlink():
+            run.links.append(name_of(entry.name))
+        elif entry.name == "dialogues" and entry.is_dir():
+            _lines(run, folder / "dialogues", "dialogues", "")
+        elif entry.name == "eval" and entry.is_dir():
+            for part in _entries(run, folder / "eval", "eval"):
+                if part.is_dir(follow_symlinks=False):
+                    _lines(run, Path(part.path), f"eval/{part.name}", name_of(part.name))
+        elif entry.is_file() and (entry.name in _SMALL_FILES or _is_ledger(entry.name)):
+            if seen := _seen(entry, ""):
+                run.small[entry.name] = seen
+        elif not _known(entry.name):
+            run.other.append(name_of(entry.name))
+    return run
+
+
+_SMALL_FILES = {
+    "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json", "result.json",
+    "items.jsonl", "stopped.txt", "report.html",
+}  # fmt: skip
+
+
+def _is_ledger(name: str) -> bool:
+    return name.startswith("ledger") and name.endswith(".json")
+
+
+def _known(name: str) -> bool:
+    folders = {"checkpoints", "tensorboard", "empa", "verl", "logs", "figures", "score.json"}
+    return name in folders or name.startswith((".", "cache.sqlite", "report"))
+
+
+def _lines(run: RunFiles, folder: Path, relative: str, part: str) -> None:
+    for entry in _entries(run, folder, relative):
+        if not entry.is_file(follow_symlinks=False) or not entry.name.endswith(".jsonl"):
+            run.other.append(name_of(f"{relative}/{entry.name}"))
+        elif seen := _seen(entry, part or _part_of(entry.name)):
+            run.lines[key_of(f"{relative}/{entry.name}")] = seen
+
+
+def _part_of(name: str) -> str:
+    """Of a file in dialogues/: a training's steps belong together, a benchmark's file goes by its name."""
+    return "train" if name.startswith("step_") else name_of(name.removesuffix(".jsonl"))[:100]
+
+
+def _entries(run: RunFiles, folder: Path, relative: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError as error:
+        run.other.append(f"{name_of(relative)} cannot be read ({error.strerror})")
+        return
+    for entry in entries:
+        if entry.is_symlink():
+            run.links.append(name_of(f"{relative}/{entry.name}"))
+        elif not entry.name.startswith("."):
+            yield entry
+
+
+def _seen(entry: os.DirEntry[str], part: str) -> Seen | None:
+    try:
+        told = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return Seen(Path(entry.path), part, told.st_size, told.st_mtime_ns, told.st_ino)
+
+
+# ---- reading
+
+
+def rubric_of(run: RunFiles, name: str) -> Rubric | None:
+    """The rubric a run was judged by: its own copy, or a shipped one of that name."""
+    raw, _ = read_bytes(run.root / "rubric.toml") if "rubric.toml" in run.small else (None, "")
+    with contextlib.suppress(MapoError):
+        if raw is not None and (found := _read_rubric(raw)).name == name:
+            return found
+    return Rubric.load(name) if name in SHIPPED else None
+
+
+@lru_cache(maxsize=32)
+def _read_rubric(raw: bytes) -> Rubric:
+    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
+        file.write(raw)
+        file.flush()
+        return Rubric.load(Path(file.name))
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """A regular file, opened for reading; a link or a device put in its place is refused."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError("not a regular file")
+    return os.fdopen(fd, "rb")
+
+
+def read_small(path: Path) -> tuple[Any, str]:
+    """A small file's JSON and "", or None and what is wrong with it; both empty where there is none."""
+    raw, problem = read_bytes(path)
+    if raw is None:
+        return None, problem
+    try:
+        return json.loads(raw), ""
+    except (ValueError, RecursionError):
+        return None, "no JSON: half-written or damaged"
+
+
+def read_bytes(path: Path) -> tuple[bytes | None, str]:
+    try:
+        with open_plain(path) as file:
+            raw = file.read(SMALL + 1)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"cannot be read ({error.strerror or error})"
+    return (raw, "") if len(raw) <= SMALL else (None, f"larger than {SMALL >> 20} MB")
+
+
+def lines_from(file: IO[bytes], at: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """From byte `at`: each complete line's place, its length, and itself; None where it is too long to hold."""
+    file.seek(at)
+    while line := file.readline(LINE):
+        size = len(line)
+        too_long = size == LINE and not line.endswith(b"\n")
+        while too_long and line and not line.endswith(b"\n"):
+            line = file.readline(LINE)
+            size += len(line)
+        if not line.endswith(b"\n"):
+            return
+        yield at, size, None if too_long else line
+        at += size
+
+
+def read_at(path: Path, at: int, size: int) -> bytes:
+    """A line by its place; RecordError where the file is no longer what it was."""
+    try:
+        with open_plain(path) as file:
+            file.seek(at)
+            line = file.read(min(size, LINE))
+    except OSError as error:
+        raise RecordError(f"cannot be read ({error.strerror or error})", where=path.name) from None
+    if len(line) != size or not line.endswith(b"\n"):
+        raise RecordError("has changed since it was read", where=path.name, fix="Load the page again")
+    return line

@@ -1,0 +1,283 @@
+"""Every dialogue's place and few numbers, in SQLite; kept up as files grow.
+
+One reader of files (`Index.refresh`, called by one thread at a time) and any number of readers of the
+index. A file that grew is read on from where it was; one that was replaced is read anew. The index lies in a
+cache folder of the user, holds the words of the dialogues for searching, and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mapo.sandbox.rubric import Rubric
+from mapo.view.entries import entry_of
+from mapo.view.facts import facts_of, locked_inodes, state_of
+from mapo.view.files import RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
+
+VERSION = 1
+BATCH = 500
+"""Dialogues between two commits."""
+PROBLEMS = 200
+"""Damaged lines of one file that are remembered."""
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE runs (key TEXT PRIMARY KEY, name TEXT, state TEXT, changed REAL, dialogues INTEGER, facts TEXT);
+CREATE TABLE files (id INTEGER PRIMARY KEY, run TEXT, key TEXT, path BLOB, part TEXT, size INTEGER,
+  changed INTEGER, inode INTEGER, done INTEGER, lines INTEGER, UNIQUE (run, key));
+CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run TEXT, part TEXT, line INTEGER,
+  at INTEGER, size INTEGER, id TEXT, scenario TEXT, grp TEXT, model TEXT, step INTEGER, ending TEXT,
+  reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
+  rewards TEXT, outcome REAL, efficiency REAL, stability REAL, epm_q REAL, error INTEGER);
+CREATE INDEX of_file ON dialogues (file);
+CREATE INDEX of_step ON dialogues (run, part, step);
+CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);
+CREATE INDEX problem_of ON problems (file);
+CREATE VIRTUAL TABLE words USING fts5(body, content='', tokenize='unicode61 remove_diacritics 2');
+"""
+
+
+class Index:
+    """`version` counts changes; `busy` says how far a refresh is: files done, files to do."""
+
+    def __init__(self, root: Path, cache: Path | None = None) -> None:
+        self.root = root.resolve()
+        self.version = 0
+        self.busy: tuple[int, int] | None = None
+        self.runs: dict[str, RunFiles] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._signs: dict[str, object] = {}
+        self._rubrics: dict[str, Rubric | None] = {}
+        self._lock, self.path = _place(self.root, cache)
+        self._db = self._opened()
+
+    def close(self) -> None:
+        self._db.close()
+        self._lock.close()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that can only read."""
+        db = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=10, check_same_thread=False)
+        db.row_factory = sqlite3.Row
+        try:
+            yield db
+        finally:
+            db.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        with contextlib.suppress(sqlite3.DatabaseError):
+            db = _connect(self.path)
+            if db.execute("PRAGMA user_version").fetchone()[0] == VERSION and _root_of(db) == str(self.root):
+                return db
+            db.close()
+        for end in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+        db = _connect(self.path)
+        db.executescript(_TABLES)
+        db.execute(
+            "INSERT INTO meta VALUES ('root', ?)", (os.fsencode(self.root).decode("utf-8", "replace"),)
+        )
+        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.commit()
+        return db
+
+    # ---- keeping up
+
+    def refresh(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Look at every file and read what is new; whether anything changed."""
+        before, locked = self.version, locked_inodes()
+        runs = {run.key: run for run in find_runs(self.root)}
+        self._forget(set(runs))
+        newest = sorted(runs.values(), key=lambda r: -r.changed)
+        for run in newest:  # the list of runs is there before the dialogues are
+            self._describe(run, locked)
+        self.runs = runs
+        stale = [run for run in newest if self._signs.get(run.key) != run.sign]
+        for done, run in enumerate(stale):
+            if stop():
+                break
+            self.busy = (done, len(stale))
+            if self._read_run(run):
+                self.version += 1
+            self._signs[run.key] = run.sign
+            self._describe(run, locked)
+        self.busy = None
+        return self.version != before
+
+    def _describe(self, run: RunFiles, locked: set[int]) -> None:
+        """The run's row: its facts where a file changed, its state always."""
+        if self._signs.get(run.key) != run.sign or run.key not in self._facts:
+            self._facts[run.key] = facts_of(run)
+        facts = self._facts[run.key]
+        count, played, mean = self._db.execute(
+            "SELECT count(*), count(DISTINCT CASE WHEN error = 0 THEN id END),"
+            " avg(CASE WHEN part = 'empa' THEN epm_q END) FROM dialogues WHERE run = ?",
+            (run.key,),
+        ).fetchone()
+        if facts["score"] is None:
+            facts = {**facts, "score": mean}
+        state = state_of(run, facts, locked, played, time.time())
+        row = (run.key, run.name, state, run.changed, count, json.dumps(facts, allow_nan=False))
+        old = self._db.execute("SELECT * FROM runs WHERE key = ?", (run.key,)).fetchone()
+        if old is None or tuple(old) != row:
+            self._db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._db.commit()
+            self.version += 1
+
+    def _forget(self, keys: set[str]) -> None:
+        """Runs that are gone."""
+        for (key,) in self._db.execute("SELECT key FROM runs").fetchall():
+            if key not in keys:
+                for (file,) in self._db.execute("SELECT id FROM files WHERE run = ?", (key,)).fetchall():
+                    self._drop(file)
+                self._db.execute("DELETE FROM runs WHERE key = ?", (key,))
+                self._db.commit()
+                self._signs.pop(key, None)
+                self._facts.pop(key, None)
+                self.version += 1
+
+    def _drop(self, file: int) -> None:
+        """A file's rows. Its words stay: their numbers are never given again, so nothing finds them."""
+        for table, column in (("dialogues", "file"), ("problems", "file"), ("files", "id")):
+            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))  # noqa: S608 (names above)
+
+    def _read_run(self, run: RunFiles) -> bool:
+        known = {
+            row["key"]: row
+            for row in self._db.execute("SELECT * FROM files WHERE run = ?", (run.key,)).fetchall()
+        }
+        changed = False
+        for key in known.keys() - run.lines.keys():
+            self._drop(known[key]["id"])
+            changed = True
+        for key, seen in run.lines.items():
+            row = known.get(key)
+            if row is None or (row["size"], row["changed"], row["inode"]) != (
+                seen.size,
+                seen.changed,
+                seen.inode,
+            ):
+                self._read_file(run, key, seen, row)
+                changed = True
+        self._db.commit()
+        return changed
+
+    def _read_file(self, run: RunFiles, key: str, seen: Seen, row: sqlite3.Row | None) -> None:
+        """Read on where it grew, or from its beginning."""
+        self._rubrics = {}
+        try:
+            with open_plain(seen.path) as file:
+                grew = row is not None and row["inode"] == seen.inode and row["size"] < seen.size
+                at = row["done"] if grew and _ends_line(file.fileno(), row["done"]) else 0
+                lines = row["lines"] if at else 0
+                if row is not None and not at:
+                    self._drop(row["id"])
+                place = (run.key, key, os.fsencode(seen.path), seen.part)
+                number = row["id"] if at else self._new_file(place)
+                for offset, size, line in lines_from(file, at):
+                    lines += 1
+                    at = offset + size
+                    self._take(number, run, seen.part, (lines, offset, size), line)
+                    if lines % BATCH == 0:
+                        self._done(number, Seen(seen.path, seen.part, at, 0, seen.inode), at, lines)
+                self._done(number, seen, at, lines)
+        except OSError as error:
+            number = row["id"] if row is not None else self._new_file((run.key, key, b"", seen.part))
+            self._db.execute("DELETE FROM problems WHERE file = ? AND line = 0", (number,))
+            told = f"cannot be read ({error.strerror or error})"
+            self._db.execute("INSERT INTO problems VALUES (?, 0, ?)", (number, told))
+
+    def _rubric(self, run: RunFiles) -> Callable[[str], Rubric | None]:
+        """The run's rubrics by name, read once a file."""
+
+        def named(name: str) -> Rubric | None:
+            if name not in self._rubrics:
+                self._rubrics[name] = rubric_of(run, name)
+            return self._rubrics[name]
+
+        return named
+
+    def _new_file(self, place: tuple[str, str, bytes, str]) -> int:
+        row = self._db.execute(
+            "INSERT INTO files (run, key, path, part, size, changed, inode, done, lines)"
+            " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0)",
+            place,
+        )
+        return int(row.lastrowid or 0)
+
+    def _done(self, number: int, seen: Seen, at: int, lines: int) -> None:
+        self._db.execute(
+            "UPDATE files SET size = ?, changed = ?, inode = ?, done = ?, lines = ? WHERE id = ?",
+            (seen.size, seen.changed, seen.inode, at, lines, number),
+        )
+        self._db.commit()
+
+    def _take(
+        self, number: int, run: RunFiles, part: str, place: tuple[int, int, int], line: bytes | None
+    ) -> None:
+        entry, words = entry_of(line, self._rubric(run), part)
+        if isinstance(entry, str):
+            count = self._db.execute("SELECT count(*) FROM problems WHERE file = ?", (number,)).fetchone()[0]
+            if count < PROBLEMS:
+                self._db.execute("INSERT INTO problems VALUES (?, ?, ?)", (number, place[0], entry[:500]))
+            return
+        names = ["file", "run", "part", "line", "at", "size", *entry]
+        values = [number, run.key, part, *place, *entry.values()]
+        marks = ", ".join("?" * len(names))
+        told = self._db.execute(f"INSERT INTO dialogues ({', '.join(names)}) VALUES ({marks})", values)  # noqa: S608
+        self._db.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (told.lastrowid, words))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = OFF")  # it can always be made again
+    return db
+
+
+def _root_of(db: sqlite3.Connection) -> str:
+    return str(db.execute("SELECT value FROM meta WHERE name = 'root'").fetchone()[0])
+
+
+def _ends_line(fd: int, at: int) -> bool:
+    return at == 0 or os.pread(fd, 1, at - 1) == b"\n"
+
+
+def _place(root: Path, cache: Path | None) -> tuple[Any, Path]:
+    """Where the index goes, and the lock on it; a second viewer of the same folder gets an index of its own."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mapo" / "view"
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
+    for folder in (cache or base, None):
+        try:
+            if folder is None:
+                break
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (held as long as the index)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock, folder / f"{name}.sqlite"
+        except OSError:
+            continue
+    own = tempfile.TemporaryDirectory(prefix="mapo-view-")
+    return _Own(own), Path(own.name) / "index.sqlite"
+
+
+class _Own:
+    """A folder of its own that goes with the index."""
+
+    def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
+        self._folder = folder
+
+    def close(self) -> None:
+        self._folder.cleanup()

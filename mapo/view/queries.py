@@ -1,0 +1,225 @@
+"""What the pages ask the index. Each function takes a read-only connection and plain arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mapo.evals.stats import t_quantile
+from mapo.view.entries import query_of
+
+PAGE = 50
+Row = sqlite3.Row
+
+
+# ---- runs
+
+
+def run_row(row: Row) -> dict[str, Any]:
+    return {
+        **json.loads(row["facts"]),
+        **{k: row[k] for k in ("key", "name", "state", "changed", "dialogues")},
+    }
+
+
+def runs(db: sqlite3.Connection, text: str = "", state: str = "") -> list[dict[str, Any]]:
+    """The newest first; `text` is part of a name, model or method."""
+    rows = [run_row(row) for row in db.execute("SELECT * FROM runs ORDER BY changed DESC, key")]
+    low = text.casefold()
+    return [
+        row
+        for row in rows
+        if (not state or row["state"] == state)
+        and (not low or low in f"{row['name']} {row['model']} {row['method']} {row['kind']}".casefold())
+    ]
+
+
+def run_named(db: sqlite3.Connection, key: str) -> dict[str, Any] | None:
+    row = db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+    return run_row(row) if row else None
+
+
+def parts_of(db: sqlite3.Connection, run: str) -> dict[str, int]:
+    """The sets of dialogues a run holds (train, before, after, validation_00010), and how many of each."""
+    rows = db.execute(
+        "SELECT part, count(*) FROM dialogues WHERE run = ? GROUP BY part ORDER BY part", (run,)
+    )
+    found = dict(tuple(row) for row in rows)
+    first = [part for part in ("train", "before", "after") if part in found]
+    return {part: found[part] for part in [*first, *(p for p in found if p not in first)]}
+
+
+def problems_of(db: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
+    """Damaged lines and unfinished ends of a run's dialogue files."""
+    rows = db.execute(
+        "SELECT f.key, p.line, p.problem FROM problems p JOIN files f ON f.id = p.file WHERE f.run = ?"
+        " ORDER BY f.key, p.line LIMIT 500",
+        (run,),
+    )
+    found = [{"file": r["key"], "line": r["line"], "problem": r["problem"]} for r in rows]
+    torn = db.execute("SELECT key, size - done AS left FROM files WHERE run = ? AND size > done", (run,))
+    return found + [
+        {"file": r["key"], "line": None, "problem": f"unfinished last line ({r['left']:,} bytes)"}
+        for r in torn
+    ]
+
+
+# ---- dialogues
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which dialogues; what is empty or None asks for nothing."""
+
+    run: str = ""
+    part: str = ""
+    step: int | None = None
+    scenario: str = ""
+    ending: str = ""
+    low: float | None = None
+    high: float | None = None
+    words: str = ""
+    sort: str = "newest"
+    page: int = 1
+
+
+SORTS = {
+    "newest": "d.step IS NULL, d.step DESC, d.n",
+    "oldest": "d.step, d.n",
+    "reward": "d.reward IS NULL, d.reward DESC, d.n",
+    "reward-up": "d.reward IS NULL, d.reward, d.n",
+    "epm_q": "d.epm_q IS NULL, d.epm_q DESC, d.n",
+    "turns": "d.turns DESC, d.n",
+}
+
+
+def dialogues(db: sqlite3.Connection, wanted: Wanted) -> tuple[list[Row], int]:
+    """One page of them, and how many there are in all."""
+    tests: list[tuple[str, object]] = []
+    for test, value in (
+        ("d.run = ?", wanted.run),
+        ("d.part = ?", wanted.part),
+        ("d.ending = ?", wanted.ending),
+        ("instr(lower(d.scenario), lower(?))", wanted.scenario),
+        ("d.step = ?", wanted.step),
+        ("d.reward >= ?", wanted.low),
+        ("d.reward <= ?", wanted.high),
+    ):
+        if value not in ("", None):
+            tests.append((test, value))
+    if wanted.words.strip():
+        query = query_of(wanted.words)
+        test = "d.n IN (SELECT rowid FROM words WHERE words MATCH ?)" if query else "?"
+        tests.append((test, query or 0))
+    where = f"WHERE {' AND '.join(t for t, _ in tests)}" if tests else ""
+    values = [value for _, value in tests]
+    total = db.execute(f"SELECT count(*) FROM dialogues d {where}", values).fetchone()[0]  # noqa: S608
+    order = SORTS.get(wanted.sort, SORTS["newest"])
+    rows = db.execute(
+        f"SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"  # noqa: S608
+        f" JOIN runs r ON r.key = d.run {where} ORDER BY {order} LIMIT {PAGE} OFFSET ?",
+        [*values, (max(1, wanted.page) - 1) * PAGE],
+    ).fetchall()
+    return rows, total
+
+
+def endings(db: sqlite3.Connection, run: str) -> list[str]:
+    rows = db.execute("SELECT DISTINCT ending FROM dialogues WHERE run = ? OR ? = '' ORDER BY 1", (run, run))
+    return [row[0] for row in rows]
+
+
+def scenarios(db: sqlite3.Connection, run: str) -> list[str]:
+    rows = db.execute("SELECT DISTINCT scenario FROM dialogues WHERE run = ? ORDER BY 1 LIMIT 500", (run,))
+    return [row[0] for row in rows]
+
+
+def place(db: sqlite3.Connection, run: str, file: str, line: int) -> Row | None:
+    """A dialogue by its address."""
+    found: Row | None = db.execute(
+        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
+        " JOIN runs r ON r.key = d.run WHERE f.run = ? AND f.key = ? AND d.line = ?",
+        (run, file, line),
+    ).fetchone()
+    return found
+
+
+def path_of(row: Row) -> Path:
+    return Path(os.fsdecode(row["path"]))
+
+
+def batch_of(db: sqlite3.Connection, row: Row) -> list[Row]:
+    """All dialogues played in the same batch: of a step, or of a test. The last of an id counts."""
+    rows = db.execute(
+        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
+        " JOIN runs r ON r.key = d.run WHERE d.run = ? AND d.part = ? AND d.step IS ? ORDER BY f.key, d.line",
+        (row["run"], row["part"], row["step"]),
+    ).fetchall()
+    last = {each["id"]: each for each in rows}
+    last[row["id"]] = row
+    return sorted(last.values(), key=lambda each: each["id"])
+
+
+def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
+    """The dialogues of a set."""
+    return db.execute(
+        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
+        " JOIN runs r ON r.key = d.run WHERE d.run = ? AND d.part = ? ORDER BY f.key, d.line",
+        (run, part),
+    ).fetchall()
+
+
+# ---- numbers
+
+
+Mean = tuple[float, float | None, float | None, int]
+"""Mean, the ends of its 95 % interval (None for fewer than two scenarios), and of how many dialogues."""
+
+
+def means_by_step(db: sqlite3.Connection, run: str, part: str, column: str) -> dict[int, Mean]:
+    """A column's mean at each step, with Student's interval over the scenarios' means."""
+    if column not in ("reward", "epm_q"):
+        raise ValueError(column)
+    rows = db.execute(
+        f"SELECT step, avg({column}), count({column}) FROM dialogues"  # noqa: S608 (a name from above)
+        f" WHERE run = ? AND (part = ? OR (? = 'validation' AND part LIKE 'validation~_%' ESCAPE '~'))"
+        f" AND {column} IS NOT NULL AND step IS NOT NULL GROUP BY step, grp",
+        (run, part, part),
+    )
+    by_step: dict[int, list[tuple[float, int]]] = {}
+    for step, mean, n in rows:
+        by_step.setdefault(step, []).append((mean, n))
+    return {step: mean_of(found) for step, found in sorted(by_step.items())}
+
+
+def mean_of(groups: Sequence[tuple[float, int]]) -> Mean:
+    """Of scenario means and their numbers of dialogues."""
+    means, counts = np.array([m for m, _ in groups]), np.array([n for _, n in groups])
+    middle = float(np.average(means, weights=counts))
+    if len(means) < 2:
+        return middle, None, None, int(counts.sum())
+    half = _quantile(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5
+    return middle, middle - half, middle + half, int(counts.sum())
+
+
+@lru_cache(maxsize=4096)
+def _quantile(df: int) -> float:
+    return t_quantile(df) if df < 200 else 1.96
+
+
+def endings_by_step(db: sqlite3.Connection, run: str) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for ending, step, n in db.execute(
+        "SELECT ending, step, count(*) FROM dialogues WHERE run = ? AND part = 'train' AND step IS NOT NULL"
+        " GROUP BY ending, step",
+        (run,),
+    ):
+        found.setdefault(ending, {})[step] = n
+    return found

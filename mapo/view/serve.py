@@ -1,0 +1,102 @@
+"""The server of the pages, and the thread that keeps their index fresh."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mapo.errors import InputError, StoreError
+from mapo.view.app import make_app
+from mapo.view.index import Index
+
+EVERY = 2.0
+"""Seconds between two looks at the files; more where a look takes long."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def token_for(host: str) -> str:
+    """Beyond loopback a token is needed: MAPO_VIEW_TOKEN, or a fresh one."""
+    if is_loopback(host):
+        return ""
+    given = os.environ.get("MAPO_VIEW_TOKEN", "")
+    if given and (len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given):
+        raise InputError("too short or odd", where="MAPO_VIEW_TOKEN", fix="At least 16 plain characters")
+    return given or secrets.token_urlsafe(24)
+
+
+@contextmanager
+def kept_fresh(index: Index, on_error: Callable[[Exception], None]) -> Iterator[None]:
+    """A thread that looks at the files again and again, until the block is left."""
+    stop = threading.Event()
+
+    def look() -> None:
+        pause = 0.0
+        while not stop.wait(pause):
+            began = os.times().elapsed
+            try:
+                index.refresh(stop.is_set)
+            except Exception as error:  # noqa: BLE001 (the pages stay up; the terminal says what happened)
+                index.busy = None
+                on_error(error)
+            pause = max(EVERY, 5 * (os.times().elapsed - began))
+
+    thread = threading.Thread(target=look, name="mapo-view-index", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+def serve(
+    root: Path,
+    *,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
+    on_ready: Callable[[], None] | None = None,
+) -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    token = token_for(host)
+    listener = _listening(host, port)
+    index = Index(root)
+    names = [host, socket.gethostname()] if token else []
+    app = make_app(index, names=names, token=token)
+    port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    say(f"http://{shown}:{port}/{f'?token={token}' if token else ''}   (Ctrl-C stops)")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
+    try:
+        with kept_fresh(index, lambda error: say(f"warning: {type(error).__name__}: {error}")):
+            if on_ready:
+                on_ready()
+            uvicorn.Server(config).run([listener])
+    finally:
+        listener.close()
+        index.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        told = f"cannot listen there ({error.strerror or error})"
+        raise StoreError(told, where=f"{host}, port {port}", fix="Choose another --port or --host") from None

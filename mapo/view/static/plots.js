@@ -1,0 +1,97 @@
+// Draws the figures of a page: data comes as JSON from this server, colours of the ground from the style sheet.
+"use strict";
+
+const drawn = new Map();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const touch = matchMedia("(pointer: coarse)");
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function layout(asked) {
+  const ink = colour("--ink-soft"), line = colour("--line"), narrow = innerWidth < 600;
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, title: { standoff: 8 } };
+  const scene = { bgcolor: "rgba(0,0,0,0)" };
+  const made = {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: colour("--font"), size: 12, color: ink },
+    margin: { l: 48, r: 12, t: 8, b: 40 },
+    legend: { orientation: "h", y: -0.22, x: 0, yanchor: "top" },
+    hovermode: "closest",
+    hoverlabel: { namelength: -1 },
+    dragmode: touch.matches ? false : "zoom",
+    height: narrow ? 260 : 280,
+    ...asked,
+  };
+  for (const name of ["xaxis", "yaxis"]) {
+    made[name] = { ...axis, ...made[name], title: { ...axis.title, ...(made[name] || {}).title } };
+  }
+  if (made.scene) {
+    for (const name of ["xaxis", "yaxis", "zaxis"]) {
+      scene[name] = { gridcolor: line, zerolinecolor: ink, showbackground: false, ...made.scene[name] };
+    }
+    made.scene = scene;
+    made.height = narrow ? 340 : 460;
+    made.margin = { l: 0, r: 0, t: 0, b: 0 };
+    made.dragmode = "orbit";
+  }
+  if (made.polar) {
+    made.polar = {
+      bgcolor: "rgba(0,0,0,0)",
+      radialaxis: { gridcolor: line, linecolor: line, angle: 90, tickangle: 90, ...made.polar.radialaxis },
+      angularaxis: { gridcolor: line, linecolor: line },
+    };
+    made.height = narrow ? 340 : 380;
+    made.margin = { l: 60, r: 60, t: 30, b: 30 };
+  }
+  return made;
+}
+
+// The blue of the palette is too dark on a dark ground.
+function lit(data) {
+  const text = JSON.stringify(data);
+  return JSON.parse(dark.matches ? text.replaceAll("#0072B2", "#4FA8E0").replaceAll("0,114,178", "79,168,224") : text);
+}
+
+async function draw(figure) {
+  const told = drawn.get(figure);
+  if (!told || !told.near) return;
+  const canvas = figure.querySelector(".canvas");
+  const options = { responsive: true, displaylogo: false, displayModeBar: touch.matches ? false : "hover" };
+  await Plotly.react(canvas, lit(told.data), layout(told.layout), options);
+  figure.dataset.drawn = "yes";
+}
+
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (entry.isIntersecting && drawn.has(entry.target)) {
+      drawn.get(entry.target).near = true;
+      near.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }
+}, { rootMargin: "400px" });
+
+async function load(box) {
+  const answer = await fetch(box.dataset.figures, { cache: "no-store" }).catch(() => null);
+  const figures = answer && answer.ok ? await answer.json() : {};
+  for (const figure of box.querySelectorAll("[data-figure]")) {
+    const found = figures[figure.dataset.figure];
+    figure.hidden = !found;
+    if (!found) continue;
+    const before = drawn.get(figure);
+    drawn.set(figure, { ...found, near: Boolean(before && before.near) });
+    if (before && before.near) draw(figure);
+    else near.observe(figure);
+  }
+}
+
+function loadAll() {
+  document.querySelectorAll("[data-figures]").forEach(load);
+}
+
+document.addEventListener("mapo:new", loadAll);
+dark.addEventListener("change", () => drawn.forEach((_, figure) => draw(figure)));
+loadAll();
