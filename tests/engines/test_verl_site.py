@@ -109,6 +109,9 @@ def test_the_first_reason_to_stop_stays(site):
     file.unlink()
     site.stop(RuntimeError("odd"))
     assert file.read_text() == "RuntimeError: odd\n"
+    file.unlink()
+    site.run = RunDir(file.parent / "config.toml")  # a disk that refuses must not hide the reason
+    site.stop(RuntimeError("odd"))
 
 
 def test_a_process_has_one_site_and_its_share_of_the_work(ray, tmp_path):
