@@ -5,7 +5,8 @@
     training.py learning.py credit.py paths.py     the sections of a training run
     results.py                 evaluations
     several.py side_by_side.py grid.py             several runs, their scores compared, grids of `mapo ablate`
-    blocks.py                  what sections are made of; page.py and markdown.py render it, draw.py draws
+    blocks.py                  what sections are made of; page.py and markdown.py render it
+    plots.py draw.py           numbers onto axes, axes into pages and files
 
 Self-contained: no script, no address is fetched. What models wrote is text, escaped and bounded.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Panel, Picture
 from mapo.report.numbers import series
 from mapo.report.read import Training
@@ -30,13 +30,13 @@ def credit(run: Training) -> list[Block]:
     }
     panels = []
     if parts:
-        panels.append(Panel("Spread of the advantage", draw.curves(parts, "standard deviation")))
+        panels.append(Panel("Spread of the advantage", plots.curves(parts, "standard deviation")))
     correlation = series(run.steps, "parts_correlation")
     if correlation:
         panels.append(
             Panel(
                 "Correlation of the two parts",
-                draw.curves({"r": correlation}, "correlation", limits=(-1.05, 1.05)),
+                plots.curves({"r": correlation}, "correlation", limits=(-1.05, 1.05)),
             )
         )
     if panels:
@@ -96,7 +96,7 @@ def _picture(name: str, parts: Sequence[tuple[str, Rows]], what: str, about: str
         return None
     limits = (float(ends.min(initial=0.0)), float(ends.max(initial=0.0)))
     panels = [
-        Panel(f"{what.capitalize()}: {title}", draw.distribution(table, what, limits, colour))
+        Panel(f"{what.capitalize()}: {title}", plots.distribution(table, what, limits, colour))
         for (title, _), table, colour in zip(parts, tables, colours(len(parts)), strict=True)
     ]
     counts = " and ".join(f"{len(rows):,}" for _, rows in parts)
@@ -105,4 +105,4 @@ def _picture(name: str, parts: Sequence[tuple[str, Rows]], what: str, about: str
 
 def colours(count: int) -> list[str]:
     """For two, before and after; else a colour each."""
-    return [draw.BEFORE, draw.AFTER] if count == 2 else [draw.COLOURS[i % 6] for i in range(count)]
+    return [plots.BEFORE, plots.AFTER] if count == 2 else [plots.COLOURS[i % 6] for i in range(count)]

@@ -1,4 +1,4 @@
-"""A grid of `mapo ablate` as a report: analysed as `mapo ablate` does (`evals/ablation.py`), drawn for a page."""
+"""A grid of `mapo ablate` as a report: analysed as that does (`evals/ablation.py`), drawn for a page."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def grid_run(run: Training, problems: list[str]) -> Run | None:
     steps = []
     for line in run.steps:
         held = _tame(line.get("validation"))
-        known = {key: number(line.get(key)) for key in ("dialogues", "score", "grad_norm")}
-        if known["dialogues"] is not None:
-            steps.append({"step": line["step"], **known, **({"validation": held} if held else {})})
+        found = {key: number(line.get(key)) for key in ("dialogues", "score", "grad_norm")}
+        if found["dialogues"] is not None:
+            steps.append({"step": line["step"], **found, **({"validation": held} if held else {})})
     jobs = {(r.case, r.id): numbers.quality(r) for r in numbers.recomputed(run.after, run.root, problems)}
     return Run(Cell(s["method"], s["reward"], s["seed"]), summary, steps, jobs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Panel, Picture
 from mapo.report.numbers import Point, series
 from mapo.report.read import Training
@@ -24,7 +24,7 @@ def learning(run: Training) -> list[Block]:
         blocks += [Heading("Learning"), Picture("fig_learning_curves", caption, panels)]
     norms = series(run.steps, "grad_norm")
     if norms:
-        panel = Panel("Gradient norm", draw.curves({"gradient norm": norms}, "norm, before clipping"))
+        panel = Panel("Gradient norm", plots.curves({"gradient norm": norms}, "norm, before clipping"))
         update = _panels(
             ("Entropy", "entropy", "nats a token"),
             ("KL from the policy that played", "kl_old", "nats a token"),
@@ -51,12 +51,12 @@ def learning_panels(run: Training) -> list[Panel]:
     panels = []
     if reward:
         line = numbers.with_intervals(reward, numbers.reward_intervals(run.played))
-        panels.append(Panel("Reward of a turn", draw.curves({"reward": line}, "mean reward")))
+        panels.append(Panel("Reward of a turn", plots.curves({"reward": line}, "mean reward")))
     if score or held:
         ends = numbers.score_intervals(run.played, run.root, run.problems)
         lines = {"training": numbers.with_intervals(score, ends)} if score else {}
         dots = {"validation": held} if held else None
-        panels.append(Panel("EPM-Q", draw.curves(lines, "EPM-Q (0 to 100)", points=dots)))
+        panels.append(Panel("EPM-Q", plots.curves(lines, "EPM-Q (0 to 100)", points=dots)))
     return panels
 
 
@@ -66,10 +66,10 @@ def play(run: Training) -> list[Block]:
     ends = numbers.endings(run.steps)
     panels = []
     if turns:
-        panels.append(Panel("Turns a dialogue", draw.curves({"turns": turns}, "mean turns")))
+        panels.append(Panel("Turns a dialogue", plots.curves({"turns": turns}, "mean turns")))
     panels += _panels(("Tokens a reply", "reply_tokens", "mean tokens"), steps=run.steps)
     if ends:
-        panels.append(Panel("How dialogues ended", draw.stacked(ends, "share of dialogues"), above=0.4))
+        panels.append(Panel("How dialogues ended", plots.stacked(ends, "share of dialogues"), above=0.4))
     unscored = {
         name: line
         for name, key in (("turns without a judgement", "unscored"), ("replies cut off", "cut"))
@@ -78,7 +78,7 @@ def play(run: Training) -> list[Block]:
     if unscored:
         top = max(p.y for line in unscored.values() for p in line)
         limits = (0.0, max(0.05, 1.15 * top))
-        panels.append(Panel("Unscored and cut off", draw.curves(unscored, "share of turns", limits=limits)))
+        panels.append(Panel("Unscored and cut off", plots.curves(unscored, "share of turns", limits=limits)))
     if not panels:
         return []
     caption = (
@@ -98,11 +98,11 @@ def speed(run: Training) -> list[Block]:
     panels = []
     if lines:
         panels.append(
-            Panel("Tokens a second", draw.curves(lines, "tokens / s", limits=_from_zero(lines.values())))
+            Panel("Tokens a second", plots.curves(lines, "tokens / s", limits=_from_zero(lines.values())))
         )
     if clock:
         panels.append(
-            Panel("Time of a step", draw.curves(clock, "seconds", limits=_from_zero(clock.values())))
+            Panel("Time of a step", plots.curves(clock, "seconds", limits=_from_zero(clock.values())))
         )
     return [Heading("Speed"), Picture("fig_speed", "The policy's own tokens.", panels)] if panels else []
 
@@ -115,4 +115,4 @@ def _from_zero(lines: object) -> tuple[float, float]:
 def _panels(*wanted: tuple[str, str, str], steps: Sequence[dict[str, object]]) -> list[Panel]:
     """A panel for each (title, metric, label) that was recorded."""
     found: list[tuple[str, str, list[Point]]] = [(t, label, series(steps, key)) for t, key, label in wanted]
-    return [Panel(title, draw.curves({title: line}, label)) for title, label, line in found if line]
+    return [Panel(title, plots.curves({title: line}, label)) for title, label, line in found if line]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mapo.evals.result import Result
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Panel, Picture
 
 PANELS = 12
@@ -38,7 +38,7 @@ def trajectories(sides: Sequence[Walkers]) -> list[Block]:
         max(0.1, *(max(along) + 0.05 for along, _ in ends)),
         max(0.3, *(1.1 * max(aside) for _, aside in ends)),
     )
-    panels = [Panel(case, draw.paths(own, limits)) for case, own in ways.items()]
+    panels = [Panel(case, plots.paths(own, limits)) for case, own in ways.items()]
     some = (
         f" {len(chosen)} of {of} scenarios, from the smallest gain to the largest."
         if len(chosen) < of
@@ -55,9 +55,9 @@ def trajectories(sides: Sequence[Walkers]) -> list[Block]:
     return [Heading("The ways dialogues took"), picture]
 
 
-def _ways(side: Walkers, case: str) -> draw.Ways:
+def _ways(side: Walkers, case: str) -> plots.Ways:
     mine = [r for r in side.results if r.case == case]
-    return draw.Ways(side.colour, [numbers.path_of(r) for r in mine[:PATHS]])
+    return plots.Ways(side.colour, [numbers.path_of(r) for r in mine[:PATHS]])
 
 
 def chosen_cases(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[str], int]:

@@ -12,7 +12,7 @@ from mapo.evals.entries import read_bench
 from mapo.evals.result import Result
 from mapo.evals.results import read_folders
 from mapo.evals.score import Score, score_results
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import (
     Block,
     Heading,
@@ -70,7 +70,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         Table(["model, rubric, profile", *SCORE_HEAD], [score_row(label, s) for label, s in scores.items()]),
         *_breakdown(models[first]),
         *_endings(scores),
-        *trajectories([Walkers(k, v, draw.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
+        *trajectories([Walkers(k, v, plots.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(root, models[first]),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),
@@ -119,7 +119,7 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
         blocks.append(Table([f"by {title}", *SCORE_HEAD], [score_row(n, s) for n, s in scores.items()]))
         rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
         panels.append(
-            Panel(f"By {title}", draw.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), draw.room_for([*scores]))
+            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), plots.room_for([*scores]))
         )
     if panels:
         blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))
@@ -189,7 +189,7 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     blocks += [Heading("Scores"), Table(["score", "points of 100", "95 % interval", "items"], rows)]
     if len(values) > 1:
         panel = Panel(
-            first.benchmark, draw.bars(values, [first.model], "points of 100"), draw.room_for(["EQ-Bench"])
+            first.benchmark, plots.bars(values, [first.model], "points of 100"), plots.room_for(["EQ-Bench"])
         )
         blocks.append(Picture("fig_scores", "With 95 % bootstrap intervals over items.", [panel]))
     blocks += _details(data.get("details"))

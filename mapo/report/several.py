@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mapo.evals.folder import digest
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Panel, Picture, Table, number, told
 from mapo.report.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.paths import Walkers, trajectories
@@ -72,7 +72,7 @@ def _settings(run: Training) -> str:
 
 
 def _lines(groups: Groups, *keys: str) -> dict[str, list[numbers.Point]]:
-    """The mean over a group's runs by dialogues, with its interval; groups without that metric are left out."""
+    """The mean over a group's runs by dialogues, with its interval; groups without it are left out."""
     found = {
         label: numbers.mean_over_runs([numbers.by_dialogues(run.steps, *keys) for run in own])
         for label, own in groups.items()
@@ -85,9 +85,9 @@ def _curves(groups: Groups, over: str) -> list[Block]:
     across, panels = "training dialogues", []
     if score:
         dots = {label: line for label, line in held.items() if label in score}
-        panels.append(Panel("EPM-Q", draw.curves(score, "EPM-Q (0 to 100)", across, points=dots)))
+        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (0 to 100)", across, points=dots)))
     if reward:
-        panels.append(Panel("Reward of a turn", draw.curves(reward, "mean reward", across)))
+        panels.append(Panel("Reward of a turn", plots.curves(reward, "mean reward", across)))
     if not panels:
         return []
     caption = f"By the number of dialogues played. Dots: validation scenarios. {over}"
@@ -98,7 +98,7 @@ def gradient_norms(groups: Groups, over: str) -> list[Block]:
     norms = _lines(groups, "grad_norm")
     if not norms:
         return []
-    panel = Panel("Gradient norm", draw.curves(norms, "norm, before clipping", "training dialogues"))
+    panel = Panel("Gradient norm", plots.curves(norms, "norm, before clipping", "training dialogues"))
     return [Picture("fig_gradient_norms", f"Mean over the updates of a step. {over}", [panel])]
 
 
@@ -120,7 +120,7 @@ def late_ways(groups: Groups, problems: list[str]) -> list[Block]:
     return trajectories(
         [
             Walkers(label, numbers.recomputed(own[0].after, own[0].root, problems), colour)
-            for (label, own), colour in zip(groups.items(), draw.COLOURS[:4], strict=False)
+            for (label, own), colour in zip(groups.items(), plots.COLOURS[:4], strict=False)
         ]
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mapo.errors import InputError
 from mapo.evals.compare import Comparison, compared, read_run
 from mapo.evals.compare_tables import METHOD, chance, ends, figure, legend
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
 
 SHOWN = 12
@@ -78,6 +78,6 @@ def _score_picture(found: Comparison) -> list[Block]:
         rows.append((column.label, points))
     if not any(p for _, points in rows for p in points):
         return []
-    room = draw.room_for([label for label, _ in rows])
-    panel = Panel("Scores", draw.bars(rows, models, "points of 100"), room, 0.2 + 0.2 * -(-len(models) // 2))
+    room = plots.room_for([label for label, _ in rows])
+    panel = Panel("Scores", plots.bars(rows, models, "points of 100"), room, 0.2 + 0.2 * -(-len(models) // 2))
     return [Picture("fig_scores", "Scores with 95 % bootstrap intervals over cases.", [panel])]

@@ -10,7 +10,7 @@ from mapo.evals.entries import Case
 from mapo.evals.result import Result
 from mapo.evals.score import PARTS, Score, score_results
 from mapo.evals.stats import Interval
-from mapo.report import draw, numbers
+from mapo.report import numbers, plots
 from mapo.report.blocks import (
     Block,
     Heading,
@@ -42,7 +42,7 @@ def training_report(run: Training) -> Report:
         *learning(run),
         *play(run),
         *credit(run),
-        *trajectories([Walkers("before", before, draw.BEFORE), Walkers("after", after, draw.AFTER)]),
+        *trajectories([Walkers("before", before, plots.BEFORE), Walkers("after", after, plots.AFTER)]),
         *_talk(run),
         *speed(run),
         *ledger_table(run.ledger),
