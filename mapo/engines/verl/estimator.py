@@ -48,7 +48,7 @@ def find_turns(rewards: torch.Tensor, mask: torch.Tensor) -> Turns:
     """The turns of every row. Rows are long and turns few, so only the places where something is are kept."""
     rows, width = rewards.shape
     said = np.zeros((rows, width + 2), bool)
-    said[:, 1:-1] = mask.detach().cpu().numpy()
+    said[:, 1:-1] = mask.detach().bool().cpu().numpy()
     row, at = np.divmod(np.flatnonzero(said[:, 1:] != said[:, :-1]), width + 1)
     start, stop = (row * width + at).reshape(-1, 2).T  # runs of ones begin and end in turn
     paid = rewards.detach().float().cpu().numpy().ravel()
