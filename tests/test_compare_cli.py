@@ -124,6 +124,16 @@ def test_v2_is_a_column_of_its_own(made_up, tmp_path):  # noqa: F811
     assert found["differences"] == []
 
 
+def test_an_invalid_run_of_v2_has_no_figure(made_up, tmp_path):  # noqa: F811
+    with LoopbackServer(lambda body: "I would rather not.") as server:
+        args = ["--v2", "--model=m", f"--base-url={server.base_url}", f"--data={made_up}"]
+        assert mapo("eval", "eqbench", *args, f"--out={tmp_path / 'run'}").returncode == 1
+    found = compared(tmp_path / "run", status=1)
+    cell = score(found, "m", "EQ-Bench v2")
+    assert (cell["value"], cell["n"], cell["of"]) == (None, 6, 6)
+    assert any("invalid: 0 of 6 answers can be read" in note for note in found["notes"])
+
+
 def test_another_judge_is_another_column(made_up, tmp_path):  # noqa: F811
     for judge in ("strict", "mild"):
         with LoopbackServer(
@@ -135,6 +145,14 @@ def test_another_judge_is_another_column(made_up, tmp_path):  # noqa: F811
     found = compared(f"a={tmp_path / 'strict'}", f"b={tmp_path / 'mild'}")
     assert score_labels(found) == ["EQ-Bench, judge strict", "EQ-Bench, judge mild"]
     assert found["differences"] == [] and "b: no score that compares with one of a" in found["notes"]
+    runs = [f"a={tmp_path / 'strict'}", f"b={tmp_path / 'mild'}"]
+    shown = mapo("compare", *runs).stdout
+    assert "Differences" not in shown and re.search(r"\n  a +\d+\.\d\d +- ", shown)
+    lines = list(csv.DictReader(io.StringIO(mapo("compare", *runs, "--csv").stdout)))
+    assert [(line["model"], line["score"], line["baseline"]) for line in lines] == [
+        ("a", "EQ-Bench, judge strict", ""),
+        ("b", "EQ-Bench, judge mild", ""),
+    ]
     # both judges of one model stand side by side in its row
     one = compared(tmp_path / "strict", tmp_path / "mild")
     assert [row["model"] for row in one["models"]] == ["m"] and len(one["models"][0]["scores"]) == 2
