@@ -244,6 +244,14 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     [_, d] = found["differences"]
     assert d["mean"] == pytest.approx(summary["after"]["epm_q"] - summary["before"]["epm_q"])
     assert compared(f"x={trained}")["models"][1]["model"] == "x, after"
+    # a run of mapo eval by the same rules on the same scenarios stands in the same column
+    out = tmp_path / "honest"
+    args = ["--model=scripted:honest", "--max-turns=4", "--repeats=2", f"--out={out}"]
+    assert mapo("eval", "empa", *args).returncode == 0
+    three = compared(trained, out)
+    assert score_labels(three) == ["passes", "EPM-Q"] and len(three["models"]) == 3
+    assert [d["cases"] for d in three["differences"]] == [12] * 4
+    assert any("max_tokens is 8 for mine, before" in note for note in three["notes"])
     # the test after it is missing, and half of the one before: incomplete
     shutil.copytree(trained, tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "eval" / "after")
