@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.report.blocks import Panel, Picture
-from mapo.report.plots import COLOURS, FAINT, INK, drawable, fonts
+from mapo.report.plots import COLOURS, FAINT, INK, MARKERS, STYLES, drawable, fonts
 from mapo.store import write_atomic
 
 ON_PAGE = {
@@ -137,8 +137,12 @@ def _rules(words: str) -> Any:
 def _key(figure: Any, key: Sequence[tuple[str, str]]) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], color=colour, label=drawable(text, "")) for colour, text in key]
-    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
+    lines = []
+    for number, (colour, text) in enumerate(key, 1):
+        at = COLOURS.index(colour)
+        shape = {"linestyle": STYLES[at], "marker": MARKERS[at], "markersize": 4}
+        lines.append(Line2D([], [], color=colour, label=drawable(text, str(number)), **shape))
+    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines), frameon=False)
 
 
 def _saved(figure: Any, kind: str) -> bytes:

@@ -31,8 +31,9 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     manifest = read_object(root / "manifest.json", problems)
     folders = _cells(manifest, problems)
     finished = [folder for folder in folders if (root / folder / "summary.json").exists()]
+    first = {folder.rpartition("_seed")[0]: folder for folder in reversed(finished)}
     trained = [
-        read_training(root / folder, folder, budget=BUDGET if folder.endswith("_seed0") else 0)
+        read_training(root / folder, folder, budget=BUDGET if folder in first.values() else 0)
         for folder in finished
     ]
     problems += [line for run in trained for line in run.problems]

@@ -225,7 +225,7 @@ def fonts() -> tuple[str, ...]:
 
 
 @lru_cache
-def _glyphs() -> frozenset[int]:
+def glyphs() -> frozenset[int]:
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 
@@ -238,7 +238,7 @@ def _glyphs() -> frozenset[int]:
 def drawable(text: str, instead: str) -> str:
     """`text` if the fonts at hand have all its signs and it is short; a stand-in rather than boxes."""
     told = " ".join(clean(text, 40).split())
-    return told if told and all(ord(c) in _glyphs() for c in told) else instead
+    return told if told and all(ord(c) in glyphs() for c in told) else instead
 
 
 def _label(text: str, instead: str) -> str:
