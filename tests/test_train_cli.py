@@ -136,10 +136,10 @@ def test_what_models_wrote_is_text_in_the_report(finished, tmp_path):
     assert "<script" not in page and "&lt;script&gt;alert(1)" in page
 
 
-def test_a_run_that_is_not_over_has_no_report(tmp_path):
+def test_a_folder_without_a_run_has_no_report(tmp_path):
     from mapo.errors import InputError
 
-    with pytest.raises(InputError, match="no finished run"):
+    with pytest.raises(InputError, match="no result files"):
         write_report(tmp_path)
 
 

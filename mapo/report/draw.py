@@ -75,7 +75,7 @@ def _for_page(svg: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     view = re.search(r'viewBox="[^"]*"', body)
     body = f'<svg {view[0] if view else ""} role="img">{body[body.index(">") + 1 :]}'
-    body = re.sub(r'<g id="[a-z0-9]+_[0-9]+">', "<g>", body)
+    body = re.sub(r'<g id="[^"]+_[0-9]+">', "<g>", body)
     body = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", lambda m: f"{m[1]}: {ON_PAGE.get(m[2], m[2])}", body)
     return re.sub(r"\s*\n\s*", "\n", body).strip()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import Sequence
 from importlib.resources import files
@@ -114,8 +112,8 @@ def _lines(lines: Sequence[str]) -> str:
 def _picture(picture: Picture) -> str:
     panels = "".join(
         f"<div class=panel><div class=title>{text(panel.title, 80)}</div>"
-        f"{_named(draw.inline(panel, small=picture.small), panel.title)}</div>"
-        for panel in picture.panels
+        f"{_named(draw.inline(panel, small=picture.small), panel.title, f'{picture.name}_{i}_')}</div>"
+        for i, panel in enumerate(picture.panels)
     )
     key = "".join(
         f"<span class=key><i style='background:{draw.ON_PAGE.get(colour, colour)}'></i>{text(meaning)}</span>"
@@ -129,9 +127,8 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _named(svg: str, title: str) -> str:
-    """The picture's name for those who do not see it, and ids that are the page's alone."""
-    mark = base64.b32encode(hashlib.sha256(svg.encode()).digest()).decode()[:8].lower()
+def _named(svg: str, title: str, mark: str) -> str:
+    """The picture's name for those who do not see it, and ids that no other picture of the page has."""
     for lead in ('id="', 'href="#', "url(#"):
         svg = svg.replace(lead, f"{lead}{mark}")
     return svg.replace('role="img"', f'role="img" aria-label="{text(title)}"', 1)
