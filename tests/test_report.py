@@ -276,6 +276,11 @@ def test_runs_are_grouped_by_what_tells_them_apart(tmp_path):
     assert list(grouped([a0, other])) == ["pocket", "big"]
 
 
+def test_runs_without_metrics_have_no_curves(tmp_path):
+    runs = [training(tmp_path / name, steps=0) for name in ("a", "b")]
+    assert drawn(build([str(run) for run in runs])) == {"fig_trajectories", "fig_scores"}
+
+
 def test_runs_of_different_kinds(tmp_path):
     given = [f"one={empa(tmp_path / 'one')}", f"two={empa(tmp_path / 'two')}", str(bench(tmp_path / "emo"))]
     report = build(given)
@@ -354,8 +359,15 @@ def test_damaged_files_are_said_and_the_rest_is_shown(tmp_path):
     (root / "manifest.json").mkdir()
     report = build([str(root)])
     told = problems(report)
-    for what in ("not a JSON object", "without a step", "not JSON", "no JSON object", "no settings",
-                 "ledger.json: no JSON", "no step's dialogues", "not a regular", "cannot be read"):  # fmt: skip
+    lines = ("not a JSON object", "without a step", "not JSON")
+    files = (
+        "no JSON object",
+        "no settings",
+        "ledger.json: no JSON",
+        "no step's dialogues",
+        "not a regular file",
+    )
+    for what in (*lines, *files, "cannot be read"):
         assert what in told, what
     assert "fig_learning_curves" in drawn(report)
     text = check(html_page(report)).text

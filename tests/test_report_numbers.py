@@ -130,6 +130,24 @@ def test_credit_is_what_the_trainer_gives(run):
     assert numbers.credit_of([], [], None).mixed == []
 
 
+def test_what_no_estimator_takes_has_no_credit(run):
+    nonsense = run.config.model_copy(
+        update={"advantage": run.config.advantage.model_copy(update={"gamma": -1.0})}
+    )
+    pair = (talk([0, 0]), talk([1]))
+    assert numbers.credit_of(run.played[1], ["s"] * 4, nonsense) is None
+    assert numbers.pair_credit(pair, [pair[0]], [pair[1]], nonsense) == ([None, None], [None])
+    assert by_turn(replace(run, config=nonsense), [1]).returns == []
+
+
+def test_broken_and_unknown_dialogues_are_left_out(run):
+    foreign = replace(talk([1]), rubric="of another world")
+    given = [replace(talk([1]), error="gone"), talk([None]), foreign, talk([1])]
+    assert len(numbers.recomputed(given, run.root, problems := [])) == 1
+    assert "of another world" in problems[0]
+    assert numbers.score_intervals({1: [talk([1])]}, run.root, []) == {}  # one dialogue has no spread
+
+
 def test_the_first_and_the_last_third():
     assert numbers.thirds([1, 2, 3, 4, 5, 6]) == ([1, 2], [5, 6])
     assert numbers.thirds([4]) == ([4], [4]) and numbers.thirds([]) == ([], [])
