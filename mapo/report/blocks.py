@@ -131,7 +131,9 @@ def clean(text: object, most: int = NAME) -> str:
     """`text` without control characters and marks that turn writing round, at most so long."""
     told = str(text)
     kept = "".join(c if _harmless(c) else "\ufffd" for c in told[:most])
-    return f"{kept}… ({len(told) - most:,} more characters)" if len(told) > most else kept
+    if len(told) <= most:
+        return kept
+    return f"{kept}… ({len(told) - most:,} more characters)" if most >= SPEECH else f"{kept}…"
 
 
 def _harmless(c: str) -> bool:

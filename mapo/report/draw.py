@@ -112,7 +112,8 @@ def whole(picture: Picture) -> Any:
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for number, (panel, axes) in enumerate(zip(panels, grid, strict=False), 1):
         panel.draw(axes)
-        axes.set_title(drawable(panel.title, str(number)), pad=6 + 72 * max(0.0, panel.above - 0.1))
+        title = drawable(panel.title, str(number), 26 if picture.small else 40)
+        axes.set_title(title, pad=6 + 72 * max(0.0, panel.above - 0.1))
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     across, up = picture.labels

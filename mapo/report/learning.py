@@ -77,7 +77,7 @@ def play(run: Training) -> list[Block]:
     }
     if unscored:
         top = max(p.y for line in unscored.values() for p in line)
-        limits = (0.0, max(0.05, 1.15 * top))
+        limits = (-0.02 * max(0.05, top), max(0.05, 1.15 * top))
         panels.append(Panel("Unscored and cut off", plots.curves(unscored, "share of turns", limits=limits)))
     if not panels:
         return []

@@ -111,7 +111,7 @@ def _lines(lines: Sequence[str]) -> str:
 
 def _picture(picture: Picture) -> str:
     panels = "".join(
-        f"<div class=panel><div class=title>{text(panel.title, 80)}</div>"
+        f"<div class=panel><div class=title>{text(panel.title, 48 if picture.small else 80)}</div>"
         f"{_named(draw.inline(panel, small=picture.small), panel.title, f'{picture.name}_{i}_')}</div>"
         for i, panel in enumerate(picture.panels)
     )

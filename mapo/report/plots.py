@@ -6,9 +6,11 @@ Names of runs and scenarios come from files: a name the fonts at hand cannot wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mapo.report.blocks import clean
@@ -19,6 +21,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BEFORE, AFTER = COLOURS[1], COLOURS[0]
+_CJK_FILES = re.compile(
+    r"(NotoSansCJK|SourceHanSans|wqy-|DroidSansFallback).*(?<!Bold)\.(ttc|ttf|otf)$", re.I
+)
 _CJK = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Microsoft YaHei", "PingFang SC"),
@@ -220,7 +225,12 @@ def fonts() -> tuple[str, ...]:
     """DejaVu, which comes with matplotlib, and a Chinese font where one is installed."""
     from matplotlib import font_manager
 
-    there = {font.name for font in font_manager.fontManager.ttflist}
+    known = font_manager.fontManager
+    if not {font.name for font in known.ttflist} & {*_CJK}:  # matplotlib may have listed fonts long ago
+        for path in font_manager.findSystemFonts():
+            if _CJK_FILES.search(Path(path).name):
+                known.addfont(path)
+    there = {font.name for font in known.ttflist}
     return ("DejaVu Sans", *[name for name in _CJK if name in there][:1])
 
 
@@ -235,9 +245,9 @@ def glyphs() -> frozenset[int]:
     return frozenset(found)
 
 
-def drawable(text: str, instead: str) -> str:
-    """`text` if the fonts at hand have all its signs and it is short; a stand-in rather than boxes."""
-    told = " ".join(clean(text, 40).split())
+def drawable(text: str, instead: str, most: int = 40) -> str:
+    """`text`, cut if it is long, if the fonts at hand have all its signs; a stand-in rather than boxes."""
+    told = " ".join(clean(text, most).split())
     return told if told and all(ord(c) in glyphs() for c in told) else instead
 
 
