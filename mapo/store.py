@@ -69,6 +69,11 @@ class RunDir:
     def report(self) -> Path:
         return self.root / "report.html"
 
+    @property
+    def stopped(self) -> Path:
+        """Why a run could not go on, in words; gone when it is taken up again."""
+        return self.root / "stopped.txt"
+
 
 # ---- whole files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from mapo.advantage import advantages
 from mapo.config import Config
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError, StoreError
 from mapo.evals.score import Score, score_dialogues
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.models import policy_system
@@ -22,7 +22,7 @@ from mapo.sandbox.rollout import Rules
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import load_scenarios
-from mapo.store import JsonlWriter, RunDir, read_steps
+from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
 from mapo.train.evaluate import evaluated
 from mapo.train.loop import train
@@ -132,8 +132,7 @@ def rules_of(config: Config) -> Rules:
 
 def check_options(config: Config) -> None:
     """Refuse what the estimator would refuse after an hour of play."""
-    a = config.advantage
-    advantages([], [], a.method, gamma=a.gamma, turn_weight=a.turn_weight, scope=a.scope, horizon=a.horizon)
+    advantages([], [], **config.advantage.options())
 
 
 @asynccontextmanager
@@ -189,13 +188,25 @@ async def prepared(
             t.metrics = JsonlWriter(run.metrics)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, public(config))
             show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.")
+            run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t
+    except Exception as error:
+        if team.leads:
+            leave_word(run, error)
+        raise
     finally:
         for tracker in t.trackers:
             tracker.close()
         if t.metrics:
             t.metrics.close()
+
+
+def leave_word(run: RunDir, error: Exception) -> None:
+    """Why the run stops, for whoever looks at its folder."""
+    told = str(error) if isinstance(error, MapoError) else f"{type(error).__name__}: {error}"
+    with suppress(StoreError):  # what ends the run may be the disk
+        write_atomic(run.stopped, told + "\n")
 
 
 def take_up(t: Training) -> None:

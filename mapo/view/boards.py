@@ -23,11 +23,9 @@ def benchmarks(request: Request) -> Response:
         every = bench.sets(db)
         chosen = _chosen(asked, every)
         tables = {by: _table(db, chosen, by) for by in bench.BY}
-    results = []
     newest = sorted(index.runs.values(), key=lambda run: -run.changed)
-    for run in [run for run in newest if "result.json" in run.small][:LISTED]:
-        if found := bench.result_of(run):
-            results.append({**found, "key": run.key, "name": run.name})
+    told = [run for run in newest if "result.json" in run.small][:LISTED]
+    results = [{**found, "key": run.key, "name": run.name} for run in told if (found := bench.result_of(run))]
     return page(
         request,
         "benchmarks.html",
@@ -60,8 +58,14 @@ def _chosen(asked: Asked, every: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _table(db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str) -> dict[str, Any]:
     columns = [bench.by_group(db, s["key"], by) for s in chosen]
-    names = sorted({name for column in columns for name in column})
+    names = sorted({name for column in columns for name in column}, key=_rank)
     return {name: [column.get(name) for column in columns] for name in names}
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Difficulties from easy to extreme; other names by the alphabet."""
+    known = ("easy", "medium", "hard", "extreme")
+    return (known.index(name) if name in known else len(known)), name
 
 
 def _radar(db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str) -> dict[str, Any] | None:

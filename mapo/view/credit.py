@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,10 @@ class Credit:
     turns: dict[str, list[TurnCredit]]
     problem: str = ""
 
-    @property
-    def largest(self) -> float:
-        every = (abs(x) for turns in self.turns.values() for t in turns for x in (t.turn, t.batch, t.mixed))
-        return max(every, default=0.0)
+    def largest_of(self, ids: Iterable[str]) -> float:
+        """The largest part any of these dialogues has: what bars are measured by."""
+        turns = [turn for name in ids for turn in self.turns.get(name, ())]
+        return max((abs(x) for t in turns for x in (t.turn, t.batch, t.mixed)), default=0.0)
 
 
 def settings_of(config: dict[str, Any]) -> tuple[Advantage, str]:

@@ -23,6 +23,8 @@ ENDINGS = {
     "broken": "#777777",
     "unfinished": "#AAAAAA",
 }
+_HATCH = {"fillmode": "overlay", "size": 7, "solidity": 0.25, "fgcolor": "rgba(255,255,255,0.55)"}
+_IN_PAIRS = {"training", "validation", "to the start", "to the sampler", "sampled", "trained"}
 POINTS = 1500
 """Points a line shows; longer ones are thinned."""
 
@@ -63,7 +65,7 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) 
         traces["unscored"] += look.line(_column(steps, "unscored"), "unscored")
         traces["endings"] += _endings(db, key, look, alone=len(runs) == 1)
     return {
-        key: {"data": found, "layout": _layout(PLOTS[key][1], stacked=key == "endings" and len(runs) == 1)}
+        key: {"data": found, "layout": _layout(key, found, stacked=key == "endings" and len(runs) == 1)}
         for key, found in traces.items()
         if found
     }
@@ -75,6 +77,12 @@ class _Look:
     def __init__(self, i: int, name: str) -> None:
         self.i, self.name = i, name
 
+    def _named(self, label: str) -> str:
+        """The run, where there are several; and what the line is, where a figure has two of them."""
+        if not self.name:
+            return label
+        return f"{self.name}: {label}" if label in _IN_PAIRS else self.name
+
     def line(self, points: Sequence[tuple[float, float]], label: str, *, second: bool = False) -> list[Trace]:
         if not points:
             return []
@@ -85,7 +93,7 @@ class _Look:
             {
                 "type": "scatter",
                 "mode": "lines+markers" if len(points) < 60 else "lines",
-                "name": f"{self.name}: {label}" if self.name else label,
+                "name": self._named(label),
                 "x": [x for x, _ in points],
                 "y": [y for _, y in points],
                 "line": {"color": COLOURS[at % 6], "dash": dash, "width": 2},
@@ -144,7 +152,8 @@ def _endings(db: sqlite3.Connection, key: str, look: _Look, *, alone: bool) -> l
             "name": ending,
             "x": steps,
             "y": [by[ending].get(s, 0) / totals[s] for s in steps],
-            "marker": {"color": colour, "pattern": {"shape": "/" if i % 2 else ""}},
+            "marker": {"color": colour, "pattern": {**_HATCH, "shape": "/" if i % 2 else ""}},
+            "showlegend": True,
         }
         for i, (ending, colour) in enumerate(ENDINGS.items())
         if ending in by
@@ -161,11 +170,14 @@ def _thinned(points: Sequence[Any]) -> list[Any]:
     return [*points[::every], *(points[-1:] if (len(points) - 1) % every else [])]
 
 
-def _layout(title: str, *, stacked: bool = False) -> dict[str, Any]:
+def _layout(key: str, traces: Sequence[Trace], *, stacked: bool) -> dict[str, Any]:
+    steps = [x for trace in traces for x in trace["x"]]
+    few = max(steps) - min(steps) <= 12
+    from_zero = key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings")
     return {
-        "xaxis": {"title": {"text": "step"}},
-        "yaxis": {"title": {"text": title}},
-        **({"barmode": "stack", "bargap": 0.1} if stacked else {}),
+        "xaxis": {"title": {"text": "step"}, **({"dtick": 1} if few else {})},
+        "yaxis": {"title": {"text": PLOTS[key][1]}, **({"rangemode": "tozero"} if from_zero else {})},
+        **({"barmode": "stack", "bargap": 0.15} if stacked else {}),
     }
 
 
@@ -183,7 +195,7 @@ Path = Sequence[Sequence[float]]
 def path_figures(
     axes: Sequence[str], path: Path, others: Sequence[tuple[str, Path]], zone: float
 ) -> dict[str, Any]:
-    """The way through the space of deficits: in three dimensions where there are three, and each pair of axes."""
+    """The way through the space of deficits: in three dimensions if there are three, and by pairs of axes."""
     figures: dict[str, Any] = {}
     if len(axes) == 3:
         figures["space"] = _space(axes, path, others)
@@ -257,4 +269,4 @@ def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float
                 "mode": "lines+markers",
             }
         )
-    return {"data": data, "layout": {"polar": {"radialaxis": {"rangemode": "tozero"}}}}
+    return {"data": data, "layout": {"polar": {"radialaxis": {"rangemode": "tozero", "nticks": 5}}}}

@@ -38,7 +38,7 @@ def search(request: Request) -> Response:
     with reading(request) as db:
         run = queries.run_named(db, wanted.run) if wanted.run else None
         rows, total = queries.dialogues(db, wanted)
-        choices = {
+        choices: dict[str, Any] = {
             "parts": queries.parts_of(db, wanted.run) if wanted.run else {},
             "endings": queries.endings(db, wanted.run),
             "scenarios": queries.scenarios(db, wanted.run) if wanted.run else [],
@@ -100,7 +100,7 @@ def one(request: Request) -> Response:
         credit=credit,
         trained=trained,
         note=note,
-        largest=max(credit.largest, 1e-9),
+        largest=max(credit.largest_of(each["id"] for each in siblings), 1e-9),
         beside=talk.side_by_side(siblings, credit) if len(siblings) > 1 else None,
         axes=[axis.title for axis in rubric.axes] if rubric else [],
         neighbours=neighbours(batch, row),
@@ -220,7 +220,7 @@ def _offered(sets: list[dict[str, Any]], named: tuple[dict[str, Any] | None, ...
 def _two_sets(
     asked: Asked, sets: list[dict[str, Any]]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Those named; otherwise the test before and after of the run named, or of the newest one that has both."""
+    """Those named; else the test before and after of the run named, or of the newest one that has both."""
     by_key = {s["key"]: s for s in sets}
     if (a := asked.text("a")) and (b := asked.text("b")):
         return by_key.get(a), by_key.get(b)

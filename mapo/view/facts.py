@@ -2,8 +2,8 @@
 
 A run is *finished* when it left its summary or result, *running* while a process holds the lock of a file it
 writes or a record was written in the last minutes (the lock is not seen across machines), *failed* when its
-last word was an error, and *stopped* otherwise. A file that is damaged or half-written costs what it would have
-told, and is named among the problems.
+last word was an error, and *stopped* otherwise. A file that is damaged or half-written costs what it would
+have told, and is named among the problems.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
             if not isinstance(line, dict):
                 told = "its last line is unfinished" if line.torn else f"line {line.line}: {line.problem}"
                 problems.append(("metrics.jsonl", told[:300]))
-            elif isinstance(step := line.get("step"), int) and abs(step) < 2**53:
+            elif (step := whole(line.get("step"))) is not None:
                 found[step] = line
     except (ValueError, RecursionError) as error:
         problems.append(("metrics.jsonl", str(error)[:300]))
@@ -155,7 +155,7 @@ def _last_word(run: RunFiles) -> str:
 
 
 def state_of(run: RunFiles, facts: Facts, locked: Collection[int], played: int, now: float) -> str:
-    """finished, running, failed or stopped; `locked` are inodes somebody writes to, `played` its dialogues."""
+    """finished, running, failed or stopped; `locked` are inodes somebody writes to, `played` dialogues."""
     mine = {s.inode for s in (*run.small.values(), *run.lines.values())}
     if facts["complete"] or (facts["planned"] and played >= facts["planned"]):
         return "finished"

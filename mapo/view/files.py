@@ -1,8 +1,8 @@
 """Which folders below a root are runs, and reading from them without leaving them.
 
 Links are never followed: a link may lead out of the folder, and one that leads inside would show a run twice.
-A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address is
-looked up among the keys that were found here and never joined to a path.
+A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address
+is looked up among the keys that were found here and never joined to a path.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
 
 
 _SMALL_FILES = {
-    "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json", "result.json",
-    "items.jsonl", "stopped.txt", "report.html",
+    "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json",
+    "result.json", "items.jsonl", "stopped.txt", "report.html",
 }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def read_bytes(path: Path) -> tuple[bytes | None, str]:
 
 
 def lines_from(file: IO[bytes], at: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """From byte `at`: each complete line's place, its length, and itself; None where it is too long to hold."""
+    """From byte `at`: each complete line's place, length and itself; None where it is too long to hold."""
     file.seek(at)
     while line := file.readline(LINE):
         size = len(line)

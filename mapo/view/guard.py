@@ -2,8 +2,8 @@
 
 A page on this machine can be reached by any site the user visits, if only that site's name is made to point
 here (DNS rebinding). So the Host of a request must be an address or this machine's name, a foreign Origin is
-refused, and beyond loopback a token is asked for. The content security policy allows no inline script and nothing
-from elsewhere, so that a text that slipped through escaping could still do nothing.
+refused, and beyond loopback a token is asked for. The content security policy allows no inline script and
+nothing from elsewhere, so that a text that slipped through escaping could still do nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "mapo_view"
+PLOTLY_STYLES = (
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",  # empty: the one it adds its rules to
+    "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='",  # maps, of plotly 7.1.0; without it no map
+)
+"""The style elements that plotly.js puts into a page, by their hashes."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
-        "style-src 'self'",
+        f"style-src 'self' {' '.join(PLOTLY_STYLES)}",
         "style-src-attr 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "connect-src 'self'",

@@ -97,6 +97,7 @@ class Index:
     def refresh(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Look at every file and read what is new; whether anything changed."""
         before, locked = self.version, locked_inodes()
+        self._db.rollback()  # what an earlier look left unfinished
         runs = {run.key: run for run in find_runs(self.root)}
         self._forget(set(runs))
         newest = sorted(runs.values(), key=lambda r: -r.changed)
@@ -178,13 +179,7 @@ class Index:
         self._rubrics = {}
         try:
             with open_plain(seen.path) as file:
-                grew = row is not None and row["inode"] == seen.inode and row["size"] < seen.size
-                at = row["done"] if grew and _ends_line(file.fileno(), row["done"]) else 0
-                lines = row["lines"] if at else 0
-                if row is not None and not at:
-                    self._drop(row["id"])
-                place = (run.key, key, os.fsencode(seen.path), seen.part)
-                number = row["id"] if at else self._new_file(place)
+                number, at, lines = self._begin(run, key, seen, row, file.fileno())
                 for offset, size, line in lines_from(file, at):
                     lines += 1
                     at = offset + size
@@ -193,10 +188,26 @@ class Index:
                         self._done(number, Seen(seen.path, seen.part, at, 0, seen.inode), at, lines)
                 self._done(number, seen, at, lines)
         except OSError as error:
-            number = row["id"] if row is not None else self._new_file((run.key, key, b"", seen.part))
+            self._db.rollback()
+            self._db.execute("DELETE FROM files WHERE run = ? AND key = ? AND done = 0", (run.key, key))
+            known = self._db.execute(
+                "SELECT id FROM files WHERE run = ? AND key = ?", (run.key, key)
+            ).fetchone()
+            number = known["id"] if known else self._new_file((run.key, key, b"", seen.part))
             self._db.execute("DELETE FROM problems WHERE file = ? AND line = 0", (number,))
             told = f"cannot be read ({error.strerror or error})"
             self._db.execute("INSERT INTO problems VALUES (?, 0, ?)", (number, told))
+
+    def _begin(
+        self, run: RunFiles, key: str, seen: Seen, row: sqlite3.Row | None, fd: int
+    ) -> tuple[int, int, int]:
+        """The file's number, the byte to read on from, and the lines before it."""
+        if row is not None:
+            grew = row["inode"] == seen.inode and row["size"] < seen.size
+            if grew and row["done"] and _ends_line(fd, row["done"]):
+                return row["id"], row["done"], row["lines"]
+            self._drop(row["id"])
+        return self._new_file((run.key, key, os.fsencode(seen.path), seen.part)), 0, 0
 
     def _rubric(self, run: RunFiles) -> Callable[[str], Rubric | None]:
         """The run's rubrics by name, read once a file."""
@@ -252,23 +263,22 @@ def _root_of(db: sqlite3.Connection) -> str:
 
 
 def _ends_line(fd: int, at: int) -> bool:
-    return at == 0 or os.pread(fd, 1, at - 1) == b"\n"
+    return os.pread(fd, 1, at - 1) == b"\n"
 
 
 def _place(root: Path, cache: Path | None) -> tuple[Any, Path]:
-    """Where the index goes, and the lock on it; a second viewer of the same folder gets an index of its own."""
+    """Where the index goes, and the lock on it; a second viewer of a folder gets an index of its own."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mapo" / "view"
     name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
-    for folder in (cache or base, None):
+    folder = cache or base
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (held as long as the index)
         try:
-            if folder is None:
-                break
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (held as long as the index)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock, folder / f"{name}.sqlite"
         except OSError:
-            continue
+            lock.close()
     own = tempfile.TemporaryDirectory(prefix="mapo-view-")
     return _Own(own), Path(own.name) / "index.sqlite"
 

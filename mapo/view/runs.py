@@ -77,7 +77,7 @@ def figures(request: Request) -> Response:
 
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:
-    """What the roles' models cost so far, every process's ledger added up; a cost is None where no price is."""
+    """What the roles' models cost so far, all processes' ledgers together; None where there is no price."""
     sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(
         lambda: {"calls": 0, "hits": 0, "failures": 0, "prompt": 0, "completion": 0, "cost": 0.0}
     )

@@ -110,7 +110,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name}
+    env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
@@ -128,7 +128,7 @@ def num(value: float | None, digits: int = 2) -> str:
     if value is None:
         return "–"
     if isinstance(value, int) and abs(value) < 1e15:
-        return f"{value:,}"
+        return f"{value:,}".replace("-", "−")
     if value and not 1e-4 <= abs(value) < 1e7:
         return f"{value:.2e}".replace("-", "−")
     return f"{value:,.{digits}f}".replace("-", "−")
@@ -137,6 +137,11 @@ def num(value: float | None, digits: int = 2) -> str:
 def signed(value: float | None, digits: int = 2) -> str:
     told = num(value, digits)
     return f"+{told}" if value is not None and value > 0 else told
+
+
+def short(text: str, most: int = 200) -> str:
+    """The beginning of a text that may be of any length."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def ago(seconds: float) -> str:

@@ -104,7 +104,7 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
     length = max((len(d.turns) for _, d in columns), default=0)
     lines = []
     for t in range(length):
-        cells = []
+        cells: list[dict[str, Any] | None] = []
         for row, d in columns:
             turn = d.turns[t] if t < len(d.turns) else None
             credited = credit.turns.get(row["id"])

@@ -233,8 +233,10 @@ def test_a_judge_that_dies_stops_the_run_and_it_resumes(model, tmp_path):
     with pytest.raises(JudgeError, match="the judge is gone"):
         small.trained(model, tmp_path / "run", *wide, casting=Deaf(250).casting, paid=True)
     kept = len(list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00002.jsonl")))
+    word = tmp_path / "run" / "stopped.txt"
+    assert "the judge is gone" in word.read_text()
     found = small.trained(model, tmp_path / "run", *wide, resume=True, paid=True)
-    assert kept and found.summary["steps"] == 2
+    assert kept and found.summary["steps"] == 2 and not word.exists()
 
 
 def broken_casting(which):

@@ -35,6 +35,8 @@ function layout(asked) {
     made.scene = scene;
     made.height = narrow ? 340 : 460;
     made.margin = { l: 0, r: 0, t: 0, b: 0 };
+    made.legend = { x: 0, y: 1, bgcolor: "rgba(0,0,0,0)" };
+    if (narrow) made.showlegend = false;
     made.dragmode = "orbit";
   }
   if (made.polar) {

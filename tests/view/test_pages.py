@@ -1,0 +1,356 @@
+"""What each page says, over runs as they really are."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import view_runs
+
+from mapo import Rubric, advantages
+
+ONE = "/run/first/d/dialogues:step_00002.jsonl/2"
+
+
+def text(answer) -> str:
+    assert answer.status_code == 200, answer.text[:500]
+    return answer.text
+
+
+def test_the_list_of_runs_tells_what_each_is_and_how_it_stands(shown):
+    page = text(shown.get("/"))
+    rows = {
+        name: row
+        for row in re.findall(r"<tr>.*?</tr>", page, re.S)
+        for name in re.findall(r"<bdi>([\w]+)</bdi></a>", row)
+    }
+    assert set(rows) == {"first", "second", "bench", "quiz"}
+    assert "finished" in rows["first"] and "35.5" in rows["first"] and "<polyline" in rows["first"]
+    assert "running" in rows["second"] and "grpo" in rows["second"] and ">33.0<" in rows["second"]
+    assert "finished" in rows["bench"] and "empa" in rows["bench"]
+    assert "emobench" in rows["quiz"] and "0.5" in rows["quiz"]
+
+
+@pytest.mark.parametrize(
+    ("query", "there"), [("q=SECOND", {"second"}), ("state=running", {"second"}), ("q=nothing", set())]
+)
+def test_runs_can_be_filtered(shown, query, there):
+    page = text(shown.get(f"/?{query}"))
+    assert set(re.findall(r'href="/run/(\w+)"', page)) == there
+
+
+def test_a_training_run_has_its_tests_parts_and_curves(shown):
+    page = text(shown.get("/run/first"))
+    assert "+5.5" in page and "28.0 to 32.0" in page and "1 of 3 passed" in page
+    assert "validation, step 2" in page and 'data-figure="endings"' in page
+    figures = shown.get("/api/figures?run=first").json()
+    assert set(figures) == {
+        "reward", "epm_q", "grad_norm", "entropy", "kl", "clip", "speed", "length", "endings", "unscored"
+    }  # fmt: skip
+    band, line = figures["reward"]["data"]
+    assert band["fill"] == "toself" and line["x"] == [1, 2, 3] and len(band["x"]) == 6
+    assert {trace["name"] for trace in figures["epm_q"]["data"]} >= {"training", "validation"}
+    assert [trace["name"] for trace in figures["kl"]["data"]] == ["to the start", "to the sampler"]
+    assert sum(trace["y"][0] for trace in figures["endings"]["data"]) == 1.0
+
+
+def test_the_mean_reward_is_that_of_the_dialogues(shown):
+    rubric = Rubric.load("empathy")
+    talks = view_runs.step_talks(rubric, 2)
+    means = [sum(t.reward for t in d.turns) / len(d.turns) for d in talks]
+    line = shown.get("/api/figures?run=first").json()["reward"]["data"][-1]
+    assert line["y"][1] == pytest.approx(sum(means) / len(means))
+
+
+def test_runs_are_laid_over_each_other(shown):
+    page = text(shown.get("/overlay?run=first&run=second&run=gone"))
+    assert "2 runs laid over each other" in page and "run=first&amp;run=second" in page
+    figures = shown.get("/api/figures?run=first&run=second").json()
+    assert {t["name"] for t in figures["grad_norm"]["data"]} == {"first", "second"}
+    assert {t["name"] for t in figures["speed"]["data"]} >= {"first: sampled", "second: trained"}
+    dashes = [t["line"]["dash"] for t in figures["grad_norm"]["data"]]
+    assert len(set(dashes)) == 2
+    assert "No run is marked" in text(shown.get("/overlay"))
+    assert "2 more were marked" in text(shown.get("/overlay?" + "&".join(f"run={i}" for i in range(8))))
+
+
+def test_costs_are_those_of_the_ledger(shown):
+    page = text(shown.get("/run/bench"))
+    assert "big-judge" in page and "0.25" in page and "no price" in page and "4,000" in page
+
+
+def test_dialogues_can_be_filtered(shown):
+    def found(query: str) -> list[str]:
+        page = text(shown.get(f"/dialogues?{query}"))
+        return re.findall(r'class="name"><a href="[^"]*"><bdi>([^<]+)', page)
+
+    assert len(found("run=first")) == 27
+    assert len(found("run=first&part=train&step=2")) == 6
+    assert set(found("run=first&part=after")) == {"held-0_1", "held-1_1", "held-2_1"}
+    assert len(found("run=first&scenario=SCENARIO-1")) == 9
+    assert found("run=first&ending=success") == []
+    rewards = [d.turns for d in view_runs.step_talks(Rubric.load("empathy"), 1)]
+    means = sorted(sum(t.reward for t in turns) / len(turns) for turns in rewards)
+    assert len(found(f"run=first&part=train&step=1&low={means[2] - 1e-9}&high={means[4] + 1e-9}")) == 3
+    assert (
+        found("run=first&part=train&step=1&sort=reward")[0]
+        != found("run=first&part=train&step=1&sort=reward-up")[0]
+    )
+    assert "step is no whole number" in shown.get("/dialogues?step=1.5").text
+    assert "low is no number" in shown.get("/dialogues?low=nan&high=x").text
+
+
+def test_text_is_searched_in_any_script(index, root, client):
+    rubric = Rubric.load("empathy")
+    run = view_runs.training(root, steps=1)
+    said = view_runs.talk(rubric, "zh_1", step=1)
+    turn = said.turns[0]
+    said = replace(said, turns=(replace(turn, user="我今天很难过，睡不着"), *said.turns[1:]))
+    view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", [said])
+    index.refresh()
+
+    def names(words: str) -> list[str]:
+        return re.findall(
+            r"<bdi>(zh_1|\d{3}_[\w-]+)</bdi>", client.get("/dialogues", params={"q": words}).text
+        )
+
+    assert names("难过") == ["zh_1"] and names("睡不着") == ["zh_1"] and names("过难") == []
+    assert len(names("repl")) == 7 and names("reply nowhere") == []
+    assert names('"') == [] and names("''") == [] and names("* OR NOT (") == []
+    page = client.get("/dialogues", params={"q": "难过"}).text
+    assert "很<mark>难过</mark>" in page
+
+
+def test_a_dialogue_shows_the_credit_the_trainer_gave(shown):
+    rubric = Rubric.load("empathy")
+    talks = view_runs.step_talks(rubric, 2)
+    rewards = [[t.reward for t in d.turns] for d in talks]
+    credit = advantages(rewards, [d.group for d in talks], "mapo", gamma=0.85)
+    page = text(shown.get(ONE))
+    assert "001_scenario" not in page.partition("<h2")[0]
+    for t in range(len(rewards[1])):
+        panel = page.split('<div class="credit"')[t + 1].partition("</table>")[0]
+        numbers = re.findall(r'<td class="n[^"]*">([^<]+)</td>', panel)
+        wanted = [
+            rewards[1][t],
+            credit.returns[1][t],
+            credit.turn[1][t],
+            credit.batch[1][t],
+            credit.mixed[1][t],
+        ]
+        if credit.mask[1][t]:
+            shown_numbers = [float(n.replace("−", "-")) for n in numbers]
+            assert shown_numbers == pytest.approx(wanted, abs=0.0051)
+        else:
+            assert "out of the loss" in panel
+    assert (
+        "3 siblings at turn 1 average" in page and "all 11 turns" in page
+    )  # 3, 4 and 4: the fifth has no peer
+    assert "words 1" in page and "it takes up what was said" in page and "too early" in page
+
+
+def test_other_methods_show_their_own_parts(shown):
+    page = text(shown.get("/run/second/d/dialogues:step_00001.jsonl/1"))
+    assert "Advantage" in page and "Turn part" not in page and "Batch part" not in page
+
+
+def test_a_test_dialogue_has_no_advantage(shown):
+    page = text(shown.get("/run/first/d/eval:after:dialogues.jsonl/1"))
+    assert "Nothing was learnt" in page and "Mixed" not in page
+
+
+def test_siblings_stand_side_by_side_by_turn(shown):
+    page = text(shown.get(ONE)).partition('id="siblings"')[2]
+    assert page.count('<th scope="row">') == 5  # the longest sibling has five turns
+    assert page.count(">over<") == 2 + 1
+    assert page.count("this one") == 1
+
+
+def test_the_path_is_drawn_in_space_and_in_pairs(shown):
+    figures = shown.get(f"/api{ONE}/path").json()
+    assert set(figures) == {"space", "pair_0_1", "pair_0_2", "pair_1_2"}
+    assert figures["space"]["data"][-2]["x"][0] < 0 and len(figures["space"]["data"]) == 4
+
+
+def test_a_rubric_of_four_axes_has_six_pairs(index, root, client):
+    rubric = Rubric.load("tutoring")
+    view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", [view_runs.talk(rubric, "d_1")])
+    index.refresh()
+    figures = client.get("/api/run/r/d/dialogues:empa.jsonl/1/path").json()
+    assert len(figures) == 6 and "space" not in figures
+    assert client.get("/run/r/d/dialogues:empa.jsonl/1").text.count('data-figure="pair_') == 6
+
+
+def test_an_unknown_rubric_is_shown_without_titles(index, root, client):
+    odd = replace(view_runs.talk(Rubric.load("empathy"), "d_1"), rubric="mine")
+    view_runs.write_lines(root / "r" / "dialogues" / "x.jsonl", [odd])
+    (root / "r" / "rubric.toml").write_text("half a rub")
+    index.refresh()
+    assert "reply 1 of d_1" in client.get("/run/r/d/dialogues:x.jsonl/1").text
+    figures = client.get("/api/run/r/d/dialogues:x.jsonl/1/path").json()
+    assert figures["pair_0_1"]["layout"]["xaxis"]["title"]["text"] == "axis 1"
+
+
+def test_tokens_come_on_demand(shown):
+    told = shown.get(f"/api{ONE}/tokens/1").json()
+    assert [t["logprob"] for t in told] == [-0.05, -1.5, -6.0] and told[0]["text"] == "#5"
+    assert shown.get(f"/api{ONE}/tokens/99").status_code == 404
+    assert shown.get(f"/api{ONE}/tokens/0").status_code == 404
+
+
+def test_tokens_are_words_where_the_run_kept_its_tokenizer(index, root, client):
+    tokenizers = pytest.importorskip("tokenizers")
+    run = view_runs.training(root, steps=1)
+    words = {f"w{i}": i for i in range(10)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    for step in ("step_00001", "step_00002"):
+        (run / "checkpoints" / step).mkdir(parents=True)
+    made.save(str(run / "checkpoints" / "step_00001" / "tokenizer.json"))
+    index.refresh()
+    where = "/api/run/first/d/dialogues:step_00001.jsonl/1/tokens/1"
+    assert [t["text"] for t in client.get(where).json()] == ["w5", "w6", "w7"]
+    (run / "checkpoints" / "step_00002" / "tokenizer.json").write_text("{")
+    assert [t["text"] for t in client.get(where).json()] == ["#5", "#6", "#7"]
+
+
+def test_the_same_scenario_is_compared_before_and_after(shown):
+    page = text(shown.get("/compare?run=first"))
+    assert "first</bdi>, test before" in page and "first</bdi>, test after" in page
+    assert "3 scenarios in both" in page and page.count('class="bubble user"') == 8
+    other = text(
+        shown.get("/compare", params={"a": "first|after", "b": "second|after", "scenario": "held-2_1"})
+    )
+    assert "<bdi>held-2</bdi>" in other
+    assert "No scenario is in both" in text(
+        shown.get("/compare", params={"a": "first|after", "b": "bench|empa"})
+    )
+    assert "Choose two sets" in text(shown.get("/compare", params={"a": "first|nope", "b": "x"}))
+    assert "Choose two sets" in text(shown.get("/compare?run=bench"))
+
+
+def test_benchmarks_by_category_axis_and_difficulty(shown):
+    page = text(shown.get("/benchmarks", params={"set": ["first|before", "bench|empa"]}))
+    for word in (
+        "By category",
+        "By axis",
+        "By difficulty",
+        "career",
+        "extreme",
+        "emobench",
+        "EU is not above",
+    ):
+        assert word in page
+    figures = shown.get("/api/radar", params={"set": ["first|before", "bench|empa"]}).json()
+    assert set(figures) == {"category", "axis", "difficulty"}
+    assert figures["difficulty"]["data"][0]["theta"] == ["easy", "hard", "extreme", "easy"]
+    assert len(figures["axis"]["data"]) == 2
+    assert text(shown.get("/benchmarks")).count("checked") >= 1
+
+
+def test_a_question_benchmark_has_a_page(shown):
+    page = text(shown.get("/run/quiz"))
+    assert "0.400 to 0.600" in page and "languages / en / EA" in page and "parse_rate" in page
+
+
+def test_nothing_there_is_said_in_words(index, client):
+    index.refresh()
+    for path in ("/", "/dialogues", "/compare", "/benchmarks"):
+        assert text(client.get(path))
+    assert "No runs here" in client.get("/").text and client.get("/api/radar").json() == {}
+
+
+def test_a_broken_and_an_unscored_dialogue(index, root, client):
+    rubric = Rubric.load("empathy")
+    run = view_runs.training(root, steps=1)
+    whole = view_runs.talk(rubric, "000_scenario-0_8", step=1)
+    deaf = replace(whole.turns[1], levels=None, reward=None, unscored="the judge answered nothing")
+    view_runs.write_lines(
+        run / "dialogues" / "step_00001.1.jsonl",
+        [
+            replace(whole, turns=(whole.turns[0], deaf, *whole.turns[2:])),
+            replace(whole, id="000_scenario-0_9", turns=(), error="the user is gone", ending=None),
+        ],
+    )
+    index.refresh()
+    page = text(client.get("/run/first/d/dialogues:step_00001.1.jsonl/1"))
+    assert "the judge answered nothing" in page and "unscored" in page
+    page = text(client.get("/run/first/d/dialogues:step_00001.1.jsonl/2"))
+    assert "the user is gone" in page and "It has no turn" in page
+
+
+def test_rewards_no_estimator_can_take_are_said_so(index, root, client):
+    run = view_runs.training(root, steps=1)
+    huge = view_runs.talk(Rubric.load("empathy"), "000_scenario-0_8", step=1)
+    huge = replace(huge, turns=tuple(replace(turn, reward=1e308) for turn in huge.turns))
+    view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", [huge])
+    index.refresh()
+    page = text(client.get("/run/first/d/dialogues:step_00001.jsonl/7"))
+    assert "It cannot be credited" in page and "+1.00e+308" in page
+    assert json.loads(client.get("/api/figures?run=first").text)
+
+
+def test_settings_that_cannot_be_read_are_replaced_and_said(index, root, client):
+    run = view_runs.training(root, steps=1)
+    (run / "config.toml").write_text("[advantage]\ngamma = 'much'\n")
+    index.refresh()
+    assert "the defaults are shown" in client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
+
+
+def test_what_is_not_there_is_a_404_with_a_page(shown):
+    for path in (
+        "/run/gone",
+        "/run/first/d/dialogues:step_00009.jsonl/1",
+        "/run/first/d/dialogues:step_00001.jsonl/99",
+        "/nothing",
+        "/static/nothing.js",
+        f"{ONE}/text/1/nobody",
+        f"{ONE}/text/77/user",
+        "/api/figures?run=gone",
+        f"/run/first/d/dialogues:step_00001.jsonl/{10**30}",
+    ):
+        answer = shown.get(path)
+        assert answer.status_code == 404 and "This cannot be shown" in answer.text, path
+
+
+def test_a_file_that_changed_under_the_page_is_said_so(index, root, client):
+    run = view_runs.training(root, steps=1)
+    index.refresh()
+    (run / "dialogues" / "step_00001.jsonl").write_text("gone\n")
+    answer = client.get("/run/first/d/dialogues:step_00001.jsonl/2")
+    assert answer.status_code == 409 and "has changed since" in answer.text
+    assert client.get("/dialogues?q=reply").status_code == 200
+    (run / "eval" / "after" / "dialogues.jsonl").unlink()
+    assert "cannot be read" in client.get("/compare?run=first").text
+    assert client.get("/api/run/first/d/eval:before:dialogues.jsonl/1/path").status_code == 200
+
+
+def test_static_files_are_packed_and_kept(shown):
+    plain = shown.get("/static/plotly.js", headers={"accept-encoding": "identity"})
+    assert (
+        plain.status_code == 200
+        and b"plotly" in plain.content[:2000]
+        and "immutable" in plain.headers["cache-control"]
+    )
+    packed = shown.get("/static/style.css")
+    assert packed.headers["content-encoding"] == "gzip" and "text/css" in packed.headers["content-type"]
+
+
+def test_every_page_has_what_keyboards_and_readers_need(shown):
+    for path in (
+        "/",
+        "/run/first",
+        "/dialogues",
+        ONE,
+        "/compare?run=first",
+        "/benchmarks",
+        "/overlay?run=first",
+    ):
+        page = text(shown.get(path))
+        assert page.count("<h1>") == 1 and 'href="#main"' in page and 'lang="en"' in page, path
+        for table in re.findall(r"<table.*?</table>", page, re.S):
+            assert "scope=" in table, path
+        for field in re.findall(r"<input[^>]*>", page):
+            named = "aria-label" in field or 'type="hidden"' in field
+            assert named or re.search(rf"<label[^>]*>[^<]*{re.escape(field)}", page), field
