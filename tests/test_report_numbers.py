@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -258,11 +259,39 @@ def test_text_is_bounded_and_turned_the_right_way():
 def test_names_the_fonts_cannot_write_are_numbers(monkeypatch):
     assert plots.drawable("career", "1") == "career"
     assert plots.drawable("\U0001f9ff\U0001f9ff", "1") == "1" and plots.drawable("", "2") == "2"
-    plots.glyphs.cache_clear()
     assert plots.drawable("x" * 50, "1", 10) == "x" * 10 + "…"
+    plots.glyphs.cache_clear()
     monkeypatch.setattr(plots, "fonts", lambda: ("DejaVu Sans",))
     assert plots.drawable("夜班", "3") == "3"
     plots.glyphs.cache_clear()
+
+
+def test_a_chinese_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
+    from matplotlib import font_manager
+
+    class Manager:
+        def __init__(self):
+            self.ttflist = [SimpleNamespace(name="DejaVu Sans")]
+
+        def addfont(self, path):
+            self.ttflist.append(SimpleNamespace(name="Noto Sans CJK JP"))
+
+    there = ["/fonts/Other.ttf", "/fonts/NotoSansCJK-Bold.ttc", "/fonts/NotoSansCJK-Regular.ttc"]
+    monkeypatch.setattr(font_manager, "fontManager", Manager())
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there[:2])
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans",)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there)
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")  # listed now
+
+
+def test_chinese_words_are_drawn_glyphs_in_a_pdf():
+    from matplotlib.figure import Figure
+
+    plain, chinese = Figure(), Figure()
+    plain.subplots().set_title("day")
+    chinese.subplots().set_title("夜班")
+    assert draw._holds_chinese(chinese) and not draw._holds_chinese(plain)
 
 
 def test_hostile_names_are_drawn_as_text(recwarn):

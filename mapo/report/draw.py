@@ -34,7 +34,6 @@ _RULES = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
     "svg.hashsalt": "mapo",  # the same numbers give the same file
-    "pdf.fonttype": 42,
 }
 _SIZE, _SMALL = (3.7, 2.5), (2.3, 2.0)
 
@@ -147,7 +146,19 @@ def _key(figure: Any, key: Sequence[tuple[str, str]]) -> None:
 
 
 def _saved(figure: Any, kind: str) -> bytes:
+    """Within the rules of `_rules`, which end with it."""
+    import matplotlib
+
     out = io.BytesIO()
     dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None}}
+    if kind == "pdf":
+        matplotlib.rcParams["pdf.fonttype"] = 3 if _holds_chinese(figure) else 42
     figure.savefig(out, format=kind, dpi=200, metadata=dates.get(kind))
     return out.getvalue()
+
+
+def _holds_chinese(figure: Any) -> bool:
+    """Chinese fonts are mostly OpenType with PostScript outlines, which a PDF takes as drawn glyphs only."""
+    from matplotlib.text import Text
+
+    return any(c > "\u2e7f" for text in figure.findobj(Text) for c in text.get_text())
