@@ -17,7 +17,7 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.evals.bench import RESULT
-from mapo.evals.entries import SCORES, Case, Entry, read_bench, read_json
+from mapo.evals.entries import SCORES, Case, Entry, count, read_bench, read_json
 from mapo.evals.entries_empa import EMPA, read_empa, read_training
 from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, small_sample_level
 from mapo.store import RunDir
@@ -142,7 +142,7 @@ def _columns(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Colu
         parts = _apart(dict(meaning), alike)
         rivals = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
         if len(rivals) > 1:
-            parts.append(f"{len(entries[0].cases)} cases ({chosen[:6]})")
+            parts.append(f"{count(entries[0].cases)} cases ({chosen[:6]})")
         found.append(Column(benchmark, name, entries[0].meaning, chosen, ", ".join([name, *parts])))
     return found
 
@@ -177,7 +177,7 @@ def _differences(
             common = _common(own, base)
             if common:
                 found.append(_difference(own, base, column.label, common))
-            notes += _told(own, base, column.label, len(common))
+            notes += _told(own, base, column.label, common)
         if len(found) == before:
             notes.append(f"{model}: no score that compares with one of {first}")
     corrected = holm([d.p for d in found])
@@ -201,14 +201,21 @@ def _common(a: Entry, b: Entry) -> list[str]:
 
 def _difference(own: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
     mean, interval, p = paired([own.cases[c] for c in common], [base.cases[c] for c in common])
-    return Difference(own.model, base.model, label, len(common), mean, interval, p)
+    n = count({name: own.cases[name] for name in common})
+    return Difference(own.model, base.model, label, n, mean, interval, p)
 
 
 def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:
-    """Mean of a - b over cases (of several kinds: the mean of the kinds' means), its interval, and p."""
-    kinds = [case.kind for case in a]
-    share = {kind: len(a) / kinds.count(kind) / len(set(kinds)) for kind in set(kinds)}
-    d = np.array([(x.score - y.score) * share[x.kind] for x, y in zip(a, b, strict=True)])
+    """Mean of a - b over cases (of several kinds: the mean of the kinds' means), its interval, and p.
+
+    Cases of one group are averaged first: they are one text, and no evidence of their own.
+    """
+    groups: dict[tuple[str, str], list[float]] = {}
+    for at, (x, y) in enumerate(zip(a, b, strict=True)):
+        groups.setdefault((x.kind, x.group or str(at)), []).append(x.score - y.score)
+    kinds = [kind for kind, _ in groups]
+    share = {kind: len(kinds) / kinds.count(kind) / len(set(kinds)) for kind in set(kinds)}
+    d = np.array([float(np.mean(own)) * share[kind] for (kind, _), own in groups.items()])
     ends = None
     if len(d) > 1:
         level = small_sample_level(len(d))
@@ -224,18 +231,21 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
 # ---- what to know
 
 
-def _told(own: Entry, base: Entry, label: str, common: int) -> list[str]:
+def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[str]:
     who = f"{own.model} and {base.model}, {label}"
     if not common:
         return [f"{who}: no case in common"]
     told = []
-    if common < max(len(own.cases), len(base.cases)):
-        told.append(
-            f"{who}: {common} cases in common (of {len(own.cases)} and {len(base.cases)}); "
-            "only those are compared"
-        )
-    if common < FEW:
-        told.append(f"{who}: {common} cases are few; intervals and tests say little")
+    n, shared = len(common), {name: own.cases[name] for name in common}
+    if n < max(len(own.cases), len(base.cases)):
+        what = "items" if any(case.group for case in shared.values()) else "cases"
+        of = f"of {len(own.cases)} and {len(base.cases)}"
+        told.append(f"{who}: {n} {what} in common ({of}); only those are compared")
+    uneven = sum(case.repeats != base.cases[name].repeats for name, case in shared.items())
+    if uneven:
+        told.append(f"{who}: {uneven} cases were repeated more often by one of the two; means are compared")
+    if count(shared) < FEW:
+        told.append(f"{who}: {count(shared)} cases are few; intervals and tests say little")
     return told
 
 

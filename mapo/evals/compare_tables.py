@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mapo.evals.compare import Column, Comparison, Difference
-from mapo.evals.entries import Entry
+from mapo.evals.entries import Entry, count
 from mapo.evals.tables import escape
 from mapo.text import printable
 
@@ -207,7 +207,7 @@ def as_csv(found: Comparison) -> str:
             e, d = found.cells.get((model, column.label)), found.difference(model, column.label)
             if e is None:
                 continue
-            own = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, len(e.cases)]
+            own = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, count(e.cases)]
             held = (
                 [_cell(d.baseline), d.n, d.mean, *(d.interval or ("", "")), d.p, d.p_holm] if d else [""] * 7
             )
@@ -250,7 +250,7 @@ def plain(found: Comparison) -> dict[str, Any]:
                         "interval": e.interval,
                         "n": e.n,
                         "of": e.of,
-                        "cases": len(e.cases),
+                        "cases": count(e.cases),
                         **({} if e.passes is None else {"passes": e.passes}),
                         "sampling": dict(e.sampling),
                         "source": e.source,

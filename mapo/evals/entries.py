@@ -29,12 +29,15 @@ _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies 
 
 
 class Case(NamedTuple):
-    """A case's score on 0..100, repeats averaged. A score over several kinds of cases is the mean of the
-    kinds' means. `version` is a hash of the case's words, empty where nobody wrote one down."""
+    """A case's score on 0..100, the mean of `repeats`. A score over several kinds of cases is the mean of the
+    kinds' means. `version` is a hash of the case's words, empty where nobody wrote one down. Cases of one
+    `group` (the languages of a question) are one text, and count as one once the common ones are found."""
 
     score: float
     kind: str = ""
     version: str = ""
+    group: str = ""
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +180,24 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
 
 
 def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[str, Case]:
-    """Score by case; the two languages of an EmoBench question ("EA-en-17") are one text, so one case."""
-    found: dict[str, tuple[str, list[float]]] = {}
-    for item in items:
-        for part in parts:
-            if part in item.scores:
-                task, _, rest = item.id.partition("-")
-                language, _, number = rest.partition("-")
-                name = f"{task}-{number}" if language in ("en", "zh") else item.id
-                found.setdefault(name, (part, []))[1].append(item.scores[part] * scale)
-    return {name: Case(sum(scores) / len(scores), part) for name, (part, scores) in found.items()}
+    return {
+        item.id: Case(item.scores[part] * scale, part, group=_group(item.id))
+        for item in items
+        for part in parts
+        if part in item.scores
+    }
+
+
+def _group(name: str) -> str:
+    """The two languages of an EmoBench question ("EA-en-17") are one text."""
+    task, _, rest = name.partition("-")
+    language, _, number = rest.partition("-")
+    return f"{task}-{number}" if language in ("en", "zh") else ""
+
+
+def count(cases: Mapping[str, Case]) -> int:
+    """How many cases there are, each group of them being one."""
+    return len({case.group or name for name, case in cases.items()})
 
 
 def _mean(items: Sequence[_Item], part: str) -> float:

@@ -183,7 +183,10 @@ def _by_case(
     found: dict[str, list[float]] = {}
     for result, score in zip(results, scores, strict=True):
         found.setdefault(result.case, []).append(score)
-    return {case: Case(sum(own) / len(own), "", versions.get(case, "")) for case, own in found.items()}
+    return {
+        case: Case(sum(own) / len(own), version=versions.get(case, ""), repeats=len(own))
+        for case, own in found.items()
+    }
 
 
 def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str]:

@@ -20,7 +20,7 @@ from mapo.evals import compare as comparing
 from mapo.evals import stats
 from mapo.evals.bench import Scored, summarise, write_result
 from mapo.evals.compare import Comparison, compare, compared, named, paired
-from mapo.evals.entries import Case, Entry, read_bench, split_settings
+from mapo.evals.entries import Case, Entry, count, read_bench, split_settings
 from mapo.evals.entries_empa import read_empa
 from mapo.evals.stats import bootstrap, sign_flip, small_sample_level, t_quantile
 from mapo.store import JsonlWriter, write_atomic
@@ -304,12 +304,15 @@ def test_settings_that_are_not_known_are_taken_for_meaning():
 # ---- result.json, through the real writer
 
 
-def emobench(folder, model="m", *, right=lambda i: i % 2, of=None, languages=("en", "zh"), n=10, **settings):
+def emobench(
+    folder, model="m", *, right=lambda i: i % 2, of=None, languages=("en", "zh"), n=10, lost=(), **settings
+):
     items = [
         Scored(f"{task}-{language}-{i}", {task: float(right(i)), f"{task}_lenient": 1.0}, f"{task}-{i}", task)
         for task in ("EA", "EU")
         for language in languages
         for i in range(n)
+        if (language, i) not in lost
     ]
     scores, intervals = summarise(items, {"Overall": ["EA", "EU"]})
     told = {"languages": list(languages), "shuffle": False, "seed": 0, "temperature": 0.6, **settings}
@@ -332,8 +335,8 @@ def test_emobench_results_by_question(tmp_path):
     assert [e.name for e in found] == ["EA", "EU", "Overall"]
     ea, _, overall = found
     assert ea.value == pytest.approx(30.0) and overall.value == pytest.approx(30.0)
-    assert len(ea.cases) == 10 and len(overall.cases) == 20  # both languages of a question are one case
-    assert ea.cases["EA-1"] == Case(100.0, "EA") and ea.interval[0] < 30 < ea.interval[1]
+    assert count(ea.cases) == 10 and count(overall.cases) == 20  # both languages of a question are one case
+    assert ea.cases["EA-zh-1"] == Case(100.0, "EA", group="EA-1") and ea.interval[0] < 30 < ea.interval[1]
     assert (ea.n, ea.of, ea.model, ea.notes) == (40, 40, "m", ("a note",))
     part = read_bench(emobench(tmp_path / "b", of=41), "mine")
     assert [(e.model, e.value, e.interval, e.n, e.of) for e in part] == [("mine", None, None, 40, 41)] * 3
@@ -350,6 +353,29 @@ def test_two_models_on_emobench(tmp_path):
     assert ea.mean == pytest.approx(100 * (20 / 30 - 15 / 30)) and overall.mean == pytest.approx(ea.mean)
     narrow, wide = overall.interval[1] - overall.interval[0], ea.interval[1] - ea.interval[0]
     assert narrow == pytest.approx(wide / math.sqrt(2), rel=0.1)  # twice the cases
+
+
+def test_an_incomplete_run_is_held_against_the_same_items(tmp_path):
+    # two equal models, right in English and wrong in Chinese; one lost its Chinese items
+    def bilingual(folder, model, **kw):
+        path = emobench(folder, model, n=20, **kw) / "result.json"
+        data = json.loads(path.read_text())
+        items = [{**i, "scores": {k: float("-en-" in i["id"]) for k in i["scores"]}} for i in data["items"]]
+        means = dict.fromkeys(data["scores"], 0.5)
+        write_atomic(path, json.dumps({**data, "items": items, "scores": means}))
+        return str(folder)
+
+    whole = bilingual(tmp_path / "a", "a")
+    half = bilingual(tmp_path / "b", "b", lost={("zh", i) for i in range(20)}, of=80)
+    found = compare([whole, half])
+    assert [(d.mean, d.n, d.p) for d in found.differences] == [(0.0, 20, 1.0), (0.0, 20, 1.0), (0.0, 40, 1.0)]
+    assert "b and a, EA: 20 items in common (of 20 and 40); only those are compared" in found.notes
+
+
+def test_languages_of_a_question_are_no_evidence_of_their_own():
+    a = [Case(float(s), "EA", group=f"EA-{i // 2}") for i, s in enumerate([10, 30, 0, 0, 0, 40])]
+    b = [case._replace(score=0.0) for case in a]
+    assert paired(a, b) == paired(cases([20, 0, 20], "EA"), cases([0, 0, 0], "EA"))
 
 
 def spoilt(folder, **changes):
@@ -420,6 +446,14 @@ def test_repeats_of_a_case_are_averaged(tmp_path):
     assert quality.value == pytest.approx(np.mean([case.score for case in quality.cases.values()]))
     assert quality.meaning["judge"] == "big" and quality.meaning["turns"] == "12 to 45"
     assert quality.interval and passes.interval is None
+
+
+def test_cases_repeated_unevenly_are_told(tmp_path):
+    one = put(tmp_path / "a", *(played(f"s{i}", repeat=r, model="a") for i in range(3) for r in (1, 2)))
+    lame = [played("s0", model="b"), *(played(f"s{i}", repeat=r, model="b") for i in (1, 2) for r in (1, 2))]
+    found = compare([str(one), str(put(tmp_path / "b", *lame))])
+    told = "b and a, EPM-Q: 1 cases were repeated more often by one of the two; means are compared"
+    assert told in found.notes
 
 
 def test_dialogues_of_other_judges_or_rules_are_other_columns(tmp_path):
