@@ -26,7 +26,7 @@ from mapo.sandbox.chat import Request
 from mapo.types import Message
 
 KEYS = {"EA": ("answer",), "EU": ("answer_q1", "answer_q2")}
-_FENCED = re.compile(r"```json\s*(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```json(.*?)```", re.DOTALL)
 Answers = tuple[str | None, ...]
 
 

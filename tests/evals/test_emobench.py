@@ -219,6 +219,36 @@ def test_no_reply_breaks_the_parser(raw):
         assert len(lenient(task, raw, parts, "zh")) == len(KEYS[task])
 
 
+_PIECES = ["```json", "```", "`", '{"answer": "B"}', "\n", " ", "\t", "\u3000", "\xa0", "\x0b", "\u2028", "x"]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
+def test_a_block_is_cut_out_as_the_reference_cuts(raw):
+    """Its rule: where there is a label, what counts is all that stands between the first one that a fence
+    closes and that fence; json.loads takes four kinds of white space around it and no other."""
+    meant = raw
+    if "```json" in raw:
+        start = raw.index("```json") + len("```json")
+        end = raw.find("```", start)
+        meant = raw[start:end] if end >= 0 else ""
+    try:
+        want = json.loads(meant)
+    except ValueError:
+        want = {"answer": ""}
+    assert parse_answer("EA", raw) == want
+
+
+def test_white_space_that_json_does_not_know_is_a_wrong_answer():
+    assert parse_answer("EA", '```json \n\t{"answer": "B"}\r\n```') == {"answer": "B"}
+    for space in "\u3000\xa0\x0b\x0c\u2028\x85":
+        assert parse_answer("EA", f'```json{space}{{"answer": "B"}}```') == {"answer": ""}
+
+
+def test_a_fence_that_never_closes_is_looked_through_once():
+    # once from every line break on would be 10^11 steps
+    assert parse_answer("EA", "```json" + "\n" * 500_000) == {"answer": ""}
+
+
 def test_nesting_without_end_is_a_wrong_answer():
     assert parse_answer("EA", "[" * 100_000) == {"answer": ""}
 
