@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect format bench clean
+.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -86,6 +86,15 @@ $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 test-inspect: setup-inspect ## Tests of the tasks for inspect_ai
 	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/test_inspect.py
 
+# A real browser for the pages of mapo view: Debian's chromium, driven by playwright.
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || echo /usr/bin/chromium)
+
+test-browser: setup ## Tests of mapo view in chromium (installed with apt-get where it is not there and that may be)
+	@test -x "$(CHROMIUM)" || { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null || \
+	  { echo "chromium is needed: install it, or name one with CHROMIUM=..."; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright
+	MAPO_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -m browser tests/view/test_browser.py
+
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -101,6 +110,7 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/stopping_bias.py
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/view.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) $(VERL) $(INSPECT) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
