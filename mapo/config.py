@@ -126,6 +126,10 @@ class Advantage(_Section):
     scope: Literal["group", "batch"] = "group"
     horizon: Literal["available", "shortest"] = "available"
 
+    def options(self) -> dict[str, Any]:
+        """What `mapo.advantages` is called with."""
+        return self.model_dump()
+
 
 class Optim(_Section):
     steps: int = Field(default=40, ge=0)

@@ -26,13 +26,15 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
-    engine: Annotated[str, typer.Option(help="Who trains: local, or verl (many cards).")] = "local",
+    engine: Annotated[
+        str | None, typer.Option(help="Who trains: local (default), or verl (many cards).")
+    ] = None,
 ) -> None:
     """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
     from mapo.config import load_config
     from mapo.errors import InputError
 
-    if engine not in ("local", "verl"):
+    if engine not in (None, "local", "verl"):
         raise InputError(f"no engine '{engine}'", fix="Use local or verl")
     given = given or []
     files = [text for text in given if "=" not in text]
@@ -46,8 +48,8 @@ def train(
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if engine == "verl":
-        _tell(on_verl(config, folder, resume), folder)
+    if (engine or _engine_there(folder, resume)) == "verl":
+        _tell(on_verl(config, folder, resume), folder, "--step last ")
         return
     from mapo.stage import calm_threads, need_torch
     from mapo.train.launch import with_others
@@ -60,6 +62,18 @@ def train(
         found = trained(config, folder, resume)
     if found is not None:
         _tell(found, folder)
+
+
+def _engine_there(out: Path, resume: bool) -> str:
+    """A run goes on with the engine it was started with."""
+    if not resume:
+        return "local"
+    from mapo.stage import need_torch
+
+    need_torch()
+    from mapo.train.setup import engine_of
+
+    return engine_of(out)
 
 
 def _refuse_early(config: Config, out: Path, resume: bool) -> None:
@@ -124,7 +138,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     return found if team.leads else None
 
 
-def _tell(found: Outcome, out: Path) -> None:
+def _tell(found: Outcome, out: Path, step: str = "") -> None:
     """What came of it: the scores, one person met before and after, and where everything is."""
     from mapo.cli.outcome import print_outcome
     from mapo.report import write_report
@@ -132,4 +146,4 @@ def _tell(found: Outcome, out: Path) -> None:
     print_outcome(found)
     report = write_report(out)
     say(f"report: {report}")
-    say(f"model:  mapo export {out} --out DIR   (a plain Hugging Face folder)")
+    say(f"model:  mapo export {out} {step}--out DIR   (a plain Hugging Face folder)")

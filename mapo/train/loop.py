@@ -65,16 +65,7 @@ def credit_of(
             where=str(t.dialogue_file(step)),
             fix="Each one's `error` says why it broke; then resume",
         )
-    a = t.config.advantage
-    return advantages(
-        rewards,
-        [d.group for d in dialogues],
-        a.method,
-        gamma=a.gamma,
-        turn_weight=a.turn_weight,
-        scope=a.scope,
-        horizon=a.horizon,
-    )
+    return advantages(rewards, [d.group for d in dialogues], **t.config.advantage.options())
 
 
 def step_record(

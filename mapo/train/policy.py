@@ -188,13 +188,20 @@ def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) 
 
     path = _place(base)
     with _explained(path, "weights"), quiet():
-        model = AutoModelForCausalLM.from_pretrained(
+        model, told = AutoModelForCausalLM.from_pretrained(
             path,
+            output_loading_info=True,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
             attn_implementation=attention,
             device_map=None if device.type == "cpu" else device,
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise InputError(
+            f"{len(missing)} weights are missing, {missing[0]} among them",
+            where=path,
+            fix="Those would be random. Is it a whole model, adapters merged?",
         )
     if getattr(model, "is_quantized", False):
         raise InputError("its weights are quantized", where=path, fix="Take the unquantized model to train")

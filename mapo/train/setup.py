@@ -82,10 +82,18 @@ _MAY_DIFFER = {
     "model": {"device", "compile", "checkpointing"},
     "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
+    "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
 }
 
 
-def check_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], *, resume: bool) -> None:
+def check_run(
+    root: Path,
+    config: Config,
+    scenarios: dict[str, Sequence[Scenario]],
+    *,
+    resume: bool,
+    engine: str = "local",
+) -> None:
     """Refuse a folder that cannot be this run's, with nothing written."""
     run = RunDir(root)
     if root.exists() and not root.is_dir():
@@ -93,6 +101,8 @@ def check_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario
     if run.manifest.exists():
         if not resume:
             raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
+        if (theirs := engine_of(root)) != engine:
+            raise InputError(f"is a run of the {theirs} engine", where=str(root), fix=f"Add --engine {theirs}")
         _same(run, config, manifest(config, scenarios))
     elif resume and not root.exists():
         raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")
@@ -100,13 +110,15 @@ def check_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario
         raise InputError("is not empty and no run", where=str(root), fix="Choose another --out")
 
 
-def claim_run(root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]]) -> None:
+def claim_run(
+    root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], engine: str = "local"
+) -> None:
     """Make the folder this run's, if it is not already."""
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
         write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / "rubric.toml").read_bytes())
-        told = manifest(config, scenarios)
+        told = {**manifest(config, scenarios), "engine": engine}
         write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 
 
@@ -127,6 +139,15 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             **{name: _version(name) for name in ("mapo", "torch", "transformers", "numpy")},
         },
     }
+
+
+def engine_of(root: Path) -> str:
+    """Who trains the run in a folder."""
+    try:
+        told = json.loads(RunDir(root).manifest.read_bytes())
+        return str(told.get("engine", "local"))
+    except (OSError, ValueError, AttributeError):
+        return "local"  # what is wrong with it is said elsewhere
 
 
 def load_run_config(root: Path) -> Config:

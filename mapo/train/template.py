@@ -104,7 +104,7 @@ class Template:
     def _after(self, messages: Sequence[Message], reply: str, said: str) -> str | None:
         """The text after the words of `reply`, whatever the template made of what came before them."""
         text = self._text([*messages, Message("assistant", reply), Message("user", said)])
-        return text.partition(reply)[2] if text.count(reply) == 1 else None
+        return text.partition(reply)[2] if reply in text else None
 
 
 def as_said(template: Template) -> Template:

@@ -149,6 +149,8 @@ def test_a_template_that_rewrites_can_be_held_to_what_was_said(thinking):
     )
     assert seen == asked.format("Good morning.") + "So it is.<|im_end|>\n" + asked.format("And now?")
     assert template.following("length", "And now?") == [end, *between]
+    said = "Well. Good day to you. Good day to you."  # words the check itself uses
+    assert said in tokenizer.decode(template.following("stop", said))
 
 
 def test_what_only_appends_needs_no_holding():

@@ -14,10 +14,11 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from mapo.engines.verl.row import Row, row_of
-from mapo.engines.verl.site import site_of
+from mapo.engines.verl.site import leave_word, site_of
 from mapo.errors import EndpointError, InputError
 from mapo.sandbox.chat import Answer, Request, Usage
 from mapo.sandbox.rollout import play_all
+from mapo.store import RunDir
 from mapo.train.context import Context
 from mapo.types import Dialogue
 
@@ -77,6 +78,13 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         del sampling_params  # the same as ours, which come with each request
+        try:
+            return await self._played(row)
+        except Exception as problem:
+            leave_word(RunDir(self.run_dir), problem)
+            raise
+
+    async def _played(self, row: dict[str, Any]) -> Any:
         site = await site_of(self.run_dir, self.tokenizer, self.model)
         told, step = row["extra_info"], int(row["global_steps"])
         group = f"{row['uid'][:8]}_{told['scenario']}"
@@ -88,17 +96,13 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
             Path(self.model).name,
             f"{row['uid']}/{row['session_id']}",
         )
-        try:
-            async with site.gate:
-                rules = site.rules_for(told["split"])
-                seen = site.watch(told["split"], step).see
-                [dialogue] = await play_all(
-                    [job], lambda _: policy, site.casting, rules, max_unscored=1.0, on_turn=seen
-                )  # the site's watch sees all dialogues, so the one in play_all is off
-                site.keep(dialogue, told["split"], step)
-        except Exception as problem:
-            site.stop(problem)
-            raise
+        async with site.gate:
+            rules = site.rules_for(told["split"])
+            seen = site.watch(told["split"], step).see
+            [dialogue] = await play_all(
+                [job], lambda _: policy, site.casting, rules, max_unscored=1.0, on_turn=seen
+            )  # the site's watch sees all dialogues, so the one in play_all is off
+            site.keep(dialogue, told["split"], step)
         found = row_of(dialogue)
         return output_of(found, dialogue, policy) if found else []
 

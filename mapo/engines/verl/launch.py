@@ -7,19 +7,22 @@ it does. verl's words go to `verl/log.txt`.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config
+from mapo.config import Config, dump_config
 from mapo.engines.verl.settings import check_settings, hydra_value, overrides
+from mapo.engines.verl.site import SETTINGS, leave_word
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic
@@ -46,27 +49,34 @@ def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dic
     began = time.monotonic()
     check_verl()
     check_settings(config)
-    from mapo.engines.verl.records import why_stopped
-    from mapo.engines.verl.site import STOPPED
-
     command, environment = prepare(config, root, resume=resume)
-    run = RunDir(root)
-    (root / STOPPED).unlink(missing_ok=True)
-    code = _watched(command, environment, root / "verl" / "log.txt", run, on_step)
-    if code:
-        told = why_stopped(run) or _tail(root / "verl" / "log.txt")
-        raise TrainError(
-            f"verl ended with status {code}: {told}",
-            where=str(root / "verl" / "log.txt"),
-            fix=f"When that is mended: mapo train --engine verl --out {root} --resume",
-        )
-    return outcome(config, run, time.monotonic() - began)
+    run, log = RunDir(root), root / "verl" / "log.txt"
+    with _alone(root):
+        run.stopped.unlink(missing_ok=True)
+        code = _watched(command, environment, log, run, on_step)
+        told = _why(run, config, code, log)
+        if told:
+            leave_word(run, told)
+            again = f"mapo train --engine verl --out {root} --resume"
+            raise TrainError(told, where=str(log), fix=f"When that is mended: {again}")
+        return outcome(config, run, time.monotonic() - began)
+
+
+def _why(run: RunDir, config: Config, code: int, log: Path) -> str | None:
+    """What is wrong with a run that ended, if anything is."""
+    from mapo.engines.verl.records import due, why_stopped
+
+    if (told := why_stopped(run)) or code:
+        return f"verl ended with status {code}: {told or _tail(log)}"
+    steps, done = config.optim.steps, [line["step"] for line in read_steps(run.metrics)]
+    if done != list(range(1, steps + 1)) or due(run, config, steps):
+        return f"verl ended early: {len(done)} of {steps} steps are on record, or a test is not complete"
+    return None
 
 
 def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dict[str, str]]:
     """Claim the folder and write everything verl reads; the command, and the environment it needs."""
     from mapo.train.metrics import check_trackers
-    from mapo.train.policy import folder_of
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run, claim_run
 
@@ -74,34 +84,70 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     scenarios = chosen_scenarios(config)
     check_options(config)
     check_trackers(config.run.trackers)
-    folder = folder_of(config.model.source)
-    check_run(root, config, scenarios, resume=resume)
-    claim_run(root, config, scenarios)
+    model = _model(config)
+    check_run(root, config, scenarios, resume=resume, engine="verl")
+    claim_run(root, config, scenarios, engine="verl")
+    with _alone(root):
+        write_atomic(root / SETTINGS, dump_config(config))
     tables = write_tables(root / "verl", config, scenarios)
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
     write_atomic(root / "verl" / "agent.yaml", json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
-    settings = overrides(config, root, tables, str(folder.resolve()) if folder else config.model.source)
-    if resume and (root / "eval" / "before").exists():
-        settings.append("trainer.val_before_train=false")
+    environment = _environment(config, root)
+    settings = overrides(config, root, tables, model, environment)
     write_atomic(root / "verl" / "settings.txt", "\n".join(settings) + "\n")
-    modules = "mapo.engines.verl.plugin,mapo.engines.verl.trainer"
-    environment = {
-        "VERL_USE_EXTERNAL_MODULES": modules,
+    settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
+    settings += [f"hydra.run.dir={hydra_value(str(root / 'verl'))}"]
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
+
+
+def _model(config: Config) -> str:
+    """Where verl loads the model from, after what the local engine would refuse about it."""
+    from transformers import AutoConfig
+
+    from mapo.train.policy import folder_of, load_tokenizer
+    from mapo.train.template import as_said, read_template
+
+    source, r = config.model.source, config.rollout
+    folder = folder_of(source)
+    place = str(folder.resolve()) if folder else source
+    as_said(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
+    longest = getattr(AutoConfig.from_pretrained(place), "max_position_embeddings", None)
+    if longest and r.context > longest:
+        told = f"rollout.context is {r.context}, but the model reads {longest} tokens"
+        raise InputError(told, where=source, fix="Lower it")
+    return place
+
+
+def _environment(config: Config, root: Path) -> dict[str, str]:
+    """What every process of the run must find in its environment; keys are not among it."""
+    found = {
+        "VERL_USE_EXTERNAL_MODULES": "mapo.engines.verl.plugin,mapo.engines.verl.trainer",
         "TENSORBOARD_DIR": str(root / "tensorboard"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
     }
     if config.verl.rollout == "mapo_cpu":
-        environment |= {
+        found |= {
             "VERL_PLATFORM": "cpu",
             "MAPO_CPU_RANKS": str(config.verl.gpus),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-    settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
-    settings += [f"hydra.run.dir={hydra_value(str(root / 'verl'))}"]
-    return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
+    return found
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Nobody else may run this run."""
+    (root / "verl").mkdir(exist_ok=True)
+    with open(root / "verl" / "lock", "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            told = "somebody is running this run"
+            raise InputError(told, where=str(root), fix="Wait for it, or stop it") from None
+        yield
 
 
 def _watched(

@@ -8,6 +8,7 @@ run directory must be one that all nodes see. verl's own checkpoints lie in `ver
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -15,58 +16,81 @@ from typing import Any
 
 from mapo.advantage import advantages
 from mapo.config import Config
-from mapo.engines.verl.site import STOPPED, dialogue_file, leave_word
+from mapo.engines.verl.settings import rate_at
+from mapo.engines.verl.site import dialogue_file, leave_word
+from mapo.errors import JudgeError, TrainError
 from mapo.evals.score import Score, score_dialogues
+from mapo.sandbox.rollout import Watch
 from mapo.sandbox.rubric import Rubric
-from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_steps
 from mapo.train import metrics as numbers
 from mapo.train.rollouts import write_json
 from mapo.types import Dialogue
 
 _NAMES = {
     "grad_norm": "actor/grad_norm",
-    "lr": "actor/lr",
     "loss": "actor/pg_loss",
     "clip_fraction": "actor/pg_clipfrac",
     "entropy": "actor/entropy",
-    "kl": "actor/ppo_kl",
+    "kl_old": "actor/ppo_kl",
     "kl_start": "actor/kl_loss",
-    "drift": "training/rollout_probs_diff_mean",
     "memory_gb": "perf/max_memory_allocated_gb",
-    "advantage_max": "critic/advantages/max",
-    "advantage_min": "critic/advantages/min",
+    **{name: f"mapo/{name}" for name in ("drift", "advantage_max", "advantage_min", "advantage_mean")},
 }
-"""Our names for what verl measures too."""
+"""Our names for what verl and our trainer measure."""
 
 
 def dialogues_of(run: RunDir, config: Config, split: str, step: int) -> list[Dialogue]:
-    """Everybody's dialogues of a split at a step; the last of an id counts."""
+    """Everybody's dialogues of a split at a step; of an id, the one that was written last."""
     first = dialogue_file(run, split, step, config.optim.steps, 0)
-    files = sorted(first.parent.glob(f"{first.stem}.[0-9]*.jsonl"))
+    files = [first, *first.parent.glob(f"{first.stem}.[0-9]*.jsonl")]
     found: dict[str, Dialogue] = {}
-    for file in [first, *files]:
-        if file.exists():
-            found |= {d.id: d for d in read_dialogues(file) if not isinstance(d, BadLine)}
+    for file in sorted((f for f in files if f.exists()), key=lambda f: (f.stat().st_mtime_ns, f.name)):
+        found |= {d.id: d for d in read_dialogues(file) if not isinstance(d, BadLine)}
     return [found[name] for name in sorted(found)]
+
+
+def due(run: RunDir, config: Config, step: int) -> list[str]:
+    """What is to be played at this point and is not on disk: validation, test, both or nothing."""
+    e, last = config.eval, step == config.optim.steps
+    found = ["validation"] if step and (last or step % e.every == 0) else []
+    if e.test_repeats and (step == 0 or last):
+        found.append("test")
+    return [split for split in found if not complete(run, config, split, step)]
+
+
+def complete(run: RunDir, config: Config, split: str, step: int) -> bool:
+    """Every dialogue of a validation or test is on disk, broken ones too."""
+    s, e = config.scenarios, config.eval
+    repeats = e.repeats if split == "validation" else e.test_repeats
+    wanted = {
+        f"{scenario.id}_{k}"
+        for scenario in load_scenarios(getattr(s, split), s.domain)
+        for k in range(1, repeats + 1)
+    }
+    return wanted <= {d.id for d in dialogues_of(run, config, split, step)}
+
+
+def check_judge(run: RunDir, config: Config, split: str, step: int) -> None:
+    """The watch of each process sees its own dialogues only; here are everybody's."""
+    watch = Watch(config.roles.max_unscored)
+    try:
+        for dialogue in dialogues_of(run, config, split, step):
+            for turn in dialogue.turns:
+                watch.see(turn)
+    except JudgeError as deaf:
+        leave_word(run, str(deaf))
 
 
 def step_record(
     run: RunDir, config: Config, step: int, measured: dict[str, Any], timing: dict[str, Any]
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl, from the step's dialogues and what verl measured."""
+    """One line of metrics.jsonl, from the step's dialogues and what was measured."""
     dialogues = dialogues_of(run, config, "train", step)
     usable = [d for d in dialogues if d.error is None]
     rewards = [[turn.reward for turn in d.turns] for d in usable]
-    a = config.advantage
-    credit = advantages(
-        rewards,
-        [d.group for d in usable],
-        a.method,
-        gamma=a.gamma,
-        turn_weight=a.turn_weight,
-        scope=a.scope,
-        horizon=a.horizon,
-    )
+    credit = advantages(rewards, [d.group for d in usable], **config.advantage.options())
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
     found = score(config, "", dialogues)
@@ -75,18 +99,38 @@ def step_record(
         **numbers.dialogue_metrics(dialogues),
         "score": found.composite.epm_q if found else None,
         **numbers.credit_metrics(rewards, credit),
-        **{ours: float(measured[name]) for ours, name in _NAMES.items() if name in measured},
+        "lr": rate_at(config, step),
+        **{ours: _finite(measured[name]) for ours, name in _NAMES.items() if name in measured},
         "rollout_s": rollout,
         "update_s": update,
-        "step_s": float(timing.get("step", rollout + update)),
+        "other_s": sum(float(timing.get(name, 0.0)) for name in ("old_log_prob", "ref", "adv")),
         "sampled_tokens": sampled,
         "sampled_per_s": sampled / max(rollout, 1e-9),
     }
 
 
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def check_gradient(measured: dict[str, Any], step: int, where: Path) -> None:
+    """verl passes over an update whose gradient is not finite; a run of ours stops, as everywhere."""
+    norm = measured.get("actor/grad_norm")
+    if norm is not None and not math.isfinite(norm):
+        raise TrainError(
+            f"the gradient of step {step} is not finite ({norm})",
+            where=str(where),
+            fix="A smaller optim.lr; --resume goes on from the last checkpoint",
+        )
+
+
 def log(run: RunDir, record: dict[str, Any]) -> None:
     with JsonlWriter(run.metrics) as writer:
         writer.write(record)
+
+
+def line_of(run: RunDir, step: int) -> dict[str, Any] | None:
+    return next((line for line in read_steps(run.metrics) if line["step"] == step), None)
 
 
 def for_trackers(record: dict[str, Any]) -> dict[str, float]:
@@ -134,8 +178,7 @@ def check_usable(run: RunDir, config: Config, step: int) -> None:
 
 def why_stopped(run: RunDir) -> str | None:
     """What one of the playing processes found to be the end of the run."""
-    file = run.root / STOPPED
-    return file.read_text(encoding="utf-8").strip() if file.exists() else None
+    return run.stopped.read_text(encoding="utf-8").strip() if run.stopped.exists() else None
 
 
 def link_checkpoints(run: RunDir, folder: Path) -> None:

@@ -44,17 +44,33 @@ def check_settings(config: Config) -> None:
             where="optim.updates",
             fix="verl splits a step's scenarios evenly: let updates divide rollout.scenarios",
         )
-    if cards % (config.verl.tensor_parallel * config.verl.sequence_parallel):
+    for name in ("tensor_parallel", "sequence_parallel"):
+        if cards % getattr(config.verl, name):
+            raise InputError(
+                f"{cards} cards in groups of {getattr(config.verl, name)}",
+                where=f"verl.{name}",
+                fix="It must divide nodes times gpus",
+            )
+    rows, ranks = r.scenarios // o.updates * r.siblings, cards // config.verl.sequence_parallel
+    if rows % ranks:
         raise InputError(
-            f"{cards} cards in groups of {config.verl.tensor_parallel} x {config.verl.sequence_parallel}",
-            where="verl",
-            fix="tensor_parallel times sequence_parallel must divide nodes times gpus",
+            f"an update of {rows} dialogues does not divide among {ranks} ranks",
+            where="rollout.scenarios, rollout.siblings, optim.updates",
+            fix="Let nodes x gpus / sequence_parallel divide scenarios / updates x siblings",
+        )
+    if config.model.lora:
+        raise InputError(
+            "the verl engine trains whole models: its checkpoints of adapters are not merged",
+            where="model.lora",
+            fix="Leave model.lora out, or use the local engine",
         )
     if o.schedule == "linear":
         raise InputError("verl has no linear schedule", where="optim.schedule", fix="cosine or constant")
 
 
-def overrides(config: Config, root: Path, tables: dict[str, Path], model: str) -> list[str]:
+def overrides(
+    config: Config, root: Path, tables: dict[str, Path], model: str, environment: dict[str, str]
+) -> list[str]:
     """Everything verl is told, in Hydra's form."""
     found = {
         **_data(config, tables),
@@ -62,6 +78,7 @@ def overrides(config: Config, root: Path, tables: dict[str, Path], model: str) -
         **_training(config),
         **_sampling(config, root),
         **_trainer(config, root),
+        **_ray(config, environment),
     }
     on_cpu = _cpu(config) if config.verl.rollout == "mapo_cpu" else {}
     ours = [f"{key}={hydra_value(value)}" for key, value in {**found, **on_cpu}.items()]
@@ -107,13 +124,8 @@ def _model(config: Config, model: str) -> Settings:
         f"{_ACTOR}.use_torch_compile": m.compile,
         f"{_ACTOR}.fsdp_config.use_torch_compile": m.compile,
     }
-    if m.lora:
-        found |= {
-            f"{_MODEL}.lora_rank": m.lora.rank,
-            f"{_MODEL}.lora_alpha": m.lora.alpha,
-            f"{_MODEL}.target_modules": "all-linear",
-            f"{_ROLLOUT}.load_format": "safetensors",
-        }
+    if m.dtype == "float32":
+        found |= _full_precision()
     return found
 
 
@@ -142,8 +154,12 @@ def _training(config: Config) -> Settings:
         f"{_ACTOR}.kl_loss_type": "low_var_kl",
         f"{_ACTOR}.entropy_coeff": o.entropy,
         f"{_ACTOR}.optim.lr": o.lr,
-        f"{_ACTOR}.optim.lr_warmup_steps_ratio": o.warmup,
-        f"{_ACTOR}.optim.lr_scheduler_type": o.schedule,
+        # verl's constant schedule begins with a rate of 0; a cosine that does not fall is one that does not
+        f"{_ACTOR}.optim.lr_scheduler_type": "cosine",
+        f"{_ACTOR}.optim.min_lr_ratio": 1.0 if o.schedule == "constant" else 0.0,
+        f"{_ACTOR}.optim.lr_warmup_steps": _rise(config),
+        f"{_ACTOR}.optim.lr_warmup_steps_ratio": 0.0,
+        f"{_ACTOR}.optim.zero_indexed_step": False,
         f"{_ACTOR}.optim.weight_decay": o.weight_decay,
         f"{_ACTOR}.optim.clip_grad": o.grad_clip,
         f"{_ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
@@ -159,6 +175,7 @@ def _sampling(config: Config, root: Path) -> Settings:
         f"{_ROLLOUT}.temperature": r.temperature,
         f"{_ROLLOUT}.tensor_model_parallel_size": v.tensor_parallel,
         f"{_ROLLOUT}.gpu_memory_utilization": v.memory,
+        f"{_ROLLOUT}.max_model_len": r.context,
         f"{_ROLLOUT}.calculate_log_probs": True,
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz": True,
         f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": max(config.optim.tokens, r.context),
@@ -180,8 +197,8 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": config.optim.steps,
         "trainer.test_freq": config.eval.every,
-        "trainer.val_before_train": config.eval.test_repeats > 0,
-        # also whenever there is a validation: the best one's model is kept
+        "trainer.val_before_train": True,  # our trainer knows what is to be played, which may be nothing
+        # whenever one of the two may be due; our trainer leaves the others out
         "trainer.save_freq": math.gcd(config.run.checkpoint_every, config.eval.every),
         "trainer.max_actor_ckpt_to_keep": config.run.keep,
         "trainer.default_local_dir": str(root / "verl" / "checkpoints"),
@@ -194,10 +211,49 @@ def _trainer(config: Config, root: Path) -> Settings:
     }
 
 
+def _ray(config: Config, environment: dict[str, str]) -> Settings:
+    """One node: a cluster of our own. Several: the one that was started. What is in `environment` must reach
+    every process, also on nodes whose Ray was started before; no secret is in it."""
+    found: Settings = {f"+ray_kwargs.ray_init.runtime_env.env_vars.{k}": v for k, v in environment.items()}
+    found["+ray_kwargs.ray_init.address"] = "local" if config.verl.nodes == 1 else "auto"
+    return found
+
+
+def _rise(config: Config) -> int:
+    return math.ceil(config.optim.warmup * config.optim.steps)
+
+
+def rate_at(config: Config, step: int) -> float:
+    """The learning rate of a step as verl has it: all updates of a step have the same, none has 0."""
+    o, rise = config.optim, _rise(config)
+    if step < rise:
+        return o.lr * step / rise
+    done = (step - rise) / max(1, horizon(config) - rise)
+    return o.lr * (1.0 if o.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def horizon(config: Config) -> int:
+    """Where verl's cosine reaches 0: one step after the last."""
+    return config.optim.steps + 1
+
+
+def saves_at(config: Config, step: int) -> bool:
+    """A checkpoint is due: by its own count, at a validation (the best one's model is kept), at the end."""
+    every = (config.run.checkpoint_every, config.eval.every)
+    return step == config.optim.steps or any(step % n == 0 for n in every)
+
+
+def _full_precision() -> Settings:
+    return {
+        f"{_ACTOR}.fsdp_config.model_dtype": "fp32",
+        f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
+    }
+
+
 def _cpu(config: Config) -> Settings:
     """Ray counts logical cards, and everything is float32."""
-    full = "fp32"
     return {
+        **_full_precision(),
         "trainer.device": "cpu",
         "+ray_kwargs.ray_init.num_gpus": config.verl.gpus,
         "+ray_kwargs.ray_init.include_dashboard": False,
@@ -205,8 +261,6 @@ def _cpu(config: Config) -> Settings:
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         f"{_MODEL}.use_remove_padding": False,
         f"+{_MODEL}.override_config.attn_implementation": "sdpa",
-        f"{_ACTOR}.fsdp_config.model_dtype": full,
-        f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": full,
         f"{_ROLLOUT}.checkpoint_engine.backend": "naive",
         f"{_ROLLOUT}.load_format": "auto",
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config
+from mapo.config import Config, load_config
 from mapo.errors import MapoError, StoreError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, Watch
@@ -23,8 +23,8 @@ from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.train.template import Template, as_said, read_template
 from mapo.types import Dialogue
 
-STOPPED = "stopped.txt"
-"""In the run directory: why the run must stop, by whoever found out first."""
+SETTINGS = "verl/config.toml"
+"""In the run directory: the config of this start. On a resume, addresses and the like may be others."""
 
 _open: dict[Path, Site] = {}
 _lock = asyncio.Lock()
@@ -77,17 +77,13 @@ class Site:
         self.writers[file].write_dialogue(dialogue)
         self.flush()
 
-    def stop(self, problem: Exception) -> None:
-        """What ends a run, not a dialogue: leave it where the trainer looks."""
-        told = str(problem) if isinstance(problem, MapoError) else f"{type(problem).__name__}: {problem}"
-        with suppress(StoreError):  # what ends the run may be the disk
-            leave_word(self.run, told)
 
-
-def leave_word(run: RunDir, told: str) -> None:
-    """Why the run must stop, for whoever reads it; the first to know counts."""
-    if not (run.root / STOPPED).exists():
-        write_atomic(run.root / STOPPED, told + "\n")
+def leave_word(run: RunDir, why: Exception | str) -> None:
+    """What ends a run, not a dialogue: left where the trainer looks. The first to know counts."""
+    told = str(why) if isinstance(why, MapoError | str) else f"{type(why).__name__}: {why}"
+    with suppress(StoreError):  # what ends the run may be the disk
+        if not run.stopped.exists():
+            write_atomic(run.stopped, told + "\n")
 
 
 def dialogue_file(run: RunDir, split: str, step: int, steps: int, rank: int) -> Path:
@@ -112,9 +108,8 @@ async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
 async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.stage import casting_of
     from mapo.train.run import chosen_scenarios, rules_of
-    from mapo.train.setup import load_run_config
 
-    config = load_run_config(root)
+    config = load_config(root / SETTINGS)
     template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
