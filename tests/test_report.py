@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from report_runs import ablation, bench, empa, group, saying, step, talk, training, write_lines
 
 from command import mapo
 from mapo.errors import InputError
-from mapo.report import build, kind_of, write, write_report
+from mapo.report import build, kind_of, numbers, write, write_report
 from mapo.report.blocks import Heading, Lines, Picture, Report, Side, Table, Talk, Tiles, Words
 from mapo.report.markdown import blocks_of, markdown_page
 from mapo.report.page import html_page
+from mapo.report.read import read_training
+from mapo.report.training import training_report
 
 pytest.importorskip("matplotlib")
 
@@ -95,6 +100,52 @@ def drawn(report: Report) -> set[str]:
 
 def problems(report: Report) -> str:
     return " ".join(line for b in report.blocks if isinstance(b, Lines) for line in b.lines)
+
+
+# ---- a real one
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    pytest.importorskip("torch")
+    import small
+
+    model = small.model_folder(tmp_path_factory.mktemp("model"))
+    out = tmp_path_factory.mktemp("runs") / "real"
+    small.trained(model, out, "optim.steps=3", "eval.test_repeats=2")
+    return out
+
+
+def test_a_real_run_is_told_as_it_was_recorded(real):
+    run = read_training(real)
+    assert not run.problems and sorted(run.played) == [1, 2, 3]
+    report = training_report(run)
+    assert drawn(report) >= PAPER | {"fig_update", "fig_dialogues", "fig_parts", "fig_speed"}
+    table = next(b for b in report.blocks if isinstance(b, Table))
+    for row, when in zip(table.rows, ("before", "after"), strict=True):
+        assert row[1] == f"{run.summary[when]['epm_q']:.1f}"
+        low, high = run.summary[when]["interval"]
+        assert row[2] == f"{low:.1f} to {high:.1f}"
+    check(html_page(report))
+
+
+def test_the_credit_shown_is_the_credit_that_trained(real):
+    run = read_training(real)
+    ends = numbers.reward_intervals(run.played)
+    for line in run.steps:
+        usable, found = numbers.step_credit(run.played[line["step"]], run.config)
+        mask = np.concatenate(found.mask)
+        assert np.concatenate(found.mixed)[mask].std() == pytest.approx(line["advantage_std"])
+        returns = numbers.known_returns(usable, found)
+        assert np.mean([row[0] for row in returns]) == pytest.approx(line["return_by_turn"][0])
+        low, high = ends[line["step"]]
+        assert low <= line["reward"] <= high
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    shown = "import sys, mapo.report; print('matplotlib' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 # ---- one training run
@@ -262,7 +313,6 @@ def test_several_runs_of_two_methods(tmp_path):
 
 
 def test_runs_are_grouped_by_what_tells_them_apart(tmp_path):
-    from mapo.report.read import read_training
     from mapo.report.several import grouped
 
     a0 = read_training(training(tmp_path / "a0", seed=0, steps=1))
@@ -468,7 +518,7 @@ def test_figures_elsewhere_are_referred_to_by_their_path(tmp_path):
 
 def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     root = training(tmp_path / "mine")
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = mapo("report", root, "--markdown")
     assert done.returncode == 0, done.stderr
     text = (root / "report.html").read_text()

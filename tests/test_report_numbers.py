@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -325,7 +326,7 @@ def test_files_of_a_picture(tmp_path):
 def test_without_matplotlib_there_are_no_figures(monkeypatch, tmp_path):
     from mapo.errors import InputError
 
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not draw.can_draw()
     with pytest.raises(InputError, match="matplotlib"):
         draw.save(Picture("fig_x", "", []), tmp_path)

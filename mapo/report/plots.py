@@ -247,7 +247,8 @@ def glyphs() -> frozenset[int]:
 
 def drawable(text: str, instead: str, most: int = 40) -> str:
     """`text`, cut if it is long, if the fonts at hand have all its signs; a stand-in rather than boxes."""
-    told = " ".join(clean(text, most).split())
+    wide = any(c > "\u2e7f" for c in text[:most])  # Chinese signs take the room of two
+    told = " ".join(clean(text, most // 2 if wide else most).split())
     return told if told and all(ord(c) in glyphs() for c in told) else instead
 
 
