@@ -448,6 +448,23 @@ def test_metrics_of_the_wrong_kind_are_left_out(tmp_path):
     check(html_page(report))
 
 
+@pytest.mark.parametrize("schema", [[], {}])
+def test_a_record_whose_schema_is_no_name_is_said(tmp_path, schema):
+    root, other = training(tmp_path / "t"), empa(tmp_path / "e")
+    line = json.dumps({"schema": schema}) + "\n"
+    for file in (root / "eval" / "before" / "dialogues.jsonl", other / "dialogues" / "empa.jsonl"):
+        file.write_text(line + file.read_text())
+
+    def said(*runs) -> str:
+        try:
+            return problems(build([str(run) for run in runs]))
+        except InputError as error:
+            return str(error)
+
+    for runs in ((root,), (other,), (root, other)):
+        assert "schema is" in said(*runs)
+
+
 def test_hostile_words_are_text(tmp_path):
     root = training(tmp_path / EVIL.replace("/", "_").strip()[:80])
     for name in ("summary.json", "manifest.json"):

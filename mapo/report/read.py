@@ -149,6 +149,13 @@ def _readable(path: Path, reader: Any, problems: list[str]) -> Iterator[Any]:
         yield from reader(path)
     except InputError as error:
         problems.append(str(error))
+    except TypeError:
+        problems.append(unnamed_schema(path))
+
+
+def unnamed_schema(path: Path) -> str:
+    """Decoding a record stops with a TypeError where its schema is a list or an object, not a name."""
+    return f"{path}: a record whose schema is no name; what follows it is left out"
 
 
 def _files(folder: Path) -> list[Path]:
