@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mapo.config import load_config, shipped_configs
-from mapo.engines.verl.settings import METHODS, check_settings, hydra_value, overrides, verl_name
+from mapo.engines.verl.settings import (
+    METHODS,
+    check_settings,
+    horizon,
+    hydra_value,
+    overrides,
+    rate_at,
+    saves_at,
+    verl_name,
+)
 from mapo.errors import InputError
 
 TABLES = {split: Path(f"/r/verl/{split}.parquet") for split in ("train", "validation", "test")}
+RAY = "+ray_kwargs.ray_init"
 
 
 def told(*given: str, config: str | None = None) -> dict[str, str]:
-    lines = overrides(load_config(config, given), Path("/r"), TABLES, "/models/m")
+    environment = {"PLACE": "/a/b", "COUNT": "2"}
+    lines = overrides(load_config(config, given), Path("/r"), TABLES, "/models/m", environment)
     return dict(line.split("=", 1) for line in lines)
 
 
 @pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_shipped_configs_can_be_told(name):
     config = load_config(name)
-    check_settings(config)
+    if config.model.lora is None:
+        check_settings(config)
     found = told(config=name)
     assert found["actor_rollout_ref.model.path"] == "/models/m"
     assert found["algorithm.adv_estimator"] == "mapo" and found["+algorithm.mapo.gamma"] == "0.85"
@@ -35,7 +50,7 @@ def test_shipped_configs_can_be_told(name):
     assert float(found["actor_rollout_ref.actor.optim.lr"]) == config.optim.lr
     assert found["data.shuffle"] == "false" and found["trainer.v1.trainer_mode"] == "mapo"
     assert json.loads(found["trainer.logger"]) == ["console", *config.run.trackers]
-    assert ("actor_rollout_ref.model.lora_rank" in found) == (config.model.lora is not None)
+    assert found["trainer.val_before_train"] == "true"  # our trainer decides what that means
 
 
 def test_what_decides_the_course_is_handed_on():
@@ -44,7 +59,6 @@ def test_what_decides_the_course_is_handed_on():
         "advantage.horizon=shortest",
         "optim.kl=0.01",
         "eval.temperature=0",
-        "eval.test_repeats=0",
         "verl.tensor_parallel=2",
         "verl.offload=true",
         'verl.settings=["trainer.balance_batch=false", "trainer.nnodes=7"]',
@@ -54,7 +68,6 @@ def test_what_decides_the_course_is_handed_on():
     assert found["actor_rollout_ref.actor.use_kl_loss"] == "true"
     assert found["actor_rollout_ref.actor.kl_loss_coef"] == "0.01"
     assert found["actor_rollout_ref.rollout.val_kwargs.do_sample"] == "false"
-    assert found["trainer.val_before_train"] == "false"
     assert found["actor_rollout_ref.rollout.tensor_model_parallel_size"] == "2"
     assert found["actor_rollout_ref.actor.fsdp_config.param_offload"] == "true"
     assert found["trainer.balance_batch"] == "false"
@@ -68,10 +81,15 @@ def test_cards_that_are_not_there_are_counted_by_ray():
     assert found["actor_rollout_ref.rollout.load_format"] == "auto"
 
 
-def test_a_low_rank_run_loads_the_base_weights():
-    found = told("model.lora.rank=8", "model.lora.alpha=16")
-    assert found["actor_rollout_ref.model.lora_rank"] == "8"
-    assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
+def test_every_process_finds_our_environment_whoever_started_ray():
+    found = told()
+    # in quotes: Ray takes nothing but text
+    assert {k: v for k, v in found.items() if k.startswith(RAY)} == {
+        f"{RAY}.runtime_env.env_vars.PLACE": "/a/b",
+        f"{RAY}.runtime_env.env_vars.COUNT": '"2"',
+        f"{RAY}.address": "local",
+    }
+    assert told("verl.nodes=2")[f"{RAY}.address"] == "auto"
 
 
 def test_every_method_has_a_name_of_its_own_in_verl():
@@ -81,18 +99,72 @@ def test_every_method_has_a_name_of_its_own_in_verl():
 
 
 @pytest.mark.parametrize(
-    ("given", "where"),
+    ("told", "where"),
     [
-        ("rollout.scenarios=15", "optim.updates"),
-        ("verl.tensor_parallel=3", "8 cards in groups of 3 x 1"),
-        ("optim.schedule=linear", "linear schedule"),
-        ("optim.steps=0", "no step to train"),
-        ("advantage.method=magic", "no method 'magic'"),
+        (["rollout.scenarios=15"], "optim.updates: 15 scenarios do not make 4 equal updates"),
+        (["verl.tensor_parallel=3"], "verl.tensor_parallel: 8 cards in groups of 3"),
+        (["verl.sequence_parallel=3"], "verl.sequence_parallel: 8 cards in groups of 3"),
+        (
+            ["verl.tensor_parallel=4", "verl.sequence_parallel=16"],
+            "sequence_parallel: 8 cards in groups of 16",
+        ),
+        (["verl.nodes=3"], "an update of 16 dialogues does not divide among 24 ranks"),
+        (["verl.gpus=3"], "does not divide among 3 ranks"),
+        (["model.lora.rank=8"], "model.lora: the verl engine trains whole models"),
+        (["optim.schedule=linear"], "linear schedule"),
+        (["optim.steps=0"], "no step to train"),
+        (["advantage.method=magic"], "no method 'magic'"),
     ],
 )
-def test_what_verl_could_not_do_is_refused(given, where):
+def test_what_verl_could_not_do_is_refused(told, where):
     with pytest.raises(InputError, match=where):
-        check_settings(load_config(None, [given]))
+        check_settings(load_config(None, ["rollout.scenarios=16", "optim.updates=4", *told]))
+
+
+def test_samplers_and_trainers_may_be_grouped_each_in_their_own_way():
+    """8 cards: 4 ranks of 2 share an update's 16 dialogues, whatever the sampler's groups are."""
+    for sampling in (1, 4, 8):
+        given = [f"verl.tensor_parallel={sampling}", "verl.sequence_parallel=2"]
+        check_settings(load_config(None, ["rollout.scenarios=16", "optim.updates=4", *given]))
+
+
+# ---- rates and checkpoints
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # 8 steps, the first 2 of them rise; then 0.5 (1 + cos(pi (s - 2) / 7)) of the rate, 0 at step 9
+        ("cosine", [0.5, 1.0] + [0.5 * (1 + math.cos(math.pi * done / 7)) for done in range(1, 7)]),
+        ("constant", [0.5] + [1.0] * 7),
+    ],
+)
+def test_a_rate_rises_then_follows_its_schedule(schedule, expected):
+    config = load_config(
+        None, ["optim.lr=0.25", "optim.warmup=0.2", "optim.steps=8", f"optim.schedule={schedule}"]
+    )
+    assert [rate_at(config, step) for step in range(1, 9)] == pytest.approx([0.25 * x for x in expected])
+
+
+@given(st.integers(1, 40), st.floats(0, 0.9), st.sampled_from(["cosine", "constant"]))
+def test_no_step_is_trained_with_no_rate(steps, warmup, schedule):
+    config = load_config(
+        None, [f"optim.steps={steps}", f"optim.warmup={warmup}", f"optim.schedule={schedule}"]
+    )
+    rates = [rate_at(config, step) for step in range(1, steps + 1)]
+    assert all(0 < rate <= config.optim.lr for rate in rates)
+    if schedule == "cosine":
+        assert rate_at(config, horizon(config)) == pytest.approx(0, abs=1e-12)
+
+
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 12))
+def test_verl_asks_about_every_checkpoint_that_is_due(steps, saved, validated):
+    given = [f"optim.steps={steps}", f"run.checkpoint_every={saved}", f"eval.every={validated}"]
+    config = load_config(None, given)
+    asked = int(told(*given)["trainer.save_freq"])
+    due = {step for step in range(1, steps + 1) if saves_at(config, step)}
+    assert due == {s for s in range(1, steps + 1) if s % saved == 0 or s % validated == 0 or s == steps}
+    assert all(step % asked == 0 or step == steps for step in due)
 
 
 @pytest.mark.parametrize(

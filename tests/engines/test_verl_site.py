@@ -13,11 +13,12 @@ import tiny
 from mapo.config import load_config
 from mapo.engines.verl import site as sites
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.site import STOPPED, dialogue_file, site_of
-from mapo.errors import JudgeError
+from mapo.engines.verl.site import SETTINGS, dialogue_file, leave_word, site_of
+from mapo.errors import InputError, JudgeError
 from mapo.store import RunDir, read_dialogues
 from mapo.train.policy import POCKET
 from mapo.train.rollouts import eval_jobs, step_jobs
+from mapo.train.setup import load_run_config
 from mapo.types import Message
 from verl_rows import dialogue
 
@@ -36,8 +37,8 @@ def ray(monkeypatch):
     return actor
 
 
-def opened(root, tokenizer=None, model=POCKET):
-    prepare(load_config(None, GIVEN), root, resume=root.exists())
+def opened(root, tokenizer=None, model=POCKET, given=()):
+    prepare(load_config(None, [*GIVEN, *given]), root, resume=root.exists())
     return asyncio.run(site_of(root, tokenizer or tiny.tokenizer(), str(model)))
 
 
@@ -101,17 +102,43 @@ def test_every_process_keeps_dialogues_in_a_file_of_its_own(site):
     assert [d.id for d in read_dialogues(root / "eval" / "before" / "dialogues.1.jsonl")] == ["d0"]
 
 
-def test_the_first_reason_to_stop_stays(site):
-    site.stop(JudgeError("the judge is deaf", fix="Wake it"))
-    site.stop(RuntimeError("later"))
-    file = site.run.root / STOPPED
-    assert file.read_text() == "the judge is deaf. Wake it\n"
-    file.unlink()
-    site.stop(RuntimeError("odd"))
-    assert file.read_text() == "RuntimeError: odd\n"
-    file.unlink()
-    site.run = RunDir(file.parent / "config.toml")  # a disk that refuses must not hide the reason
-    site.stop(RuntimeError("odd"))
+def test_the_first_reason_to_stop_stays(tmp_path):
+    run = RunDir(tmp_path)
+    leave_word(run, JudgeError("the judge is deaf", fix="Wake it"))
+    leave_word(run, RuntimeError("later"))
+    assert run.stopped.read_text() == "the judge is deaf. Wake it\n"
+    for why, told in ((RuntimeError("odd"), "RuntimeError: odd\n"), ("in words", "in words\n")):
+        run.stopped.unlink()
+        leave_word(run, why)
+        assert run.stopped.read_text() == told
+    leave_word(RunDir(run.stopped / "below a file"), "odd")  # a disk that refuses must not hide the reason
+    assert [file.name for file in tmp_path.iterdir()] == ["stopped.txt"]
+
+
+ROLES = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.key_env=", "roles.retries=2"]
+
+
+def test_on_a_resume_other_addresses_and_limits_count(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(sites, "_open", {})
+    root = tmp_path / "run"
+    first = opened(root, given=[*ROLES, "roles.everyone.base_url=http://one.example/v1"])
+    assert first.config.roles.everyone.base_url == "http://one.example/v1"
+    asyncio.run(first.stack.aclose())
+    sites._open.clear()  # another start is another process
+    second = opened(root, given=[*ROLES, "roles.everyone.base_url=http://two.example/v1", "verl.workers=3"])
+    assert second.config.roles.everyone.base_url == "http://two.example/v1"
+    assert second.gate._value == 3  # 9 at once, three workers
+    asyncio.run(second.stack.aclose())
+    assert load_run_config(root).roles.everyone.base_url == "http://one.example/v1"  # as it was started
+
+
+def test_a_start_without_its_settings_is_refused(ray, tmp_path):
+    root = tmp_path / "run"
+    prepare(load_config(None, GIVEN), root, resume=False)
+    (root / SETTINGS).unlink()
+    with pytest.raises(InputError, match=r"verl/config\.toml"):
+        asyncio.run(site_of(root, tiny.tokenizer(), str(POCKET)))
+    assert root not in sites._open
 
 
 def test_a_process_has_one_site_and_its_share_of_the_work(ray, tmp_path):
