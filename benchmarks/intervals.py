@@ -34,7 +34,7 @@ def measure(draw, n: int) -> tuple[float, float, float]:
         d = draw(rng, n)
         _, (low, high), p = compare.paired([Case(x) for x in d], [Case(0.0)] * n)
         ours += low <= 0 <= high
-        low, high = stats.bootstrap(d[:, None], lambda means: means, resamples=compare.RESAMPLES)[0]
+        [(low, high)] = stats.bootstrap(d[:, None], lambda m: m, resamples=compare.RESAMPLES, level=0.95)
         plain += low <= 0 <= high
         rejected += p <= 0.05
     return ours / TIMES, plain / TIMES, rejected / TIMES

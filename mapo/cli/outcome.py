@@ -43,11 +43,11 @@ def _scores(before: Score, after: Score, step: int) -> Table:
     for column in ("", "EPM-Q", "95 % interval", "passed", "turns"):
         table.add_column(column, justify="left" if not column else "right")
     for name, score in (("before", before), (f"after (step {step})", after)):
-        low, high = score.intervals["epm_q"] if score.intervals else (float("nan"),) * 2
+        ends = score.intervals["epm_q"] if score.intervals else None
         table.add_row(
             name,
             f"{score.composite.epm_q:.1f}",
-            f"{low:.1f} to {high:.1f}",
+            f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "-",
             f"{score.passes}/{score.n}",
             f"{score.turns:.1f}",
         )

@@ -39,7 +39,7 @@ import numpy as np
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
 from mapo.evals.folder import claim
-from mapo.evals.stats import Floats, Interval, bootstrap
+from mapo.evals.stats import Floats, Interval, bootstrap, told
 from mapo.sandbox.chat import Chat, Closing
 from mapo.store import BadLine, JsonlWriter, read_jsonl, write_atomic
 
@@ -222,7 +222,7 @@ def summarise(
     """The mean of each score over the items that have it, with 95 % bootstrap intervals over items.
 
     `means` names further scores that are the mean of others ({"Overall": ("EA", "EU")}), left out where no
-    item has one of the parts. An interval is None where there are too few items to have one.
+    item has one of the parts. An interval is None where items are too few to have one, or all alike.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     groups = list(dict.fromkeys((item.stratum, item.group or item.id) for item in items))
@@ -245,11 +245,11 @@ def summarise(
     flat = table.reshape(len(groups), -1)
     found = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
     ends = bootstrap(flat, statistic, strata=[stratum for stratum, _ in groups])
-    enough = {name: np.count_nonzero(table[:, 1, at]) > 1 for at, name in enumerate(names)}
+    rows = {name: int(np.count_nonzero(table[:, 1, at])) for at, name in enumerate(names)}
     intervals: dict[str, Interval | None] = dict.fromkeys(found)
     for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
-        if np.isfinite(pair).all() and all(enough[part] for part in further.get(name, [name])):
-            intervals[name] = (float(pair[0]), float(pair[1]))
+        if np.isfinite(pair).all():
+            intervals[name] = told(*pair, rows=min(rows[part] for part in further.get(name, [name])))
     return found, intervals
 
 
@@ -270,7 +270,7 @@ def write_result(
     """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
     incomplete and says so first."""
     n, lacking = len(items), of - len(items)
-    told = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
+    lack = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
     result = {
         "schema": RESULT_SCHEMA,
         "benchmark": benchmark,
@@ -284,7 +284,7 @@ def write_result(
         "intervals": dict(intervals),
         "items": [{"id": item.id, "scores": item.scores} for item in items],
         "details": dict(details or {}),
-        "notes": [*([told] if lacking else []), *notes],
+        "notes": [*([lack] if lacking else []), *notes],
     }
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / RESULT, text + "\n")

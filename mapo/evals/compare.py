@@ -19,7 +19,7 @@ from mapo.errors import InputError
 from mapo.evals.bench import RESULT
 from mapo.evals.entries import SCORES, Case, Entry, count, read_bench, read_json
 from mapo.evals.entries_empa import EMPA, read_empa, read_training
-from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, small_sample_level
+from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, told
 from mapo.store import RunDir
 
 ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]
@@ -75,9 +75,9 @@ def compare(runs: Sequence[str]) -> Comparison:
     return compared([entry for run in runs for entry in read_run(run)])
 
 
-def read_run(told: str) -> list[Entry]:
+def read_run(run: str) -> list[Entry]:
     """The scores in a folder of results of any kind."""
-    name, root = named(told)
+    name, root = named(run)
     if (root / RESULT).exists():
         return read_bench(root, name)
     manifest = RunDir(root).manifest
@@ -91,14 +91,14 @@ def read_run(told: str) -> list[Entry]:
     return read_empa(root, name)
 
 
-def named(told: str) -> tuple[str | None, Path]:
+def named(run: str) -> tuple[str | None, Path]:
     """NAME=FOLDER; a folder whose own name holds a = is that folder."""
-    name, equals, folder = told.partition("=")
-    if not equals or Path(told).exists():
-        return None, Path(told)
+    name, equals, folder = run.partition("=")
+    if not equals or Path(run).expanduser().exists():
+        return None, Path(run).expanduser()
     if not name.strip() or not folder:
-        raise InputError(f"'{told}' names nothing", fix="Give a folder, or NAME=FOLDER")
-    return name.strip(), Path(folder)
+        raise InputError(f"'{run}' names nothing", fix="Give a folder, or NAME=FOLDER")
+    return name.strip(), Path(folder).expanduser()  # no shell does that after a =
 
 
 def compared(entries: Sequence[Entry]) -> Comparison:
@@ -113,8 +113,8 @@ def compared(entries: Sequence[Entry]) -> Comparison:
         for entry in found:
             cells[entry.model, column.label] = _one(cells.get((entry.model, column.label)), entry, column)
     differences, notes = _differences(models, columns, cells)
-    told = [*_missing(cells), *notes, *_sampling(columns, cells)]
-    return Comparison(models, columns, cells, differences, list(dict.fromkeys(told)))
+    notes = [*_missing(cells), *notes, *_sampling(columns, cells)]
+    return Comparison(models, columns, cells, differences, list(dict.fromkeys(notes)))
 
 
 def _meaning(entry: Entry) -> Meaning:
@@ -216,16 +216,9 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
     kinds = [kind for kind, _ in groups]
     share = {kind: len(kinds) / kinds.count(kind) / len(set(kinds)) for kind in set(kinds)}
     d = np.array([float(np.mean(own)) * share[kind] for (kind, _), own in groups.items()])
-    ends = None
-    if len(d) > 1:
-        level = small_sample_level(len(d))
-        ends = bootstrap(d[:, None], lambda means: means, resamples=RESAMPLES, level=level, strata=kinds)
+    ends = bootstrap(d[:, None], lambda means: means, resamples=RESAMPLES, strata=kinds)
     p = sign_flip(d)
-    return (
-        float(d.mean()),
-        None if ends is None else (float(ends[0, 0]), float(ends[0, 1])),
-        1.0 if p is None else p,
-    )
+    return float(d.mean()), None if ends is None else told(*ends[0], rows=len(d)), 1.0 if p is None else p
 
 
 # ---- what to know
@@ -235,38 +228,38 @@ def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[st
     who = f"{own.model} and {base.model}, {label}"
     if not common:
         return [f"{who}: no case in common"]
-    told = []
+    notes = []
     n, shared = len(common), {name: own.cases[name] for name in common}
     if n < max(len(own.cases), len(base.cases)):
         what = "items" if any(case.group for case in shared.values()) else "cases"
         of = f"of {len(own.cases)} and {len(base.cases)}"
-        told.append(f"{who}: {n} {what} in common ({of}); only those are compared")
+        notes.append(f"{who}: {n} {what} in common ({of}); only those are compared")
     uneven = sum(case.repeats != base.cases[name].repeats for name, case in shared.items())
     if uneven:
-        told.append(f"{who}: {uneven} cases were repeated more often by one of the two; means are compared")
+        notes.append(f"{who}: {uneven} cases were repeated more often by one of the two; means are compared")
     if count(shared) < FEW:
-        told.append(f"{who}: {count(shared)} cases are few; intervals and tests say little")
-    return told
+        notes.append(f"{who}: {count(shared)} cases are few; intervals and tests say little")
+    return notes
 
 
 def _missing(cells: Mapping[tuple[str, str], Entry]) -> list[str]:
-    told = []
+    notes = []
     for (model, label), entry in cells.items():
         if entry.n < entry.of:
-            told.append(f"{model}, {label}: incomplete, {entry.n} of {entry.of} have a score: no figure")
+            notes.append(f"{model}, {label}: incomplete, {entry.n} of {entry.of} have a score: no figure")
         own = [note for note in entry.notes if not note.startswith("incomplete")]
-        told += [f"{model}, {entry.benchmark}: {note}" for note in own]
-    return told
+        notes += [f"{model}, {entry.benchmark}: {note}" for note in own]
+    return notes
 
 
 def _sampling(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
     """Where models in one column were sampled otherwise."""
-    told = []
+    notes = []
     for column in columns:
         own = {model: e.sampling for (model, label), e in cells.items() if label == column.label}
         for key in dict.fromkeys(k for sampling in own.values() for k in sampling if k != "seed"):
             values = {model: sampling.get(key, "unknown") for model, sampling in own.items()}
             if len(set(values.values())) > 1:
                 listed = ", ".join(f"{value} for {model}" for model, value in values.items())
-                told.append(f"{column.benchmark}: {key} is {listed}")
-    return told
+                notes.append(f"{column.benchmark}: {key} is {listed}")
+    return notes

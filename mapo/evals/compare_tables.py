@@ -24,7 +24,8 @@ from mapo.evals.tables import escape
 from mapo.text import printable
 
 METHOD = (
-    "Intervals: 95 %, bootstrap over cases. Differences: points of 100, of passes in percent of cases. "
+    "Intervals: 95 %, bootstrap over cases, widened for few; none below 6 or where all are alike. Passes: in "
+    "percent, Wilson's if a case has one dialogue. Differences: points of 100, case by case. "
     "p: sign-flip test by case; Holm: corrected among all differences of the table."
 )
 _HEAD = ("model", "score", "difference", "95 % interval", "p", "p (Holm)", "cases")

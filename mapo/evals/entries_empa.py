@@ -23,7 +23,8 @@ from mapo.evals.epmq import weigh
 from mapo.evals.folder import digest
 from mapo.evals.result import Result
 from mapo.evals.results import Folder, read_folders
-from mapo.evals.score import score_results
+from mapo.evals.score import Score, score_results
+from mapo.evals.stats import Interval, bootstrap, told, wilson
 from mapo.sandbox.rubric import Rubric
 from mapo.stage import cast_in
 from mapo.store import RunDir
@@ -48,8 +49,8 @@ def read_empa(root: Path, name: str | None = None) -> list[Entry]:
     """Runs of `mapo eval empa`, or EMPA result files: of one model, or one folder a model."""
     folders = read_folders(root)
     if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
-        told = f"Leave out '{name}=', or name each folder"
-        raise InputError("holds several models", where=str(root), fix=told)
+        fix = f"Leave out '{name}=', or name each folder"
+        raise InputError("holds several models", where=str(root), fix=fix)
     return [entry for folder in folders for entry in _entries(folder, _asked(folder.path), name)]
 
 
@@ -170,9 +171,10 @@ def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, 
 
     quality = [float(weigh(np.array(r.indices))[3]) for r in results]  # linear: the mean of them is the score
     passed = [100.0 * r.passed for r in results]
-    ends = score.intervals["epm_q"] if score.intervals else None
+    ends = told(*score.intervals["epm_q"], rows=score.n) if score.intervals else None
+    shares = [case.score for case in _by_case(results, passed, versions).values()]
     return [
-        entry("passes", 100 * score.passes / score.n, None, passed, passes=score.passes),
+        entry("passes", 100 * score.passes / score.n, _passing(shares, score), passed, passes=score.passes),
         entry("EPM-Q", score.composite.epm_q, ends, quality),
     ]
 
@@ -189,10 +191,19 @@ def _by_case(
     }
 
 
+def _passing(shares: Sequence[float], score: Score) -> Interval | None:
+    """Of the passes in percent: Wilson's where a case has one dialogue, else over the cases' own shares."""
+    if len(shares) == score.n:
+        low, high = wilson(score.passes, score.n)
+        return 100 * low, 100 * high
+    ends = bootstrap(np.array(shares)[:, None], lambda means: means)
+    return None if ends is None else told(*ends[0], rows=len(shares))
+
+
 def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str]:
-    told = [f"left out: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
+    notes = [f"left out: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
     if len(folder.bad) > 5:
-        told.append(f"left out: {len(folder.bad) - 5} more")
+        notes.append(f"left out: {len(folder.bad) - 5} more")
     for count, what in (
         (len(folder.broken), "broken dialogues left out"),
         (unscored, "turns the judge failed to score"),
@@ -200,5 +211,5 @@ def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str
         (sum(len(r.differences) for r in results), "recorded numbers differ from the recomputed ones"),
     ):
         if count:
-            told.append(f"{count} {what}")
-    return told
+            notes.append(f"{count} {what}")
+    return notes

@@ -14,7 +14,7 @@ from mapo.errors import InputError
 from mapo.evals.epmq import INDICES, Composite, composite, weigh
 from mapo.evals.result import Result
 from mapo.evals.results import Folder, read_folders, recompute
-from mapo.evals.stats import Floats, bootstrap
+from mapo.evals.stats import FEWEST, Floats, bootstrap
 from mapo.sandbox.potential import profile_named
 from mapo.sandbox.rubric import Rubric
 from mapo.types import Dialogue
@@ -25,7 +25,7 @@ PARTS = ("outcome", "efficiency", "stability", "epm_q")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A set of dialogues, scored. `intervals` is None for fewer than two dialogues."""
+    """A set of dialogues, scored. `intervals` is None for too few cases (`stats.FEWEST`)."""
 
     name: str
     rubric: str
@@ -138,7 +138,8 @@ def score_dialogues(name: str, dialogues: Sequence[Dialogue], rubric: Rubric) ->
 def score_results(name: str, results: Sequence[Result]) -> Score:
     """Recomputed dialogues of one model, rubric and profile, as one set."""
     rows = np.array([r.indices for r in results], dtype=np.float64)
-    ends = bootstrap(_by_case(rows, results), lambda means: np.concatenate([means, weigh(means)], axis=-1))
+    drawn = _by_case(rows, results)
+    ends = bootstrap(drawn, lambda means: np.concatenate([means, weigh(means)], axis=-1))
     names = (*INDICES, *PARTS)
     return Score(
         name=name,
@@ -151,7 +152,7 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         endings=dict(Counter(r.ending.reason.value if r.ending else "unfinished" for r in results)),
         composite=composite(rows),
         intervals=None
-        if ends is None
+        if ends is None or len(drawn) < FEWEST
         else {k: (float(lo), float(hi)) for k, (lo, hi) in zip(names, ends, strict=True)},
     )
 

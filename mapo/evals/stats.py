@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
+FEWEST = 6
+"""Rows below which a mean is given no interval: of five, even the whole range holds the middle of what they
+were drawn from only 94 times in 100 (1 - 2 / 2^5)."""
 _CHUNK = 2_000_000  # resampled rows held in memory at once
 _EXACT = 16
 """Pairs up to which all sign assignments are gone through."""
@@ -29,11 +32,12 @@ def bootstrap(
     statistic: Callable[[Floats], Floats],
     *,
     resamples: int = 2000,
-    level: float = 0.95,
+    level: float | None = None,
     seed: int = 0,
     strata: Sequence[str] | None = None,
 ) -> Floats | None:
-    """Percentile intervals [k, 2] of `statistic`, which maps mean rows [..., m] to [..., k].
+    """Percentile intervals [k, 2] of `statistic`, which maps mean rows [..., m] to [..., k]: of 95 %, widened
+    for few rows (`small_sample_level`), or the percentiles of `level` as they are.
 
     Whole rows (dialogues) are resampled, so the indices of one dialogue stay together. None for fewer
     than two rows: one dialogue says nothing about the spread between dialogues. With `strata`, one name a
@@ -52,7 +56,7 @@ def bootstrap(
         return np.asarray(rows[np.concatenate(picked, axis=1)].mean(axis=1), dtype=np.float64)
 
     means = [drawn(min(chunk, resamples - done)) for done in range(0, resamples, chunk)]
-    tail = 100 * (1 - level) / 2
+    tail = 100 * (1 - (small_sample_level(n) if level is None else level)) / 2
     ends = np.percentile(statistic(np.concatenate(means)), [tail, 100 - tail], axis=0)
     return np.asarray(ends.T, dtype=np.float64)
 
@@ -66,6 +70,20 @@ def small_sample_level(n: int, level: float = 0.95) -> float:
     """
     z = t_quantile(n - 1, 0.5 + level / 2) * math.sqrt(n / (n - 1))
     return math.erf(z / math.sqrt(2))
+
+
+def told(low: float, high: float, *, rows: int) -> Interval | None:
+    """An interval worth showing; None for too few rows, and for rows that are all alike: that they never
+    differed says nothing about how much others would."""
+    return (float(low), float(high)) if rows >= FEWEST and low < high else None
+
+
+def wilson(hits: int, n: int) -> Interval:
+    """95 % interval of a share: the shares p that lie within z standard errors of p of the one seen."""
+    z2 = 1.959963984540054**2
+    middle = (hits + z2 / 2) / (n + z2)
+    half = math.sqrt(z2 * (hits * (n - hits) / n + z2 / 4)) / (n + z2)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def resampled(grid: Floats, *, seeds: bool, resamples: int = 4000) -> Interval | None:

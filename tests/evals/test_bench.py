@@ -256,13 +256,17 @@ def test_every_resample_holds_as_many_of_each_kind():
     widths = {name: high - low for name, (low, high) in intervals.items()}
     assert widths["both"] == pytest.approx(widths["x"] / np.sqrt(2), rel=0.1)
     # few enough that a kind would be missing now and then, were they drawn from one pot
-    few = [Scored(f"{kind}{i}", {kind: float(i)}, stratum=kind) for kind in "xy" for i in range(2)]
+    few = [Scored(f"{kind}{i}", {kind: float(i)}, stratum=kind) for kind in "xy" for i in range(6)]
     assert None not in summarise(few, {"both": ("x", "y")})[1].values()
-    assert summarise(few[:3], {"both": ("x", "y")})[1] == {"x": (0.0, 1.0), "y": None, "both": None}
+    found = summarise(few[:7], {"both": ("x", "y")})[1]
+    assert found["x"] is not None and (found["y"], found["both"]) == (None, None)
 
 
 def test_too_few_items_have_no_interval():
     assert summarise([]) == ({}, {})
+    alike = summarise([Scored(str(i), {"x": 1.0, "y": i % 2}) for i in range(50)])[1]
+    assert alike["x"] is None and alike["y"] is not None
+    assert summarise([Scored(str(i), {"y": i % 2}) for i in range(5)])[1] == {"y": None}
     assert summarise([Scored("a", {"x": 1.0})]) == ({"x": 1.0}, {"x": None})
     # with one item of y among two, some resamples hold none of it
     scores, intervals = summarise([Scored("a", {"x": 1.0}), Scored("b", {"y": 1.0})])

@@ -81,7 +81,7 @@ def test_small_samples_get_the_width_of_students_t():
     d = np.random.default_rng(2).normal(size=12)
     _, (lo, hi), _ = differences(d)
     assert hi - lo == pytest.approx(2 * t_quantile(11) * d.std(ddof=1) / math.sqrt(12), rel=0.08)
-    plain = bootstrap(d[:, None], lambda m: m, resamples=10_000)[0]
+    plain = bootstrap(d[:, None], lambda m: m, resamples=10_000, level=0.95)[0]
     assert plain[1] - plain[0] < 0.92 * (hi - lo)  # percentiles alone are too narrow
     for n in (5, 30, 400):
         z = scipy_stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1))
@@ -159,8 +159,11 @@ def replace_score(case: Case, score: float) -> Case:
     return case._replace(score=score)
 
 
-def test_one_case_has_no_interval():
-    assert differences([4.0]) == (4.0, None, 1.0)
+@pytest.mark.parametrize("d", [[4.0], [4.0, 5.0, 6.0, 7.0, 9.0], [4.0] * 30, [0.0] * 30])
+def test_few_cases_and_cases_that_are_all_alike_have_no_interval(d):
+    mean, interval, p = differences(d)
+    assert (mean, interval) == (pytest.approx(np.mean(d)), None) and 0 < p <= 1
+    assert differences([4.0, 5.0, 6.0, 7.0, 8.0, 9.0])[1] is not None
 
 
 # ---- columns
@@ -278,6 +281,9 @@ def test_a_name_before_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert named("mine=runs/x") == ("mine", comparing.Path("runs/x"))
     assert named("runs/x") == (None, comparing.Path("runs/x"))
+    monkeypatch.setenv("HOME", "/home/me")
+    assert named("mine=~/x") == ("mine", comparing.Path("/home/me/x"))
+    assert named("~/x") == (None, comparing.Path("/home/me/x"))
     (tmp_path / "lr=1").mkdir()
     assert named("lr=1") == (None, comparing.Path("lr=1"))  # a folder of that name
     for bad in ("=runs/x", "mine="):
@@ -445,7 +451,20 @@ def test_repeats_of_a_case_are_averaged(tmp_path):
     assert {name: case.score for name, case in passes.cases.items()} == {"s1": 50.0, "s2": 100.0}
     assert quality.value == pytest.approx(np.mean([case.score for case in quality.cases.values()]))
     assert quality.meaning["judge"] == "big" and quality.meaning["turns"] == "12 to 45"
-    assert quality.interval and passes.interval is None
+    assert quality.interval is None and passes.interval is None  # two cases
+
+
+def test_passes_have_an_interval(tmp_path):
+    once = [played(f"s{i}", 2 if i < 7 else 0) for i in range(10)]
+    passes, _ = read_empa(put(tmp_path / "a", *once))
+    ends = scipy_stats.binomtest(7, 10).proportion_ci(method="wilson")
+    assert passes.interval == pytest.approx((100 * ends.low, 100 * ends.high))
+    all_of_them, _ = read_empa(put(tmp_path / "b", *once[:7]))
+    assert all_of_them.interval == pytest.approx((64.57, 100.0), abs=0.01)  # not 100 to 100
+    # a case that passes or fails as a whole says no more with three repeats than with one
+    often = [played(f"s{i}", 2 if i < 7 else 0, repeat=r) for i in range(10) for r in (1, 2, 3)]
+    repeated, _ = read_empa(put(tmp_path / "c", *often))
+    assert repeated.value == 70.0 and repeated.interval[0] < 45 and repeated.interval[1] > 95
 
 
 def test_cases_repeated_unevenly_are_told(tmp_path):

@@ -352,8 +352,7 @@ def test_scores_by_hand(tmp_path):
     }
     assert found.details["parse_rate"] == {"strict": 5 / 12, "lenient": 5 / 12}
     assert found.items[0] == ("EA-en-1", {"EA": 1.0, "EA_lenient": 1.0}, "EA-1", "EA")
-    low, high = found.intervals["EA"]
-    assert 0 <= low < 0.5 < high <= 1
+    assert found.intervals["EA"] is None  # three questions are too few
     # labels of EA 1, 2, 3 are B, C, A: every constant answer has a third
     assert found.details["baselines"]["all"]["EA"] == {"answer": "A", "score": pytest.approx(1 / 3)}
     assert "changed data" in found.notes[0] and any("EU is not above answering" in n for n in found.notes)

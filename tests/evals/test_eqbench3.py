@@ -376,8 +376,8 @@ def test_killed_in_the_middle_of_a_scenario_and_resumed(made_up, tmp_path, monke
     assert result_of(out)["complete"] and result_of(out)["judge"] == "judge"
     score = result_of(out)["scores"]["EQ-Bench"]
     assert f"{score:.2f}" in told and sum(paid.values()) == (CALLS + 5 if source == "made up" else 163)
-    low, high = result_of(out)["intervals"]["EQ-Bench"]
-    assert low <= score <= high
+    ends = result_of(out)["intervals"]["EQ-Bench"]
+    assert ends is None if source == "made up" else ends[0] <= score <= ends[1]  # five scenarios are too few
 
 
 def test_a_judge_that_never_answers_in_form_leaves_no_score_and_loses_nothing(made_up, tmp_path):  # noqa: F811

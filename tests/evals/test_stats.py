@@ -12,7 +12,7 @@ from mapo.evals.stats import bootstrap
 
 def test_agrees_with_scipy():
     rows = np.random.default_rng(0).gamma(2.0, size=(40, 1))
-    [[lo, hi]] = bootstrap(rows, lambda m: m, resamples=20_000)
+    [[lo, hi]] = bootstrap(rows, lambda m: m, resamples=20_000, level=0.95)
     theirs = scipy_stats.bootstrap(
         (rows[:, 0],), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
@@ -36,6 +36,25 @@ def test_same_seed_same_interval_and_chunks_do_not_matter(monkeypatch):
 
 def test_one_row_has_no_interval():
     assert bootstrap(np.ones((1, 9)), lambda m: m) is None
+
+
+def test_without_a_level_it_is_widened_for_few_rows():
+    rows = np.random.default_rng(0).normal(size=(12, 1))
+    wide, plain = bootstrap(rows, lambda m: m), bootstrap(rows, lambda m: m, level=0.95)
+    assert wide[0, 0] < plain[0, 0] and wide[0, 1] > plain[0, 1]
+    level = stats.small_sample_level(12)
+    assert np.array_equal(wide, bootstrap(rows, lambda m: m, level=level)) and level > 0.96
+
+
+def test_what_is_worth_showing():
+    assert stats.told(1.0, 2.0, rows=6) == (1.0, 2.0)
+    assert stats.told(1.0, 2.0, rows=5) is None and stats.told(1.0, 1.0, rows=100) is None
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (7, 30), (25, 30)])
+def test_the_interval_of_a_share_is_wilsons(hits, n):
+    theirs = scipy_stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert stats.wilson(hits, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
 def test_strata_keep_their_sizes():
