@@ -48,12 +48,12 @@ CREATE VIRTUAL TABLE words USING fts5(body, content='', tokenize='unicode61 remo
 
 
 class Index:
-    """`version` counts changes; `busy` says how far a refresh is: files done, files to do."""
+    """`version` counts changes; `busy` says how far a refresh is: runs read, runs to read."""
 
     def __init__(self, root: Path, cache: Path | None = None) -> None:
         self.root = root.resolve()
         self.version = 0
-        self.busy: tuple[int, int] | None = None
+        self.busy: tuple[int, int] | None = (0, 1)  # the first look is still to come
         self.runs: dict[str, RunFiles] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._signs: dict[str, object] = {}

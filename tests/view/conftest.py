@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import view_runs
 from starlette.testclient import TestClient
 
+import view_runs
 from mapo.view.app import make_app
 from mapo.view.index import Index
 

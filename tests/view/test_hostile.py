@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
-import view_runs
 from starlette.testclient import TestClient
 
+import view_runs
 from mapo import Rubric
 from mapo.types import Direction, Mark
 from mapo.view.app import make_app

@@ -7,8 +7,8 @@ import json
 import os
 
 import pytest
-import view_runs
 
+import view_runs
 from mapo import Rubric
 from mapo.view import facts, files, queries
 from mapo.view import index as indexing

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
-import view_runs
 
+import view_runs
 from mapo import Rubric, advantages
 
 ONE = "/run/first/d/dialogues:step_00002.jsonl/2"

@@ -11,8 +11,8 @@ import threading
 import urllib.request
 
 import pytest
-import view_runs
 
+import view_runs
 from mapo.errors import InputError, StoreError
 from mapo.view import serve as serving
 from mapo.view.app import plotly_file
