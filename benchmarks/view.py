@@ -84,10 +84,9 @@ def indexed(site: str) -> float:
         time.sleep(0.5)
 
 
-def measure(site: str) -> None:
-    run = (
-        "group-3:run-123" if b"group-3:run-123" in ask(f"{site}run/group-3:run-123")[1] else "group-0:run-000"
-    )
+def measure(site: str, runs: int) -> None:
+    middle = runs // 2
+    run = f"group-{middle % 10}:run-{middle:03d}"
     one = f"run/{run}/d/dialogues:step_00005.jsonl/7"
     words = urllib.parse.quote("reply 3")
     pages = {
@@ -122,12 +121,13 @@ def main(runs: int = 200, dialogues: int = 500) -> None:
         for attempt in ("first index", "opened again"):
             with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as server:
                 site = re.search(r"http://\S+/", server.stderr.readline())[0]
-                seconds = indexed(site)
-                print(f"{attempt}: {seconds:.1f} s, {memory_mb(server.pid):.0f} MB")
-                if attempt == "opened again":
-                    measure(site)
-                    print(f"memory afterwards: {memory_mb(server.pid):.0f} MB")
-                server.send_signal(signal.SIGINT)
+                try:
+                    print(f"{attempt}: {indexed(site):.1f} s, {memory_mb(server.pid):.0f} MB", flush=True)
+                    if attempt == "opened again":
+                        measure(site, runs)
+                        print(f"memory afterwards: {memory_mb(server.pid):.0f} MB")
+                finally:
+                    server.send_signal(signal.SIGINT)
         cached = sum(f.stat().st_size for f in Path(folder, "cache").rglob("*") if f.is_file()) / 1e9
         print(f"index: {cached:.2f} GB")
 
