@@ -47,7 +47,7 @@ def decode_dialogue(line: bytes) -> Dialogue:
     from pydantic import ValidationError
 
     record = parse(line)
-    while (schema := record.get("schema")) in _UPGRADES:
+    while isinstance(schema := record.get("schema"), str) and schema in _UPGRADES:
         record = _UPGRADES[schema](record)
         line = encode(record, "upgraded record")
     if schema != DIALOGUE_SCHEMA:

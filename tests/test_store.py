@@ -220,6 +220,12 @@ def test_what_json_cannot_hold_is_refused(tmp_path):
         encode_dialogue(played(start=("x",)))
 
 
+@pytest.mark.parametrize("schema", [["mapo.dialogue/1"], {"a": 1}, None, 7])
+def test_a_schema_that_is_no_name_is_refused(schema):
+    with pytest.raises(RecordError, match="schema is"):
+        decode_dialogue(json.dumps({"schema": schema}).encode())
+
+
 def test_older_schemas_are_upgraded(monkeypatch):
     def upgrade(record):
         return {**record, "schema": "mapo.dialogue/1", "model": record["policy"]} | {"policy": None}

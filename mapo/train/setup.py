@@ -102,7 +102,8 @@ def check_run(
         if not resume:
             raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
         if (theirs := engine_of(root)) != engine:
-            raise InputError(f"is a run of the {theirs} engine", where=str(root), fix=f"Add --engine {theirs}")
+            told = f"is a run of the {theirs} engine"
+            raise InputError(told, where=str(root), fix=f"Add --engine {theirs}")
         _same(run, config, manifest(config, scenarios))
     elif resume and not root.exists():
         raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")

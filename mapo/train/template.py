@@ -108,8 +108,8 @@ class Template:
 
 
 def as_said(template: Template) -> Template:
-    """The template for rows that only grow: where it would rewrite earlier turns (take out old thinking, or the
-    mark of an empty one), they stay in the context as they were said. Refused where that cannot be done."""
+    """The template for rows that only grow: where it would rewrite earlier turns (take out old thinking, or
+    the mark of an empty one), they stay in the context as said. Refused where that cannot be done."""
     if template.append_only:
         return template
     found = {

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("verl")
+pytest.importorskip("verl.protocol")
 
 from mapo import advantages
 from mapo.engines.verl.records import dialogues_of
@@ -39,7 +40,7 @@ SMALL = [
 ]
 
 
-def start(out: Path, *settings: str) -> subprocess.Popen[str]:
+def start(out: Path, *settings: str) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
@@ -52,14 +53,34 @@ def start(out: Path, *settings: str) -> subprocess.Popen[str]:
         "--out",
         str(out),
     ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with open(out.with_suffix(".txt"), "wb") as said:
+        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
 
 
-def finish(run: subprocess.Popen[str], out: Path) -> str:
-    said, _ = run.communicate(timeout=1500)
+def told(out: Path) -> str:
     log = out / "verl" / "log.txt"
-    assert run.returncode == 0, said + "\n" + (log.read_text()[-5000:] if log.exists() else "")
-    return said
+    verl = log.read_text(errors="replace")[-5000:] if log.exists() else ""
+    return out.with_suffix(".txt").read_text() + "\n" + verl
+
+
+def finish(run: subprocess.Popen[bytes], out: Path) -> str:
+    run.wait(timeout=1500)
+    assert run.returncode == 0, told(out)
+    return told(out)
+
+
+def kill_when(run: subprocess.Popen[bytes], out: Path, due: Callable[[], bool]) -> None:
+    """Kill it at that moment; nothing of it may be left, though Ray's agents take their time."""
+    deadline = time.monotonic() + 1200
+    while not due():
+        assert run.poll() is None and time.monotonic() < deadline, told(out)
+        time.sleep(0.2)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    deadline = time.monotonic() + 180
+    while (left := processes_of(out)) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert not left
 
 
 def processes_of(out: Path) -> list[int]:
@@ -67,31 +88,27 @@ def processes_of(out: Path) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            known = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if f"{out}/tensorboard".encode() in told and int(folder.name) != os.getpid():
+        if f"{out}/tensorboard".encode() in known and int(folder.name) != os.getpid():
             found.append(int(folder.name))
     return found
 
 
-def test_it_learns_and_goes_on_after_a_kill(tmp_path):
+def test_it_learns_and_goes_on_after_kills(tmp_path):
     out = tmp_path / "run"
-    steps = ["rollout.scenarios=8", "optim.steps=16", "run.checkpoint_every=4", "eval.every=8"]
-    first = start(out, *steps, "eval.test_repeats=1")
-    while len(read_steps(out / "metrics.jsonl")) < 6:
-        assert first.poll() is None, first.communicate()[0]
-        time.sleep(1)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    deadline = time.monotonic() + 180
-    while (left := processes_of(out)) and time.monotonic() < deadline:
-        time.sleep(1)
-    assert not left  # nothing of Ray outlives the command, though its agents take their time
+    steps = ["rollout.scenarios=8", "optim.steps=16", "run.checkpoint_every=4", "eval.every=16"]
+    steps += ["eval.test_repeats=1"]
+    metrics, last = out / "metrics.jsonl", out / "eval" / "validation_00016" / "dialogues.jsonl"
+    kill_when(start(out, *steps), out, lambda: len(read_steps(metrics)) >= 6)
+    # the last step's checkpoint is there, its validation is not, nor is the test
+    kill_when(start(out, *steps, "--resume"), out, lambda: last.exists() and last.stat().st_size > 0)
+    said = finish(start(out, *steps, "--resume"), out)
 
-    said = finish(start(out, *steps, "eval.test_repeats=1", "--resume"), out)
-    lines = read_steps(out / "metrics.jsonl")
+    lines = read_steps(metrics)
     assert [line["step"] for line in lines] == list(range(1, 17))
+    assert lines[-1]["validation"]["n"] == 2 * 12
     assert (out / "dialogues" / "cut_off").is_dir()  # steps after the checkpoint were played again
     check_curve(RunDir(out))
     check_advantages(RunDir(out), lines)
@@ -124,9 +141,12 @@ def check_advantages(run: RunDir, lines: list[dict]) -> None:
         played = [d for d in dialogues_of(run, config, "train", line["step"]) if d.error is None]
         rewards = [[turn.reward for turn in d.turns] for d in played]
         credit = advantages(rewards, [d.group for d in played], "mapo", gamma=config.advantage.gamma)
-        trained = np.concatenate(credit.mixed)[np.concatenate(credit.mask)]
-        assert line["advantage_max"] == pytest.approx(trained.max(), abs=1e-6)
-        assert line["advantage_min"] == pytest.approx(trained.min(), abs=1e-6)
+        said = np.array([len(turn.reply.token_ids) for d in played for turn in d.turns])
+        kept = np.concatenate(credit.mask)
+        carried = np.repeat(np.concatenate(credit.mixed)[kept], said[kept])  # one a token
+        assert line["advantage_max"] == pytest.approx(carried.max(), abs=1e-6)
+        assert line["advantage_min"] == pytest.approx(carried.min(), abs=1e-6)
+        assert line["advantage_mean"] == pytest.approx(carried.mean(), abs=1e-6)
         assert line["drift"] < 1e-4  # sampler and trainer agree about every token
 
 
