@@ -184,7 +184,7 @@ def test_a_dialogue_has_bars_tokens_and_its_path(page):
     page.goto(ONE)
     assert page.locator(".turn").first.locator("svg.bar").count() == 3
     page.locator(".turn").first.get_by_text("Why").click()
-    assert page.get_by_text("siblings at turn 1 average").first.is_visible()
+    assert page.get_by_text("siblings at turn 1, itself among them").first.is_visible()
     page.locator("button[data-tokens]").first.click()
     page.wait_for_selector(".token")
     assert page.locator(".turn").first.locator(".token").count() == 3

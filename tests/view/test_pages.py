@@ -146,7 +146,7 @@ def test_a_dialogue_shows_the_credit_the_trainer_gave(shown):
         else:
             assert "out of the loss" in panel
     assert (
-        "3 siblings at turn 1 average" in page and "all 11 turns" in page
+        "3 siblings at turn 1, itself among them, average" in page and "all 11 turns" in page
     )  # 3, 4 and 4: the fifth has no peer
     assert "words 1" in page and "it takes up what was said" in page and "too early" in page
 

@@ -12,7 +12,8 @@ function colour(name) {
 function layout(asked) {
   const ink = colour("--ink-soft"), line = colour("--line"), narrow = innerWidth < 600;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, title: { standoff: 8 } };
-  const scene = { bgcolor: "rgba(0,0,0,0)" };
+  const far = narrow ? 2.1 : 1.55;
+  const scene = { bgcolor: "rgba(0,0,0,0)", aspectmode: "cube", camera: { eye: { x: far, y: far, z: far * 0.6 } } };
   const made = {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -20,6 +21,7 @@ function layout(asked) {
     margin: { l: 48, r: 12, t: 8, b: 40 },
     legend: { orientation: "h", y: -0.22, x: 0, yanchor: "top" },
     hovermode: "closest",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("--link") },
     hoverlabel: { namelength: -1 },
     dragmode: touch.matches ? false : "zoom",
     height: narrow ? 260 : 280,
