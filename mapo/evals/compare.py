@@ -45,7 +45,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`model` minus `baseline` over `n` common cases, in the units of the score (0..100)."""
+    """`model` minus `baseline` over `n` common cases, in the units of the score (0..100). `missing` counts
+    what one of the two lacks because it is incomplete."""
 
     model: str
     baseline: str
@@ -55,6 +56,7 @@ class Difference:
     interval: Interval | None
     p: float
     p_holm: float | None = None
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,19 @@ def read_run(run: str) -> list[Entry]:
         raise InputError(
             f"a run without {RESULT}: it did not come to an end", where=str(root), fix="Run it with --resume"
         )
-    return read_empa(root, name)
+    below = [] if schema or not root.is_dir() else sorted(f.parent for f in root.glob(f"*/{RESULT}"))
+    return _all_below(root, below, name) if below else read_empa(root, name)
+
+
+def _all_below(root: Path, below: Sequence[Path], name: str | None) -> list[Entry]:
+    """A folder of runs: those of EmoBench and EQ-Bench one level down, and those of EMPA beside them."""
+    found = [entry for folder in below for entry in read_bench(folder)]
+    if any(RunDir(folder).dialogues.is_dir() for folder in root.iterdir()):
+        found += read_empa(root)
+    if name is not None and len({entry.model for entry in found}) > 1:
+        fix = f"Leave out '{name}=', or name each folder"
+        raise InputError("holds several models", where=str(root), fix=fix)
+    return [replace(entry, model=name or entry.model) for entry in found]
 
 
 def named(run: str) -> tuple[str | None, Path]:
@@ -174,6 +188,9 @@ def _differences(
             base = own and _counterpart(own, first, cells)
             if own is None or base is None:
                 continue
+            if own.invalid or base.invalid:
+                notes.append(f"{own.model} and {base.model}, {column.label}: invalid, so not compared")
+                continue
             common = _common(own, base)
             if common:
                 found.append(_difference(own, base, column.label, common))
@@ -202,7 +219,8 @@ def _common(a: Entry, b: Entry) -> list[str]:
 def _difference(own: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
     mean, interval, p = paired([own.cases[c] for c in common], [base.cases[c] for c in common])
     n = count({name: own.cases[name] for name in common})
-    return Difference(own.model, base.model, label, n, mean, interval, p)
+    missing = max(own.of - own.n, base.of - base.n)
+    return Difference(own.model, base.model, label, n, mean, interval, p, missing=missing)
 
 
 def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:

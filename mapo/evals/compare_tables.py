@@ -1,25 +1,21 @@
-"""A comparison as people and programs read it: terminal, Markdown, LaTeX, CSV, JSON.
+"""A comparison as people read it: terminal, Markdown, LaTeX. For programs: `compare_files.py`.
 
 Names of models and judges come from files and endpoints, so each form gets them with its own signs made
-harmless: no markup in a terminal, no HTML or table bars in Markdown, no commands in LaTeX, no formula in a
-spreadsheet.
+harmless: no markup in a terminal, no HTML or table bars in Markdown, no commands in LaTeX.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from mapo.evals.compare import Column, Comparison, Difference
-from mapo.evals.entries import Entry, count
+from mapo.evals.compare_files import as_csv, as_json
+from mapo.evals.entries import Entry
 from mapo.evals.tables import escape
 from mapo.text import printable
 
@@ -38,6 +34,8 @@ def figure(entry: Entry | None, column: Column) -> str:
     """A cell's number: passes as counted, others to two places, n/of where something is missing."""
     if entry is None:
         return "-"
+    if entry.invalid:
+        return f"invalid ({entry.invalid})"
     if entry.value is None:
         return f"no score ({entry.n}/{entry.of})"
     return f"{entry.passes}/{entry.n}" if column.name == "passes" else f"{entry.value:.2f}"
@@ -59,7 +57,7 @@ def _difference_row(d: Difference) -> list[str]:
         ends(d.interval, "+.1f"),
         chance(d.p),
         chance(d.p_holm),
-        str(d.n),
+        f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
     ]
 
 
@@ -165,7 +163,7 @@ def tex(text: str) -> str:
 
 
 def latex(found: Comparison) -> str:
-    """Two tabulars with the rules of booktabs, and the legend as comments."""
+    """Two tabulars with the rules of booktabs, what the numbers mean below them, the notes as comments."""
     heads = ["model", *(c.label for c in found.columns)]
     rows = [
         [model, *(f"{n} [{i}]" if i else n for n, i in row)]
@@ -173,8 +171,10 @@ def latex(found: Comparison) -> str:
     ]
     parts = ["% \\usepackage{booktabs}", _tabular(heads, rows, 1)]
     if found.differences:
-        parts += [_tabular(_HEAD, [_difference_row(d) for d in found.differences], 2), f"% {METHOD}"]
-    told = [f"% {' '.join(printable(line).split())}" for line in (*legend(found), *found.notes)]
+        parts += ["", _tabular(_HEAD, [_difference_row(d) for d in found.differences], 2)]
+    below = [*([METHOD] if found.differences else []), *legend(found)]
+    parts += ["", r"{\footnotesize", *(rf"{tex(line)}\par" for line in below), "}"]
+    told = [f"% {' '.join(printable(line).split())}" for line in found.notes]
     return "\n".join([*parts, *told]) + "\n"
 
 
@@ -190,90 +190,9 @@ def _tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
     )
 
 
-# ---- programs
-
-_CSV = (
-    *("model", "benchmark", "score", "value", "low", "high", "passes", "n", "of", "cases"),
-    *("baseline", "common", "difference", "difference_low", "difference_high", "p", "p_holm"),
-)
-
-
-def as_csv(found: Comparison) -> str:
-    """One line a model and score, its difference from the first model behind it."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV)
-    for column in found.columns:
-        for model in found.models:
-            e, d = found.cells.get((model, column.label)), found.difference(model, column.label)
-            if e is None:
-                continue
-            own = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, count(e.cases)]
-            held = (
-                [_cell(d.baseline), d.n, d.mean, *(d.interval or ("", "")), d.p, d.p_holm] if d else [""] * 7
-            )
-            writer.writerow([_cell(model), column.benchmark, _cell(column.label), *own, *held])
-    return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    plain = " ".join(printable(text).split())
-    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain
-
-
-def as_json(found: Comparison) -> str:
-    return json.dumps(plain(found), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-
-
 FORMS: dict[str, Callable[[Comparison], str]] = {
     "markdown": markdown,
     "latex": latex,
     "csv": as_csv,
     "json": as_json,
 }
-
-
-def plain(found: Comparison) -> dict[str, Any]:
-    """The whole comparison as plain data ("mapo.compare/1")."""
-    return {
-        "schema": "mapo.compare/1",
-        "columns": [
-            {"label": c.label, "benchmark": c.benchmark, "name": c.name, "settings": dict(c.meaning)}
-            for c in found.columns
-        ],
-        "models": [
-            {
-                "model": model,
-                "scores": {
-                    label: {
-                        "value": e.value,
-                        "interval": e.interval,
-                        "n": e.n,
-                        "of": e.of,
-                        "cases": count(e.cases),
-                        **({} if e.passes is None else {"passes": e.passes}),
-                        "sampling": dict(e.sampling),
-                        "source": e.source,
-                    }
-                    for (own, label), e in found.cells.items()
-                    if own == model
-                },
-            }
-            for model in found.models
-        ],
-        "differences": [
-            {
-                "model": d.model,
-                "baseline": d.baseline,
-                "score": d.column,
-                "cases": d.n,
-                "mean": d.mean,
-                "interval": d.interval,
-                "p": d.p,
-                "p_holm": d.p_holm,
-            }
-            for d in found.differences
-        ],
-        "notes": found.notes,
-    }

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from mapo.errors import RecordError
 from mapo.evals.bench import RESULT, RESULT_SCHEMA
+from mapo.evals.eqbench_v2 import valid
 from mapo.evals.folder import digest
 from mapo.evals.stats import Interval
 from mapo.text import printable
@@ -24,7 +25,7 @@ from mapo.types import record
 EMOBENCH, EQBENCH, EQBENCH_V2 = "EmoBench", "EQ-Bench 3", "EQ-Bench v2"
 _BENCHMARKS = {"emobench": EMOBENCH, "eqbench3": EQBENCH, "eqbench_v2": EQBENCH_V2}
 SCORES = {EMOBENCH: ("EA", "EU", "Overall"), EQBENCH: ("EQ-Bench",), EQBENCH_V2: ("EQ-Bench v2",)}
-_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "no_think", "repeats", "seed"}
+_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "repeats", "seed"}
 _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies by five
 
 
@@ -58,6 +59,8 @@ class Entry:
     chosen: str = ""
     """Which cases were asked for, as a hash; empty where the data leave no choice."""
     passes: int | None = None
+    invalid: str = ""
+    """Why there is no score although nothing is missing: compares with nothing."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -160,6 +163,7 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
     whole = len(result.items) == result.of and score in result.scores
     value = result.scores[score] * scale if whole else None
     ends = result.intervals.get(score) if whole else None
+    invalid = benchmark == EQBENCH_V2 and result.items and not valid(len(cases), len(result.items))
     if value is not None:
         _check(score, value, [_mean(result.items, part) * scale for part in parts], path)
     meaning, sampling = split_settings(result.settings)
@@ -175,6 +179,7 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
         of=result.of,
         cases=cases,
         source=str(path.parent),
+        invalid=f"{len(cases)}/{len(result.items)} readable" if invalid else "",
         notes=tuple(result.notes),
     )
 

@@ -22,7 +22,10 @@ from mapo.sandbox.rubric import SHIPPED, Rubric
 from mapo.store import BadLine, RunDir, read_dialogues
 from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState, StopReason
 
-OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"}
+OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"} | {
+    "result.json",
+    "items.jsonl",
+}
 """Files of a run directory that hold no dialogues."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -20,6 +21,7 @@ from mapo.evals import compare as comparing
 from mapo.evals import stats
 from mapo.evals.bench import Scored, summarise, write_result
 from mapo.evals.compare import Comparison, compare, compared, named, paired
+from mapo.evals.compare_tables import FORMS, figure
 from mapo.evals.entries import Case, Entry, count, read_bench, split_settings
 from mapo.evals.entries_empa import read_empa
 from mapo.evals.stats import bootstrap, sign_flip, small_sample_level, t_quantile
@@ -426,6 +428,70 @@ def test_files_that_are_no_json_are_refused(tmp_path, content, told):
     (tmp_path / "result.json").write_bytes(content)
     with pytest.raises(RecordError, match=told):
         compare([str(tmp_path)])
+
+
+def v2(folder, model, readable, *, asked=171):
+    items = [
+        Scored(str(i), {"EQ-Bench v2": 40.0 + i % 7 + 10 * (model == "b")} if i < readable else {})
+        for i in range(asked)
+    ]
+    scores, intervals = summarise(items)
+    told = {} if readable >= 0.8333 * asked and asked == 171 else {"scores": {}, "intervals": {}}
+    known = {"scores": scores, "intervals": intervals, "settings": {"max_tokens": 60}, **told}
+    write_result(folder, benchmark="eqbench_v2", model=model, of=171, items=items, **known)
+    return str(folder)
+
+
+def test_an_invalid_run_is_compared_with_nothing(tmp_path):
+    good, bad = v2(tmp_path / "a", "a", 171), v2(tmp_path / "b", "b", 30)
+    for runs in ([good, bad], [bad, good]):
+        found = compare(runs)
+        assert found.differences == []
+        assert figure(found.cells["b", "EQ-Bench v2"], found.columns[0]) == "invalid (30/171 readable)"
+        assert any("EQ-Bench v2: invalid, so not compared" in note for note in found.notes)
+    [line] = csv.DictReader(FORMS["csv"](compare([bad])).splitlines())
+    assert (line["value"], line["note"]) == ("", "invalid: 30/171 readable")
+    assert FORMS["json"](compare([bad])).count('"invalid": "30/171 readable"') == 1
+    [d] = compare([good, v2(tmp_path / "c", "c", 143)]).differences  # 83.6 %
+    assert (d.n, d.missing) == (143, 0)
+    [none] = read_bench(comparing.Path(v2(tmp_path / "d", "d", 0, asked=0)))
+    assert (none.value, none.n, none.invalid) == (None, 0, "")  # missing, not invalid
+
+
+def test_the_row_of_a_difference_says_that_something_is_missing(tmp_path):
+    found = compare([v2(tmp_path / "a", "a", 171), v2(tmp_path / "b", "b", 170, asked=170)])
+    [d] = found.differences
+    assert (d.n, d.missing) == (170, 1)
+    assert "| 170, 1 missing |" in FORMS["markdown"](found)
+    line = list(csv.DictReader(FORMS["csv"](found).splitlines()))[1]
+    assert (line["common"], line["missing"], line["note"]) == ("170", "1", "incomplete: 170 of 171")
+    assert line["sampling"] == "max_tokens 60" and line["judge"] == line["settings"] == ""
+
+
+def test_a_folder_of_runs_is_read_one_level_down(tmp_path):
+    emobench(tmp_path / "runs" / "x-emobench", "x")
+    v2(tmp_path / "runs" / "x-v2", "x", 171)
+    put(tmp_path / "runs" / "x-empa", *(played(f"s{i}", model="x") for i in range(6)))
+    found = compare([str(tmp_path / "runs")])
+    assert found.models == ["x"]
+    assert labels(found) == ["passes", "EPM-Q", "EA", "EU", "Overall", "EQ-Bench v2"]
+    assert compare([f"mine={tmp_path / 'runs'}"]).models == ["mine"]
+    v2(tmp_path / "runs" / "y-v2", "y", 171)
+    assert compare([str(tmp_path / "runs")]).models == ["x", "y"]
+    with pytest.raises(InputError, match="holds several models. Leave out 'mine='"):
+        compare([f"mine={tmp_path / 'runs'}"])
+
+
+def test_a_prompt_that_forbids_thinking_is_another_column(tmp_path):
+    one, two = (emobench(tmp_path / m, m, no_think=m == "b") for m in "ab")
+    found = compare([str(one), str(two)])
+    assert labels(found)[:2] == ["EA, no_think no", "EA, no_think yes"] and found.differences == []
+
+
+def test_latex_shows_the_judge(tmp_path):
+    text = FORMS["latex"](compared([entry("a", meaning={"judge": "big_judge"})]))
+    shown = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert r"EQ-Bench: EQ-Bench 3, judge big\_judge\par" in shown
 
 
 # ---- EMPA
