@@ -15,6 +15,8 @@ from mapo.types import Direction, Mark
 from mapo.view.app import make_app
 from mapo.view.files import key_of, name_of
 
+pytest_plugins = ("view_fixtures",)
+
 EMPATHY = Rubric.load("empathy")
 EVIL = (
     "</script><script>alert(1)</script><svg onload=alert(2)><img src=x onerror=alert(3)>"

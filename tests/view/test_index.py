@@ -14,6 +14,8 @@ from mapo.view import facts, files, queries
 from mapo.view import index as indexing
 from mapo.view.index import Index
 
+pytest_plugins = ("view_fixtures",)
+
 EMPATHY = Rubric.load("empathy")
 
 

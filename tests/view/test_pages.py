@@ -11,6 +11,8 @@ import pytest
 import view_runs
 from mapo import Rubric, advantages
 
+pytest_plugins = ("view_fixtures",)
+
 ONE = "/run/first/d/dialogues:step_00002.jsonl/2"
 
 

@@ -17,6 +17,8 @@ from mapo.errors import InputError, StoreError
 from mapo.view import serve as serving
 from mapo.view.app import plotly_file
 
+pytest_plugins = ("view_fixtures",)
+
 
 def test_only_loopback_goes_without_a_token(monkeypatch):
     monkeypatch.delenv("MAPO_VIEW_TOKEN", raising=False)
