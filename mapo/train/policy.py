@@ -183,6 +183,17 @@ def load_tokenizer(source: str) -> Any:
     return tokenizer
 
 
+def longest_of(source: str) -> int | None:
+    """How many tokens the model reads, as far as its config says."""
+    from transformers import AutoConfig
+
+    path = _place(source)
+    with _explained(path, "config"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    found: int | None = getattr(config, "max_position_embeddings", None)
+    return found
+
+
 def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 

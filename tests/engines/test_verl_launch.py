@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
@@ -10,17 +11,22 @@ from pathlib import Path
 import pytest
 import yaml
 
+import small
+import tiny
 from command import mapo
 from mapo.config import load_config
 from mapo.engines.verl import launch
 from mapo.engines.verl.launch import check_verl, prepare, run_verl
-from mapo.engines.verl.site import STOPPED
+from mapo.engines.verl.site import SETTINGS
 from mapo.errors import InputError, TrainError
-from mapo.store import RunDir
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.store import JsonlWriter, RunDir
 from mapo.train.policy import POCKET
-from mapo.train.setup import load_run_config
+from mapo.train.run import chosen_scenarios
+from mapo.train.setup import check_run, claim_run, engine_of, load_run_config
+from verl_rows import dialogue
 
-GIVEN = ("optim.steps=2", "run.trackers=[]", "eval.test_repeats=0")
+GIVEN = ("optim.steps=2", "run.trackers=[]", "eval.test_repeats=0", "eval.repeats=1")
 
 
 def config(*given: str):
@@ -46,6 +52,8 @@ def test_everything_verl_reads_is_written(tmp_path):
     assert environment["TENSORBOARD_DIR"] == str(root / "tensorboard")
     assert "mapo.engines.verl.plugin" in environment["VERL_USE_EXTERNAL_MODULES"]
     assert "VERL_PLATFORM" not in environment
+    reach = {line.rpartition("env_vars.")[2].split("=")[0] for line in settings if "env_vars" in line}
+    assert reach == set(environment)  # the processes of a cluster that was started before need it too
 
 
 def test_on_cpus_verl_is_told_so(tmp_path):
@@ -53,7 +61,18 @@ def test_on_cpus_verl_is_told_so(tmp_path):
     assert (environment["VERL_PLATFORM"], environment["MAPO_CPU_RANKS"]) == ("cpu", "3")
 
 
-def test_a_model_of_a_hub_keeps_its_name(tmp_path):
+def test_no_secret_is_written_down(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEIR_KEY", "very-secret-words")
+    told = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.key_env=THEIR_KEY"]
+    command, environment = prepare(config(*told), tmp_path / "run", resume=False)
+    assert "very-secret-words" not in " ".join([*command, *environment.values()])
+    for file in (tmp_path / "run").rglob("*"):
+        assert file.is_dir() or b"very-secret-words" not in file.read_bytes()
+
+
+def test_a_model_of_a_hub_keeps_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("mapo.train.policy.load_tokenizer", lambda _: tiny.tokenizer())
+    monkeypatch.setattr("mapo.train.policy.longest_of", lambda _: None)
     command, _ = prepare(config("model.source=someone/some-model"), tmp_path, resume=False)
     assert "actor_rollout_ref.model.path=someone/some-model" in command
 
@@ -68,8 +87,43 @@ def test_a_run_is_resumed_in_its_own_folder_only(tmp_path):
     with pytest.raises(InputError, match="started otherwise: optim.lr"):
         prepare(config("optim.lr=1"), root, resume=True)
     assert prepare(config(), root, resume=True)[0] == first
-    (root / "eval" / "before").mkdir(parents=True)  # the test before is not played twice
-    assert "trainer.val_before_train=false" in prepare(config(), root, resume=True)[0]
+
+
+@pytest.mark.parametrize("given", ["verl.memory=0.5", "verl.tensor_parallel=2", "verl.workers=2"])
+def test_where_a_run_goes_on_may_differ(given, tmp_path):
+    root = tmp_path / "run"
+    prepare(config(), root, resume=False)
+    prepare(config(given), root, resume=True)
+    assert load_config(root / SETTINGS) == config(given) and load_run_config(root) == config()
+
+
+@pytest.mark.parametrize("given", ["verl.nodes=2", "verl.gpus=4", "verl.sequence_parallel=2"])
+def test_what_verls_checkpoints_are_cut_by_may_not(given, tmp_path):
+    root = tmp_path / "run"
+    prepare(config(), root, resume=False)
+    with pytest.raises(InputError, match=f"started otherwise: {given.partition('=')[0]}"):
+        prepare(config(given), root, resume=True)
+    assert load_config(root / SETTINGS) == config()
+
+
+def test_a_run_is_of_one_engine(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    scenarios = chosen_scenarios(config())
+    prepare(config(), ours, resume=False)
+    claim_run(theirs, config(), scenarios)
+    assert (engine_of(ours), engine_of(theirs)) == ("verl", "local")
+    with pytest.raises(InputError, match="is a run of the verl engine. Add --engine verl"):
+        check_run(ours, config(), scenarios, resume=True)
+    with pytest.raises(InputError, match="is a run of the local engine. Add --engine local"):
+        prepare(config(), theirs, resume=True)
+    assert not (theirs / "verl").exists()
+
+
+@pytest.mark.parametrize("told", [None, b"{", b"[]", b"{}", b"\xff"])
+def test_whose_run_it_is_where_nothing_says_so(told, tmp_path):
+    if told is not None:
+        RunDir(tmp_path).manifest.write_bytes(told)
+    assert engine_of(tmp_path) == "local"
 
 
 @pytest.mark.parametrize(
@@ -87,16 +141,52 @@ def test_what_cannot_be_meant_is_refused_with_nothing_written(given, told, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def model_folder(folder: Path, template: str | None = None) -> Path:
+    """What of a model is read before verl starts."""
+    words = copy.deepcopy(tiny.tokenizer())
+    words.chat_template = template or words.chat_template
+    words.save_pretrained(folder)
+    tiny.model("llama", vocab_size=len(words), max_position_embeddings=1024).config.save_pretrained(folder)
+    return folder
+
+
+def test_a_model_that_verl_could_not_train_is_refused_with_nothing_written(tmp_path):
+    root = tmp_path / "run"
+
+    def refused(folder, told, *given):
+        with pytest.raises(InputError, match=told):
+            prepare(config(f"model.source={folder}", "rollout.context=1024", *given), root, resume=False)
+        assert not root.exists()
+
+    good = model_folder(tmp_path / "good")
+    refused(good, "rollout.context is 1025, but the model reads 1024 tokens", "rollout.context=1025")
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.revindex }} {{ loop.index }}\n"
+    turns += "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    odd = model_folder(tmp_path / "odd", turns)
+    refused(odd, "changes from turn to turn")
+    part = model_folder(tmp_path / "part")
+    (part / "config.json").unlink()
+    refused(part, "its config cannot be loaded")
+    (part / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model"}')
+    refused(part, "holds an adapter")
+    prepare(config(f"model.source={good}", "rollout.context=1024"), root, resume=False)
+
+
 # ---- a program in verl's place
 
 LINE = {"reward": 0.5, "score": 50.0, "sampled_per_s": 9.0, "turns": 2.0, "unscored": 0, "broken": 0}
 LINE |= {"dialogues": 8, "rollout_s": 1.0, "update_s": 1.0}
 WRITES = f"""
-import json, os, sys, time
+import json, os, shutil, sys, time
+root = os.environ["ROOT"]
 def step(n, **more):
-    with open(os.environ["ROOT"] + "/metrics.jsonl", "a") as file:
+    with open(root + "/metrics.jsonl", "a") as file:
         file.write(json.dumps(dict({LINE!r}, step=n, **more)) + "\\n")
+def validate(n):
+    os.makedirs(root + f"/eval/validation_{{n:05d}}", exist_ok=True)
+    shutil.copy(root + "/../validation.jsonl", root + f"/eval/validation_{{n:05d}}/dialogues.jsonl")
 """
+WHOLE = "step(1); step(2); validate(2);"
 
 
 @pytest.fixture
@@ -105,6 +195,10 @@ def stand_in(tmp_path, monkeypatch):
     root = tmp_path / "run"
     monkeypatch.setattr(launch, "check_verl", lambda: None)
     monkeypatch.setattr(launch, "POLL", 0.01)
+    with JsonlWriter(tmp_path / "validation.jsonl") as writer:
+        for scenario in load_scenarios(config().scenarios.validation):
+            said = [{"gap": 1, "length": 1, "reward": 1.0}]
+            writer.write_dialogue(dialogue(said, f"{scenario.id}_1"))
 
     def instead(code: str) -> Path:
         def prepared(given, folder, *, resume):
@@ -118,7 +212,7 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def test_steps_are_told_as_they_end_and_the_run_is_summed_up(stand_in):
-    root = stand_in("step(1); print('hello'); step(2); step(2, again=True)")
+    root = stand_in(WHOLE + "print('hello'); step(2, again=True)")
     told: list[dict] = []
     found = run_verl(config(), root, resume=False, on_step=told.append)
     assert told[0]["step"] == 1 and told[-1]["again"]
@@ -128,14 +222,37 @@ def test_steps_are_told_as_they_end_and_the_run_is_summed_up(stand_in):
     assert (summary["steps"], summary["dialogues"], summary["seconds"]) == (2, 16, 4.0)
     assert found.before is None and found.after is None
     told.clear()  # what was told before is not told again
-    stand_in("step(3)")
+    stand_in("step(2, again=2)")
     run_verl(config(), root, resume=True, on_step=told.append)
-    assert [line["step"] for line in told] == [3]
+    assert [line["again"] for line in told] == [2]
 
 
-def test_a_run_of_no_step_is_summed_up_too(stand_in):
-    found = run_verl(config(), stand_in(""), resume=False, on_step=print)
-    assert found.summary["steps"] == 0
+@pytest.mark.parametrize("code", ["", "step(1); validate(2)", "step(2); validate(2)", "step(1); step(2)"])
+def test_a_run_that_ended_early_is_no_run_though_verl_is_content(code, stand_in):
+    root = stand_in(code)
+    with pytest.raises(TrainError, match="verl ended early: . of 2 steps are on record") as problem:
+        run_verl(config(), root, resume=False, on_step=print)
+    assert "--resume" in problem.value.fix and not (root / "summary.json").exists()
+    assert RunDir(root).stopped.read_text().startswith("verl ended early")
+    stand_in(WHOLE)
+    run_verl(config(), root, resume=True, on_step=print)
+    assert not RunDir(root).stopped.exists() and (root / "summary.json").exists()
+
+
+def test_a_run_is_run_once_at_a_time(stand_in):
+    root = stand_in(WHOLE + "time.sleep(600)")
+
+    def again(line):
+        before = (root / SETTINGS).read_bytes()
+        with pytest.raises(InputError, match="somebody is running this run. Wait for it"):
+            run_verl(config("verl.memory=0.5"), root, resume=True, on_step=print)
+        assert (root / SETTINGS).read_bytes() == before
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_verl(config(), root, resume=False, on_step=again)
+    stand_in(WHOLE)  # whoever held it is gone
+    run_verl(config("verl.memory=0.5"), root, resume=True, on_step=print)
 
 
 def test_a_failure_shows_the_end_of_the_log(stand_in):
@@ -149,21 +266,28 @@ def test_a_failure_shows_the_end_of_the_log(stand_in):
 
 
 def test_the_reason_a_process_left_is_told_instead_of_the_log(stand_in):
-    code = f"open(os.environ['ROOT'] + '/{STOPPED}', 'w').write('the judge is deaf'); sys.exit('x')"
-    root = stand_in(code)
+    root = stand_in("open(root + '/stopped.txt', 'w').write('the judge is deaf'); sys.exit('x')")
     with pytest.raises(TrainError, match="status 1: the judge is deaf") as problem:
         run_verl(config(), root, resume=False, on_step=print)
     assert problem.value.problem.endswith("deaf")
+    assert RunDir(root).stopped.read_text() == "the judge is deaf"  # the first word counts
     stand_in("sys.exit(1)")  # what stopped the last run is not held against this one
     with pytest.raises(TrainError) as problem:
         run_verl(config(), root, resume=True, on_step=print)
-    assert "deaf" not in str(problem.value) and not (root / STOPPED).exists()
+    assert "deaf" not in str(problem.value)
+    assert RunDir(root).stopped.read_text().startswith("verl ended with status 1")
+
+
+def test_a_word_that_was_left_counts_though_verl_is_content(stand_in):
+    root = stand_in(WHOLE + "open(root + '/stopped.txt', 'w').write('the judge is deaf')")
+    with pytest.raises(TrainError, match="status 0: the judge is deaf"):
+        run_verl(config(), root, resume=False, on_step=print)
 
 
 CHILD = """
 import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-open(os.environ["ROOT"] + "/pid", "w").write(str(os.getpid()))
+open(root + "/pid", "w").write(str(os.getpid()))
 step(1)
 """
 
@@ -194,7 +318,7 @@ def gone(group: int) -> bool:
 @pytest.mark.parametrize("how", ["interrupted", "failed", "ended", "deaf to being asked"])
 def test_nothing_is_left_running(how, stand_in, monkeypatch):
     monkeypatch.setattr(launch, "PATIENCE", 0.3)
-    ends = {"failed": "sys.exit(1)", "ended": ""}.get(how, "time.sleep(600)")
+    ends = {"failed": "sys.exit(1)", "ended": "step(2); validate(2)"}.get(how, "time.sleep(600)")
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if "deaf" in how else ""
     root = stand_in(deaf + CHILD + ends)
 
@@ -239,11 +363,23 @@ def test_what_verl_could_not_do_is_refused_by_the_command(stand_in, tmp_path):
 
 
 def test_the_command_tells_steps_and_how_to_go_on(stand_in):
-    root = stand_in("step(1); step(2)")
+    root = stand_in(WHOLE)
     done = mapo("train", "--engine", "verl", *GIVEN, "--out", root)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and "reward +0.50" in lines[0] and (root / "report.html").exists()
     stand_in("import signal; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)")
-    done = mapo("train", "--engine", "verl", "--out", root, "--resume")
-    assert done.returncode == 130 and f"--out {root} --resume" in done.stderr
+    done = mapo("train", "--out", root, "--resume")  # with the engine it was started with
+    assert done.returncode == 130 and f"--engine verl --out {root} --resume" in done.stderr
+    done = mapo("train", "--engine", "local", "--out", root, "--resume")
+    assert done.returncode == 2 and "is a run of the verl engine" in done.stderr
+
+
+def test_the_command_goes_on_with_a_local_run_as_one(stand_in, tmp_path):
+    stand_in("")
+    model, out = small.model_folder(tmp_path / "model"), tmp_path / "mine"
+    given = [*small.SMALL, f"model.source={model}", "optim.steps=1"]
+    assert mapo("train", *given, "--out", out).returncode == 0
+    done = mapo("train", "--engine", "verl", "verl.gpus=2", "--out", out, "--resume")
+    assert done.returncode == 2 and "is a run of the local engine" in done.stderr
+    assert mapo("train", "--out", out, "--resume").returncode == 0

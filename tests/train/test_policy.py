@@ -6,11 +6,12 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mapo.config import Lora
 from mapo.errors import InputError
 from mapo.train import policy as policy_module
-from mapo.train.policy import load_policy, reference
+from mapo.train.policy import load_policy, longest_of, reference
 from tiny_policy import tiny_folder, tiny_loss, trainable
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])
@@ -196,6 +197,33 @@ def test_damaged_weights_and_tokenizers_are_refused(tmp_path):
     (bad / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
         load_policy(str(bad), device="cpu")
+
+
+def test_weights_under_other_names_are_refused(folder, tmp_path):
+    """As some tools save a model with adapters on it: loaded as it is, it would be a random one."""
+    adapted = load_policy(str(folder), device="cpu", lora=Lora(rank=2)).model
+    bad = tiny_folder(tmp_path / "bad")
+    weights = {name: p.detach().clone() for name, p in adapted.named_parameters()}
+    assert "base_model.model.model.embed_tokens.weight" in weights
+    save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
+    # nine in each of two layers, embeddings, the last norm, the head
+    with pytest.raises(InputError, match=r"21 weights are missing, .*adapters merged"):
+        load_policy(str(bad), device="cpu")
+
+
+def test_one_missing_weight_is_enough_to_be_refused(tmp_path):
+    bad = tiny_folder(tmp_path / "bad", tied=False)
+    weights = load_file(bad / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"1 weights are missing, model\.norm\.weight among them"):
+        load_policy(str(bad), device="cpu")
+
+
+def test_how_much_a_model_reads_is_in_its_config(folder, tmp_path):
+    assert longest_of(str(folder)) == 128
+    with pytest.raises(InputError, match="its config cannot be loaded"):
+        longest_of(str(tmp_path))
 
 
 def test_a_tokenizer_without_a_template_is_refused(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -159,7 +161,7 @@ def test_what_only_appends_needs_no_holding():
 
 
 def test_a_template_whose_turns_differ_cannot_be_held():
-    tokenizer = tiny.tokenizer("chatml")
+    tokenizer = copy.deepcopy(tiny.tokenizer("chatml"))
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.revindex }} {{ loop.index }}\n"
         "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

@@ -102,20 +102,20 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
 
 def _model(config: Config) -> str:
     """Where verl loads the model from, after what the local engine would refuse about it."""
-    from transformers import AutoConfig
-
-    from mapo.train.policy import folder_of, load_tokenizer
+    from mapo.train.policy import folder_of, load_tokenizer, longest_of
     from mapo.train.template import as_said, read_template
 
-    source, r = config.model.source, config.rollout
+    source, context = config.model.source, config.rollout.context
     folder = folder_of(source)
-    place = str(folder.resolve()) if folder else source
+    if folder and (folder / "adapter_config.json").is_file():
+        told = "holds an adapter, and the verl engine trains whole models"
+        raise InputError(told, where=source, fix="Merge it into its base first")
     as_said(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
-    longest = getattr(AutoConfig.from_pretrained(place), "max_position_embeddings", None)
-    if longest and r.context > longest:
-        told = f"rollout.context is {r.context}, but the model reads {longest} tokens"
+    longest = longest_of(source)
+    if longest and context > longest:
+        told = f"rollout.context is {context}, but the model reads {longest} tokens"
         raise InputError(told, where=source, fix="Lower it")
-    return place
+    return str(folder.resolve()) if folder else source
 
 
 def _environment(config: Config, root: Path) -> dict[str, str]:

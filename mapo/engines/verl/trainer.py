@@ -128,16 +128,17 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
                 found |= super()._validate()
             records.check_judge(self.run, self.ours, split, step)
             self._stop_if_told(None)
-            if split == "validation":
-                self._scored(step)
+        self._scored(step)
         return found
 
     def _scored(self, step: int) -> None:
-        """The validation joins its step's line: of two lines of a step, the last one counts."""
-        score = records.score_validation(self.run, self.ours, step)
+        """The validation joins its step's line: of two lines of a step, the last one counts. A kill may have
+        come after the last dialogue and before this."""
         line = records.line_of(self.run, step)
-        if score is not None and line is not None:
-            records.log(self.run, {**line, "validation": score})
+        if line is not None and "validation" not in line:
+            score = records.score_validation(self.run, self.ours, step)
+            if score is not None:
+                records.log(self.run, {**line, "validation": score})
         records.keep_best(self.run)
 
     @contextmanager
