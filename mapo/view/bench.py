@@ -23,13 +23,15 @@ MOST = 6
 
 def sets(db: sqlite3.Connection, run: str = "") -> list[dict[str, Any]]:
     """Every set, the newest run first; a training's own dialogues are none."""
+    of_run = "AND d.run = ?" if run else ""
     rows = db.execute(
-        "SELECT d.run, d.part, d.grp, max(r.name) AS name, max(r.changed) AS changed, max(d.model) AS model,"
+        "SELECT d.run, d.part, d.grp, max(r.name) AS name, max(r.changed) AS changed,"  # noqa: S608 (as above)
+        " max(d.model) AS model,"
         " count(*) AS n, count(d.epm_q) AS scored, avg(d.epm_q) AS epm_q, avg(d.outcome) AS outcome,"
         " avg(d.efficiency) AS efficiency, avg(d.stability) AS stability, avg(d.turns) AS turns,"
         " sum(d.ending = 'success') AS passes FROM dialogues d JOIN runs r ON r.key = d.run"
-        " WHERE d.part <> 'train' AND (d.run = ? OR ? = '') GROUP BY d.run, d.part, d.grp",
-        (run, run),
+        f" WHERE d.part <> 'train' {of_run} GROUP BY d.run, d.part, d.grp",
+        (run,) if run else (),
     ).fetchall()
     groups: dict[tuple[str, str], list[sqlite3.Row]] = {}
     for row in rows:

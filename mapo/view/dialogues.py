@@ -17,7 +17,7 @@ from mapo.view.credit import Credit, credit_of, settings_of
 from mapo.view.curves import path_figures
 from mapo.view.facts import config_of
 from mapo.view.files import rubric_of
-from mapo.view.queries import PAGE, Wanted
+from mapo.view.queries import MATCHES, PAGE, Wanted
 from mapo.view.site import Asked, as_json, page, reading, run_asked
 
 
@@ -56,6 +56,7 @@ def search(request: Request) -> Response:
         query=query,
         pages=-(-total // PAGE),
         notes=asked.notes,
+        capped=MATCHES if wanted.words and total >= MATCHES else 0,
         **choices,
     )
 

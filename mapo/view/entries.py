@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mapo.errors import InputError, RecordError
-from mapo.evals.epmq import weigh
-from mapo.evals.results import recompute
+from mapo.evals.epmq import indices, weigh
 from mapo.records import decode_dialogue
+from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.rubric import Rubric
 from mapo.types import Dialogue
 
@@ -67,17 +66,26 @@ def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
     }
 
 
-def _scores(d: Dialogue, rubric: Named) -> tuple[float | None, float | None, float | None, float | None]:
-    """EPM-Q and its parts. The composite weighs means linearly, so a set's is the mean of its dialogues'."""
+Scores = tuple[float | None, float | None, float | None, float | None]
+_NONE: Scores = (None, None, None, None)
+
+
+def _scores(d: Dialogue, rubric: Named) -> Scores:
+    """EPM-Q and its parts, from the states as recorded (`mapo score` replays them from the levels). The
+    composite weighs means linearly, so a set's is the mean of its dialogues'."""
+    known = rubric(d.rubric)
+    judged = [turn.levels for turn in d.turns if turn.levels is not None]
+    if d.error is not None or known is None or not judged:
+        return _NONE
     try:
-        known = rubric(d.rubric)
-        if d.error is not None or known is None:
-            return None, None, None, None
-        found = weigh(np.asarray(recompute(d, Path(), None, known, d.id).indices, dtype=np.float64))
+        path = Trajectory(known, d.start, d.profile)
+        path.states += [turn.state for turn in d.turns if turn.state is not None]
+        path.forms += judged
+        found = weigh(np.asarray(indices(path), dtype=np.float64))
     except (InputError, ArithmeticError, ValueError):
-        return None, None, None, None
+        return _NONE
     if not np.isfinite(found).all():
-        return None, None, None, None
+        return _NONE
     outcome, efficiency, stability, epm_q = (float(x) for x in found)
     return outcome, efficiency, stability, epm_q
 

@@ -24,7 +24,7 @@ from mapo.view.entries import entry_of
 from mapo.view.facts import facts_of, locked_inodes, state_of
 from mapo.view.files import RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
 
-VERSION = 1
+VERSION = 2
 BATCH = 500
 """Dialogues between two commits."""
 PROBLEMS = 200
@@ -40,7 +40,9 @@ CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run T
   reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
   rewards TEXT, outcome REAL, efficiency REAL, stability REAL, epm_q REAL, error INTEGER);
 CREATE INDEX of_file ON dialogues (file);
-CREATE INDEX of_step ON dialogues (run, part, step);
+CREATE INDEX listed ON dialogues (run, part, step, ending, reward, turns, epm_q, scenario);
+CREATE INDEX scored ON dialogues (run, part, grp, epm_q, outcome, efficiency, stability, turns, ending, model)
+  WHERE part <> 'train';
 CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);
 CREATE INDEX problem_of ON problems (file);
 CREATE VIRTUAL TABLE words USING fts5(body, content='', tokenize='unicode61 remove_diacritics 2');
@@ -70,6 +72,7 @@ class Index:
         """A connection that can only read."""
         db = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=10, check_same_thread=False)
         db.row_factory = sqlite3.Row
+        db.execute("BEGIN")  # everything a page reads is of one moment
         try:
             yield db
         finally:

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 
 from mapo.evals.stats import t_quantile
+from mapo.types import StopReason
 from mapo.view.entries import query_of
 
 PAGE = 50
+"""Dialogues a page of the list shows."""
+MATCHES = 10_000
+"""Dialogues a search finds at most, the latest ones."""
 Row = sqlite3.Row
 
 
@@ -91,6 +95,10 @@ class Wanted:
     page: int = 1
 
 
+_WHOLE = (
+    "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
+    " JOIN runs r ON r.key = d.run"
+)
 SORTS = {
     "newest": "d.step IS NULL, d.step DESC, d.n",
     "oldest": "d.step, d.n",
@@ -116,24 +124,42 @@ def dialogues(db: sqlite3.Connection, wanted: Wanted) -> tuple[list[Row], int]:
         if value not in ("", None):
             tests.append((test, value))
     if wanted.words.strip():
-        query = query_of(wanted.words)
-        test = "d.n IN (SELECT rowid FROM words WHERE words MATCH ?)" if query else "?"
-        tests.append((test, query or 0))
+        found = _matches(db, wanted.words, wanted.run)
+        tests.append(("d.n IN (SELECT value FROM json_each(?))", json.dumps(found)))
     where = f"WHERE {' AND '.join(t for t, _ in tests)}" if tests else ""
     values = [value for _, value in tests]
     total = db.execute(f"SELECT count(*) FROM dialogues d {where}", values).fetchone()[0]  # noqa: S608
     order = SORTS.get(wanted.sort, SORTS["newest"])
-    rows = db.execute(
-        f"SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"  # noqa: S608
-        f" JOIN runs r ON r.key = d.run {where} ORDER BY {order} LIMIT {PAGE} OFFSET ?",
-        [*values, (max(1, wanted.page) - 1) * PAGE],
-    ).fetchall()
+    at = [*values, (max(1, wanted.page) - 1) * PAGE]
+    picked = db.execute(f"SELECT d.n FROM dialogues d {where} ORDER BY {order} LIMIT {PAGE} OFFSET ?", at)  # noqa: S608
+    rows = [db.execute(f"{_WHOLE} WHERE d.n = ?", (n,)).fetchone() for (n,) in picked.fetchall()]
     return rows, total
 
 
-def endings(db: sqlite3.Connection, run: str) -> list[str]:
-    rows = db.execute("SELECT DISTINCT ending FROM dialogues WHERE run = ? OR ? = '' ORDER BY 1", (run, run))
+def _matches(db: sqlite3.Connection, words: str, run: str) -> list[int]:
+    """Numbers of the dialogues that hold the words, the latest MATCHES of them."""
+    query = query_of(words)
+    of = "WHERE run = ?" if run else ""
+    first, last = db.execute(
+        f"SELECT (SELECT min(n) FROM dialogues {of}), (SELECT max(n) FROM dialogues {of})",  # noqa: S608
+        (run, run) if run else (),
+    ).fetchone()
+    if not query or first is None:
+        return []
+    rows = db.execute(
+        "SELECT rowid FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
+        (query, first, last, MATCHES),
+    )
     return [row[0] for row in rows]
+
+
+def endings(db: sqlite3.Connection, run: str) -> list[str]:
+    """Those of a run; all there are where none is named."""
+    if not run:
+        return [*(reason.value for reason in StopReason), "unfinished"]
+    return [
+        row[0] for row in db.execute("SELECT DISTINCT ending FROM dialogues WHERE run = ? ORDER BY 1", (run,))
+    ]
 
 
 def scenarios(db: sqlite3.Connection, run: str) -> list[str]:
@@ -144,8 +170,7 @@ def scenarios(db: sqlite3.Connection, run: str) -> list[str]:
 def place(db: sqlite3.Connection, run: str, file: str, line: int) -> Row | None:
     """A dialogue by its address."""
     found: Row | None = db.execute(
-        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
-        " JOIN runs r ON r.key = d.run WHERE f.run = ? AND f.key = ? AND d.line = ?",
+        f"{_WHOLE} WHERE f.run = ? AND f.key = ? AND d.line = ?",
         (run, file, line),
     ).fetchone()
     return found
@@ -158,8 +183,7 @@ def path_of(row: Row) -> Path:
 def batch_of(db: sqlite3.Connection, row: Row) -> list[Row]:
     """All dialogues played in the same batch: of a step, or of a test. The last of an id counts."""
     rows = db.execute(
-        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
-        " JOIN runs r ON r.key = d.run WHERE d.run = ? AND d.part = ? AND d.step IS ? ORDER BY f.key, d.line",
+        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.step IS ? ORDER BY f.key, d.line",
         (row["run"], row["part"], row["step"]),
     ).fetchall()
     last = {each["id"]: each for each in rows}
@@ -170,8 +194,7 @@ def batch_of(db: sqlite3.Connection, row: Row) -> list[Row]:
 def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
     """The dialogues of a set."""
     return db.execute(
-        "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
-        " JOIN runs r ON r.key = d.run WHERE d.run = ? AND d.part = ? ORDER BY f.key, d.line",
+        f"{_WHOLE} WHERE d.run = ? AND d.part = ? ORDER BY f.key, d.line",
         (run, part),
     ).fetchall()
 

@@ -353,3 +353,28 @@ def test_only_known_columns_are_asked_for(index):
             queries.means_by_step(db, "r", "train", "id; DROP TABLE runs")
         with pytest.raises(ValueError):
             bench.by_group(db, "r|p", "id")
+
+
+def test_the_score_of_a_set_is_that_of_mapo_score(index, root):
+    from mapo.evals.score import score
+
+    run = view_runs.benchmark(root)
+    index.refresh()
+    mean = sum(row["epm_q"] for row in rows(index)) / 3
+    assert mean == pytest.approx(score(run).models[0].score.composite.epm_q)
+    assert run_of(index, "bench")["score"] == pytest.approx(mean)
+
+
+def test_states_that_fit_no_rubric_have_no_score(index, root):
+    from dataclasses import replace
+
+    said = view_runs.talk(EMPATHY, "a_1")
+    flat = replace(said.turns[0], state=replace(said.turns[0].state, position=(1.0,)))
+    huge = replace(said.turns[0], state=replace(said.turns[0].state, position=(1e308,) * 3, energy=1e308))
+    made = [replace(said, id=str(i), turns=(turn, *said.turns[1:])) for i, turn in enumerate((flat, huge))]
+    made.append(replace(said, id="nothing", turns=(replace(said.turns[0], levels=None, reward=None),)))
+    made.append(replace(said, id="above", start=(5.0, 5.0, 5.0)))
+    view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", made)
+    index.refresh()
+    one, other, *rest = [row["epm_q"] for row in rows(index)]
+    assert one is None and rest == [None, None] and 0 <= other < 1000
