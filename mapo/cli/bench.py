@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
-    from mapo.evals.bench import Item, Line, Solve
+    from mapo.evals.bench import Item, Kept, Line, Solve
     from mapo.stage import Stage, Who
 
 _I = TypeVar("_I", bound="Item")
@@ -21,7 +21,7 @@ async def solve_all(
     asked: Mapping[str, Any],
     items: Sequence[_I],
     everyone: Sequence[Who],
-    cast: Callable[[Stage], Awaitable[Solve[_I]]],
+    cast: Callable[[Stage, Kept], Awaitable[Solve[_I]]],
     stage: Stage,
     *,
     concurrency: int,
@@ -30,7 +30,7 @@ async def solve_all(
     """Solve what is missing in `out`; the lines of all finished items.
 
     `asked` is the manifest. `everyone` names the models that will be called: they are checked before anything
-    is written, and `cast` opens them on the stage.
+    is written, and `cast` opens them on the stage; it is given what is there already.
     """
     from mapo.cli.progress import counting
     from mapo.evals.bench import prepare, run_items
@@ -41,7 +41,7 @@ async def solve_all(
     failed: list[str] = []
     flushed = 0.0
     async with stage:
-        solve = await cast(stage)
+        solve = await cast(stage, kept)
         with counting(len(items), len(kept.finished), stage.ledger) as counted:
 
             def done(line: Line) -> None:

@@ -28,7 +28,7 @@ from mapo.cli.options import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mapo.evals.bench import Solve
+    from mapo.evals.bench import Kept, Solve
     from mapo.evals.emobench_data import Question
     from mapo.stage import Stage
 
@@ -103,7 +103,7 @@ def emobench(
     who = Who(model, base_url, key_env)
     asked = manifest(bench, settings, model)
 
-    async def cast(stage: Stage) -> Solve[Question]:
+    async def cast(stage: Stage, _: Kept) -> Solve[Question]:
         return solver(bench, settings, await stage.talker(who))
 
     lines = asyncio.run(

@@ -111,7 +111,7 @@ def _three(
 
     from mapo.cli.bench import close, solve_all
     from mapo.evals import eqbench3
-    from mapo.evals.bench import Solve
+    from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_three
     from mapo.evals.eqbench_data import THREE, Scenario, read_three
     from mapo.evals.folder import digest
@@ -122,7 +122,7 @@ def _three(
     min_p = 0.0 if policy.local is not None else eqbench3.MIN_P
     settings = {"data": digest(THREE), "max_tokens": longest, "min_p": min_p}
 
-    async def cast(stage: Stage) -> Solve[Scenario]:
+    async def cast(stage: Stage, kept: Kept) -> Solve[Scenario]:
         return partial(
             eqbench3.solve,
             files=files,
@@ -130,6 +130,7 @@ def _three(
             judging=stage.endpoint(judge, "judge"),
             max_tokens=longest,
             min_p=min_p,
+            halves=kept.halves,
         )
 
     asked = {"schema": "mapo.eqbench3/1", "model": policy.model, "judge": judge.model, **settings}
@@ -168,7 +169,7 @@ def _two(
 
     from mapo.cli.bench import close, solve_all
     from mapo.evals import eqbench_v2
-    from mapo.evals.bench import Solve
+    from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_v2
     from mapo.evals.eqbench_data import TWO, Question, read_v2
     from mapo.evals.folder import digest
@@ -178,7 +179,7 @@ def _two(
     questions = read_v2(data)
     settings = {"data": digest(TWO), "max_tokens": longest}
 
-    async def cast(stage: Stage) -> Solve[Question]:
+    async def cast(stage: Stage, _: Kept) -> Solve[Question]:
         return partial(eqbench_v2.solve, policy=await stage.talker(policy), max_tokens=longest)
 
     asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings}

@@ -13,7 +13,8 @@ row; every call through an endpoint is in the cache, so a kill in the middle of 
 them twice. It raises `EndpointError`, `AnswerError` or `ContextError` where an item fails: that is
 recorded, its siblings go on, and a resume tries it again with `attempt` one higher. Put `attempt` into the
 nonce of a call whose recorded answer was what failed (a judge's unreadable form), and leave it out
-elsewhere.
+elsewhere. Where some of an item is worth keeping all the same (replies whose judge failed), it raises
+`HalfwayError` with that: the line holds it, and `Kept.halves` gives it back to the next attempt.
 
     kept = prepare(out, manifest, resume=resume)
     lines = await run_items(out, items, solve, kept=kept)
@@ -47,6 +48,8 @@ ITEMS = "items.jsonl"
 RESULT = "result.json"
 ITEM_SCHEMA = "mapo.item/1"
 RESULT_SCHEMA = "mapo.result/1"
+ASK_ANEW = "Remove that line and run again with --resume"
+"""What to do about a line of items.jsonl that is not what it should be."""
 
 Line = dict[str, Any]
 """A line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if all is well), and what `solve` gave."""
@@ -66,21 +69,31 @@ Solve = Callable[[_I, int], Awaitable[Mapping[str, Any]]]
 _FAILS_THE_ITEM = (EndpointError, AnswerError, ContextError)
 
 
+class HalfwayError(Exception):
+    """An item failed by `problem`, and `body` of it is to be kept."""
+
+    def __init__(self, body: Mapping[str, Any], problem: MapoError) -> None:
+        super().__init__(str(problem))
+        self.body, self.problem = body, problem
+
+
 # ---- what is there
 
 
 class Kept(NamedTuple):
-    """What a folder holds already: finished lines by item, how often others failed, lines beyond reading."""
+    """What a folder holds already: finished lines by item, how often others failed, lines beyond reading, and
+    the last line of each item that failed."""
 
     finished: dict[str, Line]
     failed: Counter[str]
     bad: list[str]
+    halves: dict[str, Line]
 
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
     """Claim the folder, or find out what is done in it."""
     claim(out, asked, resume=resume)
-    kept = Kept({}, Counter(), [])
+    kept = Kept({}, Counter(), [], {})
     file = out / ITEMS
     for line in read_jsonl(file) if file.exists() else ():
         if isinstance(line, BadLine):
@@ -91,6 +104,7 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
             kept.finished[line["id"]] = line
         else:
             kept.failed[line["id"]] += 1
+            kept.halves[line["id"]] = line
     return kept
 
 
@@ -153,7 +167,7 @@ async def run_items(
     `on_done` sees each new line, failed ones too, once it is on disk. When more than half of at least 40
     items have failed and 40 are still to come, everything stops with an EndpointError.
     """
-    kept = kept or Kept({}, Counter(), [])
+    kept = kept or Kept({}, Counter(), [], {})
     if len({item.id for item in items}) < len(items):
         raise InputError("two items have the same id", fix="Give each item an id of its own")
     todo = [item for item in items if item.id not in kept.finished]
@@ -168,6 +182,8 @@ async def run_items(
                     body = await solve(item, attempt)
                 except _FAILS_THE_ITEM as problem:
                     desk.keep(item.id, attempt, {}, problem)
+                except HalfwayError as half:
+                    desk.keep(item.id, attempt, half.body, half.problem)
                 else:
                     desk.keep(item.id, attempt, body, None)
 

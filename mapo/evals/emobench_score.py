@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.bench import ITEMS, Line, Scored, summarise
+from mapo.evals.bench import ASK_ANEW, ITEMS, Line, Scored, summarise
 from mapo.evals.emobench import Reading, Settings, majority, orders, read
 from mapo.evals.emobench_data import COMMIT, LETTERS, TASKS, EmoBench, Question
 from mapo.evals.stats import Interval
@@ -106,7 +106,7 @@ def _texts(line: Line, votes: int) -> list[str]:
         raise RecordError(
             f"does not hold {votes} replies",
             where=f"{ITEMS}, item {line['id']}",
-            fix="Remove that line and run again with --resume",
+            fix=ASK_ANEW,
         ) from None
     return texts
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.evals import eqbench3, eqbench_v2
-from mapo.evals.bench import Line, summarise, write_result
+from mapo.evals.bench import ASK_ANEW, Line, summarise, write_result
 from mapo.evals.eqbench_data import Question, Three
 from mapo.evals.eqbench_parse import parse_scores
 from mapo.evals.eqbench_v2 import score_v2
@@ -47,6 +47,9 @@ def result_three(
     }
     outside = sum(not 0 <= mark <= 20 for _, given in marks.values() for mark in given.values())
     told = [f"scenario {name} is not played: its prompt in the data has no heading" for name in files.dropped]
+    unread = [name for name in lines if name not in marks]
+    if unread:
+        told.append(f"recorded, but not readable: the judge on scenario {', '.join(unread)}. {ASK_ANEW}")
     if outside:
         told.append(f"{outside} marks lie outside 0..20; they count as the judge wrote them")
     return write_result(

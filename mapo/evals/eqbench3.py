@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from mapo.errors import AnswerError, InputError
-from mapo.evals.bench import Line, Scored, Talker, conversation, seed_of
+from mapo.errors import AnswerError, EndpointError, InputError, RecordError
+from mapo.evals.bench import ASK_ANEW, ITEMS, HalfwayError, Line, Scored, Talker, conversation, seed_of
 from mapo.evals.eqbench_data import Kind, Scenario, Three
 from mapo.evals.eqbench_parse import REASONING, parse_scores, said, written
 from mapo.sandbox.chat import Chat, Request
@@ -119,10 +120,37 @@ async def solve(
     judging: Chat,
     max_tokens: int = MAX_TOKENS,
     min_p: float = MIN_P,
+    halves: Mapping[str, Line] | None = None,
 ) -> dict[str, Any]:
-    """One scenario from its first turn to its marks: an item of a run (`bench.py`)."""
-    with conversation(policy, scenario.id) as chat:
-        replies, debrief = await talk(scenario, files, chat, max_tokens=max_tokens, min_p=min_p)
+    """One scenario from its first turn to its marks: an item of a run (`bench.py`). Replies in `halves` are
+    not asked for again."""
+    there = _replies_in((halves or {}).get(scenario.id), scenario)
+    if there is None:
+        with conversation(policy, scenario.id) as chat:
+            there = await talk(scenario, files, chat, max_tokens=max_tokens, min_p=min_p)
+    replies, debrief = there
+    body: dict[str, Any] = {"kind": scenario.kind, "replies": replies, "debrief": debrief, "judge": None}
+    try:
+        _check_length(scenario, replies)
+        prompt = judge_prompt(scenario, files, replies, debrief)
+        body["judge"] = await judge(prompt, judging, name=scenario.id, attempt=attempt)
+        marks_of(scenario.kind, body["judge"])
+    except (AnswerError, EndpointError) as problem:
+        raise HalfwayError(body, problem) from problem
+    return body
+
+
+def _replies_in(line: Line | None, scenario: Scenario) -> tuple[list[str], str | None] | None:
+    """What the model said in an attempt that failed later; None unless all of it is there."""
+    replies, debrief = (line or {}).get("replies"), (line or {}).get("debrief")
+    if not isinstance(replies, list) or not all(isinstance(reply, str) for reply in replies):
+        return None
+    looked_back = isinstance(debrief, str)
+    whole = len(replies) == len(scenario.turns) and looked_back == (scenario.kind != "analysis")
+    return (replies, debrief) if whole else None
+
+
+def _check_length(scenario: Scenario, replies: Sequence[str]) -> None:
     if not scoreable(replies):
         longest = max(len(reply.strip()) for reply in replies)
         raise AnswerError(
@@ -130,22 +158,23 @@ async def solve(
             where=f"scenario {scenario.id}",
             fix="The scenario stays without a score. Try the model by hand; a new --out asks it again",
         )
-    prompt = judge_prompt(scenario, files, replies, debrief)
-    raw = await judge(prompt, judging, name=scenario.id, attempt=attempt)
-    marks_of(scenario.kind, raw)
-    return {"kind": scenario.kind, "replies": replies, "debrief": debrief, "judge": raw}
+
+
+_ASK_AGAIN = (
+    "The replies are kept: --resume asks the judge again. Another judge is another run: a new --out, where "
+    "--cache-file OLD/cache.sqlite gives the replies without asking for them"
+)
 
 
 def marks_of(kind: Kind, raw: str) -> dict[str, float]:
     """The judge's marks; AnswerError where none of them counts."""
-    fix = "The replies are kept: --resume asks the judge again, or use another judge"
     shown = f"; it begins: {raw[:80]!r}"
     try:
         marks = parse_scores(raw)
     except InputError as error:
-        raise AnswerError(f"{error.problem}{shown}", where="judge", fix=fix) from None
+        raise AnswerError(f"{error.problem}{shown}", where="judge", fix=_ASK_AGAIN) from None
     if task_score(kind, marks) is None:
-        raise AnswerError(f"no mark that counts in the judge's answer{shown}", where="judge", fix=fix)
+        raise AnswerError(f"no mark that counts in the judge's answer{shown}", where="judge", fix=_ASK_AGAIN)
     return marks
 
 
@@ -170,14 +199,23 @@ def headline(score: float) -> float:
 
 
 def marks_by_id(lines: Mapping[str, Line], files: Three) -> dict[str, tuple[Kind, dict[str, float]]]:
-    """The finished scenarios' marks, of the criteria that were asked for or count."""
+    """The finished scenarios' marks, of the criteria that were asked for or count; those of an answer that
+    cannot be read (any more) are missing."""
     found: dict[str, tuple[Kind, dict[str, float]]] = {}
     for scenario in files.scenarios:
         if scenario.id in lines:
             known = COUNTED[scenario.kind].union(files.criteria[scenario.kind])
-            marks = marks_of(scenario.kind, lines[scenario.id]["judge"])
-            found[scenario.id] = scenario.kind, {k: v for k, v in marks.items() if k in known}
+            with suppress(AnswerError):
+                marks = marks_of(scenario.kind, _judgement(lines[scenario.id]))
+                found[scenario.id] = scenario.kind, {k: v for k, v in marks.items() if k in known}
     return found
+
+
+def _judgement(line: Line) -> str:
+    raw = line.get("judge")
+    if not isinstance(raw, str):
+        raise RecordError("holds no answer of a judge", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+    return raw
 
 
 def scored(marks: Mapping[str, tuple[Kind, Mapping[str, float]]]) -> list[Scored]:

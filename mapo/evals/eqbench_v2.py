@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mapo.evals.bench import Line, Scored, Talker, conversation, seed_of
+from mapo.errors import RecordError
+from mapo.evals.bench import ASK_ANEW, ITEMS, Line, Scored, Talker, conversation, seed_of
 from mapo.evals.eqbench_data import Question
 from mapo.sandbox.chat import Request
 from mapo.types import Message
@@ -135,10 +136,17 @@ def scored(lines: Mapping[str, Line], questions: Sequence[Question]) -> list[Sco
     found = []
     for question in questions:
         if question.id in lines:
-            last = lines[question.id]["answers"][-1]
+            last = _last(lines[question.id])
             score = score_v2(question.reference, last) if counts(question.reference, last) else None
             found.append(Scored(question.id, {} if score is None else {NAME: 10 * score}))
     return found
+
+
+def _last(line: Line) -> str:
+    answers = line.get("answers")
+    if not isinstance(answers, list) or not answers or not isinstance(answers[-1], str):
+        raise RecordError("holds no answers", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+    return answers[-1]
 
 
 def constant(questions: Sequence[Question], number: int) -> float:

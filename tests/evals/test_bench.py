@@ -183,7 +183,7 @@ def test_a_run_is_not_resumed_as_another(tmp_path):
         prepare(tmp_path, {"model": "a"}, resume=False)
     with pytest.raises(InputError, match="model: 'a' there, 'b' here"):
         prepare(tmp_path, {"model": "b"}, resume=True)
-    assert prepare(tmp_path, {"model": "a"}, resume=True) == Kept({}, Counter(), [])
+    assert prepare(tmp_path, {"model": "a"}, resume=True) == Kept({}, Counter(), [], {})
 
 
 def test_a_conversation_is_closed_whatever_happens():

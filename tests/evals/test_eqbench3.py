@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from command import mapo
 from mapo.errors import AnswerError, InputError
 from mapo.evals import eqbench3
-from mapo.evals.bench import prepare, run_items
+from mapo.evals.bench import HalfwayError, prepare, run_items
 from mapo.evals.eqbench import parse_scores
 from mapo.evals.eqbench_data import Scenario, read_three, scenarios_of
 from mapo.evals.eqbench_parse import said, sections, written
@@ -422,11 +422,74 @@ def test_a_model_that_says_next_to_nothing_is_not_judged(made_up, tmp_path):  # 
 def test_a_model_that_says_nothing_at_all_is_not_judged(made_up):  # noqa: F811
     files = read_three(made_up)
     judge = FakeChat([])
-    with pytest.raises(AnswerError, match="longest has 0 characters"):
+    with pytest.raises(HalfwayError, match="longest has 0 characters"):
         asyncio.run(
             eqbench3.solve(files.scenarios[3], 0, files=files, policy=lambda _: FakeChat([""]), judging=judge)
         )
     assert judge.requests == []
+
+
+@pytest.mark.parametrize("cache", ["off", "refresh", "record"])
+def test_replies_whose_judge_failed_are_kept_and_taken_up(made_up, tmp_path, cache):  # noqa: F811
+    out, script = tmp_path / "run", Script(judge=lambda _: "No marks.")
+    dead = lambda _, body: "500" if body["model"] == "judge" and "ACTED" in str(body) else None  # noqa: E731
+    with LoopbackServer(script, fault=dead) as server:
+        args = [*command(made_up, out, server.base_url, f"--cache={cache}", "--retries=0")]
+        assert mapo(*args).returncode == 1
+        lines = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
+        assert {line["judge"] for line in lines} == {"No marks.", None}
+        assert all(line["error"] and line["replies"] for line in lines)
+        assert sum(line["debrief"] is not None for line in lines) == 3
+        asked = script.by_model["policy"]
+    script.judge = marks_for
+    with LoopbackServer(script) as server:
+        args = [*command(made_up, out, server.base_url, f"--cache={cache}", "--resume")]
+        assert mapo(*args).returncode == 0 and script.by_model["policy"] == asked == CALLS
+        assert mapo(*command(made_up, tmp_path / "whole", server.base_url)).returncode == 0
+    assert result_of(out)["scores"] == result_of(tmp_path / "whole")["scores"]
+
+
+def test_another_judge_on_the_same_replies_as_the_message_says(made_up, tmp_path):  # noqa: F811
+    script = Script(judge=lambda _: "No marks.")
+    with LoopbackServer(script) as server:
+        done = mapo(*command(made_up, tmp_path / "run", server.base_url))
+        assert "a new --out, where --cache-file OLD/cache.sqlite gives the replies" in done.stderr
+        more = ["--judge-model=other", f"--cache-file={tmp_path / 'run' / 'cache.sqlite'}"]
+        script.policy = lambda messages: marks_for(messages[0]["content"])  # "other" answers here
+        asked = script.by_model["policy"]
+        assert mapo(*command(made_up, tmp_path / "new", server.base_url), *more).returncode == 0
+        assert script.by_model["policy"] == asked and script.by_model["other"] == 5
+
+
+def test_half_a_line_is_taken_up_only_if_all_replies_are_there(made_up):  # noqa: F811
+    files = read_three(made_up)
+    scenario = next(s for s in files.scenarios if s.kind == "roleplay")
+    good = {"replies": ["x"] * len(scenario.turns), "debrief": "d"}
+    assert eqbench3._replies_in(good, scenario) == (good["replies"], "d")
+    for bad in (None, {}, {**good, "debrief": None}, {**good, "replies": good["replies"][1:]}):
+        assert eqbench3._replies_in(bad, scenario) is None
+    for wrong in ("x", [1] * len(scenario.turns)):
+        assert eqbench3._replies_in({**good, "replies": wrong}, scenario) is None
+
+
+def test_a_finished_line_in_another_form(made_up, tmp_path):  # noqa: F811
+    with LoopbackServer(Script()) as server:
+        args = command(made_up, tmp_path / "run", server.base_url)
+        assert mapo(*args).returncode == 0
+        file = tmp_path / "run" / "items.jsonl"
+        first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
+
+        def resumed(line):
+            file.write_text("".join(json.dumps(each) + "\n" for each in (line, *rest)))
+            return mapo(*args, "--resume")
+
+        for wrong in ({**first, "judge": None}, {k: v for k, v in first.items() if k != "judge"}):
+            done = resumed(wrong)
+            assert done.returncode == 2 and "Traceback" not in done.stderr
+            assert f"items.jsonl, item {first['id']}: holds no answer of a judge" in done.stderr
+        done = resumed({**first, "judge": "no marks in here"})
+        assert done.returncode == 1 and "no score, 4/5" in done.stdout
+        assert f"not readable: the judge on scenario {first['id']}" in done.stderr
 
 
 def test_an_endpoint_that_does_not_know_min_p_is_asked_without(made_up, tmp_path):  # noqa: F811

@@ -12,7 +12,7 @@ import pytest
 from eqbench_files import fixture, made_up, shared  # noqa: F401
 
 from command import mapo
-from mapo.errors import InputError
+from mapo.errors import InputError, RecordError
 from mapo.evals import eqbench_v2 as v2
 from mapo.evals.eqbench import score_v2
 from mapo.evals.eqbench_data import Question, read_v2
@@ -182,3 +182,10 @@ def test_a_changed_file_is_refused(made_up, tmp_path):  # noqa: F811
         read_v2(made_up)
     done = mapo(*command(made_up, tmp_path / "run", "http://127.0.0.1:9/v1"))
     assert done.returncode == 2 and "sha256" in done.stderr and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("wrong", [{}, {"answers": []}, {"answers": "x"}, {"answers": [1]}])
+def test_a_finished_line_in_another_form_is_refused(made_up, wrong):  # noqa: F811
+    [first, *_] = questions = read_v2(made_up)
+    with pytest.raises(RecordError, match=f"item {first.id}: holds no answers. Remove that line"):
+        v2.scored({first.id: {"id": first.id, **wrong}}, questions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
@@ -13,15 +14,24 @@ import pytest
 
 pytest.importorskip("inspect_ai", reason="inspect_ai is not installed (make test-inspect)")
 
-from emobench_files import Student, write
+from emobench_files import Student, form, write
 from eqbench_files import Script, made_up, marks_for, question, reply_to  # noqa: F401
 from inspect_ai import eval as inspect_eval
 from inspect_ai.log import read_eval_log
-from inspect_ai.model import ChatCompletionChoice, ChatMessageAssistant, ModelOutput, ModelUsage, get_model
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
 from inspect_ai.tool import ToolCall as InspectCall
 
 from command import mapo
 from mapo.errors import EndpointError, InputError
+from mapo.evals.emobench import parse_answer
 from mapo.evals.emobench_data import load
 from mapo.evals.eqbench_data import read_v2
 from mapo.evals.inspect import emobench, empa, eqbench3, eqbench_v2
@@ -152,6 +162,16 @@ def test_eqbench3_scores_as_our_own_command(made_up, tmp_path):  # noqa: F811
     lost = run(eqbench3(data=str(made_up)), policy, tmp_path, model_roles={"judge": deaf})
     assert lost.status == "success" and lost.results.scores[0].unscored_samples == 5
     assert "no JSON object in the judge's answer" in lost.samples[0].scores["eqbench3"].explanation
+    kept = lost.samples[0].store["mapo_line"]
+    assert kept["replies"] and kept["judge"] == "no marks today" and lost.samples[0].output.completion
+
+    def dead(body):
+        raise RuntimeError("the judge is not at home")
+
+    gone = run(eqbench3(data=str(made_up)), policy, tmp_path, model_roles={"judge": model(dead)})
+    assert gone.status == "success" and gone.results.scores[0].unscored_samples == 5
+    assert "not at home" in gone.samples[0].scores["eqbench3"].explanation
+    assert gone.samples[0].store["mapo_line"]["replies"]
 
 
 def test_eqbench3_needs_a_judge(made_up, tmp_path):  # noqa: F811
@@ -190,6 +210,56 @@ def test_eqbench_v2_scores_as_our_own_command(made_up, tmp_path, unreadable, val
         [sample] = [s for s in log.samples if s.id == name]
         assert sample.scores["eqbench_v2"].value == "unreadable"
         assert len(sample.store["mapo_line"]["answers"]) == 5
+
+
+# ---- several epochs
+
+
+def by_turns(*answers):
+    """A model that answers otherwise every time."""
+    count = itertools.count()
+    return lambda body: answers[next(count) % len(answers)](body)
+
+
+def test_epochs_are_averaged(made_up, tmp_path):  # noqa: F811
+    folder = write(tmp_path / "emobench", 2)
+    bench = load(folder, allow_changed=True)
+    known = {bench.user(q): q for q in bench.questions}
+
+    def right(body):
+        q = known[body["messages"][-1]["content"]]
+        return form(q, q.labels)
+
+    task = emobench(data=str(folder), allow_changed_data=True)
+    moody = model(by_turns(right, right, lambda _: "?"))
+    log = run(task, moody, tmp_path, epochs=3, max_connections=1, max_samples=1)
+    each = [s.scores["emobench"].metadata["scores"]["EA"] for s in log.samples if s.id.startswith("EA")]
+    assert len(each) == 12 and metrics(log)["EA"] == pytest.approx(sum(each) / 12) and 0 < sum(each) < 12
+    answer = ratings(read_v2(made_up))
+    worse = lambda body: answer(body).replace(": 7", ": 2")  # noqa: E731
+    log = run(
+        eqbench_v2(data=str(made_up)), model(by_turns(answer, worse)), tmp_path, epochs=2, max_samples=1
+    )
+    scores = [s.scores["eqbench_v2"].value for s in log.samples]
+    assert metrics(log)["EQ-Bench v2"] == pytest.approx(sum(scores) / 12, abs=0.01)
+    first = [s.scores["eqbench_v2"].value for s in log.samples if s.epoch == 1]
+    assert sum(first) / 6 != pytest.approx(sum(scores) / 12, abs=0.1) and metrics(log)["readable"] == 6
+
+
+def test_one_epoch_without_a_score_leaves_no_headline(made_up, tmp_path):  # noqa: F811
+    policy = model(lambda body: reply_to(body["messages"]))
+    judge = lambda body: marks_for(body["messages"][0]["content"])  # noqa: E731
+    two = eqbench3(data=str(made_up))
+    log = run(two, policy, tmp_path, model_roles={"judge": model(judge)}, epochs=2)
+    assert metrics(log)["scored"] == 5 and metrics(log)["EQ-Bench"] > 0
+    judges = {"judge": model(by_turns(*[judge] * 9, lambda _: "no marks"))}
+    log = run(two, policy, tmp_path, model_roles=judges, epochs=2)
+    assert metrics(log)["scored"] == 4.5 and math.isnan(metrics(log)["EQ-Bench"])
+
+
+def test_empa_counts_the_dialogues_of_all_epochs(tmp_path):
+    log = run(empa(max_turns=2), model(lambda body: "I hear you."), tmp_path, limit=2, epochs=3)
+    assert metrics(log)["dialogues"] == 6 and metrics(log)["EPM-Q"] > 0
 
 
 # ---- EMPA
@@ -245,6 +315,25 @@ def test_an_empty_answer_is_asked_for_once_more():
     assert asked(InspectChat(silent)).text == ""  # the policy is judged for its silence
     with pytest.raises(EndpointError, match="judge mockllm/model: an empty answer"):
         asked(InspectChat(silent, "judge"))
+
+
+@pytest.mark.parametrize("said", ['{"answer": "B"}', 'So.\n```json\n{"answer": "B"}\n```'])
+def test_thinking_aloud_is_read_as_our_own_command_reads_it(monkeypatch, said):
+    for thought in ("<think>hm</think>\n", "<think>\n```json\n{}\n```\n</think>\n\n", ""):
+        with LoopbackServer(lambda body, text=thought + said: text) as server:
+            monkeypatch.setenv("LOOP_BASE_URL", server.base_url)
+            monkeypatch.setenv("LOOP_API_KEY", "none")
+            got = asked(InspectChat(get_model("openai-api/loop/m", memoize=False))).text
+        assert parse_answer("EA", got) == parse_answer("EA", thought + said)
+        assert ("hm" in got) == ("hm" in thought)
+
+
+def test_thinking_that_was_sent_apart_is_no_part_of_the_reply():
+    parts = [ContentReasoning(reasoning="hm", internal="reasoning_content"), ContentText(text="B")]
+    message = ChatMessageAssistant(content=parts)
+    output = ModelOutput(model="mockllm", choices=[ChatCompletionChoice(message=message)], usage=USED)
+    chat = get_model("mockllm/model", custom_outputs=[output], memoize=False)
+    assert asked(InspectChat(chat)).text == "B"
 
 
 def test_requests_arrive_as_they_were_meant():

@@ -10,6 +10,7 @@ from inspect_ai.model import (
     ChatMessageAssistant,
     ChatMessageSystem,
     ChatMessageUser,
+    ContentReasoning,
     GenerateConfig,
     Model,
     ModelOutput,
@@ -103,10 +104,25 @@ def _answer(output: ModelOutput) -> Answer:
     calls = output.message.tool_calls or [] if output.choices else []
     used = output.usage
     return Answer(
-        Reply(storable(output.completion), "length" if output.stop_reason in _CUT else "stop"),
+        Reply(
+            storable(_thinking(output) + output.completion),
+            "length" if output.stop_reason in _CUT else "stop",
+        ),
         tuple(ToolCall(call.function, _arguments(call.arguments)) for call in calls),
         Usage(used.input_tokens, used.input_tokens_cache_read or 0, used.output_tokens) if used else Usage(),
     )
+
+
+def _thinking(output: ModelOutput) -> str:
+    """What a model thought aloud in its reply and inspect took out of it: it was said, and is
+    read. Thinking that the endpoint sent apart was not."""
+    content = output.message.content if output.choices else ""
+    inline = [
+        part.reasoning
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, ContentReasoning) and part.internal == "think"
+    ]
+    return "".join(f"<think>\n{thought}\n</think>\n\n" for thought in inline)
 
 
 def _arguments(arguments: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from mapo.errors import EndpointError, InputError
 from mapo.evals.empa import Plan
 from mapo.evals.epmq import composite
 from mapo.evals.inspect.chat import player, talker
+from mapo.evals.inspect.epochs import by_epoch, once
 from mapo.evals.results import recompute
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Casting
@@ -94,7 +95,7 @@ def empa(
         return run
 
     samples = [Sample(id=job.id, input=job.scenario.opening) for job in jobs.values()]
-    return Task(dataset=MemoryDataset(samples), solver=talk(), scorer=score())
+    return Task(dataset=MemoryDataset(samples), solver=talk(), scorer=score(), epochs=once())
 
 
 def _casting(agents: str, rubric: Rubric, domain: str) -> Casting:
@@ -109,10 +110,10 @@ def _transcript(dialogue: Dialogue) -> str:
 
 @metric
 def empa_scores() -> Metric:
-    """EPM-Q with its three parts, and how many dialogues passed."""
+    """EPM-Q with its three parts, and how many dialogues passed, of all epochs together."""
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        kept = [s.score.metadata or {} for s in scores]
+        kept = [found for epoch in by_epoch(scores) for found in epoch]
         if not kept:
             return {}
         found = composite([k["indices"] for k in kept])

@@ -18,15 +18,16 @@ from inspect_ai.model import ModelOutput
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from mapo.errors import AnswerError, InputError
+from mapo.errors import InputError
 from mapo.evals import emobench as emo
 from mapo.evals import eqbench3 as three
 from mapo.evals import eqbench_v2 as two
-from mapo.evals.bench import Item, Scored, Solve, summarise
+from mapo.evals.bench import HalfwayError, Item, Scored, Solve, summarise
 from mapo.evals.emobench_data import LANGUAGES, load
 from mapo.evals.emobench_score import MEANS, scored_question
 from mapo.evals.eqbench_data import read_three, read_v2
 from mapo.evals.inspect.chat import player, talker
+from mapo.evals.inspect.epochs import averaged, by_epoch, once
 
 LINE = "mapo_line"
 """Where a sample keeps what its solver recorded: the same keys as a line of items.jsonl."""
@@ -46,17 +47,17 @@ def _task(
             del generate  # the benchmark asks in its own way
             try:
                 line = dict(await solve()(known[str(state.sample_id)], 0))
-                said = line.get("answers") or line.get("replies") or [""]
-                last = said[-1]["text"] if isinstance(said[-1], dict) else said[-1]
-                state.output = ModelOutput.from_content(str(state.model), last)
-            except AnswerError as problem:  # it was answered, and cannot be scored
-                line = {"error": str(problem)}
+            except HalfwayError as half:  # it was answered, and cannot be scored
+                line = {**half.body, "error": str(half.problem)}
+            said = line.get("answers") or line.get("replies") or [""]
+            last = said[-1]["text"] if isinstance(said[-1], dict) else said[-1]
+            state.output = ModelOutput.from_content(str(state.model), last)
             state.store.set(LINE, line)
             return state
 
         return run
 
-    return Task(dataset=MemoryDataset(list(samples)), solver=asked(), scorer=score)
+    return Task(dataset=MemoryDataset(list(samples)), solver=asked(), scorer=score, epochs=once())
 
 
 def _line(state: TaskState) -> dict[str, Any]:
@@ -107,8 +108,7 @@ def emobench_scores() -> Metric:
     """EA, EU, Overall, strict and lenient."""
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        items = [Scored(str(s.sample_id), **(s.score.metadata or {})) for s in scores]
-        return summarise(items, MEANS)[0]
+        return averaged([summarise([Scored(**k) for k in kept], MEANS)[0] for kept in by_epoch(scores)])
 
     return run
 
@@ -153,14 +153,16 @@ def eqbench3(data: str, max_tokens: int = three.MAX_TOKENS, min_p: float = three
 def eqbench3_score() -> Metric:
     """The headline, where every scenario has a score."""
 
-    def run(scores: list[SampleScore]) -> dict[str, float]:
-        kept = [s.score.metadata or {} for s in scores]
+    def one(kept: list[dict[str, Any]]) -> dict[str, float]:
         found = three.total((k["kind"], k["marks"]) for k in kept)
         whole = found is not None and len(kept) == kept[0]["of"]
         return {
             three.NAME: three.headline(found) if whole and found is not None else float("nan"),
             "scored": len(kept),
         }
+
+    def run(scores: list[SampleScore]) -> dict[str, float]:
+        return averaged(list(map(one, by_epoch(scores))))
 
     return run
 
@@ -197,11 +199,13 @@ def eqbench_v2(data: str, max_tokens: int = two.MAX_TOKENS) -> Task:
 def eqbench_v2_score() -> Metric:
     """The score, where every question was asked and enough answers can be read."""
 
-    def run(scores: list[SampleScore]) -> dict[str, float]:
-        kept = [s.score.metadata or {} for s in scores]
+    def one(kept: list[dict[str, Any]]) -> dict[str, float]:
         read = [two.Passes(k["score"] / 10) for k in kept if k["score"] is not None]
         of = kept[0]["of"] if kept else 0
         good = len(kept) == of > 0 and two.valid(len(read), of)
         return {two.NAME: two.final([read])[0] if good else float("nan"), "readable": len(read)}
+
+    def run(scores: list[SampleScore]) -> dict[str, float]:
+        return averaged(list(map(one, by_epoch(scores))))
 
     return run
