@@ -2,6 +2,7 @@
 
     files.py    which folders are runs, and reading from them without leaving them
     facts.py    what a run is and how it stands, from its small files
+    database.py the SQLite file of the index
     index.py    every dialogue's place and few numbers in SQLite, kept up as files grow
     queries.py  what the pages ask the index
     talk.py     one dialogue with its credit;  credit.py  the credit of a step

@@ -8,45 +8,30 @@ cache folder of the user, holds the words of the dialogues for searching, and ma
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mapo.sandbox.rubric import Rubric
+from mapo.view.database import TABLES, VERSION, connect, place
 from mapo.view.entries import entry_of
 from mapo.view.facts import facts_of, locked_inodes, state_of
 from mapo.view.files import RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
 
-VERSION = 2
 BATCH = 500
 """Dialogues between two commits."""
 PROBLEMS = 200
 """Damaged lines of one file that are remembered."""
 
-_TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE runs (key TEXT PRIMARY KEY, name TEXT, state TEXT, changed REAL, dialogues INTEGER, facts TEXT);
-CREATE TABLE files (id INTEGER PRIMARY KEY, run TEXT, key TEXT, path BLOB, part TEXT, size INTEGER,
-  changed INTEGER, inode INTEGER, done INTEGER, lines INTEGER, UNIQUE (run, key));
-CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run TEXT, part TEXT, line INTEGER,
-  at INTEGER, size INTEGER, id TEXT, scenario TEXT, grp TEXT, model TEXT, step INTEGER, ending TEXT,
-  reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
-  rewards TEXT, outcome REAL, efficiency REAL, stability REAL, epm_q REAL, error INTEGER);
-CREATE INDEX of_file ON dialogues (file);
-CREATE INDEX listed ON dialogues (run, part, step, ending, reward, turns, epm_q, scenario);
-CREATE INDEX scored ON dialogues (run, part, grp, epm_q, outcome, efficiency, stability, turns, ending, model)
-  WHERE part <> 'train';
-CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);
-CREATE INDEX problem_of ON problems (file);
-CREATE VIRTUAL TABLE words USING fts5(body, content='', tokenize='unicode61 remove_diacritics 2');
-"""
+_COUNTS = (
+    "SELECT count(*), count(DISTINCT CASE WHEN error = 0 THEN id END),"
+    " avg(CASE WHEN part = 'empa' THEN epm_q END) FROM dialogues WHERE run = ?"
+)
+"""A run's dialogues, those that did not break, and a benchmark's score."""
 
 
 class Index:
@@ -58,9 +43,10 @@ class Index:
         self.busy: tuple[int, int] | None = (0, 1)  # the first look is still to come
         self.runs: dict[str, RunFiles] = {}
         self._facts: dict[str, dict[str, Any]] = {}
+        self._counts: dict[str, tuple[Any, ...]] = {}
         self._signs: dict[str, object] = {}
         self._rubrics: dict[str, Rubric | None] = {}
-        self._lock, self.path = _place(self.root, cache)
+        self._lock, self.path = place(self.root, cache)
         self._db = self._opened()
 
     def close(self) -> None:
@@ -80,14 +66,14 @@ class Index:
 
     def _opened(self) -> sqlite3.Connection:
         with contextlib.suppress(sqlite3.DatabaseError):
-            db = _connect(self.path)
+            db = connect(self.path)
             if db.execute("PRAGMA user_version").fetchone()[0] == VERSION and _root_of(db) == str(self.root):
                 return db
             db.close()
         for end in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + end).unlink(missing_ok=True)
-        db = _connect(self.path)
-        db.executescript(_TABLES)
+        db = connect(self.path)
+        db.executescript(TABLES)
         db.execute(
             "INSERT INTO meta VALUES ('root', ?)", (os.fsencode(self.root).decode("utf-8", "replace"),)
         )
@@ -114,6 +100,7 @@ class Index:
             self.busy = (done, len(stale))
             if self._read_run(run):
                 self.version += 1
+            self._counts.pop(run.key, None)
             self._signs[run.key] = run.sign
             self._describe(run, locked)
         self.busy = None
@@ -124,11 +111,9 @@ class Index:
         if self._signs.get(run.key) != run.sign or run.key not in self._facts:
             self._facts[run.key] = facts_of(run)
         facts = self._facts[run.key]
-        count, played, mean = self._db.execute(
-            "SELECT count(*), count(DISTINCT CASE WHEN error = 0 THEN id END),"
-            " avg(CASE WHEN part = 'empa' THEN epm_q END) FROM dialogues WHERE run = ?",
-            (run.key,),
-        ).fetchone()
+        if run.key not in self._counts:
+            self._counts[run.key] = tuple(self._db.execute(_COUNTS, (run.key,)).fetchone())
+        count, played, mean = self._counts[run.key]
         if facts["score"] is None:
             facts = {**facts, "score": mean}
         state = state_of(run, facts, locked, played, time.time())
@@ -149,6 +134,7 @@ class Index:
                 self._db.commit()
                 self._signs.pop(key, None)
                 self._facts.pop(key, None)
+                self._counts.pop(key, None)
                 self.version += 1
 
     def _drop(self, file: int) -> None:
@@ -253,44 +239,9 @@ class Index:
         self._db.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (told.lastrowid, words))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=10, check_same_thread=False)
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = OFF")  # it can always be made again
-    return db
-
-
 def _root_of(db: sqlite3.Connection) -> str:
     return str(db.execute("SELECT value FROM meta WHERE name = 'root'").fetchone()[0])
 
 
 def _ends_line(fd: int, at: int) -> bool:
     return os.pread(fd, 1, at - 1) == b"\n"
-
-
-def _place(root: Path, cache: Path | None) -> tuple[Any, Path]:
-    """Where the index goes, and the lock on it; a second viewer of a folder gets an index of its own."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mapo" / "view"
-    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
-    folder = cache or base
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (held as long as the index)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock, folder / f"{name}.sqlite"
-        except OSError:
-            lock.close()
-    own = tempfile.TemporaryDirectory(prefix="mapo-view-")
-    return _Own(own), Path(own.name) / "index.sqlite"
-
-
-class _Own:
-    """A folder of its own that goes with the index."""
-
-    def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
-        self._folder = folder
-
-    def close(self) -> None:
-        self._folder.cleanup()

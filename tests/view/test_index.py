@@ -378,3 +378,51 @@ def test_states_that_fit_no_rubric_have_no_score(index, root):
     index.refresh()
     one, other, *rest = [row["epm_q"] for row in rows(index)]
     assert one is None and rest == [None, None] and 0 <= other < 1000
+
+
+def test_folders_and_files_that_cannot_be_read(index, root, client, monkeypatch):
+    run = view_runs.training(root, steps=1)
+    (root / "locked").mkdir()
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith(("locked", "after", "dialogues")):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(files.os, "scandir", scandir)
+    monkeypatch.setattr(files, "SMALL", 100)
+    (run / "result.json").write_text(json.dumps({"scores": {"a": 1}, "pad": "x" * 200}))
+    index.refresh()
+    page = client.get("/run/first").text
+    assert "dialogues cannot be read (Permission denied)" in page and "larger than" in page
+    with pytest.raises(OSError, match="not a regular file"):
+        files.open_plain(root)
+
+
+def test_a_rubric_of_its_own_is_used(index, root):
+    from dataclasses import replace
+    from importlib.resources import files as resources
+
+    text = resources("mapo.domains.empathy").joinpath("rubric.toml").read_text(encoding="utf-8")
+    mine = replace(view_runs.talk(EMPATHY, "a_1"), rubric="mine")
+    view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", [mine])
+    (root / "r" / "rubric.toml").write_text(text.replace('name = "empathy"', 'name = "mine"', 1))
+    index.refresh()
+    assert rows(index)[0]["epm_q"] is not None
+
+
+def test_a_reply_without_log_probs_and_without_a_tokenizer_library(root, index, monkeypatch):
+    import sys
+
+    from mapo import Reply
+    from mapo.types import Turn
+    from mapo.view import talk
+
+    run = view_runs.training(root, steps=1)
+    (run / "checkpoints" / "step_00001").mkdir(parents=True)
+    (run / "checkpoints" / "step_00001" / "tokenizer.json").write_text("{}")
+    index.refresh()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    told = talk.tokens_of(Turn("u", Reply("r", token_ids=(2**40,))), index.runs["first"])
+    assert told == [{"id": 2**40, "text": f"#{2**40}", "logprob": None}]
