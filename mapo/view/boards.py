@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from mapo.view import bench
 from mapo.view.curves import radar as radar_figure
-from mapo.view.site import Asked, as_json, page, part_name, reading
+from mapo.view.site import Asked, all_sets, as_json, page, part_name, reading
 
 LISTED = 60
 """Sets and result files a page shows; the newest."""
@@ -20,7 +20,7 @@ def benchmarks(request: Request) -> Response:
     asked = Asked(request)
     index = request.app.state.site.index
     with reading(request) as db:
-        every = bench.sets(db)
+        every = all_sets(request, db)
         chosen = _chosen(asked, every)
         tables = {by: _table(db, chosen, by) for by in bench.BY}
     newest = sorted(index.runs.values(), key=lambda run: -run.changed)
@@ -42,7 +42,7 @@ def radar(request: Request) -> Response:
     """The figures of the sets named, as data."""
     asked = Asked(request)
     with reading(request) as db:
-        chosen = _chosen(asked, bench.sets(db))
+        chosen = _chosen(asked, all_sets(request, db))
         figures = {by: _radar(db, chosen, by) for by in bench.BY}
     return as_json({by: figure for by, figure in figures.items() if figure})
 

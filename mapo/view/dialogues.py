@@ -12,13 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from mapo.errors import MapoError
 from mapo.types import Dialogue
-from mapo.view import bench, queries, talk
+from mapo.view import queries, talk
 from mapo.view.credit import Credit, credit_of, settings_of
 from mapo.view.curves import path_figures
 from mapo.view.facts import config_of
 from mapo.view.files import rubric_of
 from mapo.view.queries import MATCHES, PAGE, Wanted
-from mapo.view.site import Asked, as_json, page, reading, run_asked
+from mapo.view.site import Asked, all_sets, as_json, page, reading, run_asked
 
 
 def search(request: Request) -> Response:
@@ -192,7 +192,7 @@ def compare(request: Request) -> Response:
     """The same scenario in two sets: before and after training, or of two runs."""
     asked = Asked(request)
     with reading(request) as db:
-        sets = bench.sets(db)
+        sets = all_sets(request, db)
         a, b = _two_sets(asked, sets)
         pairs = pairs_of(db, a, b) if a and b else []
     wanted = asked.text("scenario")

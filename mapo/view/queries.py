@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -10,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mapo.evals.stats import t_quantile
 from mapo.types import StopReason
@@ -224,12 +223,14 @@ def means_by_step(db: sqlite3.Connection, run: str, part: str, column: str) -> d
 
 def mean_of(groups: Sequence[tuple[float, int]]) -> Mean:
     """Of scenario means and their numbers of dialogues."""
-    means, counts = np.array([m for m, _ in groups]), np.array([n for _, n in groups])
-    middle = float(np.average(means, weights=counts))
-    if len(means) < 2:
-        return middle, None, None, int(counts.sum())
-    half = _quantile(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5
-    return middle, middle - half, middle + half, int(counts.sum())
+    n, total = len(groups), sum(count for _, count in groups)
+    middle = sum(mean * count for mean, count in groups) / total
+    if n < 2:
+        return middle, None, None, total
+    centre = sum(mean for mean, _ in groups) / n
+    spread = math.sqrt(sum((mean - centre) ** 2 for mean, _ in groups) / (n - 1))
+    half = _quantile(n - 1) * spread / math.sqrt(n)
+    return middle, middle - half, middle + half, total
 
 
 @lru_cache(maxsize=4096)

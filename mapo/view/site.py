@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mapo.text import printable
-from mapo.view import queries
+from mapo.view import bench, queries
 from mapo.view.facts import when
 from mapo.view.files import RunFiles
 from mapo.view.index import Index
@@ -29,6 +29,8 @@ class Site:
     index: Index
     stamp: str
     templates: jinja2.Environment = field(default_factory=lambda: _templates())
+    kept: tuple[int, list[dict[str, Any]]] | None = None
+    """The sets of all runs, and the index's version they are of."""
 
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
@@ -62,6 +64,15 @@ def run_asked(request: Request, db: sqlite3.Connection, key: str) -> tuple[dict[
     if row is None or files is None:
         raise HTTPException(404, "no such run: it is gone, or was never there")
     return row, files
+
+
+def all_sets(request: Request, db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Every set of dialogues that has a score; computed again when the index has changed."""
+    site: Site = request.app.state.site
+    version = site.index.version
+    if site.kept is None or site.kept[0] != version:
+        site.kept = (version, bench.sets(db))
+    return site.kept[1]
 
 
 # ---- what was asked
