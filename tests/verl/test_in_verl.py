@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -32,25 +34,29 @@ with warnings.catch_warnings():  # theirs, on being imported
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, DictConfigWrap
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.ray_trainer import compute_advantage
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
     from verl.workers.rollout.replica import TokenOutput
 
 import tiny
 from mapo.config import load_config, shipped_configs
+from mapo.engines.verl import records, trainer
 from mapo.engines.verl import site as sites
 from mapo.engines.verl.dialogue import DialogueLoop, TurnRewards
 from mapo.engines.verl.estimator import UNSCORED
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.settings import METHODS, hydra_value
-from mapo.errors import AnswerError, JudgeError
+from mapo.engines.verl.settings import METHODS, horizon, hydra_value, rate_at
+from mapo.errors import AnswerError, InputError, JudgeError, TrainError
 from mapo.sandbox.rollout import Watch
 from mapo.sandbox.scenarios import load_scenarios
-from mapo.store import read_dialogues
+from mapo.store import JsonlWriter, RunDir, read_dialogues
 from mapo.train.policy import POCKET
 from mapo.types import StopReason
 
 sys.path.append(str(Path(__file__).parent.parent / "engines"))
-from verl_rows import Batch, options, rows, same
+from verl_rows import Batch, dialogue, options, rows, same
 
 pytestmark = [pytest.mark.verl, pytest.mark.filterwarnings("default")]
 
@@ -143,24 +149,49 @@ def composed(command: list[str]):
 @pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_shipped_configs_make_a_config_of_verl(name, tmp_path):
     root = tmp_path / "a run=1, 'odd' ü"
-    source = ["model.source=someone/model"]  # a folder of theirs need not be here
-    config = load_config(name, source)
-    command, _ = prepare(config, root, resume=False)
+    model = tmp_path / "model"  # theirs need not be here
+    tiny.tokenizer().save_pretrained(model)
+    tiny.model("llama", max_position_embeddings=2**17).config.save_pretrained(model)
+    config = load_config(name, [f"model.source={model}"])
+    command, environment = prepare(config, root, resume=False)
     OverridesParser.create().parse_overrides(command[3:])
     found = composed(command)
     actor, rollout = found.actor_rollout_ref.actor, found.actor_rollout_ref.rollout
     assert found.trainer.mapo_run == str(root) and found.data.train_files == str(root / "verl/train.parquet")
     assert rollout.agent.agent_loop_config_path == str(root / "verl" / "agent.yaml")
-    assert found.actor_rollout_ref.model.path == "someone/model"
+    assert found.actor_rollout_ref.model.path == str(model)
+    # text, all of it, and in verl's own way to Ray
+    assert dict(found.ray_kwargs.ray_init.runtime_env.env_vars) == environment
+    assert found.ray_kwargs.ray_init.address == ("local" if config.verl.nodes == 1 else "auto")
     assert found.algorithm.adv_estimator == "mapo" and found.algorithm.mapo.gamma == config.advantage.gamma
     assert rollout.n == config.rollout.siblings and rollout.prompt_length + rollout.response_length == (
         config.rollout.context
     )
-    assert actor.optim.lr == config.optim.lr and actor.optim.lr_warmup_steps_ratio == config.optim.warmup
+    assert actor.optim.lr == config.optim.lr
     assert actor.clip_ratio_high == config.optim.clip_high and actor.loss_agg_mode == "token-mean"
     assert list(found.trainer.logger) == ["console", *config.run.trackers]
     (loop,) = OmegaConf.load(root / "verl" / "agent.yaml")
     assert loop.run_dir == str(root)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0, 0.25, 0.9])
+@pytest.mark.parametrize("steps", [1, 7, 20])
+def test_the_rates_we_tell_are_those_of_verls_scheduler(schedule, warmup, steps, tmp_path):
+    told = [f"optim.schedule={schedule}", f"optim.warmup={warmup}", f"optim.steps={steps}", "optim.lr=0.5"]
+    config = load_config(None, [*told, "run.trackers=[]"])
+    command, _ = prepare(config, tmp_path / "run", resume=False)
+    given = composed(command).actor_rollout_ref.actor.optim
+    given.total_training_steps = horizon(config)  # as the trainer does
+    engine = SimpleNamespace(optimizer_config=omega_conf_to_dataclass(given), rank=1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=given.lr)
+    scheduler = FSDPEngine._build_lr_scheduler(engine, optimizer)
+    for step in range(1, steps + 1):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate_at(config, step)) and rate_at(
+            config, step
+        )
+        optimizer.step()
+        scheduler.step()  # once a step, after its updates
 
 
 WORDS = ["plain", "/a/b", "", "12", "1e5", "true", "NULL", "nan", "a b", "a=b,c", "{x: 1}", "[1]", "it's"]
@@ -342,7 +373,7 @@ def test_a_dialogue_that_broke_gives_no_row_but_a_record(server, told, play):
     assert done.output == []
     (talk,) = done.dialogues
     assert told in talk.error and talk.ending.reason is StopReason.BROKEN
-    assert not (play.root / sites.STOPPED).exists()
+    assert not RunDir(play.root).stopped.exists()
 
 
 def test_a_full_context_ends_the_dialogue(play):
@@ -360,7 +391,17 @@ def test_a_deaf_judge_ends_the_run(play):
 
     with pytest.raises(JudgeError, match="the judge failed on 40 of 40 turns"):
         play(meddle=meddle)
-    assert "the judge failed on 40 of 40 turns" in (play.root / sites.STOPPED).read_text()
+    assert "the judge failed on 40 of 40 turns" in RunDir(play.root).stopped.read_text()
+
+
+def test_what_keeps_a_site_from_opening_ends_the_run_and_is_told(play, tokenizer):
+    prepare(load_config(None, ["run.trackers=[]"]), play.root, resume=False)
+    (play.root / sites.SETTINGS).write_text("[rollout]\nturns = 4\n")
+    agent = object.__new__(DialogueLoop)
+    agent.run_dir, agent.tokenizer, agent.model = play.root, tokenizer, str(POCKET)
+    with pytest.raises(InputError, match="turns"):
+        asyncio.run(agent.run({}, extra_info={}, global_steps=1))
+    assert "turns" in RunDir(play.root).stopped.read_text()
 
 
 def test_every_turns_reward_reaches_the_trainer():
@@ -377,3 +418,108 @@ def test_every_turns_reward_reaches_the_trainer():
     assert made["rm_scores"].tolist() == [1.5, 0.0, -2.0] and made["rm_scores"].dtype == torch.float32
     assert "token_rewards" not in made and "reward_score" not in made
     assert made["responses"].tolist() == [2, 3, 4] and made["rollout_log_probs"].tolist() == [-0.5, 0, -0.25]
+
+
+# ---- the trainer
+
+
+def test_rejecting_tokens_is_refused(tmp_path):
+    root = tmp_path / "run"
+    told = "algorithm.rollout_correction.rollout_rs=token_k1"
+    config = load_config(None, ["run.trackers=[]", f'verl.settings=["{told}"]'])
+    command, _ = prepare(config, root, resume=False)
+    with pytest.raises(InputError, match="rejecting tokens .* would cut turns in two"):
+        trainer.MapoTrainer(composed(command))
+
+
+def test_what_trained_tokens_carry_is_measured_on_them_alone():
+    mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0]]).bool()
+    advantages = torch.tensor([[2.0, -1.0, 9.0, 9.0], [-9.0, 9.0, 0.5, 9.0]])
+    now = torch.tensor([[-1.0, -2.0, 5.0, 5.0], [5.0, 5.0, -3.0, 5.0]])
+    sampled = torch.tensor([[-1.5, -1.75, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
+    assert trainer.seen_in(mask, advantages, now, sampled) == {
+        "mapo/advantage_max": 2.0,
+        "mapo/advantage_min": -1.0,
+        "mapo/advantage_mean": 0.5,  # (2 - 1 + 0.5) / 3
+        "mapo/drift": 0.25,  # (0.5 + 0.25 + 0) / 3
+    }
+    assert trainer.seen_in(mask & False, advantages, now, sampled) == {}
+
+
+def test_one_trainer_waits_for_what_is_left_of_another(tmp_path, monkeypatch):
+    file = tmp_path / "trainer.lock"
+    first = trainer.alone(file)
+    waited = []
+
+    def ends(seconds):
+        waited.append(seconds)
+        fcntl.flock(first, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(trainer.time, "sleep", ends)
+    second = trainer.alone(file)
+    assert waited == [1.0]
+    monkeypatch.setattr(trainer, "LAST_ONES", -1)
+    with pytest.raises(TrainError, match="another process trains this run"):
+        trainer.alone(file)
+    assert waited == [1.0]
+    first.close()
+    second.close()
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    """Our trainer after step 2 of 2, with nothing of verl but what it would play: every scenario once."""
+    told = ["optim.steps=2", "eval.repeats=1", "eval.test_repeats=1", "eval.every=2"]
+    ours = object.__new__(trainer.MapoTrainer)
+    ours.run, ours.ours, ours.global_steps = RunDir(tmp_path), load_config(None, told), 2
+    ours.held_out = {"validation": "validation", "test": "test"}
+    ours.played = []
+
+    def plays(self):
+        self.played.append(self.val_dataloader)
+        file = sites.dialogue_file(self.run, self.val_dataloader, self.global_steps, 2, 0)
+        with JsonlWriter(file) as writer:
+            for scenario in load_scenarios(getattr(self.ours.scenarios, self.val_dataloader)):
+                said = [{"gap": 1, "length": 1, "reward": 1.0}]
+                writer.write_dialogue(replace(dialogue(said, f"{scenario.id}_1"), scenario=scenario.id))
+        return {"theirs": 1.0}
+
+    monkeypatch.setattr(PPOTrainerSync, "_validate", plays)
+    score = {"epm_q": 50.0, "passes": 1, "n": 3}
+
+    def scored(run, config, step):
+        (run.root / "best.json").write_text(json.dumps({"step": step, **score}))
+        return score
+
+    monkeypatch.setattr(records, "score_validation", scored)
+    records.log(ours.run, {"step": 2, "reward": 1.0})
+    return ours
+
+
+def test_what_is_due_is_played_once_and_joins_its_steps_line(training):
+    assert training._validate() == {"mapo/validated": 2.0, "theirs": 1.0}
+    assert training.played == ["validation", "test"] and training.val_dataloader == "validation"
+    line = records.line_of(training.run, 2)
+    assert line["reward"] == 1.0 and line["validation"]["epm_q"] == 50.0
+    assert training._validate() == {"mapo/validated": 2.0}  # as after a resume
+    assert training.played == ["validation", "test"] and records.line_of(training.run, 2) == line
+
+
+def test_a_kill_between_the_last_dialogue_and_the_score_loses_no_score(training, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_scored", lambda _: None)
+        training._validate()
+    assert "validation" not in records.line_of(training.run, 2)
+    training._validate()
+    assert training.played == ["validation", "test"]
+    assert records.line_of(training.run, 2)["validation"]["epm_q"] == 50.0
+
+
+def test_a_word_that_was_left_stops_a_validation_and_a_step(training, monkeypatch):
+    sites.leave_word(training.run, "the judge is deaf")
+    with pytest.raises(TrainError, match="the judge is deaf"):
+        training._validate()
+    assert training.played == ["validation"] and training.val_dataloader == "validation"
+    monkeypatch.setattr(PPOTrainerSync, "step", lambda *_: "batch")
+    with pytest.raises(TrainError, match="the judge is deaf"):
+        training.step({}, {})

@@ -41,13 +41,13 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         self.run = RunDir(Path(config.trainer.mapo_run))
         self.ours = load_config(self.run.root / SETTINGS)
-        self._lock = alone(self.run.root / "verl" / "trainer.lock")
         if OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs"):
             raise InputError(
                 "rejecting tokens (rollout_rs) would cut turns in two",
                 where="algorithm.rollout_correction",
                 fix="Leave it out: a turn is a run of ones in the response mask",
             )
+        self._lock = alone(self.run.root / "verl" / "trainer.lock")
         super().__init__(config)
 
     @property
@@ -178,5 +178,6 @@ def alone(file: Path) -> TextIO:
             return lock
         except OSError:
             if time.monotonic() > deadline:
+                lock.close()
                 raise TrainError("another process trains this run", where=str(file.parent)) from None
             time.sleep(1.0)
