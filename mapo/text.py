@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def printable(text: str) -> str:
@@ -15,6 +19,13 @@ def aloud(text: str) -> str:
     if "</think>" in text:
         return text.rpartition("</think>")[2].strip()
     return "" if text.lstrip().startswith("<think>") else text
+
+
+def terminal(**how: Any) -> Console:
+    """A terminal that shows names as they are: no ":free:" in one becomes a picture, no number a colour."""
+    from rich.console import Console
+
+    return Console(**{"emoji": False, "highlight": False, **how})
 
 
 _UNSAFE = {"Cc", "Cf", "Cs"}

@@ -128,13 +128,13 @@ def emobench(
 
 def print_result(result: Mapping[str, Any]) -> None:
     """The scores, strict and lenient, beside the best constant answer; then every category."""
-    from rich.console import Console
+    from mapo.text import terminal
 
-    console = Console()
+    console = terminal()
     console.width = max(console.width, 100)
     console.print(_scores(result), _categories(result))
     rates = ", ".join(f"{how} {rate:.1%}" for how, rate in result["details"]["parse_rate"].items())
-    console.print(f"replies that could be read: {rates or 'none'}", highlight=False)
+    console.print(f"replies that could be read: {rates or 'none'}")
 
 
 def _scores(result: Mapping[str, Any]) -> Table:
@@ -166,6 +166,8 @@ def _mean(parts: Mapping[str, Any]) -> dict[str, float]:
 def _categories(result: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
+    from mapo.evals.tables import escape
+
     languages = result["details"]["languages"]
     table = Table(title="strict, by category", title_justify="left")
     for column in ("", *languages):
@@ -173,7 +175,7 @@ def _categories(result: Mapping[str, Any]) -> Table:
     for task in ("EA", "EU"):
         for name in dict.fromkeys(name for found in languages.values() for name in found[task]):
             cells = [_percent(found[task].get(name)) for found in languages.values()]
-            table.add_row(f"{task} {name}", *cells)
+            table.add_row(escape(f"{task} {name}"), *cells)
     return table
 
 

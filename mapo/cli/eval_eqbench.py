@@ -193,11 +193,10 @@ def _two(
 
 def _print(result: Mapping[str, Any], title: str, what: str, criteria: Mapping[str, Any]) -> None:
     """The headline, or that there is none, and the criteria."""
-    from rich.console import Console
-
     from mapo.evals.tables import escape
+    from mapo.text import terminal
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     done = f"{result['n']}/{result['of']} {what}"
     shown = "no score"
     for name, score in result["scores"].items():

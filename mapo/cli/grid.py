@@ -111,8 +111,9 @@ class Board:
     """How the grid stands, on standard error: a line a finished run, and on a terminal a live one."""
 
     def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
-        from rich.console import Console
         from rich.status import Status
+
+        from mapo.text import terminal
 
         self.out, self.steps, self.jobs = out, steps, jobs
         self.todo = [c for c in cells if not (out / c.name / "summary.json").exists()]
@@ -121,7 +122,7 @@ class Board:
         self.failed: dict[Cell, str] = {}
         self.began = time.monotonic()
         self.before = sum(map(self._share, self.todo))
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = terminal(stderr=True, soft_wrap=True)
         self.live = Status("", console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> Board:

@@ -13,11 +13,12 @@ class Live(Show):
     """One line a step on standard error: reward, score, speed, time left."""
 
     def __init__(self, steps: int) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+        from mapo.text import terminal
+
         self.steps = steps
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = terminal(stderr=True, soft_wrap=True)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -18,14 +18,15 @@ SHOWN = 6
 
 
 def print_outcome(found: Outcome) -> None:
-    from rich.console import Console
-
+    from mapo.evals.tables import escape
     from mapo.report import typical_pair
+    from mapo.text import terminal
 
-    console = Console(highlight=False)
+    console = terminal()
     told = found.summary
     console.print(
-        f"\n{told['method']} on {told['model']}: {told['steps']} steps, {told['dialogues']} dialogues, "
+        f"\n{told['method']} on {escape(str(told['model']))}: {told['steps']} steps, "
+        f"{told['dialogues']} dialogues, "
         f"{told['seconds']:.0f} s of training (seed {told['seed']})"
     )
     if found.before is None or found.after is None:

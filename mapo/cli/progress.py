@@ -74,10 +74,11 @@ def counting(total: int, done: int, ledger: Ledger) -> Iterator[Callable[[dict[s
 
 def _bar(what: str) -> Progress:
     """Shown where standard error is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from mapo.text import terminal
+
+    console = terminal(stderr=True)
     columns = (
         TextColumn(what),
         BarColumn(),

@@ -181,9 +181,9 @@ def _safe(cells: Iterable[object]) -> list[str]:
 
 
 def _show(table: Table, note: str) -> None:
-    from rich.console import Console
+    from mapo.text import terminal
 
-    console = Console()
+    console = terminal()
     console.width = max(console.width, 100)  # ids stay whole, and a pipe has no width of its own
     console.print(table)
     say(note)

@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from mapo.evals.compare import Column, Comparison, Difference
 from mapo.evals.compare_files import as_csv, as_json
 from mapo.evals.entries import Entry
 from mapo.evals.tables import escape
-from mapo.text import printable
+from mapo.text import printable, terminal
 
 METHOD = (
     "Intervals: 95 %, bootstrap over cases, widened for few; none below 6 or where all are alike. Passes: in "
@@ -92,7 +91,7 @@ def _title(found: Comparison) -> str:
 
 
 def print_comparison(found: Comparison) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     console.width = max(console.width, 110)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("model", overflow="fold")

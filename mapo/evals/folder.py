@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from mapo.store import RunDir, write_atomic
 
 CACHE = "cache.sqlite"
 """Where model calls are kept; a folder that holds nothing else is as good as empty."""
+_LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp")
+"""The cache, and what a kill leaves of files being written."""
 
 
 def digest(data: object) -> str:
@@ -32,7 +35,7 @@ def claim(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
         if not resume:
             raise InputError("holds a run already", where=str(out), fix="Add --resume, or use another --out")
         _same(_read_manifest(run.manifest), asked, out)
-    elif out.is_dir() and any(f.name != CACHE for f in out.iterdir()):
+    elif out.is_dir() and not all(_LEFT_BEHIND.fullmatch(f.name) for f in out.iterdir()):
         raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
     else:
         write_atomic(run.manifest, encode(dict(asked), str(run.manifest)) + b"\n")

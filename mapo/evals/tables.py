@@ -12,7 +12,7 @@ from rich.table import Table
 from mapo.evals.epmq import INDICES
 from mapo.evals.score import PARTS, Score, Scoring
 from mapo.sandbox.ledger import Ledger
-from mapo.text import printable
+from mapo.text import printable, terminal
 
 _TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
 _SHOWN = 10  # lines listed before the rest is only counted
@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 
 
 def print_scoring(found: Scoring) -> None:
-    console = Console(soft_wrap=False)
+    console = terminal(soft_wrap=False)
     console.width = max(console.width, 110)
     models = [m.score for m in found.models]
     if models:
@@ -45,7 +45,7 @@ def _listed(console: Console, title: str, lines: list[str]) -> None:
         return
     console.print(f"\n{len(lines)} x {title}:")
     for line in lines[:_SHOWN]:
-        console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+        console.print(f"  {escape(line)}", soft_wrap=True)
     if len(lines) > _SHOWN:
         console.print(f"  ... and {len(lines) - _SHOWN} more (--json lists all)")
 
@@ -93,7 +93,7 @@ def print_ledger(ledger: Ledger) -> None:
     rows = [row for row in ledger.as_rows() if row["calls"] or row["hits"]]
     if not rows:
         return
-    console = Console()
+    console = terminal()
     console.width = max(console.width, 110)
     columns = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "cost")
     table = _table("role", ["model", *columns], max(len(row["role"]) for row in rows))

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mapo.planning.bounds import LONGEST, PLACES
 from mapo.planning.plan import Plan
+from mapo.text import terminal
 
 _SAYS = {
     LONGEST: "the longest dialogue, its calls one after another",
@@ -19,7 +20,7 @@ _SAYS = {
 
 
 def print_plan(plan: Plan) -> None:
-    console = Console(soft_wrap=False, highlight=False)
+    console = terminal(soft_wrap=False)
     console.width = max(console.width, 110)
     shape = plan.shape
     console.print(

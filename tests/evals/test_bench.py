@@ -292,3 +292,14 @@ def test_a_number_that_is_none_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write_result(tmp_path, scores={"x": np.nan}, **known)
     assert not (tmp_path / "result.json").exists()
+
+
+def test_what_a_kill_leaves_behind_does_not_block_the_folder(tmp_path):
+    for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm", ".manifest.json.77.tmp"):
+        (tmp_path / name).write_text("{")
+    prepare(tmp_path, {"model": "a"}, resume=False)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".notes.tmp").write_text("mine")
+    with pytest.raises(InputError, match="is not empty and no run"):
+        prepare(other, {"model": "a"}, resume=False)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import mapo
+from mapo.cli.eval_emobench import print_result
 from mapo.errors import EndpointError, InputError, RecordError
 from mapo.evals import emobench_data as data
 from mapo.evals.bench import run_items
@@ -658,3 +659,22 @@ def test_an_endpoint_that_fails_in_the_middle_is_no_models_fault(tmp_path, made_
     chat = FakeChat(lambda request: EndpointError("gone"))
     lines = asyncio.run(run_items(tmp_path, made_up.questions[:3], solver(made_up, PLAIN, lambda name: chat)))
     assert lines == {}
+
+
+def test_a_category_may_hold_any_signs(capsys):
+    print_result(
+        {
+            "details": {
+                "baselines": {"en": {"EA": {"answer": "A", "score": 0.5}}},
+                "languages": {"en": {"EA": {"x[/b]:smile:": 1.0, "Overall": 1.0}, "EU": {}}},
+                "parse_rate": {"strict": 1.0, "lenient": 1.0},
+            },
+            "settings": {"languages": ["en"]},
+            "n": 1,
+            "of": 1,
+            "complete": True,
+            "intervals": {},
+            "scores": {"EA": 1.0},
+        }
+    )
+    assert "EA x[/b]:smile:" in capsys.readouterr().out

@@ -461,6 +461,16 @@ def test_another_judge_on_the_same_replies_as_the_message_says(made_up, tmp_path
         assert script.by_model["policy"] == asked and script.by_model["other"] == 5
 
 
+def test_names_are_shown_as_they_are(made_up, tmp_path):  # noqa: F811
+    with LoopbackServer(
+        lambda body: marks_for(str(body)) if "judge" in body["model"] else reply_to(body["messages"])
+    ) as server:
+        args = [a for a in command(made_up, tmp_path / "run", server.base_url) if "model=" not in a]
+        done = mapo(*args, "--model=a[b]:smile:", "--judge-model=judge:free:")
+    assert done.returncode == 0 and "EQ-Bench 3, judge judge:free:: a[b]:smile:: " in done.stdout
+    assert "a[b]:smile:" in mapo("compare", tmp_path / "run").stdout
+
+
 def test_half_a_line_is_taken_up_only_if_all_replies_are_there(made_up):  # noqa: F811
     files = read_three(made_up)
     scenario = next(s for s in files.scenarios if s.kind == "roleplay")
