@@ -564,3 +564,10 @@ def test_long_lists_are_cut_in_both_forms():
     for text in (check(html_page(report)).text, markdown_page(report, "")):
         assert "line 11" in text and "line 12" not in text and "and 8 more" in text
         assert "credit" in text and "unscored" in text
+
+
+def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
+    good, deep = training(tmp_path / "good"), training(tmp_path / "deep")
+    (deep / "rubric.toml").write_text("x = " + "[" * 5000)
+    page = html_page(build([str(good), str(deep)]))
+    assert "nested too deep" in page and "2 runs" in page

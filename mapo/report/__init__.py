@@ -83,6 +83,8 @@ def build(runs: Sequence[str]) -> Report:
             readable.append(run)
         except InputError as error:
             problems.append(str(error))
+        except (RecursionError, OSError, ArithmeticError) as error:  # one run's files; the others stay
+            problems.append(f"{root}: {type(error).__name__}: {error}"[:300])
     if not readable:
         raise InputError(f"nothing to report: {'; '.join(problems[:3])}", fix="Give folders of runs")
     blocks: list[Block] = [

@@ -184,7 +184,9 @@ def _read(path: Path) -> Rubric:
         raise RubricError(
             "no such rubric", where=str(path), fix=f"Give a TOML file, or one of: {', '.join(SHIPPED)}"
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise RubricError("not a readable TOML file (nested too deep)", where=str(path)) from None
+    except (OSError, ValueError) as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise RubricError(f"not a readable TOML file ({error})", where=str(path)) from error
     try:
         rubric = TypeAdapter(Rubric).validate_python(data)

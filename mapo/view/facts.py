@@ -26,13 +26,14 @@ SPARK = 48
 """Points of a sparkline."""
 
 Facts = dict[str, Any]
+_TOLD = ("manifest.json", "summary.json", "result.json", "best.json")
 
 
 def facts_of(run: RunFiles) -> Facts:
     """Everything the pages say about a run besides its curves and dialogues."""
     told: dict[str, dict[str, Any]] = {}
     problems: list[tuple[str, str]] = []
-    for name in ("manifest.json", "summary.json", "result.json", "best.json"):
+    for name in _TOLD:
         data, problem = read_small(run.root / name) if name in run.small else (None, "")
         if data is not None and not isinstance(data, dict):
             problem = "no JSON object: half-written or damaged"
@@ -51,6 +52,13 @@ def facts_of(run: RunFiles) -> Facts:
         "links": run.links[:50],
         "error": _last_word(run),
     }
+
+
+def no_facts(run: RunFiles, problem: str) -> Facts:
+    """Of a run whose files could not be made sense of at all."""
+    told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
+    known = _named(run, told, {}) | _progress(told, {}, [])
+    return known | {"problems": [("the run", problem)], "other": [], "links": [], "error": ""}
 
 
 def config_of(run: RunFiles) -> tuple[dict[str, Any], str]:

@@ -28,6 +28,8 @@ LINE = 64 << 20
 """The longest line that is read, in bytes."""
 SMALL = 16 << 20
 """The largest file that is read as a whole."""
+UNREADABLE = "cannot be read"
+"""How the problem of a file begins that could not be opened: that may pass."""
 MARKS = {"manifest.json", "metrics.jsonl", "summary.json", "result.json", "dialogues"}
 """A folder that holds one of these is a run."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -224,7 +226,7 @@ def read_bytes(path: Path) -> tuple[bytes | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"cannot be read ({error.strerror or error})"
+        return None, f"{UNREADABLE} ({error.strerror or error})"
     return (raw, "") if len(raw) <= SMALL else (None, f"larger than {SMALL >> 20} MB")
 
 

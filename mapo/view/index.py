@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from mapo.sandbox.rubric import Rubric
+from mapo.text import printable
 from mapo.view.database import TABLES, VERSION, connect, place
 from mapo.view.entries import entry_of
-from mapo.view.facts import facts_of, locked_inodes, state_of
-from mapo.view.files import RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
+from mapo.view.facts import facts_of, locked_inodes, no_facts, state_of
+from mapo.view.files import UNREADABLE, RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
 
 BATCH = 500
 """Dialogues between two commits."""
@@ -45,6 +46,7 @@ class Index:
         self._facts: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, tuple[Any, ...]] = {}
         self._signs: dict[str, object] = {}
+        self._failed: dict[str, str] = {}
         self._rubrics: dict[str, Rubric | None] = {}
         self._lock, self.path = place(self.root, cache)
         self._db = self._opened()
@@ -98,19 +100,36 @@ class Index:
             if stop():
                 break
             self.busy = (done, len(stale))
-            if self._read_run(run):
-                self.version += 1
-            self._counts.pop(run.key, None)
-            self._signs[run.key] = run.sign
+            self._keep_up(run)
             self._describe(run, locked)
         self.busy = None
         return self.version != before
 
+    def _keep_up(self, run: RunFiles) -> None:
+        """Read what is new of one run. What goes wrong is said of that run and costs the others nothing; a
+        file that could not be opened is tried again at the next look."""
+        self._failed.pop(run.key, None)
+        changed, whole = True, True
+        try:
+            changed, whole = self._read_run(run)
+        except sqlite3.Error:
+            raise  # of the index, not of the run
+        except Exception as error:  # noqa: BLE001 (files may hold anything)
+            self._db.rollback()
+            self._failed[run.key] = _told(error)
+        self.version += changed
+        self._counts.pop(run.key, None)
+        whole = whole and not any(told.startswith(UNREADABLE) for _, told in self._facts[run.key]["problems"])
+        self._signs[run.key] = run.sign if whole else None
+
     def _describe(self, run: RunFiles, locked: set[int]) -> None:
         """The run's row: its facts where a file changed, its state always."""
         if self._signs.get(run.key) != run.sign or run.key not in self._facts:
-            self._facts[run.key] = facts_of(run)
+            self._facts[run.key] = _facts_of(run)
         facts = self._facts[run.key]
+        if run.key in self._failed:
+            told = ("dialogues", f"reading stopped ({self._failed[run.key]})")
+            facts = {**facts, "problems": [*facts["problems"], told]}
         if run.key not in self._counts:
             self._counts[run.key] = tuple(self._db.execute(_COUNTS, (run.key,)).fetchone())
         count, played, mean = self._counts[run.key]
@@ -135,6 +154,7 @@ class Index:
                 self._signs.pop(key, None)
                 self._facts.pop(key, None)
                 self._counts.pop(key, None)
+                self._failed.pop(key, None)
                 self.version += 1
 
     def _drop(self, file: int) -> None:
@@ -142,12 +162,13 @@ class Index:
         for table, column in (("dialogues", "file"), ("problems", "file"), ("files", "id")):
             self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))  # noqa: S608 (names above)
 
-    def _read_run(self, run: RunFiles) -> bool:
+    def _read_run(self, run: RunFiles) -> tuple[bool, bool]:
+        """Whether anything changed, and whether all files could be opened."""
         known = {
             row["key"]: row
             for row in self._db.execute("SELECT * FROM files WHERE run = ?", (run.key,)).fetchall()
         }
-        changed = False
+        changed, whole = False, True
         for key in known.keys() - run.lines.keys():
             self._drop(known[key]["id"])
             changed = True
@@ -158,13 +179,13 @@ class Index:
                 seen.changed,
                 seen.inode,
             ):
-                self._read_file(run, key, seen, row)
-                changed = True
+                opened, new = self._read_file(run, key, seen, row)
+                changed, whole = changed or new, whole and opened
         self._db.commit()
-        return changed
+        return changed, whole
 
-    def _read_file(self, run: RunFiles, key: str, seen: Seen, row: sqlite3.Row | None) -> None:
-        """Read on where it grew, or from its beginning."""
+    def _read_file(self, run: RunFiles, key: str, seen: Seen, row: sqlite3.Row | None) -> tuple[bool, bool]:
+        """Read on where it grew, or from its beginning; whether it could be, and whether that is news."""
         self._rubrics = {}
         try:
             with open_plain(seen.path) as file:
@@ -176,16 +197,23 @@ class Index:
                     if lines % BATCH == 0:
                         self._done(number, Seen(seen.path, seen.part, at, 0, seen.inode), at, lines)
                 self._done(number, seen, at, lines)
+            return True, True
         except OSError as error:
             self._db.rollback()
-            self._db.execute("DELETE FROM files WHERE run = ? AND key = ? AND done = 0", (run.key, key))
+            told = f"{UNREADABLE} ({error.strerror or error})"
             known = self._db.execute(
                 "SELECT id FROM files WHERE run = ? AND key = ?", (run.key, key)
             ).fetchone()
             number = known["id"] if known else self._new_file((run.key, key, b"", seen.part))
-            self._db.execute("DELETE FROM problems WHERE file = ? AND line = 0", (number,))
-            told = f"cannot be read ({error.strerror or error})"
+            said = "SELECT 1 FROM problems WHERE file = ? AND line = 0 AND problem = ?"
+            news = self._db.execute(said, (number, told)).fetchone() is None
+            self._forgive(number)
             self._db.execute("INSERT INTO problems VALUES (?, 0, ?)", (number, told))
+            return False, news
+
+    def _forgive(self, file: int) -> None:
+        """That a file could not be read, once it can."""
+        self._db.execute("DELETE FROM problems WHERE file = ? AND line = 0", (file,))
 
     def _begin(
         self, run: RunFiles, key: str, seen: Seen, row: sqlite3.Row | None, fd: int
@@ -194,6 +222,7 @@ class Index:
         if row is not None:
             grew = row["inode"] == seen.inode and row["size"] < seen.size
             if grew and row["done"] and _ends_line(fd, row["done"]):
+                self._forgive(row["id"])
                 return row["id"], row["done"], row["lines"]
             self._drop(row["id"])
         return self._new_file((run.key, key, os.fsencode(seen.path), seen.part)), 0, 0
@@ -237,6 +266,20 @@ class Index:
         marks = ", ".join("?" * len(names))
         told = self._db.execute(f"INSERT INTO dialogues ({', '.join(names)}) VALUES ({marks})", values)  # noqa: S608
         self._db.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (told.lastrowid, words))
+
+
+def _facts_of(run: RunFiles) -> dict[str, Any]:
+    """What the run's small files say; where even that cannot be told, why."""
+    try:
+        facts = facts_of(run)
+        json.dumps(facts, allow_nan=False)
+    except Exception as error:  # noqa: BLE001 (one run's files may hold anything; the others stay)
+        return no_facts(run, _told(error))
+    return facts
+
+
+def _told(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}")[:300]
 
 
 def _root_of(db: sqlite3.Connection) -> str:

@@ -120,3 +120,11 @@ def test_rubric_without_axes_is_refused(tmp_path):
     path.write_text('name = "x"\ntitle = ""\nversion = 1\naxes = []\nindicators = []\n', encoding="utf-8")
     with pytest.raises(RubricError, match="needs axes and indicators"):
         Rubric.load(path)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 5000, "x = " + "9" * 5000])
+def test_rubric_nested_too_deep_or_with_an_endless_number_is_refused(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RubricError, match="not a readable TOML file"):
+        Rubric.load(path)

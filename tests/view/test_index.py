@@ -426,3 +426,57 @@ def test_a_reply_without_log_probs_and_without_a_tokenizer_library(root, index, 
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     told = talk.tokens_of(Turn("u", Reply("r", token_ids=(2**40,))), index.runs["first"])
     assert told == [{"id": 2**40, "text": f"#{2**40}", "logprob": None}]
+
+
+def test_one_bad_rubric_costs_no_other_run(index, root):
+    bad = view_runs.training(root, "bad", steps=1)
+    (bad / "rubric.toml").write_text("x = " + "[" * 5000)
+    view_runs.training(root, "good", steps=1)
+    index.refresh()
+    assert len(rows(index, "run = 'bad'")) == len(rows(index, "run = 'good'")) == 15
+
+
+def test_a_run_that_cannot_be_made_sense_of_costs_no_other(index, root, monkeypatch):
+    view_runs.training(root, "bad", steps=1)
+    view_runs.training(root, "good", steps=1)
+    real_take, real_facts = indexing.Index._take, indexing.facts_of
+
+    def take(self, number, run, *rest):
+        if run.key == "bad":
+            raise RecursionError("too deep")
+        real_take(self, number, run, *rest)
+
+    monkeypatch.setattr(indexing.Index, "_take", take)
+    monkeypatch.setattr(indexing, "facts_of", lambda run: 1 / 0 if run.key == "worse" else real_facts(run))
+    view_runs.training(root, "worse", steps=1)
+    index.refresh()
+    assert len(rows(index, "run = 'good'")) == 15
+    assert ["dialogues", "reading stopped (RecursionError: too deep)"] in run_of(index, "bad")["problems"]
+    assert run_of(index, "worse")["problems"] == [["the run", "ZeroDivisionError: division by zero"]]
+
+
+def test_a_passing_read_error_does_not_stick(index, root, monkeypatch):
+    run = view_runs.training(root, steps=1)
+    real, closed = files.open_plain, ["step_00001.jsonl", "summary.json"]
+
+    def no(path):
+        if path.name in closed:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(files, "open_plain", no)
+    monkeypatch.setattr(indexing, "open_plain", no)
+    index.refresh()
+    assert ["summary.json", "cannot be read (Permission denied)"] in run_of(index)["problems"]
+    assert [p["problem"] for p in problems(index)] == ["cannot be read (Permission denied)"]
+    assert not index.refresh()  # no news, though it is tried again
+    closed.clear()
+    assert index.refresh() and run_of(index)["problems"] == [] and problems(index) == []
+    assert len(rows(index, "part = 'train'")) == 6 and run_of(index)["score"] == 35.5
+    closed.append("step_00001.jsonl")
+    view_runs.write_lines(run / "dialogues" / closed[0], [view_runs.talk(EMPATHY, "new_1", step=1)])
+    index.refresh()
+    assert len(problems(index)) == 1 and len(rows(index, "part = 'train'")) == 6
+    closed.clear()
+    index.refresh()
+    assert problems(index) == [] and len(rows(index, "part = 'train'")) == 7
