@@ -37,6 +37,15 @@ class Who:
         return f"{self.model} ({way})" if way else self.model
 
     @property
+    def address(self) -> str | None:
+        """Where its endpoint is; None for one that has none."""
+        from mapo.sandbox.endpoint import DEFAULT_URL
+
+        if self.scripted is not None or self.local is not None:
+            return None
+        return (self.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
+
+    @property
     def scripted(self) -> str | None:
         return self.model.removeprefix("scripted:") if self.model.startswith("scripted:") else None
 
@@ -64,6 +73,7 @@ class Stage:
     _limiters: dict[str, Any] = field(default_factory=dict)
     _cache: Any = None
     _ledger: Any = None
+    _endpoints: list[Endpoint] = field(default_factory=list)
 
     async def __aenter__(self) -> Stage:
         return self
@@ -130,7 +140,12 @@ class Stage:
             role=role,
         )
         self.stack.push_async_callback(endpoint.aclose)
+        self._endpoints.append(endpoint)
         return endpoint
+
+    def left_out(self) -> dict[str, list[str]]:
+        """By role, the parameters that its endpoint refused so far."""
+        return {e.role: sorted(e.left_out) for e in self._endpoints if e.left_out}
 
     async def policy(self, who: Who, domain: str) -> Policy:
         from mapo.sandbox.domain import scripted_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mapo.cli.say import say, say_all
 
@@ -26,17 +26,21 @@ async def solve_all(
     *,
     concurrency: int,
     resume: bool,
-) -> dict[str, Line]:
-    """Solve what is missing in `out`; the lines of all finished items.
+) -> Solved:
+    """Solve what is missing in `out`.
 
     `asked` is the manifest. `everyone` names the models that will be called: they are checked before anything
     is written, and `cast` opens them on the stage; it is given what is there already.
     """
     from mapo.cli.progress import counting
     from mapo.evals.bench import prepare, run_items
+    from mapo.evals.folder import read_manifest
+    from mapo.evals.identity import moved
+    from mapo.store import RunDir
 
     stage.check(list(everyone))
     kept = prepare(out, asked, resume=resume)
+    say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
     say_all("warning", [f"{line} (asked again)" for line in kept.bad])
     failed: list[str] = []
     flushed = 0.0
@@ -54,11 +58,72 @@ async def solve_all(
                     failed.append(f"item {line['id']}: {line['error']}")
 
             try:
-                lines = await run_items(out, items, solve, kept=kept, concurrency=concurrency, on_done=done)
+                solving = _telling(solve, stage)
+                lines = await run_items(out, items, solving, kept=kept, concurrency=concurrency, on_done=done)
             finally:
                 stage.ledger.flush(out / "ledger.json")
                 say_all("failed", failed, most=10)
-    return lines
+    now = {"left_out": stage.left_out()}
+    return Solved(lines, _left_out([*kept.halves.values(), *lines.values(), now]))
+
+
+def _telling(solve: Solve[_I], stage: Stage) -> Solve[_I]:
+    """Each line also says what the endpoints refused, for a resume cannot find that out again."""
+    from mapo.evals.bench import HalfwayError
+
+    def told() -> dict[str, Any]:
+        return {"left_out": found} if (found := stage.left_out()) else {}
+
+    async def solving(item: _I, attempt: int) -> Mapping[str, Any]:
+        try:
+            return {**await solve(item, attempt), **told()}
+        except HalfwayError as half:
+            raise HalfwayError({**half.body, **told()}, half.problem) from half
+
+    return solving
+
+
+def _left_out(lines: Sequence[Line]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        for role, names in line.get("left_out", {}).items():
+            found.setdefault(role, set()).update(names)
+    return {role: sorted(names) for role, names in found.items()}
+
+
+class Solved(NamedTuple):
+    """The lines of all finished items, and by role the parameters that an endpoint refused."""
+
+    lines: dict[str, Line]
+    left_out: dict[str, list[str]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What result.json says of it: how the model was sampled, and what the judge's marks mean."""
+        judge = self.left_out.get("judge")
+        own = {"left_out": self.left_out.get("policy", [])}
+        return {**own, **({"judge_left_out": judge} if judge else {})}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        who = {"policy": "the model", "judge": "the judge"}
+        return tuple(
+            f"{who[role]} was sampled without {' and '.join(names)}: its endpoint refuses that"
+            for role, names in self.left_out.items()
+        )
+
+
+def fits(policy: Who, replies: int, max_tokens: int, context: int) -> None:
+    """A local model's replies in one conversation must leave room for what they reply to."""
+    from mapo.errors import InputError
+
+    if policy.local is not None and replies * max_tokens >= context:
+        many = f"{replies} replies" if replies > 1 else "a reply"
+        raise InputError(
+            f"{many} of {max_tokens} tokens in a context of {context}",
+            where=policy.model,
+            fix="Raise --context, or give --max-tokens (it is written into the result)",
+        )
 
 
 def close(out: Path, result: Mapping[str, Any], stage: Stage) -> int:

@@ -187,11 +187,16 @@ async def _play(
     """Play what is missing in `out`; how many dialogues broke."""
     from mapo.cli.progress import watching
     from mapo.evals import empa as bench
+    from mapo.evals.folder import read_manifest
+    from mapo.evals.identity import identity, moved
+    from mapo.store import RunDir
 
     domain = plan.scenarios[0].domain
     stage.check([policy, *(roles or {}).values()], domain)  # before anything is written
     cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
-    kept = bench.prepare(out, bench.manifest(plan, rules, policy.model, cast), resume=resume)
+    asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **(roles or {}))}
+    kept = bench.prepare(out, asked, resume=resume)
+    say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:
         player = await stage.policy(policy, domain)

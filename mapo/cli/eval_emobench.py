@@ -73,13 +73,14 @@ def emobench(
     """
     import asyncio
 
-    from mapo.cli.bench import close, solve_all
+    from mapo.cli.bench import close, fits, solve_all
     from mapo.cli.roles import stage_in
     from mapo.errors import InputError
     from mapo.evals.bench import write_result
     from mapo.evals.emobench import Settings, manifest, solver
     from mapo.evals.emobench_data import load
     from mapo.evals.emobench_score import score
+    from mapo.evals.identity import identity
     from mapo.stage import Who
 
     if language not in _LANGUAGES:
@@ -101,26 +102,30 @@ def emobench(
         context=context,
     )
     who = Who(model, base_url, key_env)
+    fits(who, 1, max_tokens, context)
+    known = identity(model=who)
     asked = manifest(bench, settings, model)
 
     async def cast(stage: Stage, _: Kept) -> Solve[Question]:
         return solver(bench, settings, await stage.talker(who))
 
-    lines = asyncio.run(
-        solve_all(out, asked, bench.questions, [who], cast, stage, concurrency=concurrency, resume=resume)
+    told = {**asked, **known}
+    solved = asyncio.run(
+        solve_all(out, told, bench.questions, [who], cast, stage, concurrency=concurrency, resume=resume)
     )
-    found = score(bench, settings, lines)
+    found = score(bench, settings, solved.lines)
     result = write_result(
         out,
         benchmark="emobench",
         model=model,
-        settings={key: value for key, value in asked.items() if key not in ("schema", "model")},
+        settings={k: v for k, v in asked.items() if k not in ("schema", "model")} | solved.settings,
+        known=known,
         of=len(bench.questions),
         items=found.items,
         scores=found.scores,
         intervals=found.intervals,
         details=found.details,
-        notes=found.notes,
+        notes=[*found.notes, *solved.notes],
     )
     print_result(result)
     raise typer.Exit(close(out, result, stage))

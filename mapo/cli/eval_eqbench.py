@@ -83,18 +83,6 @@ def _judge(policy: Who, model: str | None, url: str | None, key: str | None, *, 
     return judge
 
 
-def _fits(policy: Who, max_tokens: int, context: int) -> None:
-    """A local model's replies must leave room for what they reply to."""
-    from mapo.errors import InputError
-
-    if policy.local is not None and max_tokens >= context:
-        raise InputError(
-            f"replies of {max_tokens} tokens in a context of {context}",
-            where=policy.model,
-            fix="Raise --context, or give --max-tokens (it is written into the result)",
-        )
-
-
 def _three(
     out: Path,
     data: Path,
@@ -109,16 +97,18 @@ def _three(
     import asyncio
     from functools import partial
 
-    from mapo.cli.bench import close, solve_all
+    from mapo.cli.bench import close, fits, solve_all
     from mapo.evals import eqbench3
     from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_three
     from mapo.evals.eqbench_data import THREE, Scenario, read_three
     from mapo.evals.folder import digest
+    from mapo.evals.identity import identity
 
     longest = max_tokens or eqbench3.MAX_TOKENS
-    _fits(policy, longest, stage.context)
     files = read_three(data)
+    fits(policy, max(map(eqbench3.replies_of, files.scenarios)), longest, stage.context)
+    known = identity(model=policy, judge=judge)
     min_p = 0.0 if policy.local is not None else eqbench3.MIN_P
     settings = {"data": digest(THREE), "max_tokens": longest, "min_p": min_p}
 
@@ -133,8 +123,8 @@ def _three(
             halves=kept.halves,
         )
 
-    asked = {"schema": "mapo.eqbench3/1", "model": policy.model, "judge": judge.model, **settings}
-    lines = asyncio.run(
+    asked = {"schema": "mapo.eqbench3/1", "model": policy.model, "judge": judge.model, **settings, **known}
+    solved = asyncio.run(
         solve_all(
             out,
             asked,
@@ -148,7 +138,14 @@ def _three(
     )
     notes = ("replies were sampled without min_p, which a local model does not have",) if not min_p else ()
     result = result_three(
-        out, lines, files, model=policy.model, judge=judge.model, settings=settings, notes=notes
+        out,
+        solved.lines,
+        files,
+        model=policy.model,
+        judge=judge.model,
+        settings={**settings, **solved.settings},
+        known=known,
+        notes=(*notes, *solved.notes),
     )
     _print(result, f"EQ-Bench 3, judge {judge.model}", "scenarios", result["details"]["criteria"])
     return close(out, result, stage)
@@ -167,26 +164,36 @@ def _two(
     import asyncio
     from functools import partial
 
-    from mapo.cli.bench import close, solve_all
+    from mapo.cli.bench import close, fits, solve_all
     from mapo.evals import eqbench_v2
     from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_v2
     from mapo.evals.eqbench_data import TWO, Question, read_v2
     from mapo.evals.folder import digest
+    from mapo.evals.identity import identity
 
     longest = max_tokens or eqbench_v2.MAX_TOKENS
-    _fits(policy, longest, stage.context)
+    fits(policy, 1, longest, stage.context)
     questions = read_v2(data)
+    known = identity(model=policy)
     settings = {"data": digest(TWO), "max_tokens": longest}
 
     async def cast(stage: Stage, _: Kept) -> Solve[Question]:
         return partial(eqbench_v2.solve, policy=await stage.talker(policy), max_tokens=longest)
 
-    asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings}
-    lines = asyncio.run(
+    asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings, **known}
+    solved = asyncio.run(
         solve_all(out, asked, questions, [policy], cast, stage, concurrency=concurrency, resume=resume)
     )
-    result = result_v2(out, lines, questions, model=policy.model, settings=settings)
+    result = result_v2(
+        out,
+        solved.lines,
+        questions,
+        model=policy.model,
+        settings={**settings, **solved.settings},
+        known=known,
+        notes=solved.notes,
+    )
     _print(result, f"EQ-Bench v2, {result['details']['readable']} readable", "questions", {})
     return close(out, result, stage) or int(not result["scores"])
 

@@ -280,11 +280,12 @@ def write_result(
     scores: Mapping[str, float],
     intervals: Mapping[str, Interval | None],
     judge: str | None = None,
+    known: Mapping[str, Any] | None = None,
     details: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
-    incomplete and says so first."""
+    incomplete and says so first. `known` is what `identity` says of the models."""
     n, lacking = len(items), of - len(items)
     lack = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
     result = {
@@ -293,6 +294,7 @@ def write_result(
         "model": model,
         "judge": judge,
         "settings": dict(settings),
+        **(known or {}),
         "complete": not lacking,
         "n": n,
         "of": of,

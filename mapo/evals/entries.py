@@ -25,7 +25,7 @@ from mapo.types import record
 EMOBENCH, EQBENCH, EQBENCH_V2 = "EmoBench", "EQ-Bench 3", "EQ-Bench v2"
 _BENCHMARKS = {"emobench": EMOBENCH, "eqbench3": EQBENCH, "eqbench_v2": EQBENCH_V2}
 SCORES = {EMOBENCH: ("EA", "EU", "Overall"), EQBENCH: ("EQ-Bench",), EQBENCH_V2: ("EQ-Bench v2",)}
-_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "repeats", "seed"}
+_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "repeats", "seed", "left_out"}
 _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies by five
 
 
@@ -77,7 +77,7 @@ def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return digest(dict(value))
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, value)) or "nothing"
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -107,6 +107,8 @@ class _Result:
     items: list[_Item]
     details: dict[str, Any]
     notes: list[str]
+    addresses: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -167,6 +169,8 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
     if value is not None:
         _check(score, value, [_mean(result.items, part) * scale for part in parts], path)
     meaning, sampling = split_settings(result.settings)
+    if address := result.addresses.get("judge"):
+        sampling["judge's address"] = address
     return Entry(
         name or result.model,
         benchmark,

@@ -28,6 +28,7 @@ def result_three(
     model: str,
     judge: str,
     settings: Mapping[str, Any],
+    known: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """OUT/result.json of EQ-Bench 3: the score where every scenario has one, the criteria in any case."""
@@ -58,6 +59,7 @@ def result_three(
         model=model,
         judge=judge,
         settings=settings,
+        known=known,
         of=len(files.scenarios),
         items=items,
         scores=scores,
@@ -74,6 +76,7 @@ def result_v2(
     *,
     model: str,
     settings: Mapping[str, Any],
+    known: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """OUT/result.json of EQ-Bench v2: the score where every question was answered and enough can be read."""
@@ -97,6 +100,7 @@ def result_v2(
         benchmark="eqbench_v2",
         model=model,
         settings=settings,
+        known=known,
         of=len(questions),
         items=items,
         scores={name: score} if good else {},

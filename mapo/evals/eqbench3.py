@@ -74,6 +74,11 @@ async def talk(
     return replies, (await answer(files.debrief, DEBRIEF_TEMPERATURE, 0.0)).strip()
 
 
+def replies_of(scenario: Scenario) -> int:
+    """How many replies one conversation holds, the look back among them."""
+    return len(scenario.turns) + (scenario.kind != "analysis")
+
+
 def scoreable(replies: Sequence[str]) -> bool:
     """Whether there is enough to judge: one reply of some length."""
     return any(len(reply.strip()) >= SHORTEST for reply in replies)

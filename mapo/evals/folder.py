@@ -34,14 +34,14 @@ def claim(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
     if run.manifest.exists():
         if not resume:
             raise InputError("holds a run already", where=str(out), fix="Add --resume, or use another --out")
-        _same(_read_manifest(run.manifest), asked, out)
+        _same(read_manifest(run.manifest), asked, out)
     elif out.is_dir() and not all(_LEFT_BEHIND.fullmatch(f.name) for f in out.iterdir()):
         raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
     else:
         write_atomic(run.manifest, encode(dict(asked), str(run.manifest)) + b"\n")
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict):
@@ -52,7 +52,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _same(there: Mapping[str, Any], asked: Mapping[str, Any], out: Path) -> None:
-    other = sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key))
+    keys = {*there, *asked} - {"addresses"}  # a server may move; `identity.moved` tells
+    other = sorted(key for key in keys if there.get(key) != asked.get(key))
     if other:
         told = "; ".join(f"{k}: {_short(there.get(k))} there, {_short(asked.get(k))} here" for k in other[:3])
         raise InputError(

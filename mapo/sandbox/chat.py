@@ -90,6 +90,8 @@ class Answer:
     reply: Reply
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    left_out: tuple[str, ...] = ()
+    """Parameters of the request that the endpoint refused, so that it was asked without."""
 
     @property
     def text(self) -> str:

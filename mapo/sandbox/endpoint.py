@@ -26,7 +26,7 @@ from mapo.sandbox.chat import Answer, Request, Usage
 from mapo.sandbox.ledger import Ledger
 from mapo.sandbox.limits import Limiter, Limits
 from mapo.sandbox.trouble import CHECK_URL, Trouble, pause, refusal, retry_after, said_by
-from mapo.sandbox.wire import Dialect, JsonMode, body_of, read_body, simpler, token_estimate
+from mapo.sandbox.wire import Dialect, JsonMode, body_of, left_out, read_body, simpler, token_estimate
 from mapo.text import printable
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Endpoint:
         self.limiter = limits if isinstance(limits, Limiter) else Limiter(limits)
         self.cache = cache
         self.ledger = Ledger() if ledger is None else ledger
+        self.left_out: set[str] = set()  # of any answer so far, recorded ones too
         self._model = model
         self._auto = json_mode == "auto"
         self._dialect = Dialect(json="schema" if json_mode == "auto" else json_mode)
@@ -99,10 +100,12 @@ class Endpoint:
 
     async def reply(self, request: Request) -> Answer:
         if self.cache is None:
-            return await self._call(request)
-        answer, known = await self.cache.answer(self._model, request, lambda: self._call(request))
+            answer, known = await self._call(request), False
+        else:
+            answer, known = await self.cache.answer(self._model, request, lambda: self._call(request))
         if known:
             self._note(hits=1)
+        self.left_out.update(answer.left_out)
         return answer
 
     async def models(self) -> tuple[str, ...]:
@@ -167,7 +170,7 @@ class Endpoint:
             if isinstance(sent, Trouble):
                 return sent
             try:
-                answer = self._without_key(read_body(sent))
+                answer = replace(self._without_key(read_body(sent)), left_out=left_out(request, dialect))
             except ValueError as error:
                 return Trouble(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
             used = answer.usage

@@ -66,6 +66,12 @@ def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
     return body
 
 
+def left_out(request: Request, dialect: Dialect) -> tuple[str, ...]:
+    """How the model was to be sampled, and what of that the body does not say."""
+    refused = {"temperature": not dialect.temperature, "min_p": bool(request.min_p) and not dialect.min_p}
+    return tuple(name for name, gone in refused.items() if gone)
+
+
 def simpler(dialect: Dialect, request: Request, complaint: str) -> Dialect | None:
     """How to put `request` instead, if the complaint is about the way it was put."""
     if dialect.length == "max_tokens" and "max_completion_tokens" in complaint:
@@ -159,4 +165,4 @@ def load_answer(text: str) -> Answer:
         key: tuple(value) if isinstance(value, list) else value for key, value in data["reply"].items()
     }
     calls = tuple(ToolCall(**call) for call in data["tool_calls"])
-    return Answer(Reply(**reply), calls, Usage(**data["usage"]))
+    return Answer(Reply(**reply), calls, Usage(**data["usage"]), tuple(data.get("left_out", ())))

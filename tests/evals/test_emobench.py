@@ -17,6 +17,7 @@ from emobench_files import PROMPTS, RESPONSE, Student, ea, eu, fixture, form, sh
 from hypothesis import given
 from hypothesis import strategies as st
 
+import small
 from command import mapo
 from mapo.cli.eval_emobench import print_result
 from mapo.errors import EndpointError, InputError, RecordError
@@ -638,6 +639,22 @@ def test_a_resume_with_other_settings_or_data_is_refused(tmp_path):
         assert other.returncode == 2 and "seed: 0 there, 1 here" in other.stderr
         write(folder, 2)
         assert "the run there is another one (data:" in mapo(*args, "--resume").stderr
+
+
+def test_other_weights_under_the_same_name_are_another_run(tmp_path):
+    model = small.model_folder(tmp_path / "model")
+    folder = write(tmp_path / "emobench", 1)
+    args = ["--allow-changed-data", "--language=en", f"--data={folder}", f"--out={tmp_path / 'run'}"]
+    args += [f"--model=local:{model}", "--max-tokens=4"]
+    assert mapo("eval", "emobench", *args).returncode == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["weights"]["model"] and result["addresses"] == {}
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "trained": "further"}))
+    done = mapo("eval", "emobench", *args, "--resume")
+    assert done.returncode == 2 and "the run there is another one (weights:" in done.stderr
+    done = mapo("eval", "emobench", *args[:3], *args[4:5], f"--out={tmp_path / 'x'}", "--context=2000")
+    assert done.returncode == 2 and "a reply of 2048 tokens in a context of 2000" in done.stderr
 
 
 def test_a_local_model_answers_the_same_twice(tmp_path):

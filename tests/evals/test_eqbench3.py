@@ -509,6 +509,49 @@ def test_an_endpoint_that_does_not_know_min_p_is_asked_without(made_up, tmp_path
     assert done.returncode == 0 and sum("min_p" in body for body in server.bodies) == 1
 
 
+def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path):  # noqa: F811
+    out, script = tmp_path / "run", Script(judge=lambda _: "No marks.")
+    picky = lambda body: "temperature and min_p are not supported" if "temperature" in body else ""  # noqa: E731
+    with LoopbackServer(script) as server:
+        server._complaint = picky
+        assert mapo(*command(made_up, out, server.base_url)).returncode == 1
+        script.judge = marks_for
+        done = mapo(*command(made_up, out, server.base_url, "--resume"))
+        assert done.returncode == 0
+        again = mapo(*command(made_up, out, server.base_url, "--resume"))  # asks nobody
+        cached = [
+            *command(made_up, tmp_path / "new", server.base_url),
+            f"--cache-file={out / 'cache.sqlite'}",
+        ]
+        assert mapo(*cached).returncode == 1  # the first judgements, from the record
+    for told in (done.stderr, again.stderr):
+        assert "the model was sampled without temperature: its endpoint refuses that" in told
+        assert "the judge was sampled without temperature" in told
+    for folder in (out, tmp_path / "new"):
+        settings = result_of(folder)["settings"]
+        assert (settings["left_out"], settings["judge_left_out"]) == (["temperature"], ["temperature"])
+    with LoopbackServer(Script()) as server:
+        assert mapo(*command(made_up, tmp_path / "plain", server.base_url)).returncode == 0
+        server._complaint = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
+        assert mapo(*command(made_up, tmp_path / "no_min_p", server.base_url)).returncode == 0
+    shown = mapo("compare", f"a={tmp_path / 'plain'}", f"b={tmp_path / 'no_min_p'}", f"c={out}").stdout
+    assert "left_out is nothing for a, min_p for b" in shown and "judge_left_out temperature" in shown
+
+
+def test_addresses_are_told_and_a_move_is_asked_about(made_up, tmp_path):  # noqa: F811
+    with LoopbackServer(Script()) as one, LoopbackServer(Script()) as two:
+        for server, name in ((one, "a"), (two, "b")):
+            assert mapo(*command(made_up, tmp_path / name, server.base_url)).returncode == 0
+            assert result_of(tmp_path / name)["addresses"] == dict.fromkeys(
+                ("model", "judge"), server.base_url
+            )
+        done = mapo(*command(made_up, tmp_path / "a", two.base_url, "--resume"))
+        assert done.returncode == 0
+        assert f"judge was at {one.base_url}, and is now at {two.base_url}" in done.stderr
+        found = mapo("compare", f"a={tmp_path / 'b'}", f"b={tmp_path / 'b'}").stdout
+        assert "judge's address" not in found
+
+
 def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_path):  # noqa: F811
     out = tmp_path / "run"
     without = [a for a in command(made_up, out, "http://127.0.0.1:9/v1") if not a.startswith("--judge")]
@@ -516,7 +559,14 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_p
         (without, "no judge"),
         ([*without, "--judge-model=local:pocket"], "'local:pocket' as judge"),
         ([*without, "--judge-model=judge", "--v2"], "EQ-Bench v2 has no judge"),
-        ([*without, "--judge-model=judge", "--model=local:pocket"], "12000 tokens in a context of 4096"),
+        (
+            [*without, "--judge-model=judge", "--model=local:pocket"],
+            "replies of 12000 tokens in a context of 4096",
+        ),
+        (
+            [*without, "--judge-model=judge", "--model=local:pocket", "--max-tokens=2000"],
+            "replies of 2000 tokens",
+        ),
         ([*without, "--judge-model=judge", f"--data={tmp_path / 'nowhere'}"], "no debrief_prompt.txt"),
     ]:
         done = mapo(*args)
