@@ -73,6 +73,8 @@ def test_what_decides_the_course_is_handed_on():
     assert found["trainer.balance_batch"] == "false"
     assert found["trainer.nnodes"] == "7"  # the last word is the user's
     assert "trainer.device" not in found
+    kind = "actor_rollout_ref.actor.fsdp_config.model_dtype"
+    assert kind not in found and told("model.dtype=float32")[kind] == "fp32"
 
 
 def test_cards_that_are_not_there_are_counted_by_ray():
