@@ -23,6 +23,7 @@ RANKS = {
     "rows": 1,
     "sandbox": 2,
     "domains": 2,
+    "reading": 2,
     "stage": 3,
     "train": 3,
     "engines": 3,

@@ -133,7 +133,7 @@ def test_the_credit_shown_is_the_credit_that_trained(real):
     run = read_training(real)
     ends = numbers.reward_intervals(run.played)
     for line in run.steps:
-        usable, found = numbers.step_credit(run.played[line["step"]], run.config)
+        usable, found = numbers.step_credit(run.played[line["step"]], run.advantage)
         mask = np.concatenate(found.mask)
         assert np.concatenate(found.mixed)[mask].std() == pytest.approx(line["advantage_std"])
         returns = numbers.known_returns(usable, found)
@@ -412,7 +412,7 @@ def test_damaged_files_are_said_and_the_rest_is_shown(tmp_path):
     lines = ("not a JSON object", "without a step", "not JSON")
     files = (
         "no JSON object",
-        "no settings",
+        "config.toml: no TOML",
         "ledger.json: no JSON",
         "no step's dialogues",
         "not a regular file",

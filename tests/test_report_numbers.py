@@ -126,21 +126,20 @@ def test_rewards_and_returns_by_turn_are_the_trainers(run):
 
 
 def test_credit_is_what_the_trainer_gives(run):
-    usable, found = numbers.step_credit(run.played[2], run.config)
+    usable, found = numbers.step_credit(run.played[2], run.advantage)
     expected = advantages(numbers.rewards_of(usable), ["2_s"] * 4, "mapo", gamma=0.5)
     for ours, theirs in zip(found.mixed, expected.mixed, strict=True):
         assert list(ours) == list(theirs)
-    assert numbers.credit_of([], [], None).mixed == []
+    assert numbers.credit_of([], [], run.advantage).mixed == []
+    assert numbers.credit_of(usable, ["2_s"] * 4, None) is None
 
 
 def test_what_no_estimator_takes_has_no_credit(run):
-    nonsense = run.config.model_copy(
-        update={"advantage": run.config.advantage.model_copy(update={"gamma": -1.0})}
-    )
+    nonsense = run.advantage.model_copy(update={"gamma": -1.0})
     pair = (talk([0, 0]), talk([1]))
     assert numbers.credit_of(run.played[1], ["s"] * 4, nonsense) is None
     assert numbers.pair_credit(pair, [pair[0]], [pair[1]], nonsense) == ([None, None], [None])
-    assert by_turn(replace(run, config=nonsense), [1]).returns == []
+    assert by_turn(replace(run, advantage=nonsense), [1]).returns == []
 
 
 def test_broken_and_unknown_dialogues_are_left_out(run):
@@ -197,10 +196,10 @@ def test_the_pair_shown_is_the_median_one():
 
 def test_credit_of_the_pair_takes_both_sides_for_siblings(run):
     before, after = talk([0, 0], id="a"), talk([1, 1], id="a")
-    one, two = numbers.pair_credit((before, after), [before], [after], run.config)
+    one, two = numbers.pair_credit((before, after), [before], [after], run.advantage)
     # two siblings: every z-score at a turn index is +-1, so is that of all turns; half of each
     assert two == pytest.approx([1, 1]) and one == pytest.approx([-1, -1])
-    alone = numbers.pair_credit((before, before), [before], [], run.config)
+    alone = numbers.pair_credit((before, before), [before], [], run.advantage)
     assert alone[0] == [None, None]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mapo.report import numbers, plots
-from mapo.report.blocks import Block, Heading, Panel, Picture
+from mapo.report.blocks import Block, Heading, Panel, Picture, Words
 from mapo.report.numbers import series
 from mapo.report.read import Training
 
@@ -19,6 +19,8 @@ def credit(run: Training) -> list[Block]:
     """Distributions of reward and return by turn index, at the beginning and at the end; the parts."""
     first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
     blocks = by_turn_pictures([first, last] if first.title != last.title else [last], gamma_of(run))
+    if run.advantage is None and run.played:
+        blocks.append(Words(f"There are no returns and no credit here: {run.uncredited}."))
     parts = {
         name: line
         for name, key in (
@@ -61,14 +63,14 @@ class ByTurn:
 def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
     found = ByTurn(title or _name(steps), [], [])
     for step in steps:
-        usable, given = numbers.step_credit(run.played[step], run.config)
+        usable, given = numbers.step_credit(run.played[step], run.advantage)
         found.rewards.extend(numbers.rewards_of(usable))
         found.returns.extend(numbers.known_returns(usable, given) if given else [])
     return found
 
 
 def gamma_of(run: Training) -> str:
-    return f"discounted by {run.config.advantage.gamma:g} a turn" if run.config else "not discounted"
+    return f"discounted by {run.advantage.gamma:g} a turn" if run.advantage else ""
 
 
 def by_turn_pictures(parts: Sequence[ByTurn], discount: str) -> list[Block]:

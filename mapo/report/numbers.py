@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from mapo.advantage import Advantages, advantages
-from mapo.config import Config
+from mapo.advantage import Advantages
+from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.evals.epmq import weigh
 from mapo.evals.result import Result
 from mapo.evals.results import recompute
 from mapo.evals.stats import Floats, bootstrap, t_interval
+from mapo.reading.run import credit, read_rubric, usable
 from mapo.report.blocks import number
+from mapo.store import RunDir
 from mapo.types import Dialogue
 
 RESAMPLES = 1000
@@ -88,10 +90,15 @@ def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -
     """Dialogues replayed from their levels; broken and unjudged ones are left out."""
     found = []
     for d in dialogues:
-        if d.error is not None or all(turn.levels is None for turn in d.turns):
+        if not usable(d) or all(turn.levels is None for turn in d.turns):
+            continue
+        rubric, problem = read_rubric(RunDir(root).rubric, d.rubric)
+        problems += [problem] if problem else []
+        if rubric is None:
+            problems.append(f"{d.id}: rubric '{d.rubric}' is not known")
             continue
         try:
-            found.append(recompute(d, root, None, None, d.id))
+            found.append(recompute(d, root, None, rubric, d.id))
         except InputError as error:
             problems.append(str(error))
     return found
@@ -139,30 +146,19 @@ def rewards_of(dialogues: Sequence[Dialogue]) -> list[list[float | None]]:
 
 
 def credit_of(
-    dialogues: Sequence[Dialogue], groups: Sequence[str], config: Config | None
+    dialogues: Sequence[Dialogue], groups: Sequence[str], settings: Advantage | None
 ) -> Advantages | None:
-    """The credit the run's method gives these dialogues, taken as one batch."""
-    a = (config or Config()).advantage
-    try:
-        return advantages(
-            rewards_of(dialogues),
-            groups,
-            a.method,
-            gamma=a.gamma,
-            turn_weight=a.turn_weight,
-            scope=a.scope,
-            horizon=a.horizon,
-        )
-    except InputError:
-        return None
+    """The credit these settings give these dialogues, taken as one batch; none without settings."""
+    found = credit(rewards_of(dialogues), groups, settings) if settings else ""
+    return None if isinstance(found, str) else found
 
 
 def step_credit(
-    dialogues: Sequence[Dialogue], config: Config | None
+    dialogues: Sequence[Dialogue], settings: Advantage | None
 ) -> tuple[list[Dialogue], Advantages | None]:
     """A step's usable dialogues and their credit, as the trainer computes it."""
-    usable = [d for d in dialogues if d.error is None and d.turns]
-    return usable, credit_of(usable, [d.group for d in usable], config)
+    fine = [d for d in dialogues if usable(d) and d.turns]
+    return fine, credit_of(fine, [d.group for d in fine], settings)
 
 
 def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
@@ -213,8 +209,8 @@ def path_of(result: Result) -> tuple[list[float], list[float]]:
 
 def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
     """The same job before and after, of median gain in distance: neither the best nor the worst."""
-    late = {d.id: d for d in after if d.error is None and d.turns}
-    pairs = [(d, late[d.id]) for d in before if d.error is None and d.turns and d.id in late]
+    late = {d.id: d for d in after if usable(d) and d.turns}
+    pairs = [(d, late[d.id]) for d in before if usable(d) and d.turns and d.id in late]
     pairs.sort(key=lambda pair: _end(pair[0]) - _end(pair[1]))
     return pairs[len(pairs) // 2] if pairs else None
 
@@ -228,7 +224,7 @@ def pair_credit(
     pair: tuple[Dialogue, Dialogue],
     before: Sequence[Dialogue],
     after: Sequence[Dialogue],
-    config: Config | None,
+    settings: Advantage | None,
 ) -> tuple[list[float | None], list[float | None]]:
     """The credit of both dialogues' turns if all test dialogues of that scenario, before and after, had been
     siblings in one step."""
@@ -236,13 +232,13 @@ def pair_credit(
         [None] * len(pair[0].turns),
         [None] * len(pair[1].turns),
     )
-    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and d.error is None and d.turns]
-    credit = credit_of(mine, [d.scenario for d in mine], config)
-    if credit is None:
+    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and usable(d) and d.turns]
+    given = credit_of(mine, [d.scenario for d in mine], settings)
+    if given is None:
         return nobody
 
     def of(dialogue: Dialogue) -> list[float | None]:
         at = next(i for i, d in enumerate(mine) if d is dialogue)
-        return [float(a) if m else None for a, m in zip(credit.mixed[at], credit.mask[at], strict=True)]
+        return [float(a) if m else None for a, m in zip(given.mixed[at], given.mask[at], strict=True)]
 
     return of(pair[0]), of(pair[1])

@@ -6,23 +6,21 @@ cannot be used is named in `problems` and the rest is read.
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config, read_config
-from mapo.errors import InputError
-from mapo.report.blocks import number
-from mapo.store import BadLine, RunDir, read_dialogues, read_jsonl
+from mapo.config import Advantage, Config, read_config
+from mapo.reading import files
+from mapo.reading import run as runs
+from mapo.records import decode_dialogue
+from mapo.store import BadLine, RunDir
 from mapo.types import Dialogue
 
 BUDGET = 24_000_000
 """Bytes of training dialogues a report reads: past that, steps are chosen evenly over the run."""
-
-LEDGER = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "seconds")
 
 
 @dataclass(slots=True)
@@ -34,6 +32,9 @@ class Training:
     manifest: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     config: Config | None = None
+    advantage: Advantage | None = None
+    uncredited: str = ""
+    """Why nobody can know what was credited, where `advantage` is None."""
     steps: list[dict[str, Any]] = field(default_factory=list)
     played: dict[int, list[Dialogue]] = field(default_factory=dict)
     """Training dialogues of the steps that were read."""
@@ -70,10 +71,16 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     run, found = RunDir(root), Training(name or root.resolve().name, root)
     found.manifest = read_object(run.manifest, found.problems)
     found.summary = read_object(root / "summary.json", found.problems)
-    found.config = _config(run.config, found.problems)
-    found.steps = _steps(run.metrics, found.problems)
-    found.before = _unique(_dialogues(_files(root / "eval" / "before"), found.problems))
-    found.after = _unique(_dialogues(_files(root / "eval" / "after"), found.problems))
+    settings, problem = runs.read_settings(run.config)
+    found.problems += [f"{run.config}: {problem}"] if problem else []
+    found.config = _config(settings, run.config, found.problems)
+    found.advantage, found.uncredited = runs.advantage_of(settings)
+    found.steps, bad = runs.read_steps(run.metrics)
+    found.problems += [f"{run.metrics}: {problem}" for problem in bad]
+    found.before, found.after = (
+        _dialogues(_files(root / "eval" / part, found.problems), found.problems)
+        for part in ("before", "after")
+    )
     found.played = _played(run.dialogues, budget, found.problems)
     found.ledger = read_ledger(root, found.problems)
     return found
@@ -81,76 +88,24 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any]:
     """A JSON object; an absent file is an empty one, any other thing a problem."""
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        problems.append(f"{path}: cannot be read ({error.strerror})")
-        return {}
-    except (ValueError, RecursionError):
-        problems.append(f"{path}: no JSON; it is cut off, or something else")
-        return {}
-    if not isinstance(data, dict):
-        problems.append(f"{path}: no JSON object")
-        return {}
+    data, problem = files.read_object(path)
+    problems += [f"{path}: {problem}"] if problem else []
     return data
 
 
 def read_ledger(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Calls, tokens and cost by role and model, every process's ledger together."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for file in sorted(root.glob("ledger*.json")):
-        told = read_object(file, problems).get("rows")
-        for row in told if isinstance(told, list) else ():
-            if not isinstance(row, Mapping):
-                continue
-            key = (str(row.get("role")), str(row.get("model")))
-            mine = rows.setdefault(
-                key, {"role": key[0], "model": key[1], **dict.fromkeys(LEDGER, 0.0), "cost": 0.0}
-            )
-            for name in LEDGER:
-                mine[name] += number(row.get(name)) or 0.0
-            cost = number(row.get("cost"))
-            mine["cost"] = None if cost is None or mine["cost"] is None else mine["cost"] + cost
-    return [rows[key] for key in sorted(rows)]
+    rows, bad = runs.read_ledger(sorted(root.glob("ledger*.json")))
+    problems += [f"{file}: {problem}" for file, problem in bad]
+    return rows
 
 
-def _config(path: Path, problems: list[str]) -> Config | None:
+def _config(settings: dict[str, Any], path: Path, problems: list[str]) -> Config | None:
     try:
-        return read_config(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except FileNotFoundError:
+        return read_config(settings, str(path)) if settings else None
+    except (ValueError, RecursionError) as error:  # an InputError is a ValueError too
+        problems.append(f"{path}: not all settings can be used ({str(error)[:200]})")
         return None
-    except (OSError, ValueError, RecursionError) as error:  # an InputError is a ValueError too
-        problems.append(f"{path}: no settings ({str(error)[:200]})")
-        return None
-
-
-def _steps(path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """metrics.jsonl by step; after a resume, what was written last for a step counts."""
-    lines: dict[int, dict[str, Any]] = {}
-    for line in _readable(path, read_jsonl, problems):
-        if isinstance(line, BadLine):
-            problems.append(str(line))
-        elif type(line.get("step")) is int and 0 <= line["step"] < 10**9:
-            lines[line["step"]] = line
-        else:
-            problems.append(f"{path}: a line without a step")
-    return [lines[step] for step in sorted(lines)]
-
-
-def _readable(path: Path, reader: Any, problems: list[str]) -> Iterator[Any]:
-    """What `reader` gives of a file; an absent one gives nothing, an unreadable one a problem."""
-    if not path.exists():
-        return
-    try:
-        if not path.is_file():
-            raise InputError("not a regular file", where=str(path))
-        yield from reader(path)
-    except InputError as error:
-        problems.append(str(error))
-    except TypeError:
-        problems.append(unnamed_schema(path))
 
 
 def unnamed_schema(path: Path) -> str:
@@ -158,40 +113,43 @@ def unnamed_schema(path: Path) -> str:
     return f"{path}: a record whose schema is no name; what follows it is left out"
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return sorted(f for f in folder.iterdir() if f.suffix == ".jsonl")
-    except OSError:
-        return []
+def _files(folder: Path, problems: list[str]) -> list[Path]:
+    plain, odd = files.plain_files(folder, ".jsonl")
+    problems += [f"{file}: a link, or not a regular file; left out" for file in odd]
+    return plain
 
 
-def _dialogues(files: Sequence[Path], problems: list[str]) -> list[Dialogue]:
-    found = []
-    for file in files:
-        for item in _readable(file, read_dialogues, problems):
+def _dialogues(found: Sequence[Path], problems: list[str]) -> list[Dialogue]:
+    """The records of these files that count, one of each dialogue."""
+    records = []
+    for file in found:
+        written = _status(file).st_mtime_ns
+        for item in files.read_lines(file, decode_dialogue):
             if isinstance(item, BadLine):
-                problems.append(str(item))
+                problems.append(str(item) if item.line else f"{file}: {item.problem}")
             else:
-                found.append(item)
-    return found
+                records.append(((item.model, item.id), runs.usable(item), written, item))
+    return list(runs.that_count(records).values())
 
 
-def _unique(dialogues: Sequence[Dialogue]) -> list[Dialogue]:
-    """One of each id, the last: a broken dialogue that was played again counts as it ended."""
-    return list({d.id: d for d in dialogues}.values())
+def _status(file: Path) -> os.stat_result:
+    try:
+        return os.lstat(file)
+    except OSError:  # gone since it was listed
+        return os.stat_result([0] * 10)
 
 
 def _played(folder: Path, budget: int, problems: list[str]) -> dict[int, list[Dialogue]]:
     by_step: dict[int, list[Path]] = {}
-    for file in _files(folder):
+    for file in _files(folder, problems):
         digits = file.name.removeprefix("step_").partition(".")[0]
         if file.name.startswith("step_") and digits.isdecimal() and len(digits) < 10:
             by_step.setdefault(int(digits), []).append(file)
         else:
             problems.append(f"{file}: no step's dialogues; left out")
-    size = {step: sum(f.stat().st_size for f in files) for step, files in by_step.items()}
+    size = {step: sum(_status(f).st_size for f in own) for step, own in by_step.items()}
     chosen = evenly(sorted(by_step), budget / max(1.0, sum(size.values()) / max(1, len(size))))
-    found = {step: _unique(_dialogues(by_step[step], problems)) for step in chosen if size[step] <= budget}
+    found = {step: _dialogues(by_step[step], problems) for step in chosen if size[step] <= budget}
     return {step: dialogues for step, dialogues in found.items() if dialogues}
 
 
@@ -206,5 +164,5 @@ def evenly(items: Sequence[int], most: float) -> list[int]:
 def own_dialogues(root: Path, ids: set[str]) -> dict[str, Dialogue]:
     """Dialogues of these ids among a run's records."""
     lines = RunDir(root).dialogues
-    found = _dialogues(_files(lines if lines.is_dir() else root), [])
+    found = _dialogues(_files(lines if lines.is_dir() else root, []), [])
     return {d.id: d for d in found if d.id in ids}

@@ -109,7 +109,7 @@ def late_turns(groups: Groups) -> list[Block]:
         run = own[0]
         _, last = numbers.thirds(sorted(run.played))
         parts.append(by_turn(run, last, f"{label}, seed {run.seed}" if len(own) > 1 else label))
-    discounts = {gamma_of(own[0]) for own in groups.values()}
+    discounts = {discount for own in groups.values() if (discount := gamma_of(own[0]))}
     discount = discounts.pop() if len(discounts) == 1 else "discounted as each run says"
     found = by_turn_pictures([part for part in parts if part.rewards], discount)
     return [Heading("Reward and return by turn, late in training"), *found] if found else []

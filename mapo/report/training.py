@@ -201,7 +201,13 @@ def _talk(run: Training) -> list[Block]:
     pair = numbers.typical_pair(run.before, run.after)
     if pair is None:
         return []
-    given = numbers.pair_credit(pair, run.before, run.after, run.config)
+    credited = (
+        f"the advantage {run.method} gives it if all test dialogues of this scenario, before and after, are "
+        "taken as siblings"
+        if run.advantage
+        else f"none here, for {run.uncredited}"
+    )
+    given = numbers.pair_credit(pair, run.before, run.after, run.advantage)
     sides = []
     for name, dialogue, own in zip(("before", "after"), pair, given, strict=True):
         ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
@@ -211,8 +217,7 @@ def _talk(run: Training) -> list[Block]:
         Words(
             f"{pair[0].scenario}: of all held-out dialogues the one of median gain in distance, neither "
             "the best nor the worst. Under each reply the judge's levels by axis (progress, regression), "
-            f"the turn's reward, and its credit: the advantage {run.method} gives it if all test dialogues "
-            "of this scenario, before and after, are taken as siblings."
+            f"the turn's reward, and its credit: {credited}."
         ),
         Talk(*sides),
     ]

@@ -96,6 +96,26 @@ class Rubric:
         """A shipped rubric by name ("empathy", "tutoring"), or a TOML file by path."""
         return _shipped(source) if str(source) in SHIPPED else _read(Path(source))
 
+    @staticmethod
+    def parse(text: str, where: str) -> Rubric:
+        """A rubric from the text of a TOML file; `where` names it in errors."""
+        try:
+            data = tomllib.loads(text)
+        except RecursionError:
+            raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
+        except ValueError as error:  # no TOML, or a number of thousands of digits
+            raise RubricError(f"not a readable TOML file ({error})", where=where) from error
+        try:
+            rubric = TypeAdapter(Rubric).validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise RubricError(
+                first["msg"], where=f"{where}, {place}", fix="See docs/method.md, 'A rubric is data'"
+            ) from None
+        _check(rubric, where)
+        return rubric
+
     @cached_property
     def keys(self) -> tuple[str, ...]:
         return tuple(axis.key for axis in self.axes)
@@ -179,25 +199,14 @@ def _shipped(name: str | Path) -> Rubric:
 
 def _read(path: Path) -> Rubric:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RubricError(
             "no such rubric", where=str(path), fix=f"Give a TOML file, or one of: {', '.join(SHIPPED)}"
         ) from None
-    except RecursionError:
-        raise RubricError("not a readable TOML file (nested too deep)", where=str(path)) from None
-    except (OSError, ValueError) as error:  # no TOML, no UTF-8, or a number of thousands of digits
+    except (OSError, UnicodeDecodeError) as error:
         raise RubricError(f"not a readable TOML file ({error})", where=str(path)) from error
-    try:
-        rubric = TypeAdapter(Rubric).validate_python(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RubricError(
-            first["msg"], where=f"{path}, {place}", fix="See docs/method.md, 'A rubric is data'"
-        ) from None
-    _check(rubric, str(path))
-    return rubric
+    return Rubric.parse(text, str(path))
 
 
 def _check(rubric: Rubric, where: str) -> None:

@@ -10,9 +10,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from mapo.reading.files import read_small
+from mapo.reading.run import number
 from mapo.text import printable
-from mapo.view.facts import number
-from mapo.view.files import RunFiles, read_small
+from mapo.view.files import RunFiles
 from mapo.view.queries import Mean, mean_of
 
 BY = ("category", "axis", "difficulty")

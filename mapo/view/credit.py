@@ -10,14 +10,13 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mapo.advantage import Advantages, advantages
+from mapo.advantage import Advantages
 from mapo.config import Advantage
-from mapo.errors import MapoError
+from mapo.reading.run import credit
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +47,7 @@ class TurnCredit:
 class Credit:
     """A batch's credit by dialogue id; `problem` says why there is none."""
 
-    settings: Advantage
+    settings: Advantage | None
     turns: dict[str, list[TurnCredit]]
     problem: str = ""
 
@@ -58,31 +57,16 @@ class Credit:
         return max((abs(x) for t in turns for x in (t.turn, t.batch, t.mixed)), default=0.0)
 
 
-def settings_of(config: dict[str, Any]) -> tuple[Advantage, str]:
-    """The run's `advantage` section; the defaults, and why, where it cannot be used."""
-    try:
-        return Advantage.model_validate(config.get("advantage", {})), ""
-    except ValueError:
-        return Advantage(), "config.toml holds no usable [advantage]: the defaults are shown"
-
-
-def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage) -> Credit:
-    """The credit of a batch's dialogues, broken ones left out."""
+def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage | None, why: str = "") -> Credit:
+    """The credit of a batch's dialogues, broken ones left out; without settings there is none, and `why`."""
+    if settings is None:
+        return Credit(None, {}, why)
     usable = [row for row in rows if not row["error"]]
     rewards = [json.loads(row["rewards"]) for row in usable]
     groups = [row["grp"] for row in usable]
-    try:
-        found = advantages(
-            rewards,
-            groups,
-            settings.method,
-            gamma=settings.gamma,
-            turn_weight=settings.turn_weight,
-            scope=settings.scope,
-            horizon=settings.horizon,
-        )
-    except MapoError as error:
-        return Credit(settings, {}, str(error))
+    found = credit(rewards, groups, settings)
+    if isinstance(found, str):
+        return Credit(settings, {}, found)
     values = [np.array([np.nan if r is None else r for r in row], dtype=np.float64) for row in rewards]
     turns = {row["id"]: _turns(i, found, values, groups, settings.scope) for i, row in enumerate(usable)}
     return Credit(settings, turns)

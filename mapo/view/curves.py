@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from mapo.reading.run import number
 from mapo.view import queries
-from mapo.view.facts import number
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from mapo.errors import MapoError
+from mapo.reading.run import advantage_of
 from mapo.types import Dialogue
 from mapo.view import queries, talk
-from mapo.view.credit import Credit, credit_of, settings_of
+from mapo.view.credit import Credit, credit_of
 from mapo.view.curves import path_figures
 from mapo.view.facts import config_of
 from mapo.view.files import rubric_of
@@ -86,10 +87,10 @@ def one(request: Request) -> Response:
         run, files = run_asked(request, db, row["run"])
         batch = queries.batch_of(db, row)
     dialogue = talk.dialogue_at(row)
-    settings, note = settings_of(config_of(files)[0])
+    settings, why = advantage_of(config_of(files)[0])
     rubric = rubric_of(files, dialogue.rubric)
     trained = row["part"] == "train"
-    credit = credit_of(batch, settings) if trained else Credit(settings, {})
+    credit = credit_of(batch, settings, why) if trained else Credit(settings, {})
     siblings = talk.siblings_of(row, batch)
     return page(
         request,
@@ -100,7 +101,6 @@ def one(request: Request) -> Response:
         turns=talk.turns_of(dialogue, rubric, credit.turns.get(row["id"])),
         credit=credit,
         trained=trained,
-        note=note,
         largest=max(credit.largest_of(each["id"] for each in siblings), 1e-9),
         beside=talk.side_by_side(siblings, credit) if len(siblings) > 1 else None,
         axes=[axis.title for axis in rubric.axes] if rubric else [],

@@ -8,16 +8,15 @@ have told, and is named among the problems.
 
 from __future__ import annotations
 
-import math
 import re
 import time
-import tomllib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mapo.store import read_jsonl
+from mapo.reading.files import read_bytes, read_object
+from mapo.reading.run import number, read_settings, read_steps, whole
 from mapo.text import printable
-from mapo.view.files import RunFiles, read_bytes, read_small
+from mapo.view.files import RunFiles
 
 LATELY = 180.0
 """Seconds after its last record in which a run counts as running."""
@@ -34,17 +33,14 @@ def facts_of(run: RunFiles) -> Facts:
     told: dict[str, dict[str, Any]] = {}
     problems: list[tuple[str, str]] = []
     for name in _TOLD:
-        data, problem = read_small(run.root / name) if name in run.small else (None, "")
-        if data is not None and not isinstance(data, dict):
-            problem = "no JSON object: half-written or damaged"
-        told[name] = data if isinstance(data, dict) else {}
+        told[name], problem = read_object(run.root / name) if name in run.small else ({}, "")
         if problem:
             problems.append((name, problem))
     config, problem = config_of(run)
     if problem:
         problems.append(("config.toml", problem))
     steps, bad = _steps(run)
-    problems += bad
+    problems += [("metrics.jsonl", problem) for problem in bad]
     facts = _named(run, told, config) | _progress(told, config, steps)
     return facts | {
         "problems": problems,
@@ -63,36 +59,15 @@ def no_facts(run: RunFiles, problem: str) -> Facts:
 
 def config_of(run: RunFiles) -> tuple[dict[str, Any], str]:
     """The run's settings as they stand in its file, and what is wrong with it."""
-    raw, problem = read_bytes(run.root / "config.toml") if "config.toml" in run.small else (None, "")
-    if raw is None:
-        return {}, problem
-    try:
-        return tomllib.loads(raw.decode("utf-8")), ""
-    except (ValueError, RecursionError):
-        return {}, "no TOML: half-written or damaged"
+    return read_settings(run.root / "config.toml") if "config.toml" in run.small else ({}, "")
 
 
 def steps_of(run: RunFiles) -> list[dict[str, Any]]:
-    """metrics.jsonl by step; what was written last for a step counts."""
     return _steps(run)[0]
 
 
-def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    seen = run.small.get("metrics.jsonl")
-    if seen is None:
-        return [], []
-    found: dict[int, dict[str, Any]] = {}
-    problems = []
-    try:
-        for line in read_jsonl(seen.path):
-            if not isinstance(line, dict):
-                told = "its last line is unfinished" if line.torn else f"line {line.line}: {line.problem}"
-                problems.append(("metrics.jsonl", told[:300]))
-            elif (step := whole(line.get("step"))) is not None:
-                found[step] = line
-    except (ValueError, RecursionError) as error:
-        problems.append(("metrics.jsonl", str(error)[:300]))
-    return [found[step] for step in sorted(found)], problems[:20]
+def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[str]]:
+    return read_steps(run.root / "metrics.jsonl") if "metrics.jsonl" in run.small else ([], [])
 
 
 def _named(run: RunFiles, told: Mapping[str, dict[str, Any]], config: dict[str, Any]) -> Facts:
@@ -190,20 +165,6 @@ def locked_inodes(table: str = "/proc/locks") -> set[int]:
 
 
 # ---- values from files that anybody may have written
-
-
-def number(value: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
 def thinned(values: list[float], most: int) -> list[float]:

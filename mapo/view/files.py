@@ -1,4 +1,4 @@
-"""Which folders below a root are runs, and reading from them without leaving them.
+"""Which folders below a root are runs, and which files they hold.
 
 Links are never followed: a link may lead out of the folder, and one that leads inside would show a run twice.
 A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address
@@ -7,29 +7,18 @@ is looked up among the keys that were found here and never joined to a path.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
 
-from mapo.errors import MapoError, RecordError
-from mapo.sandbox.rubric import SHIPPED, Rubric
+from mapo.reading.files import read_small
+from mapo.reading.run import read_rubric
+from mapo.sandbox.rubric import Rubric
 from mapo.text import printable
 
 DEPTH = 5
 """How far below the root runs are looked for."""
-LINE = 64 << 20
-"""The longest line that is read, in bytes."""
-SMALL = 16 << 20
-"""The largest file that is read as a whole."""
-UNREADABLE = "cannot be read"
-"""How the problem of a file begins that could not be opened: that may pass."""
 MARKS = {"manifest.json", "metrics.jsonl", "summary.json", "result.json", "dialogues"}
 """A folder that holds one of these is a run."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -179,80 +168,6 @@ def _seen(entry: os.DirEntry[str], part: str) -> Seen | None:
     return Seen(Path(entry.path), part, told.st_size, told.st_mtime_ns, told.st_ino)
 
 
-# ---- reading
-
-
 def rubric_of(run: RunFiles, name: str) -> Rubric | None:
     """The rubric a run was judged by: its own copy, or a shipped one of that name."""
-    raw, _ = read_bytes(run.root / "rubric.toml") if "rubric.toml" in run.small else (None, "")
-    with contextlib.suppress(MapoError):
-        if raw is not None and (found := _read_rubric(raw)).name == name:
-            return found
-    return Rubric.load(name) if name in SHIPPED else None
-
-
-@lru_cache(maxsize=32)
-def _read_rubric(raw: bytes) -> Rubric:
-    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
-        file.write(raw)
-        file.flush()
-        return Rubric.load(Path(file.name))
-
-
-def open_plain(path: Path) -> IO[bytes]:
-    """A regular file, opened for reading; a link or a device put in its place is refused."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError("not a regular file")
-    return os.fdopen(fd, "rb")
-
-
-def read_small(path: Path) -> tuple[Any, str]:
-    """A small file's JSON and "", or None and what is wrong with it; both empty where there is none."""
-    raw, problem = read_bytes(path)
-    if raw is None:
-        return None, problem
-    try:
-        return json.loads(raw), ""
-    except (ValueError, RecursionError):
-        return None, "no JSON: half-written or damaged"
-
-
-def read_bytes(path: Path) -> tuple[bytes | None, str]:
-    try:
-        with open_plain(path) as file:
-            raw = file.read(SMALL + 1)
-    except FileNotFoundError:
-        return None, ""
-    except OSError as error:
-        return None, f"{UNREADABLE} ({error.strerror or error})"
-    return (raw, "") if len(raw) <= SMALL else (None, f"larger than {SMALL >> 20} MB")
-
-
-def lines_from(file: IO[bytes], at: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """From byte `at`: each complete line's place, length and itself; None where it is too long to hold."""
-    file.seek(at)
-    while line := file.readline(LINE):
-        size = len(line)
-        too_long = size == LINE and not line.endswith(b"\n")
-        while too_long and line and not line.endswith(b"\n"):
-            line = file.readline(LINE)
-            size += len(line)
-        if not line.endswith(b"\n"):
-            return
-        yield at, size, None if too_long else line
-        at += size
-
-
-def read_at(path: Path, at: int, size: int) -> bytes:
-    """A line by its place; RecordError where the file is no longer what it was."""
-    try:
-        with open_plain(path) as file:
-            file.seek(at)
-            line = file.read(min(size, LINE))
-    except OSError as error:
-        raise RecordError(f"cannot be read ({error.strerror or error})", where=path.name) from None
-    if len(line) != size or not line.endswith(b"\n"):
-        raise RecordError("has changed since it was read", where=path.name, fix="Load the page again")
-    return line
+    return read_rubric(run.root / "rubric.toml", name)[0]

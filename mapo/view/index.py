@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mapo.reading.files import UNREADABLE, lines_from, open_plain
+from mapo.reading.files import told as unreadable
 from mapo.sandbox.rubric import Rubric
 from mapo.text import printable
 from mapo.view.database import TABLES, VERSION, connect, place
 from mapo.view.entries import entry_of
 from mapo.view.facts import facts_of, locked_inodes, no_facts, state_of
-from mapo.view.files import UNREADABLE, RunFiles, Seen, find_runs, lines_from, open_plain, rubric_of
+from mapo.view.files import RunFiles, Seen, find_runs, rubric_of
 
 BATCH = 500
 """Dialogues between two commits."""
@@ -200,7 +202,7 @@ class Index:
             return True, True
         except OSError as error:
             self._db.rollback()
-            told = f"{UNREADABLE} ({error.strerror or error})"
+            told = unreadable(error)
             known = self._db.execute(
                 "SELECT id FROM files WHERE run = ? AND key = ?", (run.key, key)
             ).fetchone()

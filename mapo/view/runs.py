@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mapo.reading.run import read_ledger
 from mapo.view import bench, queries
 from mapo.view.curves import PLOTS, run_figures
-from mapo.view.facts import number, steps_of, whole
-from mapo.view.files import RunFiles, read_small
+from mapo.view.facts import steps_of
+from mapo.view.files import RunFiles
 from mapo.view.site import Asked, as_json, page, reading, run_asked
 
 STATES = ("running", "finished", "stopped", "failed")
@@ -78,20 +78,4 @@ def figures(request: Request) -> Response:
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:
     """What the roles' models cost so far, all processes' ledgers together; None where there is no price."""
-    sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(
-        lambda: {"calls": 0, "hits": 0, "failures": 0, "prompt": 0, "completion": 0, "cost": 0.0}
-    )
-    for name in sorted(run.small):
-        if not name.startswith("ledger"):
-            continue
-        data, _ = read_small(run.root / name)
-        rows = data.get("rows") if isinstance(data, dict) else None
-        for row in rows if isinstance(rows, list) else ():
-            if not isinstance(row, dict):
-                continue
-            one = sums[str(row.get("role"))[:40], str(row.get("model"))[:200]]
-            for key in ("calls", "hits", "failures", "prompt", "completion"):
-                one[key] += whole(row.get(key)) or 0
-            cost = number(row.get("cost"))
-            one["cost"] = None if cost is None or one["cost"] is None else one["cost"] + cost
-    return [{"role": role, "model": model, **one} for (role, model), one in sorted(sums.items())]
+    return read_ledger(run.root / name for name in sorted(run.small) if name.startswith("ledger"))[0]

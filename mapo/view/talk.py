@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import MapoError
+from mapo.reading.files import SMALL, read_at
 from mapo.records import decode_dialogue
 from mapo.sandbox.rubric import Rubric
 from mapo.types import Dialogue, Turn
 from mapo.view import queries
 from mapo.view.credit import Credit, TurnCredit
-from mapo.view.files import LINE, RunFiles, read_at
+from mapo.view.files import RunFiles
 
 CLIP = 4000
 """Characters of a turn that a page shows; the rest is one click away."""
@@ -154,7 +155,7 @@ def _tokenizer_file(root: Path) -> Path | None:
         return None
     for folder in folders:
         file = (folder / "tokenizer.json").resolve()
-        if file.is_relative_to(root.resolve()) and file.is_file() and file.stat().st_size <= LINE:
+        if file.is_relative_to(root.resolve()) and file.is_file() and file.stat().st_size <= 4 * SMALL:
             return file
     return None
 

@@ -10,6 +10,7 @@ import pytest
 
 import view_runs
 from mapo import Rubric
+from mapo.reading import files as reading
 from mapo.view import facts, files, queries
 from mapo.view import index as indexing
 from mapo.view.index import Index
@@ -113,7 +114,7 @@ def test_damaged_lines_cost_themselves_alone(index, root, monkeypatch):
 
 
 def test_a_line_too_long_to_hold_is_passed_over(index, root, monkeypatch):
-    monkeypatch.setattr(files, "LINE", 100_000)
+    monkeypatch.setattr(reading, "LINE", 100_000)
     file = view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", [view_runs.talk(EMPATHY, "a_1")])
     with open(file, "ab") as more:
         more.write(b"x" * 350_000 + b"\n")
@@ -391,13 +392,13 @@ def test_folders_and_files_that_cannot_be_read(index, root, client, monkeypatch)
         return real(path)
 
     monkeypatch.setattr(files.os, "scandir", scandir)
-    monkeypatch.setattr(files, "SMALL", 100)
+    monkeypatch.setattr(reading, "SMALL", 100)
     (run / "result.json").write_text(json.dumps({"scores": {"a": 1}, "pad": "x" * 200}))
     index.refresh()
     page = client.get("/run/first").text
     assert "dialogues cannot be read (Permission denied)" in page and "larger than" in page
     with pytest.raises(OSError, match="not a regular file"):
-        files.open_plain(root)
+        reading.open_plain(root)
 
 
 def test_a_rubric_of_its_own_is_used(index, root):
@@ -457,14 +458,14 @@ def test_a_run_that_cannot_be_made_sense_of_costs_no_other(index, root, monkeypa
 
 def test_a_passing_read_error_does_not_stick(index, root, monkeypatch):
     run = view_runs.training(root, steps=1)
-    real, closed = files.open_plain, ["step_00001.jsonl", "summary.json"]
+    real, closed = reading.open_plain, ["step_00001.jsonl", "summary.json"]
 
     def no(path):
         if path.name in closed:
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(files, "open_plain", no)
+    monkeypatch.setattr(reading, "open_plain", no)
     monkeypatch.setattr(indexing, "open_plain", no)
     index.refresh()
     assert ["summary.json", "cannot be read (Permission denied)"] in run_of(index)["problems"]

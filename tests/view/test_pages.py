@@ -293,11 +293,15 @@ def test_rewards_no_estimator_can_take_are_said_so(index, root, client):
     assert json.loads(client.get("/api/figures?run=first").text)
 
 
-def test_settings_that_cannot_be_read_are_replaced_and_said(index, root, client):
+@pytest.mark.parametrize("settings", ["[advantage]\ngamma = 'much'\n", "[optim]\nsteps = 1\n", None])
+def test_without_settings_no_credit_is_made_up(index, root, client, settings):
     run = view_runs.training(root, steps=1)
-    (run / "config.toml").write_text("[advantage]\ngamma = 'much'\n")
+    (run / "config.toml").unlink()
+    if settings:
+        (run / "config.toml").write_text(settings)
     index.refresh()
-    assert "the defaults are shown" in client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
+    page = client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
+    assert "what was credited cannot be known" in page and "Turn part" not in page
 
 
 def test_what_is_not_there_is_a_404_with_a_page(shown):
