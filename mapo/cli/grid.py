@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 
 import typer
 
@@ -44,7 +45,7 @@ def play_grid(out: Path, cells: list[Cell], jobs: int, steps: int) -> dict[Cell,
         try:
             asyncio.run(_all(out, board, jobs))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            say(f"stopped; go on with: mapo ablate --out {out}")
+            say(f"stopped; go on with: mapo ablate --out {quote(str(out))}")
             raise typer.Exit(130) from None
     return board.failed
 

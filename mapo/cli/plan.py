@@ -21,7 +21,7 @@ def plan(
         typer.Argument(
             metavar="[CONFIG] [KEY.PATH=VALUE]...",
             help="A training config or a shipped one's name, and settings on top: its own "
-            "(rollout.scenarios=32) and those of the rates (servers.judge.replicas=3).",
+            "(rollout.scenarios=32) and those of the rates (servers.everyone.replicas=3).",
         ),
     ] = None,
     rates: Annotated[Path | None, typer.Option(help="What the servers can do: a TOML file.")] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -98,7 +99,7 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
         found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends)
         return found
     except KeyboardInterrupt:
-        say(f"stopped; go on with: mapo train --engine verl --out {out} --resume")
+        say(f"stopped; go on with: mapo train --engine verl --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
     finally:
         show.close()
@@ -131,7 +132,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
         found = asyncio.run(whole())
         team.leave()
     except KeyboardInterrupt:
-        say(f"stopped; go on with: mapo train --out {out} --resume")
+        say(f"stopped; go on with: mapo train --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
     finally:
         show.close()
@@ -146,4 +147,4 @@ def _tell(found: Outcome, out: Path, step: str = "") -> None:
     print_outcome(found)
     report = write_report(out)
     say(f"report: {report}")
-    say(f"model:  mapo export {out} {step}--out DIR   (a plain Hugging Face folder)")
+    say(f"model:  mapo export {quote(str(out))} {step}--out DIR   (a plain Hugging Face folder)")

@@ -25,6 +25,7 @@ from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState, StopReason
 OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"} | {
     "result.json",
     "items.jsonl",
+    "best.json",
 }
 """Files of a run directory that hold no dialogues."""
 

@@ -22,7 +22,7 @@ EVERYONE = "everyone"
 
 EXAMPLE = """\
 # Rates for `mapo plan`. All numbers are assumptions: measure your own servers and put those in.
-# On the command line any key can be set as well: mapo plan CONFIG --rates FILE servers.judge.replicas=3
+# On the command line any key can be set as well: mapo plan CONFIG --rates FILE servers.everyone.replicas=3
 
 [dialogues]
 # turns = [12, 13, 15]  # of a dialogue: a number, or a list of which each dialogue draws one
@@ -185,12 +185,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_override(text: str) -> dict[str, Any]:
-    """`servers.judge.replicas=3` as the tables it means; a value that is no TOML is a string."""
+    """`servers.everyone.replicas=3` as the tables it means; a value that is no TOML is a string."""
     key, _, value = text.partition("=")
     for written in (value, json.dumps(value)):
         with contextlib.suppress(tomllib.TOMLDecodeError):
             return tomllib.loads(f"{key} = {written}")
-    raise InputError(f"'{text}' is no setting", fix="Write key.path=value, as in servers.judge.replicas=3")
+    raise InputError(f"'{text}' is no setting", fix="Write key.path=value, as in servers.everyone.replicas=3")
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

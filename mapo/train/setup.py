@@ -101,9 +101,7 @@ def check_run(
     if run.manifest.exists():
         if not resume:
             raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
-        if (theirs := engine_of(root)) != engine:
-            told = f"is a run of the {theirs} engine"
-            raise InputError(told, where=str(root), fix=f"Add --engine {theirs}")
+        refuse_other_engine(root, engine)
         _same(run, config, manifest(config, scenarios))
     elif resume and not root.exists():
         raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")
@@ -140,6 +138,12 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             **{name: _version(name) for name in ("mapo", "torch", "transformers", "numpy")},
         },
     }
+
+
+def refuse_other_engine(root: Path, engine: str) -> None:
+    if (theirs := engine_of(root)) != engine:
+        told = f"is a run of the {theirs} engine"
+        raise InputError(told, where=str(root), fix=f"Add --engine {theirs}")
 
 
 def engine_of(root: Path) -> str:

@@ -82,6 +82,7 @@ def test_what_a_rollout_of_ones_own_returns():
         ({"logprobs": [[0.0], [0.0]]}, "3 completion_ids but 1 logprobs"),
         ({"turn_ids": [[0, -1, 2], [0]]}, "turn_ids from -1 to 2, but 2"),
         ({"turn_ids": [[0, -2, 1], [0]]}, "turn_ids from -2"),
+        ({"turn_ids": [[1, -1, 0], [0]]}, "turns come in the order 1, 0"),
         ({"turn_rewards": [[1.0, "2"], [1.0]]}, "'2' is no number"),
         ({"turn_rewards": [[1.0, True], [1.0]]}, "True is no number"),
         ({"turn_rewards": [3.0, [1.0]]}, r"turn_rewards\[0\]: a float"),

@@ -221,10 +221,20 @@ def test_steps_are_told_as_they_end_and_the_run_is_summed_up(stand_in):
     assert summary == found.summary | {"engine": "verl"}
     assert (summary["steps"], summary["dialogues"], summary["seconds"]) == (2, 16, 4.0)
     assert found.before is None and found.after is None
-    told.clear()  # what was told before is not told again
-    stand_in("step(2, again=2)")
+    told.clear()
+    stand_in("raise SystemExit('a run that is over is not started again')")
+    again = run_verl(config(), root, resume=True, on_step=told.append)
+    assert not told and again.summary["steps"] == 2
+
+
+def test_what_was_told_before_a_resume_is_not_told_again(stand_in):
+    root = stand_in("step(1); raise SystemExit(1)")
+    told: list[dict] = []
+    with pytest.raises(TrainError, match="verl ended with status 1"):
+        run_verl(config(), root, resume=False, on_step=told.append)
+    stand_in("step(2); validate(2)")
     run_verl(config(), root, resume=True, on_step=told.append)
-    assert [line["again"] for line in told] == [2]
+    assert [line["step"] for line in told] == [1, 2]
 
 
 @pytest.mark.parametrize("code", ["", "step(1); validate(2)", "step(2); validate(2)", "step(1); step(2)"])
@@ -368,6 +378,10 @@ def test_the_command_tells_steps_and_how_to_go_on(stand_in):
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and "reward +0.50" in lines[0] and (root / "report.html").exists()
+    metrics = root / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().splitlines(keepends=True)[0]
+    )  # as if a kill had come before the last
     stand_in("import signal; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)")
     done = mapo("train", "--out", root, "--resume")  # with the engine it was started with
     assert done.returncode == 130 and f"--engine verl --out {root} --resume" in done.stderr

@@ -96,6 +96,10 @@ def _check_dialogue(output: Mapping[str, Any], rewards: Rewards, place: int) -> 
     if rewards is not None and not -1 <= min(turns) <= max(turns) < len(rewards):
         told = f"turn_ids from {min(turns)} to {max(turns)}, but {len(rewards)} turn_rewards"
         raise InputError(told, where=where, fix="Turns count from 0; -1 marks what was not sampled")
+    order = [turn for turn, before in zip(turns, [-1, *turns], strict=False) if turn not in (-1, before)]
+    if order != list(range(len(order))):
+        told = f"turns come in the order {', '.join(map(str, order[:8]))}"
+        raise InputError(told, where=where, fix="turn_ids count the turns as they were said: 0, then 1, ...")
 
 
 def _numbers(given: Any, place: int) -> Rewards:
@@ -107,7 +111,7 @@ def _numbers(given: Any, place: int) -> Rewards:
     for reward in given:
         if isinstance(reward, bool) or not isinstance(reward, int | float | np.number | None):
             raise RewardError(f"{reward!r} is no number", where=where, fix="None marks an unscored turn")
-    return [None if reward is None else float(reward) for reward in given]
+    return [None if reward is None or np.isnan(reward) else float(reward) for reward in given]
 
 
 def spread(

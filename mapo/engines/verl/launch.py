@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mapo.config import Config, dump_config
@@ -35,6 +36,13 @@ TAIL = 15
 """Lines of verl's log that are shown when it fails."""
 
 
+def check_engine(root: Path, engine: str) -> None:
+    if (root / "manifest.json").exists():
+        from mapo.train.setup import refuse_other_engine
+
+        refuse_other_engine(root, engine)
+
+
 def check_verl() -> None:
     missing = [name for name in ("verl", "ray", "transfer_queue", "pyarrow") if find_spec(name) is None]
     if missing:
@@ -47,17 +55,21 @@ def check_verl() -> None:
 def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> Any:
     """The run, to its end; `on_step` is told each line of metrics.jsonl. An Outcome, as of a local run."""
     began = time.monotonic()
+    if resume:
+        check_engine(root, "verl")
     check_verl()
     check_settings(config)
     command, environment = prepare(config, root, resume=resume)
     run, log = RunDir(root), root / "verl" / "log.txt"
     with _alone(root):
         run.stopped.unlink(missing_ok=True)
-        code = _watched(command, environment, log, run, on_step)
-        told = _why(run, config, code, log)
+        told = _why(run, config, 0, log)  # a run that is over has nothing left to do
+        if told:
+            code = _watched(command, environment, log, run, on_step)
+            told = _why(run, config, code, log)
         if told:
             leave_word(run, told)
-            again = f"mapo train --engine verl --out {root} --resume"
+            again = f"mapo train --engine verl --out {quote(str(root))} --resume"
             raise TrainError(told, where=str(log), fix=f"When that is mended: {again}")
         return outcome(config, run, time.monotonic() - began)
 

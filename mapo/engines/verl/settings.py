@@ -58,6 +58,9 @@ def check_settings(config: Config) -> None:
             where="rollout.scenarios, rollout.siblings, optim.updates",
             fix="Let nodes x gpus / sequence_parallel divide scenarios / updates x siblings",
         )
+    for told in config.verl.settings:
+        if "=" not in told:
+            raise InputError(f"'{told}' is no setting", where="verl.settings", fix="Write key.path=value")
     if config.model.lora:
         raise InputError(
             "the verl engine trains whole models: its checkpoints of adapters are not merged",
