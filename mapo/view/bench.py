@@ -14,7 +14,7 @@ from mapo.reading.files import read_small
 from mapo.reading.run import number
 from mapo.text import printable
 from mapo.view.files import RunFiles
-from mapo.view.queries import Mean, mean_of
+from mapo.view.queries import COUNTED, Mean, mean_of
 
 BY = ("category", "axis", "difficulty")
 COLUMNS = ("epm_q", "outcome", "efficiency", "stability")
@@ -25,13 +25,13 @@ MOST = 6
 def sets(db: sqlite3.Connection, run: str = "") -> list[dict[str, Any]]:
     """Every set, the newest run first; a training's own dialogues are none."""
     of_run = "AND d.run = ?" if run else ""
+    sums = ", ".join(f"sum(d.{c}) AS {c}" for c in (*COLUMNS, "turns", "passed"))
     rows = db.execute(
-        "SELECT d.run, d.part, d.grp, max(r.name) AS name, max(r.changed) AS changed,"  # noqa: S608 (as above)
-        " max(d.model) AS model,"
-        " count(*) AS n, count(d.epm_q) AS scored, avg(d.epm_q) AS epm_q, avg(d.outcome) AS outcome,"
-        " avg(d.efficiency) AS efficiency, avg(d.stability) AS stability, avg(d.turns) AS turns,"
-        " sum(d.ending = 'success') AS passes FROM dialogues d JOIN runs r ON r.key = d.run"
-        f" WHERE d.part <> 'train' {of_run} GROUP BY d.run, d.part, d.grp",
+        "SELECT d.run, d.part, d.scenario, max(r.name) AS name, max(r.changed) AS changed,"  # noqa: S608 (above)
+        f" max(d.model) AS model, count(*) AS n, count(d.epm_q) AS scored, {sums}"
+        " FROM dialogues d JOIN runs r ON r.key = d.run"
+        f" WHERE d.part <> 'train' AND d.counts = 1 AND d.error = 0 {of_run}"
+        " GROUP BY d.run, d.part, d.scenario ORDER BY d.run, d.part, min(d.n)",
         (run,) if run else (),
     ).fetchall()
     groups: dict[tuple[str, str], list[sqlite3.Row]] = {}
@@ -48,7 +48,7 @@ def _order(part: str) -> tuple[int, str]:
 def _set(key: str, part: str, members: Sequence[sqlite3.Row]) -> dict[str, Any]:
     n = sum(m["n"] for m in members)
     scored = [m for m in members if m["scored"]]
-    means = {c: mean_of([(m[c], m["scored"]) for m in scored]) if scored else None for c in COLUMNS}
+    means = {c: _mean(c, scored) if scored else None for c in COLUMNS}
     first = members[0]
     return {
         "key": f"{key}|{part}",
@@ -58,10 +58,19 @@ def _set(key: str, part: str, members: Sequence[sqlite3.Row]) -> dict[str, Any]:
         "model": first["model"],
         "changed": first["changed"],
         "n": n,
-        "passes": sum(m["passes"] for m in members),
-        "turns": sum(m["turns"] * m["n"] for m in members) / n,
+        "passes": sum(m["passed"] for m in members),
+        "turns": sum(m["turns"] for m in members) / n,
         "scores": means,
     }
+
+
+def _mean(column: str, members: Sequence[sqlite3.Row]) -> Mean:
+    """With an interval for EPM-Q, the one that is shown with it."""
+    sums = [(m[column], m["scored"]) for m in members]
+    if column == "epm_q":
+        return mean_of(sums)
+    n = sum(count for _, count in sums)
+    return sum(total for total, _ in sums) / n, None, None, n
 
 
 def by_group(db: sqlite3.Connection, key: str, by: str) -> dict[str, Mean]:
@@ -70,13 +79,14 @@ def by_group(db: sqlite3.Connection, key: str, by: str) -> dict[str, Mean]:
         raise ValueError(by)
     run, _, part = key.partition("|")
     rows = db.execute(
-        f"SELECT {by} AS name, avg(epm_q) AS mean, count(epm_q) AS n FROM dialogues"  # noqa: S608 (a name above)
-        f" WHERE run = ? AND part = ? AND epm_q IS NOT NULL GROUP BY {by}, grp",
+        f"SELECT {by} AS name, sum(epm_q) AS total, count(epm_q) AS n FROM dialogues"  # noqa: S608 (a name above)
+        f" WHERE run = ? AND part = ? AND {COUNTED} AND epm_q IS NOT NULL"
+        f" GROUP BY {by}, scenario ORDER BY min(dialogues.n)",
         (run, part),
     ).fetchall()
     groups: dict[str, list[tuple[float, int]]] = {}
     for row in rows:
-        groups.setdefault(row["name"] or "unknown", []).append((row["mean"], row["n"]))
+        groups.setdefault(row["name"] or "unknown", []).append((row["total"], row["n"]))
     return {name: mean_of(found) for name, found in sorted(groups.items())}
 
 

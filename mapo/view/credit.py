@@ -45,15 +45,15 @@ class TurnCredit:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A batch's credit by dialogue id; `problem` says why there is none."""
+    """A batch's credit by the dialogues' numbers; `problem` says why there is none."""
 
     settings: Advantage | None
-    turns: dict[str, list[TurnCredit]]
+    turns: dict[int, list[TurnCredit]]
     problem: str = ""
 
-    def largest_of(self, ids: Iterable[str]) -> float:
+    def largest_of(self, numbers: Iterable[int]) -> float:
         """The largest part any of these dialogues has: what bars are measured by."""
-        turns = [turn for name in ids for turn in self.turns.get(name, ())]
+        turns = [turn for n in numbers for turn in self.turns.get(n, ())]
         return max((abs(x) for t in turns for x in (t.turn, t.batch, t.mixed)), default=0.0)
 
 
@@ -68,7 +68,7 @@ def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage | None, why: str 
     if isinstance(found, str):
         return Credit(settings, {}, found)
     values = [np.array([np.nan if r is None else r for r in row], dtype=np.float64) for row in rewards]
-    turns = {row["id"]: _turns(i, found, values, groups, settings.scope) for i, row in enumerate(usable)}
+    turns = {row["n"]: _turns(i, found, values, groups, settings.scope) for i, row in enumerate(usable)}
     return Credit(settings, turns)
 
 

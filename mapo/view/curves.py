@@ -125,8 +125,12 @@ class _Look:
 
 
 def _reward(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list[Trace]:
+    """The mean over turns as the run wrote it; of a step that is still being played, as far as it is."""
     means = queries.means_by_step(db, key, "train", "reward")
-    return look.band(means, "reward") if means else look.line(_column(steps, "reward"), "reward")
+    for step, mean in _column(steps, "reward"):
+        _, low, high, n = means.get(int(step), (0.0, None, None, 0))
+        means[int(step)] = (mean, low, high, n)
+    return look.band(dict(sorted(means.items())), "reward")
 
 
 def _epm_q(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list[Trace]:

@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-VERSION = 2
+from mapo.reading.run import that_count
+
+VERSION = 3
 """Of the tables; a file of another version is made anew."""
 
 TABLES = """
@@ -22,11 +24,16 @@ CREATE TABLE files (id INTEGER PRIMARY KEY, run TEXT, key TEXT, path BLOB, part 
 CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run TEXT, part TEXT, line INTEGER,
   at INTEGER, size INTEGER, id TEXT, scenario TEXT, grp TEXT, model TEXT, step INTEGER, ending TEXT,
   reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
-  rewards TEXT, outcome REAL, efficiency REAL, stability REAL, epm_q REAL, error INTEGER);
+  rewards TEXT, earned REAL, heard INTEGER, outcome REAL, efficiency REAL, stability REAL, epm_q REAL,
+  passed INTEGER, error INTEGER, counts INTEGER DEFAULT 1);
 CREATE INDEX of_file ON dialogues (file);
 CREATE INDEX listed ON dialogues (run, part, step, ending, reward, turns, epm_q, scenario);
-CREATE INDEX scored ON dialogues (run, part, grp, epm_q, outcome, efficiency, stability, turns, ending, model)
-  WHERE part <> 'train';
+CREATE INDEX scored ON dialogues (run, part, scenario, epm_q, outcome, efficiency, stability, turns, passed,
+  model) WHERE part <> 'train' AND counts = 1 AND error = 0;
+CREATE INDEX by_step ON dialogues (run, part, step, scenario, earned, heard, epm_q)
+  WHERE counts = 1 AND error = 0;
+CREATE INDEX same ON dialogues (run, part, step, model, id);
+CREATE INDEX superseded ON dialogues (run) WHERE counts = 0;
 CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);
 CREATE INDEX problem_of ON problems (file);
 CREATE VIRTUAL TABLE words USING fts5(body, content='', tokenize='unicode61 remove_diacritics 2');
@@ -39,6 +46,26 @@ def connect(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = OFF")  # it can always be made again
     return db
+
+
+def settle(db: sqlite3.Connection, run: str) -> None:
+    """Which records of a run count, where dialogues were played again."""
+    db.execute("UPDATE dialogues SET counts = 1 WHERE run = ? AND counts = 0", (run,))
+    twice = db.execute(
+        "SELECT part, step, model, id FROM dialogues WHERE run = ? GROUP BY part, step, model, id"
+        " HAVING count(*) > 1",
+        (run,),
+    ).fetchall()
+    for part, step, model, name in twice:
+        rows = db.execute(
+            "SELECT d.n, d.error, f.changed FROM dialogues d JOIN files f ON f.id = d.file WHERE d.run = ?"
+            " AND d.part = ? AND d.step IS ? AND d.model = ? AND d.id = ? ORDER BY f.key, d.line",
+            (run, part, step, model, name),
+        ).fetchall()
+        counting = that_count((0, not broken, changed, n) for n, broken, changed in rows)[0]
+        db.executemany(
+            "UPDATE dialogues SET counts = 0 WHERE n = ?", [(n,) for n, _, _ in rows if n != counting]
+        )
 
 
 def place(root: Path, cache: Path | None) -> tuple[Any, Path]:

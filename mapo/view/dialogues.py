@@ -98,10 +98,11 @@ def one(request: Request) -> Response:
         run=run,
         row=row,
         dialogue=dialogue,
-        turns=talk.turns_of(dialogue, rubric, credit.turns.get(row["id"])),
+        turns=talk.turns_of(dialogue, rubric, credit.turns.get(row["n"])),
         credit=credit,
         trained=trained,
-        largest=max(credit.largest_of(each["id"] for each in siblings), 1e-9),
+        instead=None if row["counts"] else _instead(row, batch),
+        largest=max(credit.largest_of(each["n"] for each in siblings), 1e-9),
         beside=talk.side_by_side(siblings, credit) if len(siblings) > 1 else None,
         axes=[axis.title for axis in rubric.axes] if rubric else [],
         neighbours=neighbours(batch, row),
@@ -109,9 +110,18 @@ def one(request: Request) -> Response:
     )
 
 
+def _instead(row: sqlite3.Row, batch: list[sqlite3.Row]) -> sqlite3.Row | None:
+    """The record that counts of a dialogue that was played again."""
+    same = (each for each in batch if (each["model"], each["id"]) == (row["model"], row["id"]))
+    return next(same, None)
+
+
 def neighbours(batch: list[sqlite3.Row], row: sqlite3.Row) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     """The dialogue before and the one after in the batch."""
-    at = [each["n"] for each in batch].index(row["n"])
+    names = [each["id"] for each in batch]
+    if row["id"] not in names:
+        return None, None
+    at = names.index(row["id"])
     return (batch[at - 1] if at else None), (batch[at + 1] if at + 1 < len(batch) else None)
 
 

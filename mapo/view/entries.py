@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mapo.errors import InputError, RecordError
 from mapo.evals.epmq import indices, weigh
+from mapo.evals.result import Result
+from mapo.evals.results import recompute
+from mapo.reading.run import number, usable
 from mapo.records import decode_dialogue
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.rubric import Rubric
@@ -42,7 +46,9 @@ def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
     rewards = [turn.reward for turn in d.turns]
     scored = [r for r in rewards if r is not None]
     last = next((turn.state for turn in reversed(d.turns) if turn.state), None)
-    outcome, efficiency, stability, epm_q = _scores(d, rubric)
+    result = None if part == "train" else _result(d, rubric)
+    outcome, efficiency, stability, epm_q = _scores(d, rubric) if part == "train" else _weighed(result)
+    earned = number(sum(scored))
     return {
         "id": _kept(d.id),
         "scenario": _kept(d.scenario),
@@ -50,19 +56,22 @@ def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
         "model": _kept(d.model),
         "step": _small(d.step if d.step is not None else _step_in(part)),
         "ending": d.ending.reason.value if d.ending else "unfinished",
-        "reward": sum(scored) / len(scored) if scored and abs(sum(scored)) < 1e300 else None,
+        "reward": earned / len(scored) if scored and earned is not None else None,
         "turns": len(d.turns),
         "unscored": sum(turn.levels is None for turn in d.turns),
         "distance": last.distance if last else None,
         "category": _kept(d.tags.get("category", "")),
-        "axis": _kept(d.tags.get("axis", "")),
+        "axis": _kept(result.axis if result else d.tags.get("axis", "")),
         "difficulty": _kept(d.tags.get("difficulty", "")),
         "rewards": json.dumps(rewards),
+        "earned": earned,
+        "heard": len(scored),
         "outcome": outcome,
         "efficiency": efficiency,
         "stability": stability,
         "epm_q": epm_q,
-        "error": int(d.error is not None),
+        "passed": int(result is not None and result.passed),
+        "error": int(not usable(d)),
     }
 
 
@@ -70,12 +79,33 @@ Scores = tuple[float | None, float | None, float | None, float | None]
 _NONE: Scores = (None, None, None, None)
 
 
+def _result(d: Dialogue, rubric: Named) -> Result | None:
+    """A dialogue of a test, replayed from its levels as `mapo score` does it."""
+    known = rubric(d.rubric)
+    if not usable(d) or known is None:
+        return None
+    try:
+        return recompute(d, Path(), None, known, d.id)
+    except (InputError, ArithmeticError, ValueError):
+        return None
+
+
+def _weighed(result: Result | None) -> Scores:
+    """EPM-Q and its parts. The composite weighs means linearly, so a set's is the mean of its dialogues'."""
+    if result is None:
+        return _NONE
+    found = weigh(np.asarray(result.indices, dtype=np.float64))
+    if not np.isfinite(found).all():
+        return _NONE
+    outcome, efficiency, stability, epm_q = (float(x) for x in found)
+    return outcome, efficiency, stability, epm_q
+
+
 def _scores(d: Dialogue, rubric: Named) -> Scores:
-    """EPM-Q and its parts, from the states as recorded (`mapo score` replays them from the levels). The
-    composite weighs means linearly, so a set's is the mean of its dialogues'."""
+    """Of a training's many dialogues: from the states as recorded, which costs less than a replay."""
     known = rubric(d.rubric)
     judged = [turn.levels for turn in d.turns if turn.levels is not None]
-    if d.error is not None or known is None or not judged:
+    if not usable(d) or known is None or not judged:
         return _NONE
     try:
         path = Trajectory(known, d.start, d.profile)

@@ -20,7 +20,7 @@ from mapo.reading.files import UNREADABLE, lines_from, open_plain
 from mapo.reading.files import told as unreadable
 from mapo.sandbox.rubric import Rubric
 from mapo.text import printable
-from mapo.view.database import TABLES, VERSION, connect, place
+from mapo.view.database import TABLES, VERSION, connect, place, settle
 from mapo.view.entries import entry_of
 from mapo.view.facts import facts_of, locked_inodes, no_facts, state_of
 from mapo.view.files import RunFiles, Seen, find_runs, rubric_of
@@ -32,7 +32,7 @@ PROBLEMS = 200
 
 _COUNTS = (
     "SELECT count(*), count(DISTINCT CASE WHEN error = 0 THEN id END),"
-    " avg(CASE WHEN part = 'empa' THEN epm_q END) FROM dialogues WHERE run = ?"
+    " avg(CASE WHEN part = 'empa' AND counts AND NOT error THEN epm_q END) FROM dialogues WHERE run = ?"
 )
 """A run's dialogues, those that did not break, and a benchmark's score."""
 
@@ -183,6 +183,8 @@ class Index:
             ):
                 opened, new = self._read_file(run, key, seen, row)
                 changed, whole = changed or new, whole and opened
+        if changed:
+            settle(self._db, run.key)
         self._db.commit()
         return changed, whole
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -12,7 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mapo.evals.stats import t_quantile
+import numpy as np
+
+from mapo.evals.stats import FEWEST, Interval, bootstrap, told
 from mapo.types import StopReason
 from mapo.view.entries import query_of
 
@@ -180,20 +181,18 @@ def path_of(row: Row) -> Path:
 
 
 def batch_of(db: sqlite3.Connection, row: Row) -> list[Row]:
-    """All dialogues played in the same batch: of a step, or of a test. The last of an id counts."""
-    rows = db.execute(
-        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.step IS ? ORDER BY f.key, d.line",
+    """All dialogues played in the same batch: of a step, or of a test. Those that were played again count as
+    they were in the end, so `row` may not be among them."""
+    return db.execute(
+        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.step IS ? AND d.counts ORDER BY d.id, d.n",
         (row["run"], row["part"], row["step"]),
     ).fetchall()
-    last = {each["id"]: each for each in rows}
-    last[row["id"]] = row
-    return sorted(last.values(), key=lambda each: each["id"])
 
 
 def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
-    """The dialogues of a set."""
+    """The dialogues of a set that count."""
     return db.execute(
-        f"{_WHOLE} WHERE d.run = ? AND d.part = ? ORDER BY f.key, d.line",
+        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.counts ORDER BY f.key, d.line",
         (run, part),
     ).fetchall()
 
@@ -202,47 +201,54 @@ def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
 
 
 Mean = tuple[float, float | None, float | None, int]
-"""Mean, the ends of its 95 % interval (None for fewer than two scenarios), and of how many dialogues."""
+"""Mean, the ends of its 95 % interval (None for too few scenarios), and of how many dialogues or turns."""
+COUNTED = "counts = 1 AND error = 0"
+"""Of all dialogues those that numbers are made of: neither broken nor played again."""
 
 
 def means_by_step(db: sqlite3.Connection, run: str, part: str, column: str) -> dict[int, Mean]:
-    """A column's mean at each step, with Student's interval over the scenarios' means."""
-    if column not in ("reward", "epm_q"):
+    """A column's mean at each step, over turns for the reward, over dialogues for EPM-Q; with its interval
+    over scenarios."""
+    sums = {"reward": ("earned", "heard"), "epm_q": ("epm_q", "epm_q IS NOT NULL")}
+    if column not in sums:
         raise ValueError(column)
+    value, weight = sums[column]
     rows = db.execute(
-        f"SELECT step, avg({column}), count({column}) FROM dialogues"  # noqa: S608 (a name from above)
+        f"SELECT step, sum({value}), sum({weight}) FROM dialogues"  # noqa: S608 (names from above)
         f" WHERE run = ? AND (part = ? OR (? = 'validation' AND part LIKE 'validation~_%' ESCAPE '~'))"
-        f" AND {column} IS NOT NULL AND step IS NOT NULL GROUP BY step, grp",
+        f" AND {COUNTED} AND {value} IS NOT NULL AND {weight} AND step IS NOT NULL"
+        f" GROUP BY step, scenario ORDER BY step, min(n)",
         (run, part, part),
     )
     by_step: dict[int, list[tuple[float, int]]] = {}
-    for step, mean, n in rows:
-        by_step.setdefault(step, []).append((mean, n))
-    return {step: mean_of(found) for step, found in sorted(by_step.items())}
+    for step, total, n in rows:
+        by_step.setdefault(step, []).append((total, n))
+    return {step: mean_of(found, by_turn=column == "reward") for step, found in by_step.items()}
 
 
-def mean_of(groups: Sequence[tuple[float, int]]) -> Mean:
-    """Of scenario means and their numbers of dialogues."""
-    n, total = len(groups), sum(count for _, count in groups)
-    middle = sum(mean * count for mean, count in groups) / total
-    if n < 2:
-        return middle, None, None, total
-    centre = sum(mean for mean, _ in groups) / n
-    spread = math.sqrt(sum((mean - centre) ** 2 for mean, _ in groups) / (n - 1))
-    half = _quantile(n - 1) * spread / math.sqrt(n)
-    return middle, middle - half, middle + half, total
+def mean_of(groups: Sequence[tuple[float, int]], *, by_turn: bool = False) -> Mean:
+    """Of each scenario's sum and what it is a sum of: dialogues, or turns."""
+    n = sum(count for _, count in groups)
+    ends = interval(tuple(groups), by_turn) or (None, None)
+    return sum(total for total, _ in groups) / n, *ends, n
 
 
-@lru_cache(maxsize=4096)
-def _quantile(df: int) -> float:
-    return t_quantile(df) if df < 200 else 1.96
+@lru_cache(maxsize=16384)
+def interval(groups: tuple[tuple[float, int], ...], by_turn: bool) -> Interval | None:
+    """Of a mean, by drawing whole scenarios: dialogues of one are alike. A longer scenario counts for more
+    where the mean is over turns; `mapo score` counts each the same."""
+    if len(groups) < FEWEST:
+        return None
+    rows = np.array(groups) if by_turn else np.array([(total / n, 1.0) for total, n in groups])
+    ends = bootstrap(rows, lambda drawn: drawn[..., :1] / drawn[..., 1:])
+    return None if ends is None else told(*ends[0], rows=len(groups))
 
 
 def endings_by_step(db: sqlite3.Connection, run: str) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for ending, step, n in db.execute(
-        "SELECT ending, step, count(*) FROM dialogues WHERE run = ? AND part = 'train' AND step IS NOT NULL"
-        " GROUP BY ending, step",
+        "SELECT ending, step, count(*) FROM dialogues WHERE run = ? AND part = 'train' AND step IS NOT NULL"  # noqa: S608
+        f" AND {COUNTED} GROUP BY ending, step",
         (run,),
     ):
         found.setdefault(ending, {})[step] = n

@@ -108,7 +108,7 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
         cells: list[dict[str, Any] | None] = []
         for row, d in columns:
             turn = d.turns[t] if t < len(d.turns) else None
-            credited = credit.turns.get(row["id"])
+            credited = credit.turns.get(row["n"])
             cells.append(
                 {
                     "user": clipped(turn.user, 600),

@@ -375,7 +375,7 @@ def test_states_that_fit_no_rubric_have_no_score(index, root):
     made = [replace(said, id=str(i), turns=(turn, *said.turns[1:])) for i, turn in enumerate((flat, huge))]
     made.append(replace(said, id="nothing", turns=(replace(said.turns[0], levels=None, reward=None),)))
     made.append(replace(said, id="above", start=(5.0, 5.0, 5.0)))
-    view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", made)
+    view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", made)
     index.refresh()
     one, other, *rest = [row["epm_q"] for row in rows(index)]
     assert one is None and rest == [None, None] and 0 <= other < 1000

@@ -10,6 +10,9 @@ import pytest
 
 import view_runs
 from mapo import Rubric, advantages
+from mapo.evals.score import score as score_of
+from mapo.types import Ending, StopReason
+from mapo.view import bench, queries
 
 pytest_plugins = ("view_fixtures",)
 
@@ -51,19 +54,81 @@ def test_a_training_run_has_its_tests_parts_and_curves(shown):
     assert set(figures) == {
         "reward", "epm_q", "grad_norm", "entropy", "kl", "clip", "speed", "length", "endings", "unscored"
     }  # fmt: skip
-    band, line = figures["reward"]["data"]
-    assert band["fill"] == "toself" and line["x"] == [1, 2, 3] and len(band["x"]) == 6
+    (line,) = figures["reward"]["data"]  # two scenarios: too few for an interval
+    assert line["x"] == [1, 2, 3] and line["y"] == [0.1, 0.2, 0.3]  # as metrics.jsonl has it
     assert {trace["name"] for trace in figures["epm_q"]["data"]} >= {"training", "validation"}
     assert [trace["name"] for trace in figures["kl"]["data"]] == ["to the start", "to the sampler"]
     assert sum(trace["y"][0] for trace in figures["endings"]["data"]) == 1.0
 
 
-def test_the_mean_reward_is_that_of_the_dialogues(shown):
+def test_the_mean_reward_is_that_of_the_turns(index, root, client):
     rubric = Rubric.load("empathy")
-    talks = view_runs.step_talks(rubric, 2)
-    means = [sum(t.reward for t in d.turns) / len(d.turns) for d in talks]
-    line = shown.get("/api/figures?run=first").json()["reward"]["data"][-1]
-    assert line["y"][1] == pytest.approx(sum(means) / len(means))
+    talks = {step: view_runs.step_talks(rubric, step, scenarios=7) for step in (1, 2)}
+    for step, made in talks.items():
+        view_runs.write_lines(root / "r" / "dialogues" / f"step_0000{step}.jsonl", made)
+    index.refresh()
+    band, line = client.get("/api/figures?run=r").json()["reward"]["data"]
+    rewards = [turn.reward for d in talks[2] for turn in d.turns]
+    assert line["y"][1] == pytest.approx(sum(rewards) / len(rewards))
+    assert band["fill"] == "toself" and len(band["x"]) == 4
+    assert band["y"][2] < line["y"][1] < band["y"][1]
+
+
+def test_what_was_played_again_or_broke_counts_nowhere(index, root, client):
+    rubric = Rubric.load("empathy")
+    broken = {"error": "endpoint down", "ending": Ending(StopReason.BROKEN)}
+    held = [view_runs.talk(rubric, f"case-{i}", turns=5) for i in range(7)]
+    again = [replace(d, turns=d.turns[:2]) for d in held[:2]]
+    lost = replace(view_runs.talk(rubric, "lost"), **broken)
+    run = root / "r"
+    view_runs.write_lines(run / "eval" / "after" / "dialogues.jsonl", [*again, *held, lost])
+    step = view_runs.step_talks(rubric, 1)
+    view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", [*step, replace(step[0], **broken)])
+    (run / "config.toml").write_text("[advantage]\nmethod = 'mapo'\n")
+    index.refresh()
+    with index.reading() as db:
+        (found,) = bench.sets(db)
+        ends = queries.endings_by_step(db, "r")
+    alone = root.parent / "alone"
+    view_runs.write_lines(alone / "dialogues" / "empa.jsonl", held)
+    score = score_of(alone).models[0].score
+    assert (found["n"], found["passes"], found["turns"]) == (7, score.passes, 5.0)
+    assert found["scores"]["epm_q"][0] == pytest.approx(score.composite.epm_q)
+    assert found["scores"]["epm_q"][1:3] == pytest.approx(score.intervals["epm_q"])
+    assert ends == {"timeout": {1: 6}}
+    page = client.get("/run/r/d/dialogues:step_00001.jsonl/7").text
+    assert "Played again: this record did not train." in page and "Turn part" not in page
+    assert '<a href="/run/r/d/dialogues:step_00001.jsonl/1">The one that did</a>' in page
+    page = client.get("/run/r/d/dialogues:step_00001.jsonl/1").text
+    assert "Played again" not in page and "Turn part" in page
+    page = client.get("/run/r/d/eval:after:dialogues.jsonl/1").text
+    assert "this record does not count" in page and "eval:after:dialogues.jsonl/3" in page
+    assert client.get("/dialogues?run=r").text.count("played again") == 3
+
+
+def test_sets_go_by_the_rules_and_the_deepest_axis(index, root, client):
+    """A record that calls itself a success is none if its levels say otherwise."""
+    rubric = Rubric.load("empathy")
+    said = view_runs.talk(rubric, "case-1", turns=2, ending=Ending(StopReason.SUCCESS))
+    view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", [said])
+    index.refresh()
+    with index.reading() as db:
+        (found,) = bench.sets(db)
+        axes = bench.by_group(db, "r|empa", "axis")
+    assert found["passes"] == 0 and list(axes) == [rubric.keys[said.start.index(min(said.start))]]
+
+
+def test_huge_rewards_break_no_figure(index, root, client):
+    rubric = Rubric.load("empathy")
+    made = view_runs.step_talks(rubric, 1, scenarios=7)
+    turns = made[0].turns
+    made[0] = replace(made[0], turns=(replace(turns[0], reward=1e160), *turns[1:]))
+    view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", made)
+    (root / "r" / "config.toml").write_text("[advantage]\nmethod = 'mapo'\n")
+    index.refresh()
+    assert client.get("/api/figures?run=r").json()["reward"]["data"]
+    page = text(client.get("/run/r/d/dialogues:step_00001.jsonl/1"))
+    assert "+1.00e+160" in page and "It cannot be credited" in page
 
 
 def test_runs_are_laid_over_each_other(shown):
