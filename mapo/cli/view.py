@@ -22,6 +22,10 @@ def view(
             help="Address to listen at. Beyond loopback a token is needed (MAPO_VIEW_TOKEN, or made up)."
         ),
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further host name under which it may be asked for, behind a proxy; repeatable."),
+    ] = None,
 ) -> None:
     """Show runs, curves and dialogues in the browser, and why each turn was credited; live while they run."""
     import importlib.util
@@ -35,4 +39,4 @@ def view(
         raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
     from mapo.view.serve import serve
 
-    serve(folder, host=host, port=port, say=say)
+    serve(folder, host=host, port=port, names=allow_host or [], say=say)

@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from mapo.errors import InputError, MapoError
 from mapo.view import boards, dialogues, runs
@@ -26,32 +27,45 @@ HERE = Path(__file__).parent
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
-def make_app(index: Index, *, names: Collection[str] = (), token: str = "") -> Starlette:
-    """The application over an index; who keeps the index fresh is the caller's business (`serve.py`)."""
-    one = "/run/{run}/d/{file}/{line:int}"
+def make_app(index: Index, *, names: Collection[str] = (), token: str = "") -> ASGIApp:
+    """The application over an index; who keeps the index fresh is the caller's business (`serve.py`). The
+    guard stands around all of it, so that pages about our own mistakes are guarded too."""
+    register_url_convertor("whole", _Whole())
+    one = "/run/{run}/d/{file}/{line:whole}"
     routes = [
         Route("/", runs.all_runs, name="runs"),
         Route("/overlay", runs.overlay, name="overlay"),
         Route("/run/{run}", runs.one_run, name="run"),
         Route("/dialogues", dialogues.search, name="dialogues"),
         Route(one, dialogues.one, name="dialogue"),
-        Route(f"{one}/text/{{turn:int}}/{{who}}", dialogues.whole_text, name="text"),
+        Route(f"{one}/text/{{turn:whole}}/{{who}}", dialogues.whole_text, name="text"),
         Route("/compare", dialogues.compare, name="compare"),
         Route("/benchmarks", boards.benchmarks, name="benchmarks"),
         Route("/api/version", version),
         Route("/api/figures", runs.figures),
         Route("/api/radar", boards.radar),
         Route(f"/api{one}/path", dialogues.path),
-        Route(f"/api{one}/tokens/{{turn:int}}", dialogues.tokens),
+        Route(f"/api{one}/tokens/{{turn:whole}}", dialogues.tokens),
         Route("/static/{name}", static, name="static"),
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, names=names, token=token)],
         exception_handlers={HTTPException: _refused, MapoError: _cannot, 500: _broken},
     )
     app.state.site = Site(index, _stamp())
-    return app
+    return Guard(app, names=names, token=token)
+
+
+class _Whole(Convertor[int]):
+    """A number as an address may hold it: Python reads no longer ones, and no file has more lines."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
 
 
 def version(request: Request) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from itertools import combinations
 from typing import Any
 
 from mapo.reading.run import number
+from mapo.text import printable
 from mapo.view import queries
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -46,11 +48,21 @@ PLOTS = {
 """The figures of a training run: key -> title, what is on the vertical axis."""
 
 
+LABEL = 80
+"""Characters of a name that a figure shows."""
+
+
+def label(text: str) -> str:
+    """A name as a figure shows it: Plotly takes some markup in texts for markup."""
+    shown = printable(text)
+    return escape(shown if len(shown) <= LABEL else f"{shown[: LABEL - 1]}…", quote=False)
+
+
 def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) -> dict[str, Any]:
     """All figures of one run, or of several laid over each other; `runs` are key, name and metrics."""
     traces: dict[str, list[Trace]] = {key: [] for key in PLOTS}
     for i, (key, name, steps) in enumerate(runs):
-        look = _Look(i, name if len(runs) > 1 else "")
+        look = _Look(i, label(name) if len(runs) > 1 else "")
         traces["reward"] += _reward(db, key, steps, look)
         traces["epm_q"] += _epm_q(db, key, steps, look)
         traces["grad_norm"] += look.line(_column(steps, "grad_norm"), "gradient norm")
@@ -201,6 +213,8 @@ def path_figures(
 ) -> dict[str, Any]:
     """The way through the space of deficits: in three dimensions if there are three, and by pairs of axes."""
     figures: dict[str, Any] = {}
+    axes = [label(axis) for axis in axes]
+    others = [(label(name), way) for name, way in others]
     if len(axes) == 3:
         figures["space"] = _space(axes, path, others)
     for a, b in list(combinations(range(len(axes)), 2))[:15]:
@@ -259,14 +273,15 @@ def _turn_names(path: Path) -> list[str]:
 def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float | None]]]) -> dict[str, Any]:
     """One closed line a set over the groups, on 0 to 100 and beyond where a value is."""
     data: list[Trace] = []
+    around = [label(group) for group in groups]
     for i, (name, value) in enumerate(sets):
         values = [value(group) for group in groups]
         line = {"color": COLOURS[i % 6], "dash": DASHES[i % 6], "width": 2}
         data.append(
             {
                 "type": "scatterpolar",
-                "name": name,
-                "theta": [*groups, groups[0]],
+                "name": label(name),
+                "theta": [*around, around[0]],
                 "r": [*values, values[0]],
                 "line": line,
                 "marker": {"symbol": SYMBOLS[i % 6], "size": 6},

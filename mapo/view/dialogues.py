@@ -132,7 +132,7 @@ def _pairs(axes: int) -> list[str]:
 def place_asked(request: Request, db: sqlite3.Connection) -> sqlite3.Row:
     """The dialogue an address names."""
     p = request.path_params
-    row = queries.place(db, p["run"], p["file"], p["line"]) if p["line"] < 2**53 else None
+    row = queries.place(db, p["run"], p["file"], p["line"])
     if row is None:
         raise HTTPException(404, "no such dialogue: its file has changed, or it was never there")
     return row

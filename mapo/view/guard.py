@@ -11,10 +11,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Collection
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -76,7 +76,7 @@ class Guard:
         if len(hosts) != 1 or not self._known_host(hosts[0]):
             return PlainTextResponse("this host name is not served here\n", 421)
         origins = headers.getlist("origin")
-        if any(urlsplit(origin).netloc.casefold() != hosts[0].casefold() for origin in origins):
+        if any(_netloc(origin) != hosts[0].casefold() for origin in origins):
             return PlainTextResponse("requests from other sites are refused\n", 403)
         if (
             headers.get("sec-fetch-site", "none") == "cross-site"
@@ -98,8 +98,12 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers) -> ASGIApp | None:
         """None where the token came with the request; in an address it is taken over into a cookie."""
-        given = headers.get("authorization", "").removeprefix("Bearer ").strip() or _cookie(headers)
-        if self._right(given):
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        name = _cookie_name(scope)
+        cookies = [cookie_parser(header).get(name, "") for header in headers.getlist("cookie")]
+        if kind.casefold() == "bearer":
+            cookies.append(given.strip())
+        if any(self._right(each) for each in cookies):
             return None
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == "token" and self._right(value) for name, value in asked):
@@ -107,16 +111,22 @@ class Guard:
         rest = urlencode([pair for pair in asked if pair[0] != "token"])
         path = "/" + scope["path"].lstrip("/\\")
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", max_age=30 * 86400)
+        answer.set_cookie(name, self.token, httponly=True, samesite="lax", max_age=30 * 86400)
         return answer
 
     def _right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
 
-def _cookie(headers: Headers) -> str:
+def _cookie_name(scope: Scope) -> str:
+    """One for each port: cookies do not know ports, and two viewers have two tokens."""
+    server = scope.get("server")
+    return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE
+
+
+def _netloc(origin: str) -> str:
+    """Host and port of an Origin; empty where it has none or is none."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
+        return urlsplit(origin).netloc.casefold()
+    except ValueError:
         return ""
-    return found.value if found else ""

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,17 +68,18 @@ def serve(
     *,
     host: str,
     port: int,
+    names: Sequence[str] = (),
     say: Callable[[str], None],
     on_ready: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted. `names` are further host names that may be asked for."""
     import uvicorn
 
     token = token_for(host)
     listener = _listening(host, port)
     index = Index(root)
-    names = [host, socket.gethostname()] if token else []
-    app = make_app(index, names=names, token=token)
+    own = [host, socket.gethostname()] if token else []
+    app = make_app(index, names=[*own, *names], token=token)
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{port}/{f'?token={token}' if token else ''}   (Ctrl-C stops)")

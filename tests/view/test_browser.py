@@ -27,6 +27,7 @@ ARGS = [
     "--enable-unsafe-swiftshader",
 ]  # fmt: skip
 ONE = "/run/first/d/dialogues:step_00002.jsonl/2"
+MARKED = '<b>bold</b><a href="http://evil.example">x</a>&amp;'
 EVIL = '<img src="http://evil.example/x" onerror="document.title=1"><script>document.title="owned"</script>'
 
 
@@ -44,13 +45,15 @@ def served(root: Path, cache: Path):
     config = uvicorn.Config(make_app(index), log_level="warning", access_log=False, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    with serve.kept_fresh(index, lambda error: pytest.fail(str(error))):
+    errors: list[Exception] = []
+    with serve.kept_fresh(index, errors.append):
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join(30)
     listener.close()
     index.close()
+    assert errors == []
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,12 @@ def site(tmp_path_factory):
     )
     said = replace(said, turns=(turn, *said.turns[1:]), system=EVIL, scenario=EVIL)
     view_runs.write_lines(root / "first" / "dialogues" / "step_00002.jsonl", [said])
+    marked = [
+        view_runs.talk(EMPATHY, f"{MARKED}_{i}", step=1, group="g", tags={"category": f"{MARKED} {i}"})
+        for i in range(3)
+    ]
+    view_runs.write_lines(root / "marked" / "dialogues" / "step_00001.jsonl", marked)
+    view_runs.write_lines(root / "marked" / "dialogues" / "empa.jsonl", marked)
     with served(root, folder / "cache") as address:
         yield address
 
@@ -223,6 +232,15 @@ def test_markup_in_a_record_is_text(page):
     page.wait_for_load_state("networkidle")
     assert page.title().startswith("evil_1") and page.locator("main img").count() == 0
     assert page.get_by_text('<script>document.title="owned"</script>').count() >= 2
+
+
+def test_markup_in_the_labels_of_figures_is_text(page):
+    page.goto("/benchmarks?set=marked|empa")
+    figure = drawn(page, "category")
+    assert figure.get_by_text(f"{MARKED} 1", exact=True).count() >= 1
+    assert figure.locator("a[href*=evil], svg [style*=bold]").count() == 0
+    page.goto("/run/marked/d/dialogues:step_00001.jsonl/1")
+    assert drawn(page, "pair_0_1").locator("a[href*=evil]").count() == 0
 
 
 def test_the_live_pages_follow_a_training(browser, tmp_path):

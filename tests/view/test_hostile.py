@@ -273,7 +273,15 @@ def test_a_foreign_host_is_refused(shown, host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765"]
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "http://127.0.0.1:9999",
+        "http://localhost:8765",
+        "http://[::",
+        "http://[",
+    ],
 )
 def test_a_foreign_origin_is_refused(shown, origin):
     assert shown.get("/api/version", headers={"origin": origin}).status_code == 403
@@ -319,8 +327,14 @@ def test_a_token_is_asked_for_where_there_is_one(index, root):
         answer = client.get(f"/?token={'x' * 20}", follow_redirects=False)
         assert answer.status_code == 303 and answer.headers["location"] == "/"
         cookie = answer.headers["set-cookie"].lower()
-        assert "httponly" in cookie and "samesite=strict" in cookie
+        assert "httponly" in cookie and "samesite=lax" in cookie and cookie.startswith("mapo_view_8765=")
         assert client.get("/").status_code == 200
+        assert client.get("/", headers={"authorization": "Basic eDp5"}).status_code == 200
+        client.cookies.clear()
+        odd = f'a={{x}}; b[]=1; $Version=; mapo_view_8765={"x" * 20}; c="half'
+        assert client.get("/", headers={"cookie": odd}).status_code == 200
+        other = odd.replace("_8765", "_8766")
+        assert client.get("/", headers={"cookie": other}).status_code == 401
 
 
 def test_a_mistake_of_ours_is_a_page_without_details(index, root, client, monkeypatch):
@@ -332,3 +346,32 @@ def test_a_mistake_of_ours_is_a_page_without_details(index, root, client, monkey
     monkeypatch.setattr(runs.queries, "runs", broken)
     answer = client.get("/")
     assert answer.status_code == 500 and "secret detail" not in answer.text
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-frame-options"] == "DENY" and answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("number", ["9" * 16, "9" * 5000, "-1", "٣"])
+def test_numbers_of_any_length_are_addresses_of_nothing(shown, number):
+    for path in (
+        f"/run/first/d/dialogues:step_00001.jsonl/{number}",
+        f"/api/run/first/d/x/1/tokens/{number}",
+    ):
+        assert shown.get(path).status_code == 404
+
+
+def test_markup_in_the_labels_of_figures_is_text(index, root, client):
+    evil = '<a href="http://evil.example">x</a>&lt;b>'
+    view_runs.training(root, "<b>&", steps=1)
+    view_runs.training(root, "b" * 100, steps=1)
+    rubric = Rubric.load("empathy")
+    tags = [{"category": f"{evil} {i}", "difficulty": f"{i}" + "d" * 200} for i in range(3)]
+    made = [view_runs.talk(rubric, f"{evil}_{i}", step=1, tags=own, group="g") for i, own in enumerate(tags)]
+    view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", made)
+    view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", made)
+    index.refresh()
+    shown = client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/path").text
+    shown += client.get("/api/radar?set=r|empa").text
+    shown += client.get(f"/api/figures?run=~3Cb~3E~26&run={'b' * 100}").text
+    assert "<" not in shown and ">" not in shown and "&amp;lt;b&gt;" in shown and "&lt;a href=" in shown
+    assert "d" * 78 in shown
+    assert "d" * 80 not in shown and "b" * 80 not in shown

@@ -115,5 +115,5 @@ def test_the_command_hands_over_to_the_server(tmp_path, monkeypatch):
 
     asked = {}
     monkeypatch.setattr(serving, "serve", lambda root, **kw: asked.update(kw, root=root))
-    view(tmp_path, port=1234, host="127.0.0.1")
-    assert asked["root"] == tmp_path and asked["port"] == 1234
+    view(tmp_path, port=1234, host="127.0.0.1", allow_host=["runs.example"])
+    assert asked["root"] == tmp_path and asked["port"] == 1234 and asked["names"] == ["runs.example"]
