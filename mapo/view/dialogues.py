@@ -163,7 +163,8 @@ def tokens(request: Request) -> Response:
     dialogue, at, run = turn_asked(request)
     with reading(request) as db:
         _, files = run_asked(request, db, run)
-    return as_json(talk.tokens_of(dialogue.turns[at], files))
+    first = max(0, Asked(request).whole("from") or 0)
+    return as_json(talk.tokens_of(dialogue.turns[at], files, first))
 
 
 def path(request: Request) -> Response:

@@ -69,7 +69,7 @@ class RunFiles:
     @property
     def changed(self) -> float:
         """When a record was last written, in seconds of the epoch."""
-        times = [s.changed for k, s in self.small.items() if k != "report.html"]
+        times = [s.changed for k, s in self.small.items() if k not in ("report.html", "verl/lock")]
         return max([*times, *(s.changed for s in self.lines.values())], default=0) / 1e9
 
 
@@ -106,6 +106,10 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
             run.links.append(name_of(entry.name))
         elif entry.name == "dialogues" and entry.is_dir():
             _lines(run, folder / "dialogues", "dialogues", "")
+        elif entry.name == "verl" and entry.is_dir():
+            for part in _entries(run, folder / "verl", "verl"):
+                if part.name == "lock" and (seen := _seen(part, "")):
+                    run.small["verl/lock"] = seen
         elif entry.name == "eval" and entry.is_dir():
             for part in _entries(run, folder / "eval", "eval"):
                 if part.is_dir(follow_symlinks=False):
@@ -135,6 +139,8 @@ def _known(name: str) -> bool:
 
 def _lines(run: RunFiles, folder: Path, relative: str, part: str) -> None:
     for entry in _entries(run, folder, relative):
+        if relative == "dialogues" and entry.name == "cut_off":
+            continue  # where the verl engine lays aside steps that a resume plays again
         if not entry.is_file(follow_symlinks=False) or not entry.name.endswith(".jsonl"):
             run.other.append(name_of(f"{relative}/{entry.name}"))
         elif seen := _seen(entry, part or _part_of(entry.name)):

@@ -19,6 +19,10 @@ from mapo.view.files import RunFiles
 
 CLIP = 4000
 """Characters of a turn that a page shows; the rest is one click away."""
+TOKENS = 2000
+"""Tokens that are sent at once."""
+SIGN = 8
+"""Tokens that make one sign at most."""
 SIBLINGS = 8
 """Siblings shown side by side."""
 
@@ -78,10 +82,11 @@ def _levels(turn: Turn, titles: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def positions(dialogue: Dialogue) -> list[list[float]]:
-    """Where it started, and where it stood after each turn."""
+    """Where it started, and where it stood after each turn; a state of other axes is as good as none."""
     found = [list(dialogue.start)]
     for turn in dialogue.turns:
-        found.append(list(turn.state.position) if turn.state else found[-1])
+        fits = turn.state is not None and len(turn.state.position) == len(dialogue.start)
+        found.append(list(turn.state.position) if turn.state and fits else found[-1])
     return found
 
 
@@ -132,19 +137,26 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
 # ---- tokens
 
 
-def tokens_of(turn: Turn, run: RunFiles) -> list[dict[str, Any]]:
-    """Each sampled token with its log-probability; as text where the run kept its tokenizer."""
+def tokens_of(turn: Turn, run: RunFiles, first: int = 0) -> dict[str, Any]:
+    """Sampled tokens from the `first` on, as text where the run kept its tokenizer, with log-probabilities;
+    `next` is where to read on. Tokens that make one sign together (Chinese, emoji) stand together."""
     ids, scores = turn.reply.token_ids or (), turn.reply.logprobs or ()
+    ids = ids[first : first + TOKENS]
     file = _tokenizer_file(run.root)
-    words = _decoded(file, ids) if file else None
-    return [
-        {
-            "id": token,
-            "text": words[i] if words else f"#{token}",
-            "logprob": scores[i] if i < len(scores) else None,
-        }
-        for i, token in enumerate(ids)
-    ]
+    words = (_decoded(file, ids) if file else None) or [([token], f"#{token}") for token in ids]
+    if (
+        len(words) > 1
+        and words[-1][1].endswith("\ufffd")
+        and first + TOKENS < len(turn.reply.token_ids or ())
+    ):
+        words.pop()  # the rest of the sign is on the next page
+    found, at = [], first
+    for own, text in words:
+        told = scores[at : at + len(own)]
+        score = sum(told) if len(told) == len(own) else None
+        found.append({"ids": own, "text": text, "logprob": score})
+        at += len(own)
+    return {"tokens": found, "next": at if at < len(turn.reply.token_ids or ()) else None}
 
 
 def _tokenizer_file(root: Path) -> Path | None:
@@ -160,10 +172,21 @@ def _tokenizer_file(root: Path) -> Path | None:
     return None
 
 
-def _decoded(file: Path, ids: Sequence[int]) -> list[str] | None:
+def _decoded(file: Path, ids: Sequence[int]) -> list[tuple[list[int], str]] | None:
+    """Ids and their text, as few at a time as make whole signs."""
     try:
         tokenizer = _tokenizer(file, file.stat().st_mtime_ns)
-        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids] if tokenizer else None
+        if tokenizer is None:
+            return None
+        found: list[tuple[list[int], str]] = []
+        open_: list[int] = []
+        for token in ids:
+            open_.append(token)
+            text = tokenizer.decode(open_, skip_special_tokens=False)
+            if not text.endswith("\ufffd") or len(open_) == SIGN:
+                found.append((open_, text))
+                open_ = []
+        return found + ([(open_, tokenizer.decode(open_, skip_special_tokens=False))] if open_ else [])
     except (OSError, OverflowError, TypeError):
         return None
 

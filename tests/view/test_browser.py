@@ -213,6 +213,13 @@ def test_keys_lead_from_dialogue_to_dialogue(page):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+    page.get_by_role("button", name="Keys").click()
+    assert page.get_by_role("button", name="Keys").get_attribute("aria-pressed") == "false"
+    page.reload()
+    page.keyboard.press("/")
+    page.keyboard.press("j")
+    page.wait_for_load_state("networkidle")
+    assert page.url.endswith("/2#main")
 
 
 def test_two_dialogues_are_compared(page):
@@ -241,6 +248,36 @@ def test_markup_in_the_labels_of_figures_is_text(page):
     assert figure.locator("a[href*=evil], svg [style*=bold]").count() == 0
     page.goto("/run/marked/d/dialogues:step_00001.jsonl/1")
     assert drawn(page, "pair_0_1").locator("a[href*=evil]").count() == 0
+
+
+def test_a_live_page_grows_new_parts(browser, tmp_path):
+    root = tmp_path / "runs"
+    (root / "r").mkdir(parents=True)
+    (root / "r" / "manifest.json").write_text("{}")
+    with served(root, tmp_path / "cache") as site:
+        context = browser.new_context(base_url=site)
+        page = watched(context, site)
+        for _ in range(100):  # until the first look found it
+            if page.goto("/run/r").status == 200:
+                break
+            page.wait_for_timeout(200)
+        page.complaints.clear()
+        assert page.locator("#sets table, #curves figure, #result table").count() == 0
+        view_runs.training(root, "made", steps=2)
+        view_runs.questions(root, "asked")
+        for part in ("dialogues", "eval"):
+            (root / "made" / part).rename(root / "r" / part)
+        for file in ("made/metrics.jsonl", "asked/result.json"):
+            (root / file).rename(root / "r" / Path(file).name)
+        for part in ("#sets table", "#result table"):
+            page.wait_for_selector(part, timeout=60_000)
+        assert page.complaints + page.elsewhere == []
+        (root / "r" / "result.json").unlink()
+        (root / "r" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
+        page.wait_for_selector("#curves figure", timeout=60_000)
+        drawn(page, "grad_norm")
+        assert page.complaints + page.elsewhere == []
+        context.close()
 
 
 def test_the_live_pages_follow_a_training(browser, tmp_path):

@@ -218,7 +218,10 @@ def test_a_tokenizer_outside_the_run_is_not_read(index, root, client):
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step_00001").symlink_to(root.parent / "tok")
     index.refresh()
-    assert client.get("/api/run/first/d/dialogues:step_00001.jsonl/1/tokens/1").json()[0]["text"] == "#5"
+    assert (
+        client.get("/api/run/first/d/dialogues:step_00001.jsonl/1/tokens/1").json()["tokens"][0]["text"]
+        == "#5"
+    )
 
 
 def test_pipes_devices_and_locked_files_hold_nobody_up(index, root, client):

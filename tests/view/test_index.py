@@ -235,6 +235,16 @@ def test_a_run_is_running_while_its_file_is_locked_or_fresh(index, root):
         index.refresh()
         locked = run_of(index)["state"]
     assert locked == "running" or not facts.locked_inodes()
+    (run / "verl").mkdir()
+    with open(run / "verl" / "lock", "w") as file:
+        view_runs.age(run)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        index.refresh()
+        locked = run_of(index)["state"]
+    assert locked == "running" or not facts.locked_inodes()
+    (run / "dialogues" / "cut_off").mkdir()
+    index.refresh()
+    assert run_of(index)["other"] == []
     (run / "stopped.txt").write_text("the judge is gone")
     index.refresh()
     assert run_of(index)["state"] == "failed" and run_of(index)["error"] == "the judge is gone"
@@ -426,7 +436,7 @@ def test_a_reply_without_log_probs_and_without_a_tokenizer_library(root, index, 
     index.refresh()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     told = talk.tokens_of(Turn("u", Reply("r", token_ids=(2**40,))), index.runs["first"])
-    assert told == [{"id": 2**40, "text": f"#{2**40}", "logprob": None}]
+    assert told == {"tokens": [{"ids": [2**40], "text": f"#{2**40}", "logprob": None}], "next": None}
 
 
 def test_one_bad_rubric_costs_no_other_run(index, root):

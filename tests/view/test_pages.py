@@ -12,7 +12,7 @@ import view_runs
 from mapo import Rubric, advantages
 from mapo.evals.score import score as score_of
 from mapo.types import Ending, StopReason
-from mapo.view import bench, queries
+from mapo.view import bench, queries, talk
 
 pytest_plugins = ("view_fixtures",)
 
@@ -261,7 +261,7 @@ def test_an_unknown_rubric_is_shown_without_titles(index, root, client):
 
 
 def test_tokens_come_on_demand(shown):
-    told = shown.get(f"/api{ONE}/tokens/1").json()
+    told = shown.get(f"/api{ONE}/tokens/1").json()["tokens"]
     assert [t["logprob"] for t in told] == [-0.05, -1.5, -6.0] and told[0]["text"] == "#5"
     assert shown.get(f"/api{ONE}/tokens/99").status_code == 404
     assert shown.get(f"/api{ONE}/tokens/0").status_code == 404
@@ -277,9 +277,52 @@ def test_tokens_are_words_where_the_run_kept_its_tokenizer(index, root, client):
     made.save(str(run / "checkpoints" / "step_00001" / "tokenizer.json"))
     index.refresh()
     where = "/api/run/first/d/dialogues:step_00001.jsonl/1/tokens/1"
-    assert [t["text"] for t in client.get(where).json()] == ["w5", "w6", "w7"]
+    assert [t["text"] for t in client.get(where).json()["tokens"]] == ["w5", "w6", "w7"]
     (run / "checkpoints" / "step_00002" / "tokenizer.json").write_text("{")
-    assert [t["text"] for t in client.get(where).json()] == ["#5", "#6", "#7"]
+    assert [t["text"] for t in client.get(where).json()["tokens"]] == ["#5", "#6", "#7"]
+
+
+def test_tokens_of_one_sign_stand_together_and_long_turns_come_in_pages(index, root, client, monkeypatch):
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(letters)}, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    ids = made.encode("a难🙂b").ids
+    assert len(ids) == 9
+    run = view_runs.training(root, steps=1)
+    (run / "checkpoints" / "step_00001").mkdir(parents=True)
+    made.save(str(run / "checkpoints" / "step_00001" / "tokenizer.json"))
+    said = view_runs.talk(Rubric.load("empathy"), "new_1", step=1)
+    reply = replace(said.turns[0].reply, token_ids=tuple(ids), logprobs=(-1.0,) * 9)
+    said = replace(said, turns=(replace(said.turns[0], reply=reply), *said.turns[1:]))
+    view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", [said])
+    index.refresh()
+    where = "/api/run/first/d/dialogues:step_00001.jsonl/7/tokens/1"
+    whole = client.get(where).json()
+    assert [(t["text"], len(t["ids"]), t["logprob"]) for t in whole["tokens"]] == [
+        ("a", 1, -1.0),
+        ("难", 3, -3.0),
+        ("🙂", 4, -4.0),
+        ("b", 1, -1.0),
+    ]
+    monkeypatch.setattr(talk, "TOKENS", 6)
+    page = client.get(where).json()
+    assert [t["text"] for t in page["tokens"]] == ["a", "难"] and page["next"] == 4
+    page = client.get(f"{where}?from=4").json()
+    assert [t["text"] for t in page["tokens"]] == ["🙂", "b"] and page["next"] is None
+
+
+def test_states_of_other_axes_are_no_place_on_the_path(index, root, client):
+    said = view_runs.talk(Rubric.load("empathy"), "a_1", step=1)
+    flat = replace(said.turns[1], state=replace(said.turns[1].state, position=(1.0,)))
+    said = replace(said, turns=(said.turns[0], flat, *said.turns[2:]))
+    view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", [said])
+    index.refresh()
+    figures = json.loads(text(client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/path")))
+    x = figures["pair_0_1"]["data"][0]["x"]
+    assert len(x) == 5 and x[2] == x[1]
+    assert "turn-2" in text(client.get("/run/r/d/dialogues:step_00001.jsonl/1"))
 
 
 def test_the_same_scenario_is_compared_before_and_after(shown):

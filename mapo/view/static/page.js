@@ -16,6 +16,7 @@ async function look() {
   if (!fresh || !fresh.ok) return;
   const page = new DOMParser().parseFromString(await fresh.text(), "text/html");
   for (const part of document.querySelectorAll("[data-live]")) {
+    if (part.dataset.live === "once" && part.childElementCount) continue; // figures keep themselves fresh
     const next = page.getElementById(part.id);
     if (next && next.innerHTML !== part.innerHTML) replace(part, next);
   }
@@ -37,10 +38,20 @@ function replace(part, next) {
 
 if (document.body.dataset.page === "live") setInterval(look, EVERY);
 
-// ---- keys: / goes to the search field, j and k to the next and the previous dialogue
+// ---- keys: / goes to the search field, j and k to the next and the previous dialogue; they can be switched off
+
+const keys = document.querySelector("button[data-keys]");
+const off = () => localStorage.getItem("mapo-keys") === "off";
+const tell = () => keys.setAttribute("aria-pressed", String(!off()));
+keys.hidden = false;
+keys.addEventListener("click", () => {
+  localStorage.setItem("mapo-keys", off() ? "on" : "off");
+  tell();
+});
+tell();
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  if (off() || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
   if (event.key === "/") {
     const field = document.querySelector("input[type=search]");
     if (field) {
@@ -58,14 +69,29 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-tokens]");
   if (!button) return;
   const box = button.nextElementSibling;
-  if (!box.childNodes.length) {
-    const answer = await fetch(button.dataset.tokens).catch(() => null);
-    if (!answer || !answer.ok) box.textContent = "cannot be read";
-    else box.append(...(await answer.json()).map(token));
-  }
+  if (!box.childNodes.length) await tokens(box, button.dataset.tokens, 0);
   box.hidden = !box.hidden;
   button.setAttribute("aria-expanded", String(!box.hidden));
 });
+
+async function tokens(box, address, first) {
+  const answer = await fetch(`${address}?from=${first}`).catch(() => null);
+  if (!answer || !answer.ok) {
+    box.append("cannot be read");
+    return;
+  }
+  const found = await answer.json();
+  box.append(...found.tokens.map(token));
+  if (found.next === null) return;
+  const more = document.createElement("button");
+  more.type = "button";
+  more.textContent = "more";
+  more.addEventListener("click", () => {
+    more.remove();
+    tokens(box, address, found.next);
+  });
+  box.append(more);
+}
 
 function token(one) {
   const span = document.createElement("span");
@@ -74,7 +100,7 @@ function token(one) {
   span.className = `token p${rank}`;
   span.textContent = one.text.replace(/\n/g, "⏎");
   const told = score === null ? "no log-prob" : `log-prob ${score.toFixed(3)}, p ${Math.exp(score).toPrecision(2)}`;
-  span.title = `${told} (id ${one.id})`;
+  span.title = `${told} (id ${one.ids.join(" ")})`;
   const small = document.createElement("small");
   small.textContent = score === null ? "" : score.toFixed(2);
   span.append(small);
