@@ -90,8 +90,8 @@ class Numbers:
 
 
 class Ours:
-    def __init__(self, folder: str, talks: Talks) -> None:
-        self.talks, self.policy = talks, load_policy(folder, device="cpu")
+    def __init__(self, folder: str, talks: Talks, dtype: str) -> None:
+        self.talks, self.policy = talks, load_policy(folder, device="cpu", dtype=dtype)
         self.policy.model.generation_config.eos_token_id = None  # replies are as long as they may be
         self.sampler = Sampler(
             self.policy.model, Numbers(talks), name="ours", slots=talks.dialogues, context=talks.context
@@ -197,9 +197,10 @@ def main() -> None:
     ask.add_argument("--turns", type=int, default=8)
     ask.add_argument("--tokens", type=int, default=40)
     ask.add_argument("--repeats", type=int, default=3)
+    ask.add_argument("--dtype", default="float32", help="ours; plain stays in float32")
     args = ask.parse_args()
     talks = Talks(args.dialogues, args.turns, args.tokens)
-    sides = {"ours": Ours(str(args.model), talks), "plain": Plain(str(args.model), talks)}
+    sides = {"ours": Ours(str(args.model), talks, args.dtype), "plain": Plain(str(args.model), talks)}
     print(f"{talks}, {torch.get_num_threads()} threads, torch {torch.__version__}", flush=True)
     best: dict[str, dict[str, np.ndarray]] = {}
     for _ in range(args.repeats):
