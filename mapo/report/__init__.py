@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.evals.compare import named
+from mapo.reading.files import read_bytes
 from mapo.report import draw
 from mapo.report.blocks import Block, Picture, Report, clean
 from mapo.report.grid import ablation_report
@@ -116,7 +117,10 @@ def kind_of(root: Path) -> str:
     """training, ablation, benchmark or empa; by the manifest, or where that is lost by what else is there."""
     if not root.is_dir():
         raise InputError("no such folder", where=str(root), fix="Give the folder of a run")
-    if (root / "result.json").exists():
+    result = root / "result.json"
+    if result.is_symlink() or result.exists():
+        if (problem := read_bytes(result)[1]) and not result.is_dir():
+            raise InputError(problem, where=str(result), fix="Put the file itself there")
         return "benchmark"
     schema = str(read_object(RunDir(root).manifest, []).get("schema"))
     if schema.startswith("mapo.ablate/"):

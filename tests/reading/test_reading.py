@@ -10,7 +10,7 @@ import pytest
 import view_runs
 from mapo import Rubric
 from mapo.config import Advantage
-from mapo.errors import RecordError
+from mapo.errors import InputError, RecordError
 from mapo.reading import files, run
 from mapo.records import decode_dialogue, parse
 from mapo.report import build
@@ -71,6 +71,18 @@ def test_a_report_follows_no_link_and_waits_for_no_pipe(tmp_path):
     for name in ("step_00003", "step_00004", "before", "summary", "config", "metrics", "ledger"):
         assert name in told, name
     assert "rubric.toml" not in told and "secret_1" not in html_page(build([str(root)]))
+
+
+def test_a_result_that_is_no_plain_file_is_refused(tmp_path):
+    root = view_runs.questions(tmp_path)
+    (root / "result.json").rename(tmp_path / "there.json")
+    (root / "result.json").symlink_to(tmp_path / "there.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        build([str(root)])
+    (root / "result.json").unlink()
+    os.mkfifo(root / "result.json")
+    with pytest.raises(InputError, match="not a regular file"):
+        build([str(root)])
 
 
 def test_without_its_settings_nothing_is_credited(tmp_path):
