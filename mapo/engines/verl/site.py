@@ -19,6 +19,7 @@ from mapo.errors import MapoError, StoreError
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, Watch
 from mapo.sandbox.scenario import Scenario
+from mapo.sandbox.scenarios import load_scenarios
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.train.template import Template, as_said, read_template
 from mapo.types import Dialogue
@@ -107,7 +108,7 @@ async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
 
 async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.stage import casting_of
-    from mapo.train.run import chosen_scenarios, rules_of
+    from mapo.train.run import rules_of
 
     config = load_config(root / SETTINGS)
     template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
@@ -117,7 +118,7 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     return Site(
         config=config,
         run=RunDir(root),
-        scenarios={s.id: s for found in chosen_scenarios(config).values() for s in found},
+        scenarios=_scenarios(config),
         template=template,
         end_ids=template.end_ids | _generation_ends(model),
         casting=casting,
@@ -127,6 +128,13 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
         stack=stack,
         flush=flush,
     )
+
+
+def _scenarios(config: Config) -> dict[str, Scenario]:
+    """All splits'; whether they leak into one another was checked before the run was started."""
+    told = config.scenarios
+    splits = (told.train, told.validation, told.test)
+    return {s.id: s for split in splits for s in load_scenarios(split, told.domain)}
 
 
 def _place(config: Config) -> tuple[int, int]:
