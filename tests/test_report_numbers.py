@@ -12,8 +12,9 @@ import pytest
 from report_runs import group, step, talk, training, write_lines
 
 from mapo import advantages
+from mapo.reading.run import number
 from mapo.report import draw, numbers, plots
-from mapo.report.blocks import Panel, Picture, clean, number, span, told
+from mapo.report.blocks import Panel, Picture, clean, span, told
 from mapo.report.credit import by_turn
 from mapo.report.learning import learning, play, speed
 from mapo.report.numbers import Point

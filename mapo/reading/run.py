@@ -18,8 +18,8 @@ from mapo.sandbox.rubric import SHIPPED, Rubric
 from mapo.store import BadLine
 from mapo.types import Dialogue, StopReason
 
-MOST = 1e100
-"""Numbers beyond are no measurements, and their squares would overflow."""
+MOST = 1e12
+"""A number beyond is no measurement; it is left out, as a missing one is."""
 COUNTS = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion")
 
 _T = TypeVar("_T")

@@ -7,12 +7,12 @@ is here bounds it: names, turns and lists are cut, and say so.
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mapo.reading.run import number
 from mapo.types import Dialogue
 
 NAME = 120
@@ -21,9 +21,6 @@ SPEECH = 4000
 """Characters of a turn that are shown."""
 LISTED = 12
 """Lines of a list that are shown before the rest is only counted."""
-MOST = 1e12
-"""A number beyond this is no measurement; it is left out, as a missing one is."""
-
 _JOINERS = "\u200c\u200d"  # Persian and emoji need them; they turn nothing round
 
 
@@ -138,17 +135,6 @@ def clean(text: object, most: int = NAME) -> str:
 
 def _harmless(c: str) -> bool:
     return c in "\n\t" or c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
-
-
-def number(value: object) -> float | None:
-    """A measurement; None for whatever else stands in its place."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) and abs(found) <= MOST else None
 
 
 def told(value: object, digits: str = ".1f", missing: str = "–") -> str:

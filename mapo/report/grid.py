@@ -11,8 +11,9 @@ from typing import Any
 from mapo.advantage import METHODS
 from mapo.evals.ablation import Cell, Run, analyse
 from mapo.evals.figures import draw_curves, draw_ends, markdown
+from mapo.reading.run import number
 from mapo.report import numbers
-from mapo.report.blocks import Block, Panel, Picture, Report, Words, number
+from mapo.report.blocks import Block, Panel, Picture, Report, Words
 from mapo.report.markdown import blocks_of
 from mapo.report.read import Training, read_object, read_training
 from mapo.report.several import gradient_norms, grouped, late_turns, late_ways

@@ -20,8 +20,7 @@ from mapo.evals.epmq import weigh
 from mapo.evals.result import Result
 from mapo.evals.results import recompute
 from mapo.evals.stats import Floats, bootstrap, t_interval
-from mapo.reading.run import credit, read_rubric, usable
-from mapo.report.blocks import number
+from mapo.reading.run import credit, number, read_rubric, usable
 from mapo.store import RunDir
 from mapo.types import Dialogue
 

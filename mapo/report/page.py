@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from importlib.resources import files
 
+from mapo.reading.run import number
 from mapo.report import draw
 from mapo.report.blocks import (
     LISTED,
@@ -22,7 +23,6 @@ from mapo.report.blocks import (
     Tiles,
     Words,
     clean,
-    number,
     told,
 )
 from mapo.types import Levels, Turn

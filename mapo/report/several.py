@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mapo.evals.folder import digest
+from mapo.reading.run import number
 from mapo.report import numbers, plots
-from mapo.report.blocks import Block, Heading, Panel, Picture, Table, number, told
+from mapo.report.blocks import Block, Heading, Panel, Picture, Table, told
 from mapo.report.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.paths import Walkers, trajectories
 from mapo.report.read import Training

@@ -10,6 +10,7 @@ from mapo.evals.entries import Case
 from mapo.evals.result import Result
 from mapo.evals.score import PARTS, Score, score_results
 from mapo.evals.stats import Interval
+from mapo.reading.run import number
 from mapo.report import numbers, plots
 from mapo.report.blocks import (
     Block,
@@ -22,7 +23,6 @@ from mapo.report.blocks import (
     Tile,
     Tiles,
     Words,
-    number,
     span,
     told,
 )

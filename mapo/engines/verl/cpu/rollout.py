@@ -116,7 +116,7 @@ class Adapter(BaseRollout):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         if wire_format != "named_tensors":
-            raise NotImplementedError(wire_format)
+            raise NotImplementedError(f"weights in the form {wire_format}; use the naive checkpoint engine")
         taken = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
         server = ray.get_actor(_name(int(os.environ["RANK"])))  # one server a rank
         await server.load.remote(taken, global_steps)
