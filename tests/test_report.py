@@ -571,3 +571,10 @@ def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
     (deep / "rubric.toml").write_text("x = " + "[" * 5000)
     page = html_page(build([str(good), str(deep)]))
     assert "nested too deep" in page and "2 runs" in page
+
+
+def test_a_folder_of_runs_is_no_evaluation(tmp_path):
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
+    with pytest.raises(InputError, match="is a folder of runs"):
+        kind_of(tmp_path / "runs")

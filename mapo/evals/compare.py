@@ -90,15 +90,21 @@ def read_run(run: str) -> list[Entry]:
         raise InputError(
             f"a run without {RESULT}: it did not come to an end", where=str(root), fix="Run it with --resume"
         )
-    below = [] if schema or not root.is_dir() else sorted(f.parent for f in root.glob(f"*/{RESULT}"))
+    below = [] if schema or not root.is_dir() else _runs_in(root)
     return _all_below(root, below, name) if below else read_empa(root, name)
 
 
+def _runs_in(root: Path) -> list[Path]:
+    """The runs one level down, if any is one of ours; folders of EMPA's own files beside them too."""
+    if not any(root.glob("*/manifest.json")) and not any(root.glob(f"*/{RESULT}")):
+        return []
+    ours = ("manifest.json", RESULT, "dialogues", "*_result.json")
+    return [f for f in sorted(root.iterdir()) if f.is_dir() and any(any(f.glob(name)) for name in ours)]
+
+
 def _all_below(root: Path, below: Sequence[Path], name: str | None) -> list[Entry]:
-    """A folder of runs: those of EmoBench and EQ-Bench one level down, and those of EMPA beside them."""
-    found = [entry for folder in below for entry in read_bench(folder)]
-    if any(RunDir(folder).dialogues.is_dir() for folder in root.iterdir()):
-        found += read_empa(root)
+    """A folder of runs: each as if it had been named."""
+    found = [entry for folder in below for entry in read_run(str(folder))]
     if name is not None and len({entry.model for entry in found}) > 1:
         fix = f"Leave out '{name}=', or name each folder"
         raise InputError("holds several models", where=str(root), fix=fix)

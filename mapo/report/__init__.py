@@ -132,4 +132,6 @@ def kind_of(root: Path) -> str:
     left = ("summary.json", "metrics.jsonl", "config.toml")
     if schema.startswith("mapo.train/") or any((root / name).exists() for name in left):
         return "training"
+    if any(root.glob("*/manifest.json")):
+        raise InputError("is a folder of runs", where=str(root), fix="Name the runs: mapo report RUN RUN ...")
     return "empa"

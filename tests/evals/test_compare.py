@@ -468,6 +468,14 @@ def test_the_row_of_a_difference_says_that_something_is_missing(tmp_path):
     assert line["sampling"] == "max_tokens 60" and line["judge"] == line["settings"] == ""
 
 
+def test_a_folder_with_a_run_that_did_not_end_is_refused(tmp_path):
+    emobench(tmp_path / "runs" / "x-emobench", "x")
+    (tmp_path / "runs" / "early").mkdir()
+    (tmp_path / "runs" / "early" / "manifest.json").write_text('{"schema": "mapo.eqbench3/1"}')
+    with pytest.raises(InputError, match="did not come to an end"):
+        compare([str(tmp_path / "runs")])
+
+
 def test_a_folder_of_runs_is_read_one_level_down(tmp_path):
     emobench(tmp_path / "runs" / "x-emobench", "x")
     v2(tmp_path / "runs" / "x-v2", "x", 171)
