@@ -138,7 +138,8 @@ def questions(root: Path, name: str = "quiz") -> Path:
     run.mkdir(parents=True)
     result = {
         "schema": "mapo.result/1", "benchmark": "emobench", "model": "big", "judge": None, "settings": {},
-        "complete": True, "n": 2, "of": 2, "scores": {"EA": 0.5, "EU": 0.25}, "items": [],
+        "complete": True, "n": 2, "of": 2, "items": [],
+        "scores": {"EA": 0.5, "EU": 0.25, "Overall": 0.375},
         "intervals": {"EA": [0.4, 0.6], "EU": None}, "notes": ["EU is not above answering A every time"],
         "details": {"languages": {"en": {"EA": {"accuracy": 0.5}}}, "parse_rate": 1.0},
     }  # fmt: skip

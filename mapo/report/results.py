@@ -12,6 +12,7 @@ from mapo.evals.entries import read_bench
 from mapo.evals.result import Result
 from mapo.evals.results import read_folders
 from mapo.evals.score import Score, score_results
+from mapo.reading.result import details_in_points
 from mapo.report import numbers, plots
 from mapo.report.blocks import (
     Block,
@@ -39,6 +40,7 @@ SCORE_HEAD = [
 ]
 ROWS = 80
 """Rows of a table of details that are shown."""
+IN_POINTS = "; accuracies and shares in points of 100"
 
 
 # ---- EMPA
@@ -195,7 +197,7 @@ def bench_report(root: Path, name: str | None = None) -> Report:
             first.benchmark, plots.bars(values, [first.model], "points of 100"), plots.room_for(["EQ-Bench"])
         )
         blocks.append(Picture("fig_scores", "With 95 % bootstrap intervals over items.", [panel]))
-    blocks += _details(data.get("details"))
+    blocks += _details(details_in_points(data), "" if data.get("benchmark") != "emobench" else IN_POINTS)
     settings = {**first.meaning, **first.sampling}
     blocks += ledger_table(read_ledger(root, problems))
     blocks += manifest_table(settings)
@@ -210,14 +212,12 @@ def _of(value: float | None, interval: tuple[float, float] | None) -> Point | No
     return None if value is None else Point(0.0, value, *(interval or (None, None)))
 
 
-def _details(details: object) -> list[Block]:
+def _details(details: object, about: str) -> list[Block]:
     rows = [[name, value] for name, value in _flat(details, "")]
     if not rows:
         return []
-    return [
-        Heading("In detail"),
-        Table(["what", "value"], rows[:ROWS], f"{min(len(rows), ROWS)} of {len(rows)} figures", folded=True),
-    ]
+    caption = f"{min(len(rows), ROWS)} of {len(rows)} figures{about}"
+    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], caption, folded=True)]
 
 
 def _flat(value: object, name: str) -> list[tuple[str, str]]:

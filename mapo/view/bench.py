@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mapo.reading.files import read_small
+from mapo.reading.result import details_in_points, intervals_in_points, scores_in_points
 from mapo.reading.run import number
 from mapo.text import printable
 from mapo.view.files import RunFiles
@@ -93,14 +94,13 @@ def by_group(db: sqlite3.Connection, key: str, by: str) -> dict[str, Mean]:
 def result_of(run: RunFiles) -> dict[str, Any] | None:
     """A result.json as a page shows it; None where there is none that can be read."""
     data, _ = read_small(run.root / "result.json") if "result.json" in run.small else (None, "")
-    if not isinstance(data, dict) or not isinstance(scores := data.get("scores"), dict):
+    if not isinstance(data, dict) or not isinstance(data.get("scores"), dict):
         return None
-    ends = data.get("intervals") if isinstance(data.get("intervals"), dict) else {}
+    ends = intervals_in_points(data)
     rows = []
-    for name, value in list(scores.items())[:100]:
-        pair = ends.get(name) if isinstance(ends, dict) else None
-        low, high = map(number, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
-        rows.append({"name": printable(name)[:80], "value": number(value), "low": low, "high": high})
+    for name, value in list(scores_in_points(data).items())[:100]:
+        low, high = ends.get(name, (None, None))
+        rows.append({"name": printable(name)[:80], "value": value, "low": low, "high": high})
     notes = data.get("notes")
     return {
         "benchmark": printable(str(data.get("benchmark", "")))[:40],
@@ -110,7 +110,7 @@ def result_of(run: RunFiles) -> dict[str, Any] | None:
         "n": data.get("n"),
         "of": data.get("of"),
         "scores": rows,
-        "tables": list(_tables(data.get("details")))[:12],
+        "tables": list(_tables(details_in_points(data)))[:12],
         "notes": [printable(str(note))[:500] for note in notes[:20]] if isinstance(notes, list) else [],
     }
 

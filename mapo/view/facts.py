@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mapo.reading.files import read_bytes, read_object
+from mapo.reading.result import headline
 from mapo.reading.run import number, read_settings, read_steps, whole
 from mapo.text import printable
 from mapo.view.files import RunFiles
@@ -98,7 +99,7 @@ def _progress(
     before, after = (_test(summary.get(name)) for name in ("before", "after"))
     score = after["epm_q"] if after else curve[-1] if curve else None
     if result:
-        score = next((v for v in map(number, _values(result.get("scores"))) if v is not None), None)
+        score = headline(result)
     scenarios = manifest.get("scenarios")
     planned = len(scenarios) if isinstance(scenarios, dict) and manifest.get("repeats") else 0
     return {
@@ -180,10 +181,6 @@ def when(seconds: float) -> str:
 
 def _word(value: object) -> str:
     return printable(value)[:200] if isinstance(value, str) else ""
-
-
-def _values(data: object) -> list[object]:
-    return list(data.values()) if isinstance(data, dict) else []
 
 
 def _dig(data: object, *path: str) -> object:

@@ -35,7 +35,7 @@ def test_the_list_of_runs_tells_what_each_is_and_how_it_stands(shown):
     assert "finished" in rows["first"] and "35.5" in rows["first"] and "<polyline" in rows["first"]
     assert "running" in rows["second"] and "grpo" in rows["second"] and ">33.0<" in rows["second"]
     assert "finished" in rows["bench"] and "empa" in rows["bench"]
-    assert "emobench" in rows["quiz"] and "0.5" in rows["quiz"]
+    assert "emobench" in rows["quiz"] and "37.5" in rows["quiz"]
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_benchmarks_by_category_axis_and_difficulty(shown):
 
 def test_a_question_benchmark_has_a_page(shown):
     page = text(shown.get("/run/quiz"))
-    assert "0.400 to 0.600" in page and "languages / en / EA" in page and "parse_rate" in page
+    assert "40.0 to 60.0" in page and "languages / en / EA" in page and "parse_rate" in page
 
 
 def test_nothing_there_is_said_in_words(index, client):
