@@ -129,7 +129,7 @@ def ablation(root: Path, methods=("mapo", "grpo"), seeds=(0, 1)) -> Path:
 
 def bench(root: Path, items: int = 4, **more) -> Path:
     """An EmoBench result.json."""
-    from mapo.evals.bench import Scored, summarise, write_result
+    from mapo.evals.summary import Scored, summarise, write_result
 
     root.mkdir(parents=True, exist_ok=True)
     scored = [Scored(f"EA-en-{i}", {"EA": float(i % 2)}) for i in range(items)]

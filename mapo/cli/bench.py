@@ -128,7 +128,7 @@ def fits(policy: Who, replies: int, max_tokens: int, context: int) -> None:
 
 def close(out: Path, result: Mapping[str, Any], stage: Stage) -> int:
     """The last lines of a run, and its exit status: 1 where items failed."""
-    from mapo.evals.bench import RESULT
+    from mapo.evals.summary import RESULT
     from mapo.evals.tables import print_ledger
 
     say_all("note", list(result["notes"]))

@@ -76,11 +76,11 @@ def emobench(
     from mapo.cli.bench import close, fits, solve_all
     from mapo.cli.roles import stage_in
     from mapo.errors import InputError
-    from mapo.evals.bench import write_result
     from mapo.evals.emobench import Settings, manifest, solver
     from mapo.evals.emobench_data import load
     from mapo.evals.emobench_score import score
     from mapo.evals.identity import identity
+    from mapo.evals.summary import write_result
     from mapo.stage import Who
 
     if language not in _LANGUAGES:

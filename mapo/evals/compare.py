@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from mapo.errors import InputError
-from mapo.evals.bench import RESULT
 from mapo.evals.entries import SCORES, Case, Entry, count, read_bench, read_json
 from mapo.evals.entries_empa import EMPA, read_empa, read_training
 from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, told
+from mapo.evals.summary import RESULT
 from mapo.store import RunDir
 
 ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]

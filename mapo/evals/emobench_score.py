@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.bench import ASK_ANEW, ITEMS, Line, Scored, summarise
+from mapo.evals.bench import ASK_ANEW, ITEMS, Line
 from mapo.evals.emobench import Reading, Settings, majority, orders, read
 from mapo.evals.emobench_data import COMMIT, LETTERS, TASKS, EmoBench, Question
 from mapo.evals.stats import Interval
+from mapo.evals.summary import Scored, summarise
 
 MEANS = {f"Overall{how}": [f"{task}{how}" for task in TASKS] for how in ("", "_lenient")}
 """Scores that are the mean of others."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.bench import RESULT, RESULT_SCHEMA
 from mapo.evals.eqbench_v2 import valid
 from mapo.evals.folder import digest
 from mapo.evals.stats import Interval
+from mapo.evals.summary import RESULT, RESULT_SCHEMA
 from mapo.text import printable
 from mapo.types import record
 
@@ -92,7 +92,7 @@ class _Item:
 
 @record
 class _Result:
-    """A result.json as `bench.write_result` writes it."""
+    """A result.json as `summary.write_result` writes it."""
 
     schema: Literal["mapo.result/1"]
     benchmark: Literal["emobench", "eqbench3", "eqbench_v2"]

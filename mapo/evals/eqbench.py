@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mapo.evals import eqbench3, eqbench_v2
-from mapo.evals.bench import ASK_ANEW, Line, summarise, write_result
+from mapo.evals.bench import ASK_ANEW, Line
 from mapo.evals.eqbench_data import Question, Three
 from mapo.evals.eqbench_parse import parse_scores
 from mapo.evals.eqbench_v2 import score_v2
+from mapo.evals.summary import summarise, write_result
 
 __all__ = ["parse_scores", "result_three", "result_v2", "score_v2"]
 

@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 from mapo.errors import AnswerError, EndpointError, InputError, RecordError
-from mapo.evals.bench import ASK_ANEW, ITEMS, HalfwayError, Line, Scored, Talker, conversation, seed_of
+from mapo.evals.bench import ASK_ANEW, ITEMS, HalfwayError, Line, Talker, conversation, seed_of
 from mapo.evals.eqbench_data import Kind, Scenario, Three
 from mapo.evals.eqbench_parse import REASONING, parse_scores, said, written
+from mapo.evals.summary import Scored
 from mapo.sandbox.chat import Chat, Request
 from mapo.types import Message
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.bench import ASK_ANEW, ITEMS, Line, Scored, Talker, conversation, seed_of
+from mapo.evals.bench import ASK_ANEW, ITEMS, Line, Talker, conversation, seed_of
 from mapo.evals.eqbench_data import Question
+from mapo.evals.summary import Scored
 from mapo.sandbox.chat import Request
 from mapo.types import Message
 

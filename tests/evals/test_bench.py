@@ -14,7 +14,8 @@ import pytest
 from mapo.cli.progress import counting
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
 from mapo.evals import bench
-from mapo.evals.bench import Kept, Scored, conversation, prepare, run_items, seed_of, summarise, write_result
+from mapo.evals.bench import Kept, conversation, prepare, run_items, seed_of
+from mapo.evals.summary import Scored, summarise, write_result
 from mapo.sandbox.chat import Usage
 from mapo.sandbox.ledger import Ledger
 from mapo.testing.fakes import FakeChat

@@ -19,12 +19,12 @@ from mapo import Ending, Rubric, StopReason
 from mapo.errors import InputError, RecordError
 from mapo.evals import compare as comparing
 from mapo.evals import stats
-from mapo.evals.bench import Scored, summarise, write_result
 from mapo.evals.compare import Comparison, compare, compared, named, paired
 from mapo.evals.compare_tables import FORMS, figure
 from mapo.evals.entries import Case, Entry, count, read_bench, split_settings
 from mapo.evals.entries_empa import read_empa
 from mapo.evals.stats import bootstrap, sign_flip, small_sample_level, t_quantile
+from mapo.evals.summary import Scored, summarise, write_result
 from mapo.store import JsonlWriter, write_atomic
 
 RUBRIC = Rubric.load("empathy")

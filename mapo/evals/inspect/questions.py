@@ -22,12 +22,13 @@ from mapo.errors import InputError
 from mapo.evals import emobench as emo
 from mapo.evals import eqbench3 as three
 from mapo.evals import eqbench_v2 as two
-from mapo.evals.bench import HalfwayError, Item, Scored, Solve, summarise
+from mapo.evals.bench import HalfwayError, Item, Solve
 from mapo.evals.emobench_data import LANGUAGES, load
 from mapo.evals.emobench_score import MEANS, scored_question
 from mapo.evals.eqbench_data import read_three, read_v2
 from mapo.evals.inspect.chat import player, talker
 from mapo.evals.inspect.epochs import averaged, by_epoch, once
+from mapo.evals.summary import Scored, summarise
 
 LINE = "mapo_line"
 """Where a sample keeps what its solver recorded: the same keys as a line of items.jsonl."""

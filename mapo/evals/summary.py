@@ -1,0 +1,103 @@
+"""From scored items to a result: means with bootstrap intervals, and OUT/result.json ("mapo.result/1")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.store import write_atomic
+
+RESULT = "result.json"
+RESULT_SCHEMA = "mapo.result/1"
+
+
+class Scored(NamedTuple):
+    """An item's scores by name. For the intervals, items of one `group` (translations of one text) are drawn
+    together, and of each `stratum` (a kind of item) as many as there are."""
+
+    id: str
+    scores: dict[str, float]
+    group: str = ""
+    stratum: str = ""
+
+
+def summarise(
+    items: Sequence[Scored], means: Mapping[str, Sequence[str]] | None = None
+) -> tuple[dict[str, float], dict[str, Interval | None]]:
+    """The mean of each score over the items that have it, with 95 % bootstrap intervals over items.
+
+    `means` names further scores that are the mean of others ({"Overall": ("EA", "EU")}), left out where no
+    item has one of the parts. An interval is None where items are too few to have one, or all alike.
+    """
+    names = list(dict.fromkeys(name for item in items for name in item.scores))
+    groups = list(dict.fromkeys((item.stratum, item.group or item.id) for item in items))
+    table = np.zeros((len(groups), 2, len(names)))  # a group's sum and count of each score
+    for item in items:
+        row = groups.index((item.stratum, item.group or item.id))
+        for name, value in item.scores.items():
+            table[row, :, names.index(name)] += (value, 1.0)
+    further = {name: parts for name, parts in (means or {}).items() if set(parts) <= set(names)}
+
+    def statistic(flat: Floats) -> Floats:
+        sums, counts = np.moveaxis(flat.reshape(*flat.shape[:-1], 2, len(names)), -2, 0)
+        with np.errstate(invalid="ignore"):  # a resample may hold no item of some score
+            each = sums / counts
+        more = [each[..., [names.index(part) for part in parts]].mean(axis=-1) for parts in further.values()]
+        return np.concatenate([each, *(column[..., None] for column in more)], axis=-1)
+
+    if not names:
+        return {}, {}
+    flat = table.reshape(len(groups), -1)
+    found = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
+    ends = bootstrap(flat, statistic, strata=[stratum for stratum, _ in groups])
+    rows = {name: int(np.count_nonzero(table[:, 1, at])) for at, name in enumerate(names)}
+    intervals: dict[str, Interval | None] = dict.fromkeys(found)
+    for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
+        if np.isfinite(pair).all():
+            intervals[name] = told(*pair, rows=min(rows[part] for part in further.get(name, [name])))
+    return found, intervals
+
+
+def write_result(
+    out: Path,
+    *,
+    benchmark: str,
+    model: str,
+    settings: Mapping[str, Any],
+    of: int,
+    items: Sequence[Scored],
+    scores: Mapping[str, float],
+    intervals: Mapping[str, Interval | None],
+    judge: str | None = None,
+    known: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
+    incomplete and says so first. `known` is what `identity` says of the models."""
+    n, lacking = len(items), of - len(items)
+    lack = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
+    result = {
+        "schema": RESULT_SCHEMA,
+        "benchmark": benchmark,
+        "model": model,
+        "judge": judge,
+        "settings": dict(settings),
+        **(known or {}),
+        "complete": not lacking,
+        "n": n,
+        "of": of,
+        "scores": dict(scores),
+        "intervals": dict(intervals),
+        "items": [{"id": item.id, "scores": item.scores} for item in items],
+        "details": dict(details or {}),
+        "notes": [*([lack] if lacking else []), *notes],
+    }
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
+    write_atomic(out / RESULT, text + "\n")
+    return result
