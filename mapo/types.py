@@ -140,7 +140,8 @@ class Direction:
 class Turn:
     """`levels` and `reward` are None where the judge failed; `unscored` then says how.
 
-    `direction` is what the director decided before `user` was said.
+    `direction` is what the director decided before `user` was said. Where a panel judged, `panel` holds the
+    levels of each member who answered: progress and regression of every axis, in the rubric's order.
     """
 
     user: str
@@ -150,6 +151,7 @@ class Turn:
     reward: float | None = None
     unscored: str | None = None
     direction: Direction | None = None
+    panel: dict[str, tuple[int, ...]] | None = None
 
 
 @record

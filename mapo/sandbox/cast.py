@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mapo.sandbox.chat import Chat
 from mapo.sandbox.potential import Trajectory
+from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.types import Direction, Levels, StartLevels, Turn
 
@@ -33,6 +34,14 @@ class Judge(Protocol):
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
         """The turn form for the last reply. Raises AnswerError or EndpointError where it cannot."""
+
+
+@runtime_checkable
+class Several(Protocol):
+    """A Judge made of several, who can tell what each of them filled in for the last reply."""
+
+    @property
+    def forms(self) -> Mapping[str, Levels]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,18 @@ class Job:
         step = "" if self.step is None else f"{self.step}/"
         again = f"/{self.attempt}" if self.attempt else ""
         return f"{step}{self.id}/{self.seed}{again}"
+
+
+def panel_of(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | None:
+    """Each member's levels for the record; None for a judge who is one."""
+    if not isinstance(judge, Several):
+        return None
+    return {name: flat(form, rubric) for name, form in judge.forms.items()}
+
+
+def flat(form: Levels, rubric: Rubric) -> tuple[int, ...]:
+    """A turn form's levels: progress and regression of every axis, in the rubric's order."""
+    return tuple(mark.level for key in rubric.keys for mark in (form[key].progress, form[key].regression))
 
 
 Casting = Callable[[Job], Cast]

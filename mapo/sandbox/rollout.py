@@ -22,7 +22,7 @@ from mapo.errors import (
     StoreError,
     TrainError,
 )
-from mapo.sandbox.cast import Cast, Casting, Job, Policy
+from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_of
 from mapo.sandbox.chat import Chat, Closing
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import Distance, rewards_of
@@ -86,7 +86,13 @@ async def play(
             reply = replace(answer.reply, text=aloud(storable(answer.reply.text)))
             turn = Turn(said, reply, direction=direction)
             levels, unscored = await _judged(cast, [*talk.turns, turn], rules.rubric)
-            turn = replace(turn, levels=levels, unscored=unscored, state=talk.path.judge(levels))
+            turn = replace(
+                turn,
+                levels=levels,
+                unscored=unscored,
+                state=talk.path.judge(levels),
+                panel=panel_of(cast.judge, rules.rubric) if levels else None,
+            )
             talk.turns.append(turn)
             _tell(on_turn, turn)
             talk.ending = talk.path.ending()
