@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mapo.sandbox.overlap import compare_sets, families, normalised, overlaps, texts_of
+from mapo.sandbox.overlap import Overlap, compare_sets, families, normalised, overlaps, texts_of
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import load_scenarios
 
@@ -30,6 +34,28 @@ def made_up(words: int, seed: int) -> str:
     return " ".join("".join(rng.choices("abcdefgh", k=4)) for _ in range(words))
 
 
+def by_definition(texts: Mapping[str, str]) -> list[Overlap]:
+    """Every pair compared, shingle by shingle: what `overlaps` finds without comparing all with all."""
+
+    def shingles(text: str) -> set[tuple[str, ...]]:
+        units, length = (text.split(), 5) if " " in text else (list(text), 8)
+        return {tuple(units[i : i + length]) for i in range(max(1, len(units) - length + 1))}
+
+    plain = {key: normalised(text) for key, text in texts.items() if normalised(text)}
+    sets = {key: shingles(text) for key, text in plain.items()}
+    found = []
+    for a, b in combinations(plain, 2):
+        both, sizes = len(sets[a] & sets[b]), sorted((len(sets[a]), len(sets[b])))
+        jaccard, share = both / (sum(sizes) - both), both / sizes[0]
+        if plain[a] == plain[b]:
+            found.append(Overlap(a, b, 1.0, "exact"))
+        elif jaccard >= 0.12:
+            found.append(Overlap(a, b, jaccard, "near"))
+        elif sizes[0] >= 10 and share >= 0.4:
+            found.append(Overlap(a, b, share, "contained"))
+    return sorted(found, key=lambda x: (-x.similarity, x.a, x.b))
+
+
 def test_normalised_text():
     assert normalised("  Ça VA -- “bien”?\n") == normalised("Ça va, bien!") == "ça va bien"
     assert normalised("ze\u200bro wi\u00addth") == "zero width"
@@ -37,6 +63,11 @@ def test_normalised_text():
     assert normalised("你好，\n世界 ok") == "你好世界ok"
     assert normalised("a word with 一 sign") == "a word with 一 sign"
     assert normalised("!?") == ""
+
+
+@given(st.text(st.characters(max_codepoint=127)))
+def test_ascii_is_normalised_like_any_text(text):
+    assert f"{normalised(text)} é".strip() == normalised(f"{text} é")
 
 
 def test_exact_copies():
@@ -78,6 +109,34 @@ def test_the_shipped_scenarios_are_all_different(shipped):
     assert overlaps(texts_of(shipped)) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_random_texts_by_the_plain_definition(seed):
+    rng = random.Random(seed)
+    texts = {}
+    for n in range(30):
+        if n % 2:  # Chinese, some shorter than a shingle
+            text = "".join(rng.choices(HANZI, k=rng.choice([1, 5, 8, 30, 200])))
+            copy = "".join("某" if rng.random() < 0.2 else c for c in text)
+        else:
+            text = " ".join(rng.choices(["ka", "lo", "mi", "nu", "pe", "ri"], k=rng.choice([1, 4, 30, 200])))
+            copy = edited(text, rng.choice([0.0, 0.1, 0.3]), n)
+        start = rng.randrange(len(text))
+        texts |= {f"{n:02}": text, f"{n:02} copy": copy, f"{n:02} part": text[start : start + 80]}
+    found = overlaps(texts)
+    assert found == by_definition(texts)
+    assert {x.kind for x in found} >= {"exact", "near"}
+
+
+def test_the_shipped_scenarios_by_the_plain_definition(shipped):
+    texts = texts_of(shipped[::3])
+    for number, (key, text) in enumerate(list(texts.items())[:12]):
+        texts[f"{key} copy"] = edited(text, 0.1 * (number % 4), number)
+        texts[f"{key} part"] = text[: 150 * number]
+    found = overlaps(texts)
+    assert found == by_definition(texts)
+    assert {x.kind for x in found} == {"exact", "near", "contained"}
+
+
 def test_unspaced_text_with_one_character_in_ten_changed():
     rng = random.Random(0)
     text = "".join(rng.choices(HANZI, k=1500))
@@ -96,10 +155,11 @@ def test_a_name_inside_words_is_no_name(shipped):
 
 def test_many_copies_are_linked_without_comparing_all_with_all():
     base = made_up(300, 3)
-    texts = {f"{n:03}": edited(base, 0.02, n) for n in range(200)}
+    texts = {f"{n:03}": edited(base, 0.02, n) for n in range(60)}
     texts["alone"] = made_up(300, 4)
     sizes = sorted(len(group) for group in families(texts, overlaps(texts)))
-    assert sizes == [1, 200]
+    assert sizes == [1, 60]
+    assert set(overlaps(texts)) < set(by_definition(texts))
 
 
 def test_families_are_transitive():
