@@ -77,6 +77,10 @@ class Roles(_Section):
     user: Role | None = None
     director: Role | None = None
     judge: Role | None = None
+    judges: tuple[Role, ...] = ()
+    """Several judges in place of one; what one leaves out is taken from `roles.everyone`."""
+    judging: Literal["panel", "alternate"] = "panel"
+    """panel: all judge every reply, the median of each level counts; alternate: one a scenario and step."""
     requests: int = Field(default=64, ge=1)
     """Calls at once to one address."""
     requests_per_minute: int | None = Field(default=None, ge=1)
@@ -88,9 +92,19 @@ class Roles(_Section):
 
     @model_validator(mode="after")
     def _someone_plays(self) -> Roles:
-        for name, role in (("user", self.user), ("director", self.director), ("judge", self.judge)):
+        several = [(f"judge {n}", role) for n, role in enumerate(self.judges, 1)]
+        one = [] if several else [("judge", self.judge)]
+        for name, role in (("user", self.user), ("director", self.director), *one, *several):
             if self.agents == "llm" and not (self.everyone.model or (role and role.model)):
                 raise ValueError(f"no model for the {name}: give roles.everyone.model")
+        return self
+
+    @model_validator(mode="after")
+    def _one_judge_or_several(self) -> Roles:
+        if self.judges and (self.judge is not None or len(self.judges) < 2):
+            raise ValueError("roles.judges names two judges or more, and takes the place of roles.judge")
+        if self.judges and self.agents != "llm":
+            raise ValueError("roles.judges are models: give roles.agents = 'llm'")
         return self
 
 
@@ -217,6 +231,17 @@ class Config(_Section):
     def _needs_the_start(self) -> Config:
         if self.optim.kl > 0 and not self.run.reference:
             raise ValueError("optim.kl needs run.reference = true")
+        return self
+
+    @model_validator(mode="after")
+    def _judges_are_not_mixed(self) -> Config:
+        """Judges that take turns are the same within a group; who compares groups would compare judges."""
+        across = self.advantage.scope == "batch" or self.advantage.method.startswith("reinforce++")
+        if self.roles.judges and self.roles.judging == "alternate" and across:
+            raise ValueError(
+                "roles.judging = 'alternate' with an advantage that compares groups: one judge's mildness "
+                "would be credit; use 'panel', or an advantage of scope 'group'"
+            )
         return self
 
     @model_validator(mode="after")

@@ -9,49 +9,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from mapo.config import Config, Roles
+from mapo.config import Config, Role, Roles
 from mapo.errors import InputError
-from mapo.sandbox.chat import OWN_WAY, Sampling
+from mapo.sandbox.chat import Sampling
+from mapo.who import Panel as Panel
+from mapo.who import Players, everyone_in
+from mapo.who import Who as Who
 
 if TYPE_CHECKING:
     from mapo.evals.bench import Talker
     from mapo.sandbox.cast import Casting, Policy
     from mapo.sandbox.endpoint import Endpoint
     from mapo.sandbox.ledger import Ledger
+    from mapo.sandbox.panel import Seat
     from mapo.sandbox.rubric import Rubric
     from mapo.train.sampler import Sampler
-
-
-@dataclass(frozen=True, slots=True)
-class Who:
-    """A model and where it is. `scripted:NAME` is played by plain code, `local:SOURCE` sampled here."""
-
-    model: str
-    base_url: str | None = None
-    key_env: str = "OPENAI_API_KEY"
-    sampling: Sampling = OWN_WAY
-
-    def __str__(self) -> str:
-        """Who plays, for the record."""
-        way = str(self.sampling)
-        return f"{self.model} ({way})" if way else self.model
-
-    @property
-    def address(self) -> str | None:
-        """Where its endpoint is; None for one that has none."""
-        from mapo.sandbox.endpoint import DEFAULT_URL
-
-        if self.scripted is not None or self.local is not None:
-            return None
-        return (self.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
-
-    @property
-    def scripted(self) -> str | None:
-        return self.model.removeprefix("scripted:") if self.model.startswith("scripted:") else None
-
-    @property
-    def local(self) -> str | None:
-        return self.model.removeprefix("local:") if self.model.startswith("local:") else None
 
 
 @dataclass(slots=True)
@@ -144,8 +116,12 @@ class Stage:
         return endpoint
 
     def left_out(self) -> dict[str, list[str]]:
-        """By role, the parameters that its endpoint refused so far."""
-        return {e.role: sorted(e.left_out) for e in self._endpoints if e.left_out}
+        """By role, the parameters that its endpoint, or one of its endpoints, refused so far."""
+        found: dict[str, set[str]] = {}
+        for endpoint in self._endpoints:
+            if endpoint.left_out:
+                found.setdefault(endpoint.role, set()).update(endpoint.left_out)
+        return {role: sorted(names) for role, names in found.items()}
 
     async def policy(self, who: Who, domain: str) -> Policy:
         from mapo.sandbox.domain import scripted_policy
@@ -173,20 +149,35 @@ class Stage:
         sampler = local_sampler(source, slots=self.concurrency, context=self.context)
         return await self.stack.enter_async_context(sampler)
 
-    def casting(self, roles: dict[str, Who] | None, rubric: Rubric, domain: str) -> Casting:
+    def casting(self, roles: Players | None, rubric: Rubric, domain: str) -> Casting:
         """The scripted cast for None, else models for user, director and judge."""
         from mapo.sandbox.domain import scripted_cast
+        from mapo.sandbox.models import model_cast
+        from mapo.sandbox.panel import judged_by
 
         if roles is None:
             return scripted_cast(domain)
-        for role, who in roles.items():
+        for role, who in everyone_in(roles).items():
             if who.scripted is not None or who.local is not None:
                 raise InputError(f"'{who.model}' as {role}", fix="Serve the model, and give its base URL")
-        from mapo.sandbox.models import model_cast
+        judges = roles["judge"]
+        several = judges if isinstance(judges, Panel) else None
+        one = {role: (who if isinstance(who, Who) else who.members[0]) for role, who in roles.items()}
+        user, director, judge = (self.endpoint(one[r], r) for r in ("user", "director", "judge"))
+        casting = model_cast(user, director, judge, rubric, {role: who.sampling for role, who in one.items()})
+        return judged_by(casting, self.seats(several, rubric), several.way) if several else casting
 
-        user, director, judge = (self.endpoint(roles[r], r) for r in ("user", "director", "judge"))
-        ways = {role: who.sampling for role, who in roles.items()}
-        return model_cast(user, director, judge, rubric, ways)
+    def seats(self, judges: Panel, rubric: Rubric) -> list[Seat]:
+        """The judges of a panel; those of one model at one address share its endpoint."""
+        from mapo.sandbox.panel import model_seat
+
+        chats: dict[tuple[str, str | None, str], Endpoint] = {}
+        found = []
+        for name, who in zip(judges.names, judges.members, strict=True):
+            key = (who.model, who.address, who.key_env)
+            chat = chats.get(key) or chats.setdefault(key, self.endpoint(who, "judge"))
+            found.append(model_seat(chat, rubric, who.sampling, name))
+        return found
 
 
 Given = tuple[str | None, str | None, str | None]
@@ -216,7 +207,7 @@ def cast_of(agents: str | None, everyone: Given, **split: Given) -> dict[str, Wh
     return chosen
 
 
-def cast_in(config: Config) -> dict[str, Who] | None:
+def cast_in(config: Config) -> dict[str, Who | Panel] | None:
     """Who plays user, director and judge; None for plain code. A role takes from everyone what it lacks."""
     roles = config.roles
     if roles.agents == "scripted":
@@ -225,17 +216,27 @@ def cast_in(config: Config) -> dict[str, Who] | None:
         name: (role.model, role.base_url, role.key_env) if role else (None, None, None)
         for name, role in (("user", roles.user), ("director", roles.director), ("judge", roles.judge))
     }
-    everyone = roles.everyone
-    cast = cast_of("llm", (everyone.model, everyone.base_url, everyone.key_env), **given)
-    return {name: replace(who, sampling=sampling_of(roles, name)) for name, who in (cast or {}).items()}
+    judges = {f"judge {n}": role for n, role in enumerate(roles.judges, 1)}
+    if judges:
+        given.pop("judge")
+    members = {name: (role.model, role.base_url, role.key_env) for name, role in judges.items()}
+    everyone = (roles.everyone.model, roles.everyone.base_url, roles.everyone.key_env)
+    cast = cast_of("llm", everyone, **given, **members) or {}
+    found: dict[str, Who | Panel] = {
+        name: replace(cast[name], sampling=sampling_of(roles, name)) for name in given
+    }
+    if judges:
+        sampled = (replace(cast[n], sampling=sampling_of(roles, "judge", role)) for n, role in judges.items())
+        found["judge"] = Panel(tuple(sampled), roles.judging)
+    return found
 
 
-def sampling_of(roles: Roles, name: str) -> Sampling:
-    """A role's own settings, everyone's where it has none."""
+def sampling_of(roles: Roles, name: str, member: Role | None = None) -> Sampling:
+    """A role's own settings, everyone's where it has none; a panel's member goes before its role."""
 
     def pick(key: str) -> Any:
-        own = getattr(getattr(roles, name), key, None)
-        return own if own is not None else getattr(roles.everyone, key)
+        asked = (member, getattr(roles, name), roles.everyone)
+        return next((own for part in asked if (own := getattr(part, key, None)) is not None), None)
 
     return Sampling(pick("temperature"), pick("top_p"), pick("max_tokens"))
 
@@ -269,7 +270,7 @@ async def casting_of(
             stage.ledger.flush(ledger)
 
     if who:
-        stage.check(list(who.values()), domain)
+        stage.check(list(everyone_in(who).values()), domain)
     async with stage:
         try:
             yield stage.casting(who, Rubric.load(domain), domain), flush

@@ -21,3 +21,7 @@ Cache = Annotated[str, typer.Option(help="record, replay, refresh or off.")]
 CacheFile = Annotated[Path | None, typer.Option(help="Where model calls are kept (default: in --out).")]
 Prices = Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+JudgePanel = Annotated[
+    str | None,
+    typer.Option(help="Several judges as one, the median of each level: a,b,c or NAME@URL (docs/judges.md)."),
+]

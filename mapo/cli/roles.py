@@ -9,7 +9,8 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.sandbox.chat import Sampling
-from mapo.stage import Stage, Who
+from mapo.stage import Stage
+from mapo.who import Panel, Who, read_judges
 
 
 def stage_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> Stage:
@@ -41,12 +42,39 @@ def read_prices(file: Path | None) -> dict[str, Any]:
     return {model: tuple(map(float, price)) for model, price in data.items()}
 
 
-def with_temperature(cast: dict[str, Who] | None, **given: float | None) -> dict[str, Who] | None:
+Cast = dict[str, Who | Panel] | None
+"""Who plays user, director and judge; None for plain code."""
+
+
+def with_panel(cast: dict[str, Who] | None, named: str | None) -> Cast:
+    """The cast with these judges, NAME or NAME@URL with commas between. Those without an address of their own
+    are where the judge would be, and only there goes its key."""
+    if named is None:
+        return dict(cast) if cast is not None else None
+    if cast is None:
+        raise InputError("--judge-panel, but plain code plays", fix="Give --agents-model")
+    judge = cast["judge"]
+    members = tuple(
+        replace(who, base_url=judge.base_url, key_env=judge.key_env) if who.base_url is None else who
+        for who in read_judges(named.split(","))
+    )
+    if len(members) < 2:
+        raise InputError(f"--judge-panel is '{named}'", fix="Two judges or more; one is --judge-model")
+    return {**cast, "judge": Panel(members)}
+
+
+def with_temperature(cast: Cast, **given: float | None) -> Cast:
     """The cast with these temperatures, as far as they were given."""
     for role, temperature in given.items():
         if temperature is None:
             continue
         if cast is None:
             raise InputError(f"--{role}-temperature, but plain code plays", fix="Give --agents-model")
-        cast = {**cast, role: replace(cast[role], sampling=Sampling(temperature))}
+        cast = {**cast, role: _sampled(cast[role], Sampling(temperature))}
     return cast
+
+
+def _sampled(player: Who | Panel, sampling: Sampling) -> Who | Panel:
+    if isinstance(player, Who):
+        return replace(player, sampling=sampling)
+    return replace(player, members=tuple(replace(who, sampling=sampling) for who in player.members))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mapo.stage import Who
+    from mapo.who import Who
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 _BLOCKS, _BLOCK = 64, 1 << 14

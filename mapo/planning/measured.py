@@ -175,7 +175,7 @@ def _servers(calls: dict[str, Any], config: Config) -> dict[str, Any]:
 
 def _names(roles: Roles) -> dict[str, str]:
     """Role -> server: `everyone` where all have the same address, else the first role that has it."""
-    own = {"judge": roles.judge, "director": roles.director, "user": roles.user}
+    own = {"judge": next(iter(roles.judges), roles.judge), "director": roles.director, "user": roles.user}
     urls = {
         role: (given.base_url if given else None) or roles.everyone.base_url for role, given in own.items()
     }

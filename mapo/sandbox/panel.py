@@ -58,7 +58,7 @@ def seat_names(names: Sequence[str]) -> list[str]:
 
 
 class PanelJudge:
-    """A Judge for one dialogue, made of several. It raises AnswerError unless more than half of them answer."""
+    """A Judge for one dialogue, made of several. Unless more than half of them answer, it has no answer."""
 
     def __init__(self, members: Mapping[str, Judge]) -> None:
         if len(members) < 2:
@@ -108,8 +108,8 @@ def median_levels(forms: Sequence[Levels]) -> Levels:
 
 
 def middle(marks: Sequence[Mark]) -> Mark:
-    """The median level, rounded towards 0 as the judge's own rule has it between two levels; with the words of
-    the first member who is nearest to it."""
+    """The median level, rounded towards 0 as a judge is told to do between two levels; with the words of the
+    first member who is nearest to it."""
     level = int(median(mark.level for mark in marks))
     nearest = min(marks, key=lambda mark: abs(mark.level - level))
     return replace(nearest, level=level)
@@ -136,7 +136,7 @@ def in_turn(seats: Sequence[Seat], job: Job) -> Seat:
 def judged_by(casting: Casting, seats: Sequence[Seat], way: str = "panel") -> Casting:
     """The casting with other judges: a panel of all seats, or one of them at a time."""
     if way not in WAYS or not seats:
-        raise InputError(f"{len(seats)} judges, way '{way}'", fix=f"One or more, and one of: {', '.join(WAYS)}")
+        raise InputError(f"{len(seats)} judges, way '{way}'", fix=f"One or more, by {' or '.join(WAYS)}")
     whole = panel(seats) if way == "panel" and len(seats) > 1 else None
 
     def cast(job: Job) -> Cast:
