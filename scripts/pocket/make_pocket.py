@@ -234,7 +234,7 @@ def main() -> None:
     ask.add_argument("--out", type=Path, required=True)
     ask.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     ask.add_argument("--tokens", type=float, default=800e6, help="tokens to train on")
-    ask.add_argument("--pool", type=float, default=160e6, help="different tokens at most")
+    ask.add_argument("--pool", type=float, default=110e6, help="different tokens at most")
     ask.add_argument("--minutes", type=float, default=0.0, help="end the training by the clock, 0: never")
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--width", type=int, default=192)
