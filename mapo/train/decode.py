@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from mapo.errors import InputError
-from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table
+from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, sample
 from mapo.train.graphs import Fuser, Graphs
 from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
 
@@ -180,7 +180,7 @@ class Decoder:
         state = self.table.state[slots]
         positions = state[:, POSITION : POSITION + 1].contiguous()
         view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
-        self.table.draw(slots, state, self._forward(state[:, :1], view), flags)
+        self.table.draw(slots, state, self._forward(state[:, :1], view), flags, self.fuser.leaf(sample))
 
     def _advance(self, rows: list[int]) -> None:
         for _ in range(self.chunk):

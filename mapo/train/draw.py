@@ -7,7 +7,7 @@ put through the inverse of the cumulative distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,21 +66,27 @@ def sample(
     x = logits.float() / torch.where(cold, 1.0, temperature)[:, None]
     if top_p is not None:
         x = _nucleus(x, torch.where(cold, 1.0, top_p))
-    x = torch.log_softmax(x, -1)
     rows, size = x.shape
-    weight = torch.nn.functional.pad(x.exp(), (0, -size % _STRIP)).view(rows, -1, _STRIP)
-    strips = weight.sum(-1).cumsum(-1)
+    if size % _STRIP:
+        x = torch.nn.functional.pad(x, (0, -size % _STRIP), value=float("-inf"))
+    wide = x.view(rows, -1, _STRIP)
+    # No probability but those of the strip that was hit is ever written down: what is left are two sums over
+    # the logits, strip by strip, which keep the whole card busy however few rows there are.
+    top = wide.amax(-1).amax(-1)[:, None]
+    strips = (wide - top[:, :, None]).exp().sum(-1).cumsum(-1)
+    total = strips[:, -1:]
     # Just below the total, so that rounding can never point past the last id that has any probability.
-    target = torch.minimum(noise * strips[:, -1], strips[:, -1] * (1 - 1e-6))[:, None]
+    target = torch.minimum(noise[:, None] * total, total * (1 - 1e-6))
     strip = torch.searchsorted(strips, target, right=True).clamp(max=strips.shape[1] - 1)
     before = strips.gather(1, (strip - 1).clamp(min=0)) * (strip > 0)
-    inner = weight.gather(1, strip[:, :, None].expand(-1, -1, _STRIP))[:, 0].cumsum(-1)
+    inside = wide.gather(1, strip[:, :, None].expand(-1, -1, _STRIP))[:, 0]
+    inner = (inside - top).exp().cumsum(-1)
     rest = torch.minimum(target - before, inner[:, -1:] * (1 - 1e-6))
     token = strip * _STRIP + torch.searchsorted(inner, rest, right=True).clamp(max=_STRIP - 1)
     if greedy:
         token = torch.where(cold[:, None], x.argmax(-1, keepdim=True), token)
     token = token.clamp(max=size - 1)  # logits that are no numbers point anywhere
-    return token[:, 0], x.gather(1, token)[:, 0]
+    return token[:, 0], (x.gather(1, token) - top - total.log())[:, 0]
 
 
 def _nucleus(x: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
@@ -126,7 +132,14 @@ class Table:
     def put(self, numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.device)
 
-    def draw(self, slots: torch.Tensor, state: torch.Tensor, logits: torch.Tensor, flags: Flags) -> None:
+    def draw(
+        self,
+        slots: torch.Tensor,
+        state: torch.Tensor,
+        logits: torch.Tensor,
+        flags: Flags,
+        sample: Callable[..., tuple[torch.Tensor, torch.Tensor]] = sample,
+    ) -> None:
         """The next token of each row that is talking; the others stand still. state [B, 5] is before it."""
         old, position, drawn, active, limit = state.unbind(1)
         heat, (greedy, nucleus) = self.heat[slots], flags

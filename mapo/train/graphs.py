@@ -59,6 +59,7 @@ class Fuser:
     def __init__(self, model: torch.nn.Module, wanted: bool) -> None:
         self.wanted = wanted
         self._model = model
+        self._on = False
         self._compiled: dict[Any, Any] = {}
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,12 +69,18 @@ class Fuser:
         made: Callable[..., Any] = self._compiled[function]
         return made
 
+    def leaf(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Of the functions around the model: compiled inside `on`, plain elsewhere."""
+        return self.compiled(function) if self._on else function
+
     @contextmanager
     def on(self) -> Iterator[None]:
         with ExitStack() as undo:
             # Every batch size is a shape of its own, and so are the norms of queries and keys.
             undo.enter_context(torch._dynamo.config.patch(recompile_limit=256))
             self._swap_leaves(undo)
+            self._on = True
+            undo.callback(setattr, self, "_on", False)
             yield
 
     def _swap_leaves(self, undo: ExitStack) -> None:
