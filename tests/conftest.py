@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gzip
 import json
 import os
 import tarfile
+import tomllib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -18,6 +22,14 @@ settings.load_profile("default")
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MAPO_SHARED", REPO.parent / "shared"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once():
+    """Hundreds of tests read the 192 shipped scenarios, and parsing those takes a second: once is enough."""
+    parsed = functools.lru_cache(maxsize=1024)(tomllib.loads)
+    with mock.patch.object(tomllib, "loads", lambda text: copy.deepcopy(parsed(text))):
+        yield
 
 
 def published(name: str) -> Path:
