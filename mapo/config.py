@@ -46,9 +46,10 @@ class Model(_Section):
 
 
 class Scenarios(_Section):
-    """builtin:train|validation|test|all, a folder, a file, or manifest.json:SPLIT."""
+    """builtin:train|validation|test|all (of the domain), a folder, a file, or manifest.json:SPLIT."""
 
     domain: str = "empathy"
+    """A shipped domain, or the path of a folder with a rubric.toml; in a file, seen from that file."""
     train: str = "builtin:train"
     validation: str = "builtin:validation"
     test: str = "builtin:test"
@@ -261,8 +262,10 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"cannot be read ({error})", where=str(path), fix="See configs/") from None
+    _place_domain(data, path.parent)
     for override in overrides:
         _override(data, override)
+    _place_domain(data, Path())
     return read_config(data, str(path))
 
 
@@ -295,6 +298,14 @@ def _find(source: str | Path | None) -> Path:
     if not path.is_file():
         raise InputError(f"no config '{name}'", fix=f"A TOML file, or one of: {', '.join(known)}")
     return path
+
+
+def _place_domain(data: dict[str, Any], base: Path) -> None:
+    """A domain given as a path is made absolute: a run goes on from anywhere."""
+    told = data.get("scenarios")
+    domain = told.get("domain") if isinstance(told, dict) else None
+    if isinstance(told, dict) and isinstance(domain, str) and (domain.startswith(".") or "/" in domain):
+        told["domain"] = str((base / domain).resolve())
 
 
 def _override(data: dict[str, Any], text: str) -> None:

@@ -15,6 +15,7 @@ from mapo.cli.options import (
     CacheFile,
     Concurrency,
     Context,
+    Domain,
     KeyEnv,
     Out,
     Prices,
@@ -67,7 +68,7 @@ def empa(
     scenarios: Annotated[
         str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
     ] = "builtin:test",
-    domain: Annotated[str, typer.Option(help="The domain the scenarios belong to.")] = "empathy",
+    domain: Domain = None,
     start_levels: Annotated[
         Path | None, typer.Option(help="Known start levels by case (JSON, or EMPA result files).")
     ] = None,
@@ -106,12 +107,13 @@ def empa(
     from mapo.evals.tables import print_ledger, print_scoring
     from mapo.sandbox.empa_cards import read_start_levels
     from mapo.sandbox.models import policy_system
+    from mapo.sandbox.places import domain_folder
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rubric import Rubric
     from mapo.stage import Who, cast_of
 
     chosen = _chosen(scenarios, domain, cases)
-    rubric = Rubric.load(domain)
+    rubric = Rubric.load(domain_folder(chosen[0].domain))
     roles = cast_of(
         agents,
         (agents_model, agents_base_url, agents_key_env),
@@ -162,7 +164,7 @@ app.command()(emobench)
 app.command()(eqbench)
 
 
-def _chosen(source: str, domain: str, cases: str | None) -> list[Scenario]:
+def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario]:
     from mapo.errors import InputError
     from mapo.sandbox.scenarios import load_scenarios
 
@@ -189,13 +191,15 @@ async def _play(
     from mapo.evals import empa as bench
     from mapo.evals.folder import read_manifest
     from mapo.evals.identity import identity, moved
-    from mapo.store import RunDir
+    from mapo.sandbox.places import RUBRIC, domain_folder
+    from mapo.store import RunDir, write_atomic
 
     domain = plan.scenarios[0].domain
     stage.check([policy, *(roles or {}).values()], domain)  # before anything is written
     cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
     asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **(roles or {}))}
     kept = bench.prepare(out, asked, resume=resume)
+    write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
     say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:

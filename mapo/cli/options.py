@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+DOMAIN = "A domain's name or folder (default: the one the scenarios name). A folder's Python files are run."
+
 Out = Annotated[Path, typer.Option(help="Where the run goes.")]
 Model = Annotated[str, typer.Option(help="The model: a name at an endpoint, or local:FOLDER (local:pocket).")]
+Domain = Annotated[str | None, typer.Option(help=DOMAIN)]
 BaseUrl = Annotated[str | None, typer.Option(help="Its OpenAI-compatible endpoint.")]
 KeyEnv = Annotated[str, typer.Option(help="Environment variable with its key.")]
 Context = Annotated[int, typer.Option(min=64, help="Longest conversation of a local model, tokens.")]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.options import Domain, JudgePanel
 from mapo.text import printable
 
 if TYPE_CHECKING:
@@ -21,13 +22,14 @@ def play(
     ] = None,
     role: Annotated[str, typer.Option("--as", help="Be the helper or the user.")] = "helper",
     scenarios: Annotated[str, typer.Option(help="The set to choose from.")] = "builtin:train",
-    domain: Annotated[str, typer.Option(help="The domain the scenarios belong to.")] = "empathy",
+    domain: Domain = None,
     model: Annotated[
         str, typer.Option(help="The policy where you are the user: a model, local:FOLDER, or scripted:NAME.")
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="A model for the other roles.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    judge_panel: JudgePanel = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the key.")] = "OPENAI_API_KEY",
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
@@ -35,14 +37,16 @@ def play(
 ) -> None:
     """Talk in the sandbox: an empty line or Ctrl-D ends it.
 
-    With no model named, the other roles are plain code: a test world, no measure of real empathy.
+    With no model named, the other roles are plain code: a test world, no measure of people.
     """
     import asyncio
     import random
 
+    from mapo.cli.roles import with_panel
     from mapo.errors import AnswerError, InputError
     from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.models import policy_system
+    from mapo.sandbox.places import domain_folder
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rollout import play as play_one
     from mapo.sandbox.rubric import Rubric
@@ -56,7 +60,7 @@ def play(
     if name not in known:
         raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")
     chosen = known[name]
-    rubric = Rubric.load(chosen.domain)
+    rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
     person = chosen.persona
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
@@ -64,7 +68,9 @@ def play(
     async def go() -> None:
         async with Stage(concurrency=4) as stage:
             who = Who(agents_model, agents_base_url, key_env) if agents_model else None
-            roles = dict.fromkeys(("user", "director", "judge"), who) if who else None
+            roles = with_panel(
+                dict.fromkeys(("user", "director", "judge"), who) if who else None, judge_panel
+            )
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
             cast = stage.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _Helper()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.options import Domain
 from mapo.cli.say import say, say_all
 from mapo.errors import InputError, ScenarioError
 
@@ -28,14 +29,13 @@ _SOURCE = (
 )
 _COLUMNS = ("id", "category", "axis", "difficulty", "threshold", "language")
 _TAGS = ("category", "axis", "difficulty")
-_Domain = Annotated[str, typer.Option(help="The domain the scenarios belong to.")]
 
 
 @app.command("list")
 def list_scenarios(
     source: Annotated[str, typer.Argument(help=_SOURCE)] = "builtin:all",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
-    domain: _Domain = "empathy",
+    domain: Domain = None,
 ) -> None:
     """One line a scenario."""
     from mapo.sandbox.scenarios import load_scenarios
@@ -54,7 +54,7 @@ def list_scenarios(
 def check(
     sources: Annotated[list[str] | None, typer.Argument(help=f"{_SOURCE} Several are compared.")] = None,
     every: Annotated[bool, typer.Option("--all", help="List what is irregular card by card.")] = False,
-    domain: _Domain = "empathy",
+    domain: Domain = None,
 ) -> None:
     """Are scenarios valid, and do sets of them overlap? Without a source, the shipped splits.
 
@@ -69,11 +69,11 @@ def check(
     for name in names:
         try:
             found = read_set(name, domain)
+            problems += _problems(found)
         except ScenarioError as error:  # the other sources are still worth checking
             problems.append(str(error))
             continue
         sets[name] = found.scenarios
-        problems += _problems(found, domain)
         typer.echo(f"{name}: {len(found.scenarios)} scenarios")
         _show_irregular(found, every)
     inside, between = compare_sets(sets)
@@ -86,15 +86,17 @@ def check(
     typer.echo("no problem found")
 
 
-def _problems(found: ScenarioSet, domain: str) -> list[str]:
+def _problems(found: ScenarioSet) -> list[str]:
+    from mapo.sandbox.domain import check_cues
+    from mapo.sandbox.places import domain_folder
     from mapo.sandbox.rubric import Rubric
     from mapo.sandbox.scenario import check_scenario
-    from mapo.sandbox.scenarios import domain_folder
 
-    rubric = Rubric.load(domain_folder(domain) / "rubric.toml")
     lines = [str(error) for error in found.errors] + list(found.unreadable.values())
     for scenario in found.scenarios:
-        lines += [f"{found.files[scenario.id]}: {line}" for line in check_scenario(scenario, rubric)]
+        rubric = Rubric.load(domain_folder(scenario.domain))
+        wrong = [*check_scenario(scenario, rubric), *check_cues(scenario.domain, scenario)]
+        lines += [f"{found.files[scenario.id]}: {line}" for line in wrong]
     return lines
 
 
@@ -126,7 +128,7 @@ def split(
         str | None, typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half, two quarters).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
-    domain: _Domain = "empathy",
+    domain: Domain = None,
 ) -> None:
     """Divide a set evenly by category, axis and difficulty, keeping near-duplicates together."""
     from mapo.sandbox.scenarios import file_hash, read_set

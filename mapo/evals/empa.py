@@ -76,7 +76,7 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "start_levels": digest(plan.start_levels) if plan.start_levels else None,
         "repeats": plan.repeats,
         "seed": plan.seed,
-        "rubric": f"{rules.rubric.name} {digest(asdict(rules.rubric))}",
+        "rubric": f"{rules.rubric.name} {digest(rules.rubric.measure)}",
         "profile": rules.profile,
         "reward": f"{rules.reward}/{rules.distance}",
         "min_turns": rules.min_turns,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def _meaning(result: Result, asked: _Asked, folder: Path) -> dict[str, str]:
     cast = asked.cast or {role: result.cast.get(role) or f"unknown ({folder})" for role in ROLES}
     return {
         **cast,
-        "rubric": f"{path.rubric.name} {digest(asdict(path.rubric))}",
+        "rubric": f"{path.rubric.name} {digest(path.rubric.measure)}",
         "profile": path.profile.name,
         "turns": f"{path.min_turns} to {path.max_turns}",
         "start levels": str(asked.settings.get("start_levels") or "judged"),

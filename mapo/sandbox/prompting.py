@@ -10,8 +10,10 @@ from __future__ import annotations
 import tomllib
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
+from mapo.sandbox.places import known_folder
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Beat, Scenario
 
@@ -25,30 +27,31 @@ _LANGUAGES = {
 }
 
 
+_TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
+
+
 def fill(name: str, domain: str = "", **values: str | int) -> str:
     """The template `name` with its values; a missing value is a bug and raises."""
-    return Template(_read("sandbox", f"{name}.md")).substitute(values, domain=fragment(domain, name)).strip()
+    template = Template(_read(_TEMPLATES / f"{name}.md"))
+    return template.substitute(values, domain=fragment(domain, name)).strip()
 
 
 @lru_cache
 def table(name: str) -> dict[str, str]:
     """A table of short texts, by key."""
-    return {key: str(text) for key, text in tomllib.loads(_read("sandbox", f"{name}.toml")).items()}
+    return {key: str(text) for key, text in tomllib.loads(_read(_TEMPLATES / f"{name}.toml")).items()}
 
 
 def fragment(domain: str, name: str) -> str:
-    """What a domain adds to a template; nothing for a domain that ships no such file."""
-    if (
-        not domain.isidentifier()
-        or not (files("mapo") / "domains" / domain / "prompts" / f"{name}.md").is_file()
-    ):
-        return ""
-    return _read(f"domains/{domain}", f"{name}.md").strip()
+    """What a domain adds to a template; nothing for a domain that has no such file."""
+    folder = known_folder(domain)
+    file = folder / "prompts" / f"{name}.md" if folder else None
+    return _read(file).strip() if file and file.is_file() else ""
 
 
 @lru_cache
-def _read(room: str, name: str) -> str:
-    return files("mapo").joinpath(*room.split("/"), "prompts", name).read_text(encoding="utf-8")
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def language_of(scenario: Scenario) -> str:

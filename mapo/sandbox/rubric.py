@@ -2,27 +2,30 @@
 
 The axes span the space in which a person's state moves. `start()` turns the start form into a
 position (all deficits, so never above zero); `step()` turns a turn form into a movement. The engine
-assumes nothing about the number of axes. Shipped: `empathy` (three axes) and `tutoring` (four).
+assumes nothing about the number of axes.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from mapo.errors import RubricError
+from mapo.sandbox.places import RUBRIC, domain_folder, known_folder
+from mapo.sandbox.places import SHIPPED as SHIPPED
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Vector
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+
+DIFFICULTIES = ("easy", "medium", "hard", "extreme")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,11 @@ class EndingRules:
 
 @dataclass(frozen=True)
 class Rubric:
-    """`zone` is the deficit per axis that still counts as nothing more needed."""
+    """`zone` is the deficit per axis that still counts as nothing more needed.
+
+    `difficulty` are the norms of a start position at which the next of DIFFICULTIES begins; without them a
+    domain's scenarios are graded by whoever writes them.
+    """
 
     __pydantic_config__ = _STRICT
 
@@ -90,11 +97,16 @@ class Rubric:
     indicators: tuple[Indicator, ...]
     zone: Annotated[float, Field(ge=0)] = 1.0
     ending: EndingRules = EndingRules()
+    difficulty: tuple[float, ...] = ()
 
     @staticmethod
     def load(source: str | Path) -> Rubric:
-        """A shipped rubric by name ("empathy", "tutoring"), or a TOML file by path."""
-        return _shipped(source) if str(source) in SHIPPED else _read(Path(source))
+        """The rubric of a domain, by its name or folder, or a TOML file by path."""
+        if str(source) in SHIPPED:
+            return _shipped(str(source))
+        if known_folder(str(source)) or Path(source).is_dir():
+            return _read(domain_folder(source) / RUBRIC)
+        return _read(Path(source))
 
     @staticmethod
     def parse(text: str, where: str) -> Rubric:
@@ -164,6 +176,16 @@ class Rubric:
             )
         return table[level * sign]
 
+    @property
+    def measure(self) -> dict[str, Any]:
+        """All that a number measured by this rubric depends on."""
+        return {key: value for key, value in asdict(self).items() if key != "difficulty"}
+
+    def difficulty_of(self, start: Vector) -> str:
+        """How hard a start position is, by its norm; empty where the rubric has no bounds."""
+        norm = sum(w * x * x for w, x in zip(self.weights, start, strict=True)) ** 0.5
+        return DIFFICULTIES[sum(norm >= bound for bound in self.difficulty)] if self.difficulty else ""
+
     def levels(self, **marks: tuple[int, int]) -> Levels:
         """A turn form without evidence: `rubric.levels(C=(1, 0), A=(2, -1))`; axes not named get (0, 0)."""
         filled = {**dict.fromkeys(self.keys, (0, 0)), **marks}
@@ -186,15 +208,9 @@ def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[st
         raise RubricError("; ".join(parts), where=form, fix=f"Expected exactly: {', '.join(wanted)}")
 
 
-SHIPPED = tuple(
-    sorted(d.name for d in (files("mapo") / "domains").iterdir() if (d / "rubric.toml").is_file())
-)
-"""The domains that come with the package: each folder with a rubric is one."""
-
-
 @lru_cache
-def _shipped(name: str | Path) -> Rubric:
-    return _read(Path(str(files("mapo") / "domains" / str(name) / "rubric.toml")))
+def _shipped(name: str) -> Rubric:
+    return _read(domain_folder(name) / RUBRIC)
 
 
 def _read(path: Path) -> Rubric:
@@ -217,6 +233,11 @@ def _check(rubric: Rubric, where: str) -> None:
             raise RubricError(problem, where=where, fix="See docs/method.md, 'A rubric is data'")
 
     need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs axes and indicators")
+    bounds = rubric.difficulty
+    need(
+        not bounds or (len(bounds) == len(DIFFICULTIES) - 1 and list(bounds) == sorted(bounds)),
+        f"difficulty: give {len(DIFFICULTIES) - 1} bounds that rise, or none",
+    )
     need(rubric.ending.min_turns <= rubric.ending.max_turns, "ending: min_turns is above max_turns")
     need(len(set(rubric.keys)) == len(rubric.axes), "two axes share a key")
     need(len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators share a key")

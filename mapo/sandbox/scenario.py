@@ -17,12 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from mapo.errors import RubricError, ScenarioError
-from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.places import DEFAULT
+from mapo.sandbox.rubric import DIFFICULTIES, Rubric
 
 SCHEMA = "mapo.scenario/1"
-DIFFICULTIES = ("easy", "medium", "hard", "extreme")
-BOUNDS = (27.0, 32.0, 36.5)
-"""Norm of the start position at which the next difficulty begins."""
 
 Grade = Literal["low", "medium", "high"]
 Period = Literal["childhood", "youth", "adulthood", "recent"]
@@ -96,7 +94,7 @@ class Scenario:
     difficulty: str = ""
     axis: str = ""
     language: str = "en"
-    domain: str = "empathy"
+    domain: str = DEFAULT
 
     @property
     def tags(self) -> dict[str, str]:
@@ -113,12 +111,6 @@ class Scenario:
         parts = [self.topic, self.opening, self.wants_to_say, self.hopes_for, self.persona.background]
         said = [line for beat in self.beats for line in beat.says]
         return "\n".join([*parts, *said, *self.guarded, *self.eased])
-
-
-def difficulty_of(start: tuple[float, ...]) -> str:
-    """EMPA grades by the norm of the start position."""
-    norm = sum(x * x for x in start) ** 0.5
-    return DIFFICULTIES[sum(norm >= bound for bound in BOUNDS)]
 
 
 def read_text(path: Path) -> str:
@@ -194,7 +186,7 @@ def _start_problems(scenario: Scenario, rubric: Rubric, axis_known: bool) -> lis
     deepest = rubric.keys[start.index(min(start))]
     if axis_known and min(start) != start[rubric.keys.index(scenario.axis)]:
         problems.append(f"axis is {scenario.axis}, but the start levels are deepest on {deepest}")
-    # The bounds are EMPA's; another domain grades as it sees fit.
-    if scenario.difficulty and rubric.name == "empathy" and scenario.difficulty != difficulty_of(start):
-        problems.append(f"difficulty is {scenario.difficulty}, its start levels say {difficulty_of(start)}")
+    expected = rubric.difficulty_of(start)
+    if scenario.difficulty and expected and scenario.difficulty != expected:
+        problems.append(f"difficulty is {scenario.difficulty}, its start levels say {expected}")
     return problems

@@ -1,8 +1,8 @@
 """Sets of scenarios: where they lie, how they are named, and which belong to which split.
 
 A source is a folder of our TOML files, one such file, a folder of EMPA's cards, or one split of a manifest:
-`builtin:test`, or `path/to/splits.json:test`. A manifest names its scenarios with the SHA-256 of their
-files, so that a split is the same scenarios to the last byte, or an error.
+`builtin:test` of the domain, or `path/to/splits.json:test`. A manifest names its scenarios with the
+SHA-256 of their files, so that a split is the same scenarios to the last byte, or an error.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 import logging
 import re
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 
 from mapo.errors import ScenarioError
 from mapo.sandbox.empa_cards import card_files, read_cards
+from mapo.sandbox.places import DEFAULT, domain_folder, domain_name
 from mapo.sandbox.scenario import Scenario, read_scenario
 
 BUILTIN = "builtin:"
@@ -44,9 +44,10 @@ class ScenarioSet:
     irregular: dict[str, list[str]] = field(default_factory=dict)
 
 
-def load_scenarios(source: str | Path, domain: str = "empathy") -> list[Scenario]:
+def load_scenarios(source: str | Path, domain: str | Path | None = None) -> list[Scenario]:
     """The scenarios of a source, sorted by id; raises ScenarioError for the first file that is not one.
 
+    All are of one domain: the one asked for (by name or folder), else the one they name themselves.
     EMPA's cards that cannot be read are left out with a logged warning.
     """
     found = read_set(source, domain)
@@ -65,33 +66,30 @@ def load_scenarios(source: str | Path, domain: str = "empathy") -> list[Scenario
     return found.scenarios
 
 
-def read_set(source: str | Path, domain: str = "empathy") -> ScenarioSet:
+def read_set(source: str | Path, domain: str | Path | None = None) -> ScenarioSet:
     """Like `load_scenarios`, but with what is wrong listed beside what can be used."""
     name = str(source)
     if name.startswith(BUILTIN):
-        return _read_split(domain_folder(domain) / MANIFEST, name.removeprefix(BUILTIN), domain)
+        own = domain_name(domain or DEFAULT)
+        return _read_split(domain_folder(own) / MANIFEST, name.removeprefix(BUILTIN), own)
     path, _, split = name.rpartition(":")
     if name.endswith(".json"):
         return _read_split(Path(name), "all", domain)
     if path.endswith(".json"):
         return _read_split(Path(path), split, domain)
     found = _read_path(Path(source))
-    if wrong := [s for s in found.scenarios if s.domain != domain]:
+    asked = domain_name(domain) if domain else next((s.domain for s in found.scenarios), "")
+    if wrong := [s for s in found.scenarios if s.domain != asked]:
         raise ScenarioError(
-            f"domain is '{wrong[0].domain}', but '{domain}' was asked for",
+            f"domain is '{wrong[0].domain}', but '{asked}' was asked for"
+            if domain
+            else f"domain is '{wrong[0].domain}', beside scenarios of '{asked}'",
             where=f"{found.files[wrong[0].id]}, domain",
-            fix=f"Choose the domain {wrong[0].domain}, or another source",
+            fix=f"Choose the domain {wrong[0].domain}, or another source"
+            if domain
+            else "A set is of one domain",
         )
     return found
-
-
-def domain_folder(name: str) -> Path:
-    """Where a shipped domain keeps its rubric, scenarios and manifest."""
-    folder = Path(str(files("mapo") / "domains"))
-    known = sorted(x.parent.name for x in folder.glob("*/rubric.toml"))
-    if name not in known:
-        raise ScenarioError(f"no domain '{name}'", fix=f"Choose one of: {', '.join(known)}")
-    return folder / name
 
 
 def file_hash(path: Path) -> str:
@@ -125,7 +123,7 @@ def read_manifest(path: Path) -> Manifest:
     return data
 
 
-def _read_split(manifest: Path, split: str, domain: str) -> ScenarioSet:
+def _read_split(manifest: Path, split: str, domain: str | Path | None) -> ScenarioSet:
     """One split, or `all`, of the scenarios beside the manifest; each must be as it was when it was split."""
     splits = read_manifest(manifest)
     if split not in splits and split != "all":

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from mapo.sandbox.places import DEFAULT
+from mapo.sandbox.rubric import Rubric
+
 ROLES = ("policy", "user", "director", "judge")
 
 
@@ -62,14 +65,17 @@ def _line(n: int) -> str:
 
 def _schema(body: dict[str, Any]) -> dict[str, Any]:
     asked = (body.get("response_format") or {}).get("json_schema")
-    schema: dict[str, Any] = asked["schema"] if asked else _EMPATHY
+    schema: dict[str, Any] = asked["schema"] if asked else _default_form()
     return schema
 
 
 _MARK = {"type": "object", "properties": {"level": {"type": "integer"}, "evidence": {}, "reason": {}}}
 _AXIS = {"type": "object", "properties": {"progress": _MARK, "regression": _MARK}}
-_EMPATHY = {"type": "object", "properties": {"C": _AXIS, "A": _AXIS, "P": _AXIS}}
-"""The turn form of the empathy rubric, for servers that are told of no schema."""
+
+
+def _default_form() -> dict[str, Any]:
+    """The turn form of the default domain, for servers that are told of no schema."""
+    return {"type": "object", "properties": dict.fromkeys(Rubric.load(DEFAULT).keys, _AXIS)}
 
 
 def _filled(schema: dict[str, Any], up: int, down: int, name: str = "") -> Any:

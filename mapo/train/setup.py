@@ -22,9 +22,9 @@ from mapo.errors import InputError, StoreError
 from mapo.evals.score import score_dialogues
 from mapo.records import encode
 from mapo.sandbox.cast import Casting
+from mapo.sandbox.places import RUBRIC, domain_folder
 from mapo.sandbox.rollout import Rules
 from mapo.sandbox.scenario import Scenario
-from mapo.sandbox.scenarios import domain_folder
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
@@ -116,7 +116,7 @@ def claim_run(
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
-        write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / "rubric.toml").read_bytes())
+        write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / RUBRIC).read_bytes())
         told = {**manifest(config, scenarios), "engine": engine}
         write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 

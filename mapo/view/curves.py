@@ -211,20 +211,24 @@ Path = Sequence[Sequence[float]]
 def path_figures(
     axes: Sequence[str], path: Path, others: Sequence[tuple[str, Path]], zone: float
 ) -> dict[str, Any]:
-    """The way through the space of deficits: in three dimensions if there are three, and by pairs of axes."""
+    """The way through the space of deficits: by its three deepest axes at the start, and by pairs of axes."""
     figures: dict[str, Any] = {}
     axes = [label(axis) for axis in axes]
     others = [(label(name), way) for name, way in others]
-    if len(axes) == 3:
-        figures["space"] = _space(axes, path, others)
+    if len(axes) >= 3:
+        start = path[0] if path else [0.0] * len(axes)
+        deepest = sorted(sorted(range(len(axes)), key=lambda i: start[i])[:3])
+        figures["space"] = _space(axes, deepest, path, others)
     for a, b in list(combinations(range(len(axes)), 2))[:15]:
         figures[f"pair_{a}_{b}"] = _pair(axes, (a, b), path, others, zone)
     return figures
 
 
-def _space(axes: Sequence[str], path: Path, others: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+def _space(
+    axes: Sequence[str], chosen: Sequence[int], path: Path, others: Sequence[tuple[str, Path]]
+) -> dict[str, Any]:
     def trace(name: str, way: Path, **look: Any) -> Trace:
-        x, y, z = ([p[i] for p in way] for i in range(3))
+        x, y, z = ([p[i] for p in way] for i in chosen)
         return {"type": "scatter3d", "name": name, "x": x, "y": y, "z": z, **look}
 
     data = [
@@ -236,8 +240,8 @@ def _space(axes: Sequence[str], path: Path, others: Sequence[tuple[str, Path]]) 
     line = {"color": COLOURS[0], "width": 5}
     data.append(trace("this dialogue", path, mode="lines+markers", line=line, marker=marker, text=text))
     goal = {"size": 6, "color": COLOURS[2], "symbol": "diamond"}
-    data.append(trace("nothing more needed", [[0.0, 0.0, 0.0]], mode="markers", marker=goal))
-    scene = {f"{n}axis": {"title": {"text": axis}} for n, axis in zip("xyz", axes, strict=True)}
+    data.append(trace("nothing more needed", [[0.0] * len(axes)], mode="markers", marker=goal))
+    scene = {f"{n}axis": {"title": {"text": axes[i]}} for n, i in zip("xyz", chosen, strict=True)}
     return {"data": data, "layout": {"scene": scene}}
 
 

@@ -38,8 +38,9 @@ _TOKEN = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?(?:-[a-z]+)*|[^A-Za-z]+")
 
 @lru_cache
 def small_words() -> frozenset[str]:
-    phrases = tomllib.loads((EMPATHY / "phrases.toml").read_text(encoding="utf-8"))
-    return frozenset(phrases["function_words"].split()) | set(_DETERMINERS)
+    english = EMPATHY.parents[1] / "sandbox" / "english.toml"
+    known = tomllib.loads(english.read_text(encoding="utf-8"))
+    return frozenset(known["function_words"].split()) | set(_DETERMINERS)
 
 
 @lru_cache

@@ -10,7 +10,7 @@ import pytest
 from conftest import REPO
 from mapo import Rubric
 from mapo.errors import ScenarioError
-from mapo.sandbox.scenario import MAX_BYTES, Scenario, check_scenario, difficulty_of, read_scenario
+from mapo.sandbox.scenario import MAX_BYTES, Scenario, check_scenario, read_scenario
 
 GOOD = """
 schema = "mapo.scenario/1"
@@ -144,16 +144,18 @@ def test_what_a_check_finds(good, empathy):
     assert problems(start_levels={}, axis="", difficulty="") == ""
 
 
-def test_another_domain_grades_as_it_sees_fit(good):
-    tutoring = Rubric.load("tutoring")
+def test_a_domain_whose_rubric_has_no_bounds_grades_as_it_sees_fit(good):
+    tutoring = replace(Rubric.load("tutoring"), difficulty=())
     levels = {i.key: 1 for i in tutoring.indicators}
     other = replace(
         good, domain="tutoring", axis="", priorities={}, difficulty="extreme", start_levels=levels
     )
     assert check_scenario(other, tutoring) == []
+    assert tutoring.difficulty_of(tutoring.start(levels)) == ""
 
 
 def test_difficulty_by_norm():
+    difficulty_of = Rubric.load("empathy").difficulty_of
     # |(-16, -16, -15)| = sqrt(737) = 27.15; bounds 27, 32, 36.5
     assert difficulty_of((-16.0, -16.0, -15.0)) == "medium"
     assert difficulty_of((-27.0, 0.0, 0.0)) == "medium"

@@ -139,8 +139,6 @@ def test_empty_folders_and_other_domains(tmp_path, own):
         load_scenarios(tmp_path / "empty")
     with pytest.raises(ScenarioError, match="domain is 'empathy', but 'tutoring' was asked for"):
         load_scenarios(own / "scenarios", "tutoring")
-    with pytest.raises(ScenarioError, match="no manifest of splits here"):
-        load_scenarios("builtin:train", "tutoring")
     for name in ("../empathy", "nowhere", ""):
         with pytest.raises(ScenarioError, match="no domain"):
             domain_folder(name)

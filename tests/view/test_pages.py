@@ -241,12 +241,14 @@ def test_the_path_is_drawn_in_space_and_in_pairs(shown):
     assert figures["space"]["data"][-2]["x"][0] < 0 and len(figures["space"]["data"]) == 4
 
 
-def test_a_rubric_of_four_axes_has_six_pairs(index, root, client):
+def test_a_rubric_of_four_axes_has_six_pairs_and_its_deepest_three_in_space(index, root, client):
     rubric = Rubric.load("tutoring")
     view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", [view_runs.talk(rubric, "d_1")])
     index.refresh()
     figures = client.get("/api/run/r/d/dialogues:empa.jsonl/1/path").json()
-    assert len(figures) == 6 and "space" not in figures
+    assert len(figures) == 7
+    scene = figures["space"]["layout"]["scene"]  # the start is at (-10, -12, -12, -10)
+    assert [scene[f"{n}axis"]["title"]["text"] for n in "xyz"] == ["Misconception", "Understanding", "Confidence"]
     assert client.get("/run/r/d/dialogues:empa.jsonl/1").text.count('data-figure="pair_') == 6
 
 

@@ -1,28 +1,35 @@
 """What a reply does, read off its words: the eyes of the scripted judge.
 
-English only, and no understanding: word lists, word order and overlap. It sees whether a reply takes up
-particulars, names a feeling, affirms a deed, offers a step, links two things that were told; and whether
-it stuffs keywords, parrots, repeats itself, preaches, dismisses or says nothing. How it can be fooled is
-written down in docs/scripted-world.md.
+On top of what every domain's judge sees (`mapo.sandbox.words`): whether a reply names a feeling, affirms a
+deed, offers a step, links two things that were told; and whether it presses, preaches, dismisses or comforts
+from the shelf. How it can be fooled is written down in docs/scripted-world.md.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
-from itertools import pairwise
 from typing import Any
 
-_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?")
-_SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
-_LISTED = re.compile(r"the _(?: (?:and |or |with )*the _)+")
-_LIST_OF_THREE = re.compile(r"the _(?: (?:and |or |with )*the _){2}")
-_CLAUSE = re.compile(r"[.!?;:,\n]")
+from mapo.sandbox import words as english
+from mapo.sandbox.words import LONG, content, function_words, grams, skeleton, small_word_pairs, words
+
+__all__ = [
+    "LONG",
+    "Reader",
+    "Reading",
+    "content",
+    "data",
+    "feelings",
+    "function_words",
+    "grams",
+    "named_feelings",
+    "skeleton",
+    "small_word_pairs",
+    "words",
+]
 
 
 @lru_cache
@@ -32,31 +39,16 @@ def data(name: str) -> dict[str, Any]:
 
 
 @lru_cache
-def function_words() -> frozenset[str]:
-    return frozenset(data("phrases.toml")["function_words"].split())
-
-
-@lru_cache
-def _determiners() -> frozenset[str]:
-    return frozenset(data("phrases.toml")["determiners"].split())
-
-
-@lru_cache
-def _phrases(kind: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(data('phrases.toml')[kind])})\b")
+def _phrases() -> english.Phrases:
+    return english.phrase_book(data("phrases.toml"))
 
 
 _NEGATION = re.compile(r"(?:\bnot|n't|\bnever|\bno longer|\bno|\bwithout)\s+(?:\w+\s+)?$")
 
-LONG = 70
-"""Words past which a reply is a lecture."""
-
 
 @lru_cache
 def feelings() -> dict[str, dict[str, list[str]]]:
-    return tomllib.loads(
-        (files("mapo") / "domains" / "empathy" / "feelings.toml").read_text(encoding="utf-8")
-    )
+    return data("feelings.toml")
 
 
 @lru_cache
@@ -64,17 +56,6 @@ def _names() -> tuple[re.Pattern[str], dict[str, str]]:
     known = {name: feeling for feeling, words in feelings().items() for name in words["names"]}
     longest_first = sorted(known, key=len, reverse=True)
     return re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b"), known
-
-
-def words(text: str) -> list[str]:
-    return _WORD.findall(text.lower().replace("\u2019", "'"))
-
-
-@lru_cache(maxsize=65536)
-def content(text: str) -> frozenset[str]:
-    """The words that carry the meaning, cut to stems of five letters so that endings do not matter."""
-    function = function_words()
-    return frozenset(w[:5] for w in words(text) if w not in function)
 
 
 def named_feelings(text: str) -> dict[str, str]:
@@ -88,159 +69,40 @@ def named_feelings(text: str) -> dict[str, str]:
     return found
 
 
-def skeleton(sentence: str) -> str:
-    """The formula of a sentence: its function words in order, each run of others a gap.
+class Reader(english.Reader):
+    """Reads the replies of one dialogue in order, with this domain's phrases in mind."""
 
-    Determiners count as one word, and a list of things is as long as one thing.
-    """
-    return _LISTED.sub("the _", _gaps(sentence))
-
-
-def _gaps(sentence: str) -> str:
-    function, determiners = function_words(), _determiners()
-    marks = ["the" if w in determiners else w if w in function else "_" for w in words(sentence)]
-    return " ".join(m for i, m in enumerate(marks) if m != "_" or i == 0 or marks[i - 1] != "_")
-
-
-def grams(text: str, n: int = 4) -> set[tuple[str, ...]]:
-    w = words(text)
-    return {tuple(w[i : i + n]) for i in range(len(w) - n + 1)}
-
-
-def small_word_pairs(text: str) -> list[tuple[str, str]]:
-    """Neighbouring function words, within clauses."""
-    function, pairs = function_words(), []
-    for clause in _CLAUSE.split(text):
-        told = words(clause)
-        pairs += [(a, b) for a, b in pairwise(told) if a in function and b in function]
-    return pairs
-
-
-@lru_cache
-def _known_pairs() -> frozenset[tuple[str, ...]]:
-    text = (files("mapo") / "domains" / "empathy" / "bigrams.txt").read_text(encoding="utf-8")
-    return frozenset(tuple(line.split()) for line in text.splitlines())
-
-
-@dataclass(slots=True)
-class Reader:
-    """Reads the replies of one dialogue in order; knows what was said before."""
-
-    heard_from_user: set[tuple[str, ...]] = field(default_factory=set)
-    said: set[str] = field(default_factory=set)
-    own: set[tuple[str, ...]] = field(default_factory=set)
-    formulas: Counter[str] = field(default_factory=Counter)
-
-    def user_said(self, text: str) -> None:
-        self.heard_from_user |= grams(text)
-        self.said |= content(text)
+    def __init__(self) -> None:
+        super().__init__(_phrases())
 
     def read(self, text: str) -> Reading:
-        """What this reply does; and remember it."""
-        told = words(text)
-        sentences = [x for x in _SENTENCE.findall(text) if words(x)]
-        fresh = []
-        for sentence in sentences:
-            formula = skeleton(sentence)
-            if self.formulas[formula] < 2:
-                fresh.append(sentence)
-            self.formulas[formula] += 1
-        here = grams(text)
-        parroted = len(here & self.heard_from_user) / len(here) if here else 0.0
-        repeated = len(here & self.own) / len(here) if here else float(bool(told) and tuple(told) in self.own)
-        self.own |= here
-        if not here and told:
-            self.own.add(tuple(told))
-        degenerate = _degenerate(told, text, len(sentences)) or _heaped(sentences, self.said)
-        return Reading(text, tuple(told), " ".join(fresh), parroted, repeated, degenerate)
+        found = super().read(text)
+        return Reading(**{name: getattr(found, name) for name in english.Reading.__slots__})
 
 
-def _degenerate(told: list[str], text: str, sentences: int) -> bool:
-    """Nothing, fragments, or words without sentences.
-
-    Sentences of fewer than five words on average are scraps: nothing one could answer.
-    In running English about three of four neighbouring small words are a pair that stands in our own
-    prose too; in word salad hardly one in ten.
-    """
-    n = len(told)
-    if n < 4 or n < 5 * sentences - 1:
-        return True
-    function = function_words()
-    share = sum(w in function for w in told) / n
-    if not 0.25 <= share <= 0.95 or (n >= 12 and len(set(told)) / n < 0.5):
-        return True
-    pairs, known = small_word_pairs(text), _known_pairs()
-    if n >= 10 and len(pairs) < 0.12 * n:  # sentences have neighbouring small words, lists have none
-        return True
-    return len(pairs) >= 4 and sum(pair in known for pair in pairs) < 0.4 * len(pairs)
-
-
-def _heaped(sentences: list[str], said: set[str]) -> bool:
-    """Piles up the person's own words instead of choosing among them: many of them, or lists of things."""
-    mine = [content(sentence) & said for sentence in sentences]
-    lists = any(_LIST_OF_THREE.search(_gaps(sentence)) for sentence in sentences)
-    return lists or any(len(m) > 7 for m in mine) or len(frozenset().union(*mine)) > 14
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """`fresh` is the text without sentences whose formula has worn off; progress is read from it alone."""
-
-    text: str
-    words: tuple[str, ...]
-    fresh: str
-    parroted: float
-    repeated: float
-    degenerate: bool
-
-    @property
-    def copied(self) -> bool:
-        return self.parroted > 0.35
-
-    @property
-    def stale(self) -> bool:
-        """Says what it said before, or nothing but worn formulas."""
-        return self.repeated > 0.5 or not self.fresh.strip()
-
-    @property
-    def long(self) -> bool:
-        return len(self.words) > LONG
-
-    def mentions(self, terms: Iterable[str]) -> list[str]:
-        """Which of these particulars are taken up."""
-        stems = content(self.fresh)
-        return [term for term in terms if (c := content(term)) and len(c & stems) * 2 >= len(c)]
-
-    def covers(self, phrase: str) -> bool:
-        """At least half of the phrase's meaning is in the reply."""
-        return bool(self.mentions([phrase]))
+class Reading(english.Reading):
+    """What one reply does, by name."""
 
     def links(self) -> bool:
-        return bool(self._finds("link", self.fresh))
+        return self.does("link")
 
     def affirms(self) -> bool:
-        return bool(self._finds("affirm", self.fresh))
+        return self.does("affirm")
 
     def offers(self) -> bool:
-        return bool(self._finds("offer", self.fresh))
+        return self.does("offer")
 
     def asks_agency(self) -> bool:
-        return bool(self._finds("agency", self.fresh))
+        return self.does("agency")
 
     def orders(self) -> str:
-        return self._finds("order", self.text)
+        return self.finds("order")
 
     def platitude(self) -> str:
-        return self._finds("platitude", self.text)
+        return self.finds("platitude")
 
     def dismisses(self) -> str:
-        return self._finds("dismiss", self.text)
+        return self.finds("dismiss")
 
     def claims(self) -> str:
-        return self._finds("claim", self.text)
-
-    @staticmethod
-    def _finds(kind: str, text: str) -> str:
-        """The first phrase of that kind in the text, or nothing."""
-        match = _phrases(kind).search(text.lower().replace("\u2019", "'"))
-        return match[0] if match else ""
+        return self.finds("claim")

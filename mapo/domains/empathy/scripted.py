@@ -9,22 +9,15 @@ A test world for algorithms, no measure of real empathy (docs/scripted-world.md)
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
-from mapo.domains.empathy.reading import (
-    Reader,
-    Reading,
-    feelings,
-    function_words,
-    named_feelings,
-    words,
-)
+from mapo.domains.empathy.reading import Reader, Reading, feelings, named_feelings
 from mapo.errors import ScenarioError
 from mapo.sandbox.cast import Cast, Job
-from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.scenario import Beat, Scenario
-from mapo.types import AxisMarks, Direction, Levels, Mark, StartLevels, Turn
+from mapo.sandbox.scripted import Story, StoryDirector, StoryUser
+from mapo.sandbox.words import particulars
+from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}
 """How often a person wants to be heard before anything deeper is welcome."""
@@ -34,7 +27,26 @@ def scripted_cast(job: Job) -> Cast:
     """The three roles for one dialogue, sharing what they know about the person."""
     world = World(job.scenario, job.seed)
     names = dict.fromkeys(("user", "director", "judge"), "scripted")
-    return Cast(ScriptedUser(world), ScriptedDirector(world), ScriptedJudge(world), names)
+    return Cast(StoryUser(world.story), StoryDirector(world.story), ScriptedJudge(world), names)
+
+
+def check_cues(scenario: Scenario) -> list[str]:
+    """What is wrong with the cues that are there: feelings nobody knows or sees, words nobody says."""
+    problems = []
+    for number, beat in enumerate(scenario.beats, 1):
+        said, cues = " ".join(beat.says).lower(), beat.cues
+        if "feeling" in cues and cues["feeling"] not in feelings():
+            problems.append(f"beat {number}: no feeling '{cues['feeling']}' in feelings.toml")
+        elif "feeling" in cues:
+            shows = feelings()[cues["feeling"]]["names" if cues.get("shown") == "yes" else "signs"]
+            if not any(sign.lower() in said for sign in shows):
+                problems.append(f"beat {number}: nothing in what is said shows '{cues['feeling']}'")
+        problems += [
+            f"beat {number}: {kind} '{cues[kind]}' is not in what is said"
+            for kind in ("deed", "wish", "value")
+            if cues.get(kind, "").lower() not in said
+        ]
+    return problems
 
 
 class World:
@@ -51,94 +63,14 @@ class World:
                 fix="Use models for its roles: --agents llm",
             )
         self.scenario = scenario
-        self.rng = random.Random(f"{scenario.id}/{seed}")  # noqa: S311 (a seeded world, no secret)
+        self.story = Story(scenario, seed)
         self.patience = PATIENCE[scenario.threshold]
         self.trust = 0
-        self.beat_of = {line: beat for beat in scenario.beats for line in beat.says}
-        self.order = _order(scenario)
-        self.said: set[str] = set()
-        self.spare = {"guarded": list(scenario.guarded), "eased": list(scenario.eased)}
-        for lines in self.spare.values():
-            self.rng.shuffle(lines)
 
     @property
     def deep(self) -> bool:
         """Heard often enough for what lies deeper."""
         return self.trust >= self.patience
-
-    def told(self, turns: Sequence[Turn]) -> list[Beat]:
-        """The beats behind what the user has said, oldest first, each once."""
-        beats: list[Beat] = []
-        for turn in turns:
-            beat = self.beat_of.get(turn.user)
-            if beat is not None and (not beats or beats[-1] is not beat):
-                beats.append(beat)
-        return beats
-
-
-def _order(scenario: Scenario) -> list[tuple[str, int]]:
-    """In which order things come out: the story, with memories rising up between its stages."""
-    stages = [("reveal_stage", i) for i in range(len(scenario.stages))]
-    memories = [("release_memory", i) for i in range(len(scenario.memories))]
-    mixed = stages[:2]
-    for stage in stages[2:]:
-        if memories:
-            mixed.append(memories.pop())
-        mixed.append(stage)
-    return mixed + memories
-
-
-class ScriptedDirector:
-    """Lets the story on while the person is met, and holds it back while they are not."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.next = 0
-        self.waited = 0
-        self.current: Beat | None = None
-
-    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
-        del path
-        world, levels = self.world, turns[-1].levels
-        if levels is not None and any(m.regression.level < 0 for m in levels.values()):
-            return Direction("wait", reason="the last reply did harm")
-        met = levels is None or any(m.progress.level > 0 for m in levels.values())
-        if not met and self.waited < 2:
-            self.waited += 1
-            return Direction("wait", reason="the last reply met nothing")
-        self.waited = 0
-        if self.current and any(line not in world.said for line in self.current.says):
-            return Direction("go_on", reason="there is more to this")
-        if self.next >= len(world.order):
-            return Direction("go_on", reason="everything is told")
-        act, index = world.order[self.next]
-        self.next += 1
-        scenario = world.scenario
-        self.current = scenario.stages[index] if act == "reveal_stage" else scenario.memories[index]
-        return Direction(act, str(index), "the last reply was met")
-
-
-class ScriptedUser:
-    """Says the beat the director opened, line by line; otherwise keeps to the surface."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.beat: Beat | None = None
-
-    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
-        del turns
-        world, scenario = self.world, self.world.scenario
-        if direction.act in ("reveal_stage", "release_memory"):
-            beats: Sequence[Beat] = scenario.stages if direction.act == "reveal_stage" else scenario.memories
-            self.beat = beats[int(direction.item)]
-        if direction.act != "wait" and self.beat:
-            for line in self.beat.says:
-                if line not in world.said:
-                    world.said.add(line)
-                    return line
-        spare = world.spare["guarded" if direction.act == "wait" else "eased"]
-        spare.append(spare.pop(0))
-        return spare[-1]
 
 
 class ScriptedJudge:
@@ -157,7 +89,7 @@ class ScriptedJudge:
     async def judge(self, turns: Sequence[Turn]) -> Levels:
         self.reader.user_said(turns[-1].user)
         reading = self.reader.read(turns[-1].reply.text)
-        beats = self.world.told(turns)
+        beats = self.world.story.told(turns)
         levels = {
             "C": self._understanding(reading, beats),
             "A": self._feeling(reading, beats, turns[-1].user),
@@ -167,7 +99,7 @@ class ScriptedJudge:
         return levels
 
     def _understanding(self, reading: Reading, beats: list[Beat]) -> AxisMarks:
-        now = beats[-1].about if beats else _particulars(self.world.scenario.opening)
+        now = beats[-1].about if beats else particulars(self.world.scenario.opening)
         taken = [] if reading.copied or reading.degenerate or reading.stale else reading.mentions(now)
         progress = Mark(0)
         if taken:
@@ -248,8 +180,3 @@ class ScriptedJudge:
             self.world.trust = max(0, self.world.trust + worst)
         elif met:
             self.world.trust += 1
-
-
-def _particulars(text: str) -> list[str]:
-    """The longer words of a line that nobody annotated."""
-    return [w for w in words(text) if len(w) > 3 and w not in function_words()]

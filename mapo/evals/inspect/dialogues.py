@@ -26,6 +26,7 @@ from mapo.sandbox.cast import Casting
 from mapo.sandbox.domain import scripted_cast
 from mapo.sandbox.empa_cards import read_start_levels
 from mapo.sandbox.models import model_cast, policy_system
+from mapo.sandbox.places import domain_folder
 from mapo.sandbox.rollout import Rules, play
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenarios import load_scenarios
@@ -39,7 +40,7 @@ DIALOGUE = "mapo_dialogue"
 def empa(
     agents: str = "scripted",
     scenarios: str = "builtin:test",
-    domain: str = "empathy",
+    domain: str | None = None,
     start_levels: str | None = None,
     repeats: int = 1,
     seed: int = 0,
@@ -52,9 +53,10 @@ def empa(
     """Long talks with simulated people, scored by EPM-Q."""
     if agents not in ("scripted", "llm"):
         raise InputError(f"agents is '{agents}'", fix="Use scripted or llm")
-    rubric = Rubric.load(domain)
+    chosen = load_scenarios(scenarios, domain)
+    rubric = Rubric.load(domain_folder(chosen[0].domain))
     known = read_start_levels(Path(start_levels)) if start_levels else None
-    plan = Plan(load_scenarios(scenarios, domain), repeats, seed, known)
+    plan = Plan(chosen, repeats, seed, known)
     plan.check(rubric)
     jobs = {job.id: job for job in plan.jobs()}
     rules = Rules(
@@ -72,7 +74,7 @@ def empa(
         async def run(state: TaskState, generate: Generate) -> TaskState:
             del generate  # the sandbox talks in its own way
             job = jobs[str(state.sample_id)]
-            dialogue = await play(job, talker(job.id), _casting(agents, rubric, domain)(job), rules)
+            dialogue = await play(job, talker(job.id), _casting(agents, rubric)(job), rules)
             if dialogue.error is not None or all(turn.levels is None for turn in dialogue.turns):
                 raise EndpointError(dialogue.error or "not one turn was judged", where=f"dialogue {job.id}")
             state.output = ModelOutput.from_content(str(state.model), _transcript(dialogue))
@@ -98,9 +100,9 @@ def empa(
     return Task(dataset=MemoryDataset(samples), solver=talk(), scorer=score(), epochs=once())
 
 
-def _casting(agents: str, rubric: Rubric, domain: str) -> Casting:
+def _casting(agents: str, rubric: Rubric) -> Casting:
     if agents == "scripted":
-        return scripted_cast(domain)
+        return scripted_cast(rubric.name)
     return model_cast(player("user"), player("director"), player("judge"), rubric)
 
 
