@@ -28,7 +28,9 @@ _MARK_KEYS = ("evidence", "reason", "level")
 
 
 class ModelJudge:
-    """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels."""
+    """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels.
+
+    `system` is what it is told about turn forms, where that is not our own prompt (`turn_system`)."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class ModelJudge:
         session: str = "",
         attempt: int = 0,
         sampling: Sampling = OWN_WAY,
+        system: str = "",
     ) -> None:
         self.chat = chat
         self.sampling = sampling
@@ -48,13 +51,15 @@ class ModelJudge:
         self.session = f"{session or f'{scenario.id}/{seed}'}/judge"
         self._attempt = f"attempt {attempt}" if attempt else ""
         self._turn_schema = turn_schema(rubric)
-        self._turn_system = self._system("judge_turn", self._turn_schema, axes=describe_axes(rubric))
+        self._turn_system = system or turn_system(scenario, rubric)
 
     async def start(self) -> StartLevels:
         """The start form. Its request is the same for all siblings, so a cache answers it once for them;
         only a dialogue that broke before asks anew."""
         schema = start_schema(self.rubric)
-        system = self._system("judge_start", schema, indicators=describe_indicators(self.rubric))
+        described = told_to_judge(self.scenario, self.rubric, schema)
+        indicators = describe_indicators(self.rubric)
+        system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
         shown = fill("judge_start_ask", who=self.scenario.persona.name)
         request = self._request(system, shown, schema, nonce=self._attempt)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
@@ -67,16 +72,6 @@ class ModelJudge:
         request = self._request(self._turn_system, shown, self._turn_schema, nonce=self.session)
         return await ask(self.chat, request, lambda data: parse_turn(data, self.rubric))
 
-    def _system(self, name: str, schema: Mapping[str, Any], **described: str) -> str:
-        return fill(
-            name,
-            self.scenario.domain,
-            **described,
-            form=_blank(schema),
-            person=whole_person(self.scenario, self.rubric),
-            language=language_of(self.scenario),
-        )
-
     def _request(self, system: str, shown: str, schema: Mapping[str, Any], nonce: str = "") -> Request:
         request = Request(
             messages=(Message("system", system), Message("user", shown)),
@@ -87,6 +82,21 @@ class ModelJudge:
             nonce=nonce,
         )
         return self.sampling.of(request)
+
+
+def turn_system(scenario: Scenario, rubric: Rubric) -> str:
+    """What the judge is told about turn forms, before the conversation."""
+    described = told_to_judge(scenario, rubric, turn_schema(rubric))
+    return fill("judge_turn", scenario.domain, axes=describe_axes(rubric), **described)
+
+
+def told_to_judge(scenario: Scenario, rubric: Rubric, schema: Mapping[str, Any]) -> dict[str, str]:
+    """What both of the judge's prompts hold: the form, the person and their language."""
+    return {
+        "form": _blank(schema),
+        "person": whole_person(scenario, rubric),
+        "language": language_of(scenario),
+    }
 
 
 def describe_axes(rubric: Rubric) -> str:

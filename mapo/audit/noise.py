@@ -1,0 +1,166 @@
+"""How much of a judge's word is noise, and what that does to training.
+
+One judge, the same turn asked again: the spread within a turn is the judge's noise, the spread between turns
+is what it sees in them (one-way random effects, method of moments, Searle 1971; turns may have been asked
+unequally often). The *share* of noise is noise / (noise + between).
+
+What trains is not the reward but the advantage. Judge whole groups twice, and the correlation r of the two
+sets of advantages is their reliability: a noisy advantage is A' = sqrt(r) A + sqrt(1 - r) e with a noise e of
+unit variance, so it correlates by sqrt(r) with the advantage of a judge without noise. That follows from two
+answers alone and holds for every estimator, whatever it sums, normalises or mixes.
+
+- The group. Its size does not change sqrt(r): with or without noise a sibling is compared with the same mean.
+  It changes how well the gradient is known: its signal shrinks by sqrt(r), its spread does not, so N / r
+  dialogues carry as much as N would without noise.
+- Repeats, or a panel of judges alike, do change it: the mean of m answers has reliability m r / (1 + (m - 1)
+  r) (Spearman and Brown). The median of a panel is somewhat less efficient than the mean for noise of this
+  kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mapo.advantage import advantages
+from mapo.evals.stats import Floats, Interval, bootstrap, told
+
+TARGET = 0.9
+"""The correlation with the noise-free advantage that training should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """Variances of one judge's rewards: between turns, and of its noise; over `turns` asked `answers`
+    times."""
+
+    between: float
+    noise: float
+    share: float | None
+    interval: Interval | None
+    turns: int
+    answers: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def components(values: Sequence[Sequence[float]], clusters: Sequence[str]) -> Components | None:
+    """Of the repeated rewards of each turn; turns of one cluster (a dialogue) are resampled together. None
+    where no turn was judged twice, or only one turn was."""
+    rows: dict[str, list[float]] = {}
+    for own, cluster in zip(values, clusters, strict=True):
+        if own:
+            n, mean = len(own), float(np.mean(own))
+            within = float(np.sum((np.asarray(own) - mean) ** 2))
+            row = rows.setdefault(cluster, [0.0] * 6)
+            rows[cluster] = [
+                a + b for a, b in zip(row, (1, n, n * n, n * mean, n * mean**2, within), strict=True)
+            ]
+    table = np.array(list(rows.values()), dtype=np.float64).reshape(-1, 6)
+    turns, answers = int(table[:, 0].sum()), int(table[:, 1].sum())
+    if turns < 2 or answers == turns:
+        return None
+    between, noise, share = (float(x) for x in _variances(table.sum(axis=0)))
+    ends = bootstrap(table, lambda means: _variances(means * len(table))[..., 2:])
+    known = ends is not None and bool(np.isfinite(ends).all())
+    return Components(
+        between,
+        noise,
+        None if math.isnan(share) else share,
+        told(*ends[0], rows=len(table)) if known and ends is not None else None,
+        turns,
+        answers,
+    )
+
+
+def _variances(sums: Floats) -> Floats:
+    """Sums over turns of (1, n, n^2, n m, n m^2, squares within) -> between, noise, noise / (noise +
+    between)."""
+    k, n, n2, s, q, w = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        noise = w / (n - k)
+        mean_square = (q - s * s / n) / (k - 1)
+        between = np.maximum((mean_square - noise) * (k - 1) / (n - n2 / n), 0.0)
+        share = noise / (noise + between)
+    return np.stack([between, noise, share], axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Of advantages judged twice: `r` is the correlation of the two, over `turns` of `groups`."""
+
+    method: str
+    r: float | None
+    interval: Interval | None
+    turns: int
+    groups: int
+
+    @property
+    def with_truth(self) -> float | None:
+        """The correlation with the advantage of the same judge without noise."""
+        return None if self.r is None else math.sqrt(max(self.r, 0.0))
+
+    def as_json(self) -> dict[str, Any]:
+        more = {"with_truth": self.with_truth, "growth": growth(self.r), "repeats": repeats_for(self.r)}
+        return {**asdict(self), **more}
+
+
+def reliability_of(
+    first: Sequence[Sequence[float | None]],
+    second: Sequence[Sequence[float | None]],
+    groups: Sequence[str],
+    method: str = "mapo",
+    **options: Any,
+) -> Reliability:
+    """Of the advantages of the same dialogues judged twice."""
+    a, b = (advantages(rewards, groups, method, **options) for rewards in (first, second))
+    rows: dict[str, Floats] = {}
+    turns = 0
+    for at, group in enumerate(groups):
+        both = a.mask[at] & b.mask[at]
+        x, y = a.mixed[at][both], b.mixed[at][both]
+        turns += len(x)
+        own = np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y], dtype=np.float64)
+        rows[group] = rows.get(group, np.zeros(6)) + own
+    table = np.array([row for row in rows.values() if row[0]]).reshape(-1, 6)
+    r = float(_correlation(table.sum(axis=0))) if len(table) else math.nan
+    ends = bootstrap(table, lambda means: _correlation(means)[..., None])
+    known = ends is not None and bool(np.isfinite(ends).all())
+    return Reliability(
+        method,
+        None if math.isnan(r) else r,
+        told(*ends[0], rows=len(table)) if known and ends is not None else None,
+        turns,
+        len(table),
+    )
+
+
+def _correlation(sums: Floats) -> Floats:
+    """Sums (or their means) of (1, x, y, x^2, y^2, x y) -> Pearson's r."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((xy - x * y / n) / np.sqrt((xx - x * x / n) * (yy - y * y / n)))
+
+
+def with_repeats(r: float, m: int) -> float:
+    """Spearman and Brown: the reliability of the mean of m answers."""
+    return m * r / (1 + (m - 1) * r)
+
+
+def repeats_for(r: float | None, target: float = TARGET) -> int | None:
+    """How many answers must be averaged until the correlation with the noise-free advantage is `target`; None
+    where no number is enough."""
+    if r is None or r <= 0:
+        return None
+    wanted = target * target
+    return max(1, math.ceil(wanted * (1 - r) / (r * (1 - wanted)) - 1e-9))
+
+
+def growth(r: float | None) -> float | None:
+    """By how much a batch must grow to carry as much as it would without noise."""
+    return None if r is None or r <= 0 else 1 / r
