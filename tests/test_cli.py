@@ -395,7 +395,7 @@ def test_a_torn_last_line_is_a_warning(tmp_path):
     ],
 )
 def test_bad_records_are_named_with_their_line(tmp_path, change, words):
-    done = mapo("score", put(tmp_path / "run", good(), replace(good(), **change)), "--json")
+    done = mapo("score", put(tmp_path / "run", good(), replace(good(), id="other", **change)), "--json")
     assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 1
     assert "step_00001.jsonl, line 2: " in done.stderr and words in done.stderr
 

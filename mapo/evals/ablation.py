@@ -23,8 +23,9 @@ from mapo.evals.epmq import weigh
 from mapo.evals.paired import Comparison, claims, compare, corrected
 from mapo.evals.results import recompute
 from mapo.evals.stats import t_interval
+from mapo.reading.files import written_at
+from mapo.reading.run import that_count, usable
 from mapo.store import BadLine, read_dialogues, read_jsonl
-from mapo.types import Dialogue
 
 WINDOW = 3
 """Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
@@ -137,13 +138,16 @@ def read_run(root: Path, cell: Cell) -> Run | None:
 
 
 def _jobs(folder: Path) -> dict[tuple[str, str], float]:
-    dialogues: dict[str, Dialogue] = {}
-    for file in sorted((folder / "eval" / "after").glob("*.jsonl")):
-        for d in read_dialogues(file):
-            if not isinstance(d, BadLine) and d.error is None and any(t.levels for t in d.turns):
-                dialogues[d.id] = d
+    records = (
+        (d.id, usable(d), written_at(file), d)
+        for file in sorted((folder / "eval" / "after").glob("*.jsonl"))
+        for d in read_dialogues(file)
+        if not isinstance(d, BadLine)
+    )
     found = {}
-    for d in dialogues.values():
+    for d in that_count(records).values():
+        if not usable(d) or not any(t.levels for t in d.turns):
+            continue
         indices = recompute(d, folder, None, None, d.id).indices
         found[d.scenario, d.id] = float(weigh(np.array(indices))[3])
     return found

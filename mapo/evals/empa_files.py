@@ -7,6 +7,7 @@ level 0. Positions and metrics are computed again from the levels; what the file
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any, TypeGuard, TypeVar
 from mapo.errors import RecordError, RubricError
 from mapo.evals.epmq import indices
 from mapo.evals.result import Result, ending_differences
+from mapo.reading.files import read_bytes
 from mapo.sandbox.potential import Goal, Trajectory
 from mapo.sandbox.rubric import Rubric
 from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
@@ -78,12 +80,11 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
 
 
 def _load(file: Path) -> dict[str, Any]:
+    raw, problem = read_bytes(file)
+    if raw is None:
+        raise RecordError(problem or "no such file", where=str(file), fix="Check that it is a readable file")
     try:
-        data = json.loads(file.read_bytes())
-    except OSError as error:
-        raise RecordError(
-            f"cannot be read ({error.strerror})", where=str(file), fix="Check that it is a readable file"
-        ) from error
+        data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"not JSON ({error})", where=str(file), fix="Is the file cut off? Fetch or make it again"
@@ -258,12 +259,13 @@ def read_tags(folder: Path, problems: list[str]) -> dict[str, dict[str, str]]:
     """Category, axis and difficulty by case, from the statistics table EMPA leaves beside its results."""
     table = folder / "descriptive_statistics.csv"
     names = {"Category": "category", "Dominant_Axis": "axis", "Difficulty": "difficulty"}
-    if not table.exists():
+    raw, problem = read_bytes(table)
+    if raw is None:
+        problems += [f"{table}: {problem}; categories are unknown"] if problem else []
         return {}
     try:
-        with open(table, encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
         problems.append(f"{table}: cannot be read ({error}); categories are unknown")
         return {}
     return {

@@ -19,6 +19,7 @@ from mapo.evals.eqbench_v2 import valid
 from mapo.evals.folder import digest
 from mapo.evals.stats import Interval
 from mapo.evals.summary import RESULT, RESULT_SCHEMA
+from mapo.reading.files import read_bytes
 from mapo.text import printable
 from mapo.types import record
 
@@ -113,10 +114,11 @@ class _Result:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A file's JSON object; RecordError says what else it is."""
+    raw, problem = read_bytes(path)
+    if raw is None:
+        raise RecordError(problem or "no such file", where=str(path))
     try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"cannot be read ({error.strerror})", where=str(path)) from None
+        data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"is no JSON ({error})", where=str(path), fix="Is it cut off? Run again with --resume"

@@ -8,7 +8,6 @@ nothing but itself.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from mapo.evals.result import Result
 from mapo.evals.results import Folder, read_folders
 from mapo.evals.score import Score, score_results
 from mapo.evals.stats import Interval, bootstrap, told, wilson
-from mapo.sandbox.rubric import Rubric
+from mapo.reading.run import read_settings, rubric_in
 from mapo.stage import cast_in
 from mapo.store import RunDir
 
@@ -59,7 +58,10 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     run = RunDir(root)
     manifest = read_json(run.manifest)
     try:
-        config = read_config(tomllib.loads(run.config.read_text(encoding="utf-8")), str(run.config))
+        settings, problem = read_settings(run.config)
+        if problem or not settings:
+            raise RecordError(problem or "no such file", where=str(run.config), fix="Check its folder")
+        config = read_config(settings, str(run.config))
         scenarios = dict(manifest["scenarios"]["test"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
@@ -77,7 +79,9 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             "top_p": config.eval.top_p,
         },
     )
-    rubric = Rubric.load(run.rubric) if run.rubric.exists() else None
+    rubric, problem = rubric_in(run.rubric)
+    if problem:
+        raise RecordError(problem, where=str(run.rubric), fix="Restore it")
     found = []
     for when in ("before", "after"):
         folder = root / "eval" / when

@@ -2,25 +2,29 @@
 
 Two kinds of files are read: EMPA's (`empa_files.py`) and our own records, one line a dialogue
 (`dialogues/*.jsonl`). Nothing derived is taken on trust: positions, metrics and the ending are computed
-again from the levels, and `differences` says where a file disagrees.
+again from the levels, and `differences` says where a file disagrees. Of a dialogue that is there twice the
+record written last counts, as in the viewer and in reports (`reading/`); links are not followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mapo.errors import InputError, RecordError, RubricError
 from mapo.evals.empa_files import read_result, read_tags
 from mapo.evals.epmq import indices
 from mapo.evals.result import Result, ending_differences
+from mapo.reading.files import read_lines, written_at
+from mapo.reading.run import read_rubric, that_count, usable
+from mapo.records import decode_dialogue
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import rewards_of
-from mapo.sandbox.rubric import SHIPPED, Rubric
-from mapo.store import BadLine, RunDir, read_dialogues
-from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState, StopReason
+from mapo.sandbox.rubric import Rubric
+from mapo.store import BadLine, RunDir
+from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState
 
 OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"} | {
     "result.json",
@@ -43,12 +47,13 @@ class Folder:
 
 
 def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None = None) -> list[Folder]:
-    """`root` itself if it holds results, else each folder below it."""
+    """`root` itself if it holds results, else each folder below it; no link in them is followed."""
     try:
         if not root.exists():
             raise InputError("no such folder", where=str(root), fix="Give a folder of result files or a run")
         if root.is_file():
             raise InputError("is a file, not a folder", where=str(root), fix=f"Try its folder: {root.parent}")
+        root = root.resolve() if root.is_symlink() else root  # it was named by whoever asked
         here = _files(root)
         sure = any(f.suffix == ".jsonl" or f.name.endswith("_result.json") for f in here)
         below = [] if sure else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
@@ -76,62 +81,83 @@ def _holds_results(folder: Path) -> bool:
 
 def _files(folder: Path) -> list[Path]:
     lines = RunDir(folder).dialogues
-    own = lines.iterdir() if lines.is_dir() else folder.iterdir()
-    files = [f for f in folder.iterdir() if f.suffix == ".json"] + [f for f in own if f.suffix == ".jsonl"]
-    return sorted(f for f in files if f.name not in OWN_FILES)
+    own = lines.iterdir() if lines.is_dir() and not lines.is_symlink() else folder.iterdir()
+    found = [f for f in folder.iterdir() if f.suffix == ".json"] + [f for f in own if f.suffix == ".jsonl"]
+    linked = [lines] if lines.is_symlink() else []  # refused when it is opened, like any other link
+    return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES)
 
 
 def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Folder:
     got = Folder(folder)
+    if folder.is_symlink():
+        got.bad.append(f"{folder}: a link; not followed: name the folder itself")
+        return got
     try:
-        files = _files(folder)
+        found = _files(folder)
     except OSError as error:
         got.bad.append(f"{folder}: cannot be read ({error.strerror})")
         return got
     tags = read_tags(folder, got.bad)
-    seen: set[tuple[str, str]] = set()
-    for file in files:
-        try:
-            if file.exists() and not file.is_file():
-                raise RecordError("cannot be read (not a regular file)", where=str(file))
-            if file.suffix == ".json":
-                result = read_result(file, profile or "published", rubric)
-                _add(got, replace(result, tags=tags.get(result.case, {})), str(file), seen)
-                continue
-            for number, item in enumerate(read_dialogues(file), 1):
-                _take(got, item, f"{file}, line {number}", profile, rubric, seen)
-        except InputError as error:
-            got.bad.append(_placed(error, str(file)))
+    records = (record for file in found for record in _records(got, file, profile, rubric, tags))
+    for record in that_count(_told_twice(got, records)).values():
+        if record.broken:
+            got.broken.add(record.id)
+        elif record.result is not None:
+            got.results.append(record.result)
     return got
 
 
-def _take(
-    got: Folder,
-    item: Dialogue | BadLine,
-    where: str,
-    profile: str | None,
-    rubric: Rubric | None,
-    seen: set[tuple[str, str]],
-) -> None:
-    if isinstance(item, BadLine):
-        (got.torn if item.torn else got.bad).append(str(item))
-    elif item.ending is not None and item.ending.reason is StopReason.BROKEN:
-        got.broken.add(item.id)
-    else:
+class _Record(NamedTuple):
+    """`result` is None of a broken dialogue, and of one that cannot be scored."""
+
+    model: str
+    id: str
+    where: str
+    written: int
+    broken: bool
+    result: Result | None = None
+
+
+def _told_twice(got: Folder, records: Iterable[_Record]) -> Iterator[tuple[Hashable, bool, int, _Record]]:
+    """Records as `that_count` takes them; a dialogue that is there a second time is told."""
+    seen: set[Hashable] = set()
+    for record in records:
+        key = (record.model, record.id)
+        if not record.broken and key in seen:
+            told = f"dialogue '{record.id}' of '{record.model}' is there twice; the one written last counts"
+            got.bad.append(f"{record.where}: {told}")
+        seen |= set() if record.broken else {key}
+        yield key, not record.broken, record.written, record
+
+
+def _records(
+    got: Folder, file: Path, profile: str | None, rubric: Rubric | None, tags: Mapping[str, dict[str, str]]
+) -> Iterator[_Record]:
+    """A file's records, scored as they are read; what cannot be used is told."""
+    written = written_at(file)
+    if file.suffix == ".json":
         try:
-            _add(got, recompute(item, got.path, profile, rubric, where), where, seen)
+            result = read_result(file, profile or "published", rubric)
         except InputError as error:
-            got.bad.append(_placed(error, where))
-
-
-def _add(got: Folder, result: Result, where: str, seen: set[tuple[str, str]]) -> None:
-    key = (result.model, result.id)
-    if key in seen:
-        got.bad.append(f"{where}: dialogue '{result.id}' of '{result.model}' is there twice; counted once")
+            got.bad.append(_placed(error, str(file)))
+            return
+        result = replace(result, tags=tags.get(result.case, {}))
+        yield _Record(result.model, result.id, str(file), written, False, result)
         return
-    seen.add(key)
-    got.broken.discard(result.id)
-    got.results.append(result)
+    for number, item in enumerate(read_lines(file, decode_dialogue), 1):
+        where = f"{file}, line {number}"
+        if isinstance(item, BadLine):
+            told = str(item) if item.line else f"{file}: {item.problem}"
+            (got.torn if item.torn else got.bad).append(told)
+        elif not usable(item):
+            yield _Record(item.model, item.id, where, written, True)
+        else:
+            found = None
+            try:
+                found = recompute(item, got.path, profile, rubric, where)
+            except InputError as error:
+                got.bad.append(_placed(error, where))
+            yield _Record(item.model, item.id, where, written, False, found)
 
 
 def _placed(error: InputError, where: str) -> str:
@@ -206,14 +232,12 @@ def _reward_differences(dialogue: Dialogue, path: Trajectory, where: str) -> Ite
             yield f"{where}, turn {number}: reward is {turn.reward}, not {reward}"
 
 
-@lru_cache
 def _rubric_of(name: str, copy: Path) -> Rubric:
-    if copy.exists():
-        found = Rubric.load(copy)
-        if found.name == name:
-            return found
-    if name not in SHIPPED:
+    found, problem = read_rubric(copy, name)
+    if problem:
+        raise RubricError(problem, where=str(copy), fix="Restore it, or name another with --rubric")
+    if found is None:
         raise RubricError(
             f"rubric '{name}' is not shipped with mapo", fix=f"Put it at {copy}, or name it with --rubric"
         )
-    return Rubric.load(name)
+    return found

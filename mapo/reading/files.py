@@ -6,6 +6,7 @@ be of any length. What cannot be used is said in words, beginning with UNREADABL
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -50,7 +51,16 @@ def read_bytes(path: Path) -> tuple[bytes | None, str]:
 
 
 def told(error: OSError) -> str:
-    return f"{UNREADABLE} ({error.strerror or error})"
+    why = "a link; not followed" if error.errno == errno.ELOOP else error.strerror or error
+    return f"{UNREADABLE} ({why})"
+
+
+def written_at(path: Path) -> int:
+    """When a file was last written, in nanoseconds; 0 of one that is gone."""
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def read_small(path: Path) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""What a result.json of `mapo eval emobench` or `eqbench` says, in points of 100, for the viewer and the report.
+"""What a result.json of `mapo eval emobench` or `eqbench` says, in points of 100: for viewer and report.
 
 EmoBench writes shares, EQ-Bench points; people read points. A run that lacks items has no score: those that
 are missing may be the hard ones.

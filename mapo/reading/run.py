@@ -78,14 +78,19 @@ def credit(
 
 def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:
     """The rubric of that name: the run's own copy at `path`, or a shipped one; and what the copy lacks."""
-    raw, problem = read_bytes(path)
-    if raw is not None:
-        try:
-            if (found := _rubric(raw)).name == name:
-                return found, ""
-        except MapoError as error:
-            problem = str(error)
+    found, problem = rubric_in(path)
+    if found is not None and found.name == name:
+        return found, ""
     return (Rubric.load(name) if name in SHIPPED else None), problem
+
+
+def rubric_in(path: Path) -> tuple[Rubric | None, str]:
+    """The rubric of a file, and what is wrong with it; both empty where there is none."""
+    raw, problem = read_bytes(path)
+    try:
+        return (None, problem) if raw is None else (_rubric(raw), "")
+    except MapoError as error:
+        return None, str(error)
 
 
 @lru_cache(maxsize=32)

@@ -108,11 +108,6 @@ def _config(settings: dict[str, Any], path: Path, problems: list[str]) -> Config
         return None
 
 
-def unnamed_schema(path: Path) -> str:
-    """Decoding a record stops with a TypeError where its schema is a list or an object, not a name."""
-    return f"{path}: a record whose schema is no name; what follows it is left out"
-
-
 def _files(folder: Path, problems: list[str]) -> list[Path]:
     plain, odd = files.plain_files(folder, ".jsonl")
     problems += [f"{file}: a link, or not a regular file; left out" for file in odd]
@@ -123,7 +118,7 @@ def _dialogues(found: Sequence[Path], problems: list[str]) -> list[Dialogue]:
     """The records of these files that count, one of each dialogue."""
     records = []
     for file in found:
-        written = _status(file).st_mtime_ns
+        written = files.written_at(file)
         for item in files.read_lines(file, decode_dialogue):
             if isinstance(item, BadLine):
                 problems.append(str(item) if item.line else f"{file}: {item.problem}")

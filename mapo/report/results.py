@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError, RecordError
+from mapo.errors import InputError
 from mapo.evals.entries import read_bench
 from mapo.evals.result import Result
 from mapo.evals.results import read_folders
@@ -31,7 +31,7 @@ from mapo.report.blocks import (
 )
 from mapo.report.numbers import Point
 from mapo.report.paths import Walkers, trajectories
-from mapo.report.read import own_dialogues, read_ledger, read_object, unnamed_schema
+from mapo.report.read import own_dialogues, read_ledger, read_object
 from mapo.report.training import ledger_table, problem_list, score_row
 from mapo.store import RunDir
 
@@ -48,10 +48,7 @@ IN_POINTS = "; accuracies and shares in points of 100"
 
 def empa_report(root: Path, name: str | None = None) -> Report:
     """A run of `mapo eval empa`, or EMPA's own result files."""
-    try:
-        folders = read_folders(root)
-    except TypeError:
-        raise RecordError(unnamed_schema(root), fix="Remove that line, or restore it") from None
+    folders = read_folders(root)
     problems = [line for folder in folders for line in (*folder.bad, *folder.torn)]
     models: dict[str, list[Result]] = {}
     for folder in folders:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mapo.errors import InputError
-from mapo.evals.compare import Comparison, compared, named, read_run
+from mapo.evals.compare import Comparison, compared, read_run
 from mapo.evals.compare_tables import METHOD, chance, ends, figure, legend
 from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
-from mapo.report.read import unnamed_schema
 
 SHOWN = 12
 """Models that are drawn."""
@@ -23,8 +22,6 @@ def comparison_blocks(given: Sequence[str]) -> list[Block]:
             entries += read_run(one)
         except InputError as error:
             problems.append(str(error))
-        except TypeError:
-            problems.append(unnamed_schema(named(one)[1]))
     try:
         found = compared(entries) if entries else None
     except InputError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import report_runs
+
 import view_runs
 from mapo.evals.entries import _BENCHMARKS, SCORES
 from mapo.reading import result as read
