@@ -1,0 +1,149 @@
+"""The shapes conversations come in: decoded JSON, rows of a table or lines of a transcript -> who said what.
+
+JSON: `{"messages": [{"role", "content"}]}` (content a text or a list of parts), ShareGPT's `{"conversations":
+[{"from", "value"}]}`, or such a list alone. Tables: one message a row, with columns for speaker and text and
+perhaps for the conversation; or a column for each side. Transcripts: `Speaker: text`, further lines belong to
+the one before, a line of dashes ends a conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from mapo.errors import InputError
+from mapo.realsim.words import words
+
+Side = Literal["person", "partner"]
+
+_PERSON, _PARTNER, _SILENT = (words("roles", key) for key in ("person", "partner", "silent"))
+_ROLE_KEYS = ("role", "from", "speaker", "author", "sender", "user_type")
+_TEXT_KEYS = ("content", "value", "text", "message", "utterance", "body")
+_LIST_KEYS = ("messages", "conversations", "conversation", "dialog", "dialogue", "turns", "utterances")
+_ID_KEYS = ("conversation_id", "conversation", "dialogue_id", "dialog_id", "thread_id", "session_id", "id")
+_BREAK = re.compile(r"\s*(?:-{3,}|={3,}|\*{3,}|_{3,})\s*")
+_SPEAKER = re.compile(r"\s*(?:\[[^\]]{1,40}\]\s*)?([^\s:：][^:：]{0,39}?)\s*[:：](?!//)\s*(.*)")
+
+
+class Said(NamedTuple):
+    speaker: str
+    text: str
+
+
+class Turn(NamedTuple):
+    side: Side
+    text: str
+
+
+def from_json(data: Any) -> list[Said]:
+    """What was said in one decoded conversation; InputError where it has none of the known shapes."""
+    listed = data
+    if isinstance(data, dict):
+        listed = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
+        if listed is None:
+            raise InputError(f"no list of messages under any of {', '.join(_LIST_KEYS[:3])} ...")
+    if not isinstance(listed, list):
+        raise InputError("neither an object nor a list of messages")
+    return [_message(item, number) for number, item in enumerate(listed, 1)]
+
+
+def _message(item: Any, number: int) -> Said:
+    if not isinstance(item, dict):
+        raise InputError(f"message {number} is no object")
+    role = next((item[key] for key in _ROLE_KEYS if isinstance(item.get(key), str)), None)
+    found = next((item[key] for key in _TEXT_KEYS if key in item), None)
+    if role is None:
+        raise InputError(f"message {number} says nothing about who speaks (role, from)")
+    if found is not None and not isinstance(found, str | list):
+        raise InputError(f"message {number} holds no text (content, value)")
+    return Said(role, _text(found))
+
+
+def _text(content: str | list[Any] | None) -> str:
+    """A text, or the texts among the parts of a message."""
+    if isinstance(content, list):
+        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return content or ""
+
+
+class Columns(NamedTuple):
+    """Which columns of a table hold what; `pair` where each side has one."""
+
+    id: int | None
+    speaker: int
+    text: int
+    pair: tuple[int, int] | None = None
+
+
+def columns_of(header: Sequence[str]) -> Columns:
+    """The columns by their names; InputError where they do not say enough."""
+    names = [name.strip().lower().replace(" ", "_") for name in header]
+
+    def find(wanted: Sequence[str]) -> int | None:
+        return next((names.index(key) for key in wanted if key in names), None)
+
+    case = find(_ID_KEYS)
+    speaker, text = find((*_ROLE_KEYS, "角色", "说话人")), find((*_TEXT_KEYS, "内容", "文本"))
+    if speaker is not None and text is not None and speaker != text:
+        return Columns(case, speaker, text)
+    person = find((*_PERSON, "prompt", "question", "问"))
+    partner = find((*_PARTNER, "response", "answer", "答"))
+    if person is not None and partner is not None:
+        return Columns(case, -1, -1, (person, partner))
+    raise InputError("its first line names no columns for speaker and text, nor one for each side")
+
+
+def from_row(row: Sequence[str], columns: Columns) -> tuple[str, list[Said]]:
+    """The conversation a row belongs to, and what it adds; InputError for a row that is too short."""
+    needed = columns.pair or (columns.speaker, columns.text)
+    if len(row) <= max(*needed, columns.id if columns.id is not None else 0):
+        raise InputError(f"{len(row)} columns, too few")
+    case = row[columns.id].strip() if columns.id is not None else ""
+    if columns.pair:
+        person, partner = (row[at] for at in columns.pair)
+        return case, [Said("user", person), Said("assistant", partner)]
+    return case, [Said(row[columns.speaker], row[columns.text])]
+
+
+def ends_here(line: str) -> bool:
+    """Whether a line of a transcript closes the conversation."""
+    return _BREAK.fullmatch(line) is not None
+
+
+def spoken(line: str) -> Said | None:
+    """A line of a transcript that begins with a speaker; None for one that goes on."""
+    found = _SPEAKER.fullmatch(line)
+    if found is None or len(found[1].split()) > 4:
+        return None
+    return Said(found[1].strip(), found[2])
+
+
+def sides(said: Sequence[Said], person: str = "") -> tuple[list[Turn], list[str]]:
+    """Who is the person and who the partner, and the names of speakers that were no roles.
+
+    `person` names a speaker to be taken for the person. Otherwise roles decide; of speakers that are no
+    roles, the first one is the person if nobody else is, and all others are partners.
+    """
+    names = list(dict.fromkeys(_key(one.speaker) for one in said))
+    place: dict[str, Side | None] = {}
+    for name in names:
+        place[name] = "person" if name in _PERSON else "partner" if name in _PARTNER else None
+        if person and name not in _SILENT:
+            place[name] = "person" if name == _key(person) else "partner"
+    strangers = [name for name in names if place[name] is None and name not in _SILENT]
+    for name in strangers:
+        place[name] = "partner" if "person" in place.values() else "person"
+    turns = [
+        Turn(side, one.text.strip())
+        for one in said
+        if (side := place[_key(one.speaker)]) is not None and one.text.strip()
+    ]
+    roles = _PERSON | _PARTNER | _SILENT
+    labels = dict.fromkeys(one.speaker.strip() for one in said if _key(one.speaker) not in roles)
+    return turns, list(labels)
+
+
+def _key(speaker: str) -> str:
+    return speaker.strip().casefold().replace(" ", "")

@@ -1,0 +1,274 @@
+"""Two hundred made-up private items: ten kinds, ten each in English and in Chinese, in the sentence they came in.
+
+None of them belongs to anybody: numbers are from ranges kept for fiction or fail their checksums, names are put
+together by hand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    kind: str
+    language: str
+    item: str
+    sentence: str
+
+
+_ENGLISH = {
+    "email": (
+        ("marta.kovalenko@example.org", "You can write to me at {} if that is easier."),
+        ("t_obrien77@mail.example.com", "He still logs in as {} on our tablet."),
+        ("JUNE-WHITAKER@EXAMPLE.NET", "I sent it from {} by mistake."),
+        ("sam (at) example (dot) com", "my address is {} in case this drops"),
+        ("priya dot nair at example dot org", "it was {} , the old one"),
+        ("h.lindqvist+forum@sub.example.co.uk", "They answered to {} within minutes."),
+        ("dax_0@example.io", "my ex reads {} , I am sure of it"),
+        ("office@harrowfield-dental.example.com", "I work the desk behind {} all day."),
+        ("ben@example", "I only have {}.org left."),
+        ("o'hara.k@example.com", "Please don't mail {} again, my mother sees it."),
+    ),
+    "phone": (
+        ("+1 (555) 010-4477", "My number is {} but please don't ring after ten."),
+        ("555-010-9921", "I kept dialling {} and hanging up."),
+        ("07700 900358", "Text me on {} when you can."),
+        ("+44 7700 900112", "He blocked {} and that was that."),
+        ("(020) 7946 0018", "The clinic rings from {} every morning."),
+        ("5550102030", "she wrote {} on my hand"),
+        ("555.010.7788", "The hotline said {} and then nothing."),
+        ("five five five oh one oh two three", "it is {} , I know it by heart"),
+        ("+49 30 5550 1234", "From Berlin I got calls, always {} ."),
+        ("0161 496 0733 ext. 12", "At work I am on {} until five."),
+    ),
+    "handle": (
+        ("@lonely_kestrel_88", "I post as {} and nobody there knows."),
+        ("u/quiet-anchovy", "I asked the same as {} last week."),
+        ("nightbus.nina", "My instagram is {} , you'd see it all there."),
+        ("https://example.com/profile/tobias-w", "It is all on {} for anyone to read."),
+        ("www.example.org/blog/maras-kitchen", "I wrote about him on {} for years."),
+        ("Fenwick#4821", "We met on discord, he was {} there."),
+        ("@Odd.Sparrow", "then {} liked it and I panicked"),
+        ("redkite_1971", "my username is {} since the nineties"),
+        ("brambleandash.example.com", "The shop is {} , what is left of it."),
+        ("t.me/example_grief_circle", "they kicked me out of {} last night"),
+    ),
+    "address": (
+        ("14 Juniper Lane", "We still live at {} , the three of us."),
+        ("2207 West Harcourt Avenue, Apt 5C", "He turned up at {} at midnight."),
+        ("Flat 9, 31 Corrie Road", "I moved into {} the week she left."),
+        ("P.O. Box 4410", "All her letters go to {} now."),
+        ("88 mill street", "everyone on {} heard us"),
+        ("7B Old Foundry Close", "The flat at {} was ours."),
+        ("1600 Saint Brennan Blvd.", "I drive past {} every day."),
+        ("3 The Paddocks, Little Morden", "Mum's house, {} , is sold."),
+        ("Room 412, Alder House", "I am in {} and the walls are thin."),
+        ("Birkenstraße 17", "In Germany we had {} , second floor."),
+    ),
+    "postcode": (
+        ("SW1A 9ZZ", "It's {} , the posh end, and I can't pay the gas."),
+        ("M60 0QX", "I grew up in {} of all places."),
+        ("90210-0199", "They moved to {} without me."),
+        ("K1A 0Z9", "Our parcel came to {} at last."),
+        ("EC2V 7XX", "the office in {} closed"),
+        ("00501", "zip code {} , if that tells you anything"),
+        ("CF99 1NA", "Dad is buried near {} ."),
+        ("TX 75999", "She is in {} now with the kids."),
+        ("N1 9GZ", "I walk from {} to the river at night."),
+        ("30309", "I haven't left {} in a year."),
+    ),
+    "account": (
+        ("4000 1234 5678 9017", "He used my card, {} , for all of it."),
+        ("5105-1051-0510-5109", "They had {} on file."),
+        ("GB29 NWBK 6016 1331 9268 00", "I sent the money from {} to him."),
+        ("DE89370400440532013999", "my iban is {} , they took it all"),
+        ("account number 77209314", "It went from {} in one night."),
+        ("sort code 20-00-99", "She knew the {} by heart."),
+        ("340000000000007", "the amex, {} , is maxed out"),
+        ("policy number HX-2209-881", "They refused {} after he died."),
+        ("order number 88-20417", "I cried over {} , a pram."),
+        ("routing number 011000999", "I gave them my {} , how stupid."),
+    ),
+    "national_id": (
+        ("000-12-3456", "They asked for my social, {} , and I just said it."),
+        ("QQ 12 34 56 C", "My national insurance number is {} and that's all I am to them."),
+        ("passport number 925665999", "He keeps {} in his safe."),
+        ("AB123456C", "the form wanted {} again"),
+        ("driver's license D1234-5678-9012", "They took my {} after the crash."),
+        ("987-65-4320", "Someone used {} to open a line."),
+        ("NHS number 943 476 5919", "I had to read out my {} three times."),
+        ("passport L01X00T47", "My {} ran out and I can't go to the funeral."),
+        ("A123456(7)", "My Hong Kong card, {} , is all I have."),
+        ("tax id 12-3456789", "He filed with my {} for years."),
+    ),
+    "name": (
+        ("Marguerite Ashdown", "My mother was called {} and she never once hugged me."),
+        ("Tobiah", "Last night {} slammed the door again."),
+        ("Mrs. Pennefather", "I had to sit next to {} and smile."),
+        ("Kwabena", "My son {} won't talk to me."),
+        ("deirdre", "my sister {} says i exaggerate"),
+        ("Ximena", "It was always about {} , never about me."),
+        ("dr okonkwo-baines", "then {} said it was stress"),
+        ("Linus Farquharson", "I was married to {} for nine years."),
+        ("Jessica", "{} left in March and I still set two plates."),
+        ("Zbigniew", "My neighbour, {} , found me on the stairs."),
+    ),
+    "place": (
+        ("Llanfairfechan", "I moved to {} to get away from it."),
+        ("Chicago", "Everything I had is in {} ."),
+        ("Upper Wexcombe", "We came from {} , a hole of a village."),
+        ("toronto", "since i left {} nobody calls"),
+        ("Lake Wenatchee", "He proposed at {} in the rain."),
+        ("St. Aldhelm's Hospital", "I was at {} for three weeks."),
+        ("Brackwater College", "I dropped out of {} twice."),
+        ("Ostrava", "My family is still near {} ."),
+        ("Halden & Pryce", "I worked for {} until they let me go."),
+        ("nairobi", "my dad went back to {} in the end"),
+    ),
+    "date": (
+        ("March 3, 1987", "I was born on {} and I feel a hundred."),
+        ("14/02/2019", "He died on {} ."),
+        ("2021-11-30", "My last good day was {} ."),
+        ("the 9th of October 2015", "We married on {} in the rain."),
+        ("12.08.1990", "It says {} on my file."),
+        ("August 21st", "Every {} I fall apart."),
+        ("5 Jan 2020", "I haven't slept properly since {} ."),
+        ("born in 1974", "I was {} , we didn't talk about feelings."),
+        ("11-9-98", "the letter is dated {} , I keep it"),
+        ("Dec. 24th, 2022", "On {} she took the children."),
+    ),
+}
+
+_CHINESE = {
+    "email": (
+        ("liwenqing88@example.cn", "可以发到{}，我每天都看。"),
+        ("zhang_yu.99@mail.example.com", "他还在用{}登录我的平板。"),
+        ("ｍｅｉｌｉｎ＠ｅｘａｍｐｌｅ．ｃｏｍ", "我的邮箱是{}，别告诉别人。"),
+        ("10203040@qq.example.com", "老板总往{}发工作，半夜也发。"),
+        ("xiaoyu (at) example.com", "怕被屏蔽，写成{}吧。"),
+        ("hr@beichen-tech.example.cn", "投诉要寄到{}，没人回。"),
+        ("wang.fang@example.edu.cn", "导师只回{}这个地址。"),
+        ("a-lin_2001@example.org", "分手信他发到了{}上。"),
+        ("chen@example.io", "我注册用的{}被他改了密码。"),
+        ("sunflower1996@example.net", "高中就在用{}，舍不得换。"),
+    ),
+    "phone": (
+        ("13800138000", "我电话{}，晚上十点以后别打。"),
+        ("+86 139 0013 9001", "他把{}拉黑了。"),
+        ("186-0000-1234", "你加我{}就行。"),
+        ("010-65550123", "医院每天早上从{}打来。"),
+        ("１５９１２３４０００８", "手机是{}，二十四小时开着。"),
+        ("一三八零零一三八零零九", "怕人看见，我写{}。"),
+        ("(021) 5555 0188", "单位座机{}，找我就说是表妹。"),
+        ("0755-85550101转8023", "客服{}打了三小时。"),
+        ("17000001111", "那个号码{}，我背了十年。"),
+        ("400-820-0000", "热线{}没人接。"),
+    ),
+    "handle": (
+        ("wxid_moonrise_77", "我微信号是{}，头像是猫。"),
+        ("987654321", "QQ：{}，一直没换。"),
+        ("@孤独的鲸鱼", "微博上{}那条就是我写的。"),
+        ("https://example.cn/u/30291", "都写在{}里了。"),
+        ("sunny_cat0816", "vx {} ，聊聊吧。"),
+        ("kafka_1999", "我的抖音号{}没人看。"),
+        ("www.example.cn/blog/xiaoman", "以前我在{}写日记。"),
+        ("@lin_xiaobei", "他天天翻{}的动态。"),
+        ("rainy0303", "小红书号：{}，全是哭的照片。"),
+        ("tieba.example.com/p/7782", "帖子还在{}上挂着。"),
+    ),
+    "address": (
+        ("上海市徐汇区天平路88号3楼", "我们还住在{}，天天碰面。"),
+        ("幸福里小区12栋2单元301室", "她半夜跑到{}来敲门。"),
+        ("中关村大街1号院5号楼", "公司在{}，我每天绕着走。"),
+        ("解放路二十三号", "老房子在{}，要拆了。"),
+        ("湖滨花园3期8栋", "搬到{}以后没睡过整觉。"),
+        ("青石巷17号", "奶奶家在{}，我回不去了。"),
+        ("成都市武侯区科华北路65号", "婚纱店在{}，定金都交了。"),
+        ("7号楼1502室", "快递写的是{}，可我不敢开门。"),
+        ("长宁路1027弄6号402", "爸妈住{}，我住宿舍。"),
+        ("金色家园B座1203", "他在{}租了房，和别人。"),
+    ),
+    "postcode": (
+        ("200031", "邮编{}，信寄到就行。"),
+        ("100080", "老家邮编是{}，我还记得。"),
+        ("518000", "寄到{}，写我妈的名字。"),
+        ("610041", "邮政编码：{}。"),
+        ("310012", "{}那一片我都不敢去。"),
+        ("430070", "地址后面加{}。"),
+        ("２１００２４", "邮编写{}，别写错。"),
+        ("350001", "我从{}搬到这里，谁都不认识。"),
+        ("710068", "包裹退回{}了。"),
+        ("999077", "香港的邮编{}其实是瞎填的。"),
+    ),
+    "account": (
+        ("6222 0200 0000 1234 568", "他刷了我的卡{}，全没了。"),
+        ("6217000000001234567", "工资卡{}在婆婆手里。"),
+        ("账号 1001244309000012345", "钱从{}转走的。"),
+        ("卡号：6228480000000000018", "她背得出我的{}。"),
+        ("学号2018011234", "系统里{}变成了退学。"),
+        ("工号 A10293", "离职那天{}就登不上了。"),
+        ("订单号 88120417", "{}，是给宝宝买的车。"),
+        ("４３６７４２０００００００００１", "信用卡{}刷爆了。"),
+        ("病历号：00392817", "护士念着{}，像念货号。"),
+        ("合同号HT-2020-118", "{}上是我的签名，可我没签。"),
+    ),
+    "national_id": (
+        ("11010519900307002X", "身份证{}被他拿去贷款了。"),
+        ("310101198512120011", "填表又要{}，我手抖。"),
+        ("护照号E12345678", "{}在中介手里，走不了。"),
+        ("440304 19921105 0018", "她连我的身份证{}都记得。"),
+        ("身份证号是 510107197808080035", "我报了{}，对方就沉默了。"),
+        ("社保号 0038821900", "{}查不到，等于我没工作过。"),
+        ("G87654321", "我的护照{}过期了，回不去奔丧。"),
+        ("驾驶证号 320106197001010018", "酒驾以后{}被扣了。"),
+        ("４２０１０６１９８８０９１５００３３", "网贷填的是{}，我的。"),
+        ("C1234567(8)", "香港身份证{}是我唯一的证件。"),
+    ),
+    "name": (
+        ("王小明", "我叫{}，今年三十一。"),
+        ("李思远", "昨晚{}又摔门走了。"),
+        ("陈老师", "开会的时候{}当着大家说我。"),
+        ("欧阳静怡", "我妹妹{}从来不回我消息。"),
+        ("小周", "办公室里{}最会做人。"),
+        ("张总", "{}说不行就走人。"),
+        ("赵一帆", "和{}分手以后，我不敢看手机。"),
+        ("司徒念", "室友{}把我的东西都扔了。"),
+        ("阿芳", "只有{}还记得我的生日。"),
+        ("刘桂芬", "婆婆{}把孩子抱走了。"),
+    ),
+    "place": (
+        ("哈尔滨", "我一个人在{}过冬。"),
+        ("清河县", "老家在{}，回去要坐一夜车。"),
+        ("浙江", "毕业去了{}，谁也不认识。"),
+        ("第六人民医院", "我在{}住了三个星期。"),
+        ("北辰科技", "我在{}干了五年，说裁就裁。"),
+        ("临江三中", "我在{}教书，教不下去了。"),
+        ("望京", "每天从{}挤地铁回来就哭。"),
+        ("柳林镇", "爸爸还在{}等我。"),
+        ("温哥华", "她带着孩子去了{}。"),
+        ("华东师范大学", "我从{}退学了，没敢说。"),
+    ),
+    "date": (
+        ("1990年3月7日", "我{}出生，属马。"),
+        ("2019年2月14号", "他是{}走的。"),
+        ("2021-11-30", "最后一次笑是{}吧。"),
+        ("八月十五日", "{}那天家里没有人。"),
+        ("腊月二十三", "每年{}我都不敢回家。"),
+        ("92年生", "我{}的，还没成家。"),
+        ("2015/10/9", "我们{}领的证。"),
+        ("一九八五年十二月", "我妈{}生的我。"),
+        ("12月24号", "{}晚上她带走了孩子。"),
+        ("２０２０年１月５日", "从{}起我没睡好过。"),
+    ),
+}
+
+
+def _items(table: dict, language: str) -> list[Planted]:
+    return [
+        Planted(kind, language, item, sentence.format(item))
+        for kind, rows in table.items()
+        for item, sentence in rows
+    ]
+
+
+PLANTED = [*_items(_ENGLISH, "en"), *_items(_CHINESE, "zh")]
