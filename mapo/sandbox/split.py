@@ -8,7 +8,7 @@ category, axis and difficulty.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mapo.errors import ScenarioError
@@ -74,26 +74,22 @@ def _even_out(
 ) -> None:
     totals = sum(labels, Counter[Label]())
     everyone = sum(sizes.values())
-    counts: dict[str, Counter[Label]] = defaultdict(Counter)
+    # What each split has above its share of a label, times everyone: whole numbers, so nothing is rounded.
+    above = {name: {x: -totals[x] * size for x in totals} for name, size in sizes.items()}
     for name, own in zip(place, labels, strict=True):
-        counts[name].update(own)
-
-    def unevenness(name: str) -> float:
-        return sum((counts[name][x] - totals[x] * sizes[name] / everyone) ** 2 for x in totals)
-
-    def swap(i: int, j: int) -> None:
-        counts[place[i]].subtract(labels[i])
-        counts[place[j]].subtract(labels[j])
-        place[i], place[j] = place[j], place[i]
-        counts[place[i]].update(labels[i])
-        counts[place[j]].update(labels[j])
-
+        for x, count in own.items():
+            above[name][x] += count * everyone
     for _ in range(_TRIES):
         i, j = rng.randrange(len(groups)), rng.randrange(len(groups))
-        if place[i] == place[j] or len(groups[i]) != len(groups[j]):
+        a, b = place[i], place[j]
+        if a == b or len(groups[i]) != len(groups[j]):
             continue
-        before = unevenness(place[i]) + unevenness(place[j])
-        swap(i, j)
-        # Equal is good enough: drifting along a plateau finds the way down from it.
-        if unevenness(place[i]) + unevenness(place[j]) > before + 1e-9:
-            swap(i, j)
+        gained = labels[j].copy()  # by a, and lost by b
+        gained.subtract(labels[i])
+        # By twice this the squares of both would grow. None is good enough: drifting along a plateau finds
+        # the way down from it.
+        if sum(n * (above[a][x] - above[b][x] + n * everyone) for x, n in gained.items()) <= 0:
+            place[i], place[j] = b, a
+            for x, n in gained.items():
+                above[a][x] += n * everyone
+                above[b][x] -= n * everyone
