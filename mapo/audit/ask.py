@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.audit.probes import LANGUAGE, PLAIN, PROBES, Probe, Shown, plainly
 from mapo.audit.sample import Moment, Talk
-from mapo.errors import AnswerError, RecordError
+from mapo.errors import AnswerError, RecordError, ScenarioError
 from mapo.evals.bench import ASK_ANEW, Line
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.chat import OWN_WAY, Chat, Sampling
@@ -107,6 +107,8 @@ def solving(judges: Mapping[str, Asking]) -> Callable[[Question, int], Awaitable
             levels = await judges[question.judge](shown, name)
         except AnswerError as problem:
             return {"unscored": str(problem)}
+        except ScenarioError as problem:  # roles of plain code cannot play every person
+            return {"skipped": str(problem)}
         return {"levels": {key: asdict(levels[key]) for key in question.moment.talk.rubric.keys}}
 
     return solve

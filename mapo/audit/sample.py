@@ -98,7 +98,7 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
     problems: list[str] = []
     run = name or root.resolve().name
     versions = _versions(root)
-    for file in _files(root):
+    for file in dialogue_files(root):
         part = file.parent.name if file.parent.name in ("before", "after") else ""
         for item in read_dialogues(file):
             if isinstance(item, BadLine):
@@ -137,7 +137,7 @@ def rubric_of(dialogue: Dialogue, root: Path) -> Rubric:
     return Rubric.load(dialogue.rubric)
 
 
-def _files(root: Path) -> list[Path]:
+def dialogue_files(root: Path) -> list[Path]:
     """Dialogue files: played in training, or the whole of an evaluation; a training's tests too."""
     folders = [RunDir(root).dialogues, *(root / "eval" / when for when in ("before", "after"))]
     return [file for folder in folders if folder.is_dir() for file in sorted(folder.rglob("*.jsonl"))]

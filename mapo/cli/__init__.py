@@ -18,6 +18,7 @@ from mapo.cli.doctor import doctor
 from mapo.cli.eval import app as eval_app
 from mapo.cli.export import export
 from mapo.cli.fetch import fetch
+from mapo.cli.judge import app as judge_app
 from mapo.cli.plan import plan
 from mapo.cli.play import play
 from mapo.cli.report import report
@@ -64,6 +65,7 @@ app.command()(play)
 app.command()(plan)
 app.command()(doctor)
 app.add_typer(eval_app, name="eval")
+app.add_typer(judge_app, name="judge")
 app.add_typer(scenarios_app, name="scenarios")
 
 

@@ -1,0 +1,111 @@
+"""Two judges on the same turns, or one judge twice: how far they agree. The measures are in
+`agreement.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mapo.audit.agreement import mean_cosine, quadratic_kappa, spearman
+from mapo.audit.answers import Answers, score
+from mapo.audit.measure import item_names
+from mapo.audit.sample import Moment, Talk
+from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.sandbox.cast import flat
+from mapo.types import Levels
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Of two judges on the same turns: kappa of each level and their mean, cosine of the steps over the turns
+    that both moved, rank correlation of whole dialogues' scores, and by how much `a` rewards more."""
+
+    a: str
+    b: str
+    turns: int
+    kappas: dict[str, float | None]
+    kappa: float | None
+    interval: Interval | None
+    cosine: float | None
+    moved: int
+    dialogues: int
+    ranks: float | None
+    milder: float
+
+
+def agreement(a: Answers, b: Answers, dialogues: Sequence[Talk]) -> Agreement | None:
+    """None where they have no turn in common."""
+    return _agreement(a.judge, b.judge, a.first(), b.first(), a.moments, _score_pairs(a, b, dialogues, 0))
+
+
+def with_itself(judge: Answers, dialogues: Sequence[Talk]) -> Agreement | None:
+    """A judge's first answers against its second: no other judge can be expected to agree with it more."""
+    second = {
+        name: forms[1] for name, forms in judge.plain.items() if len(forms) > 1 and forms[1] is not None
+    }
+    pairs = _score_pairs(judge, judge, dialogues, 1)
+    return _agreement(judge.judge, f"{judge.judge}, again", judge.first(), second, judge.moments, pairs)
+
+
+def _score_pairs(a: Answers, b: Answers, dialogues: Sequence[Talk], repeat: int) -> list[tuple[float, float]]:
+    paths = [(a.path(talk, 0), b.path(talk, repeat)) for talk in dialogues]
+    return [(score(x), score(y)) for x, y in paths if x is not None and y is not None]
+
+
+def _agreement(
+    a: str,
+    b: str,
+    first: Mapping[str, Levels],
+    second: Mapping[str, Levels],
+    moments: Mapping[str, Moment],
+    scores: Sequence[tuple[float, float]],
+) -> Agreement | None:
+    common = [name for name in first if name in second]
+    if not common:
+        return None
+    rubric = moments[common[0]].talk.rubric
+    x = np.array([flat(first[name], rubric) for name in common], dtype=np.float64)
+    y = np.array([flat(second[name], rubric) for name in common], dtype=np.float64)
+    kappas = {
+        item: quadratic_kappa(x[:, at].tolist(), y[:, at].tolist())
+        for at, item in enumerate(item_names(rubric))
+    }
+    known = [k for k in kappas.values() if k is not None]
+    steps = [[rubric.step(form[name]) for name in common] for form in (first, second)]
+    cosine, moved = mean_cosine(*steps)
+    gaps = [moments[name].reward(first[name]) - moments[name].reward(second[name]) for name in common]
+    return Agreement(
+        a,
+        b,
+        turns=len(common),
+        kappas=kappas,
+        kappa=sum(known) / len(known) if known else None,
+        interval=_kappa_interval(x, y, [moments[name].talk.id for name in common]),
+        cosine=cosine,
+        moved=moved,
+        dialogues=len(scores),
+        ranks=spearman([s for s, _ in scores], [s for _, s in scores]),
+        milder=sum(gaps) / len(gaps),
+    )
+
+
+def _kappa_interval(x: Floats, y: Floats, clusters: Sequence[str]) -> Interval | None:
+    """Of the mean kappa over levels, dialogues resampled."""
+    names = list(dict.fromkeys(clusters))
+    at = np.array([names.index(cluster) for cluster in clusters])
+    parts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+    table = np.stack([parts[at == i].sum(axis=0) for i in range(len(names))])
+
+    def statistic(flat_sums: Floats) -> Floats:
+        n, sx, sy, xx, yy, xy = np.moveaxis(flat_sums.reshape(*flat_sums.shape[:-1], 6, x.shape[1]), -2, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart = xx / n - (sx / n) ** 2 + yy / n - (sy / n) ** 2 + ((sx - sy) / n) ** 2
+            kappas = np.where(apart > 1e-12, 1 - (xx - 2 * xy + yy) / n / apart, np.nan)
+        told_apart = np.isfinite(kappas)
+        mean = np.where(told_apart, kappas, 0.0).sum(axis=-1) / np.maximum(told_apart.sum(axis=-1), 1)
+        return np.asarray(mean[..., None])
+
+    ends = bootstrap(table.reshape(len(names), -1), statistic)
+    return None if ends is None else told(*ends[0], rows=len(names))

@@ -1,0 +1,246 @@
+"""Answers -> what there is to know about a judge: noise, effects of the probes, agreement, evidence,
+failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mapo.audit.agreement import pearson
+from mapo.audit.answers import Answers, Forms, rewards, score, total
+from mapo.audit.evidence import Quotes, quotes
+from mapo.audit.noise import Components, Reliability, components, reliability_of
+from mapo.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES
+from mapo.audit.sample import Moment, Talk
+from mapo.evals.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
+from mapo.sandbox.cast import flat
+from mapo.sandbox.rubric import Rubric
+
+GAMMA = 0.85
+"""The discount of training's default config."""
+METHODS = ("mapo", "turn", "batch", "grpo")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a probe does to a judge, over `n` turns of `clusters` dialogues: the mean change of the sum of a
+    form's levels, and of the reward, with a 95 % interval; `size` is the reward's in standard deviations of
+    what the judge sees between turns. `p` is of the sign-flip test over dialogues, `p_holm` corrected among a
+    judge's probes."""
+
+    probe: str
+    kind: str
+    n: int
+    clusters: int
+    levels: float
+    levels_interval: Interval | None
+    reward: float
+    interval: Interval | None
+    p: float | None
+    size: float | None = None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of `n` attacks: how many raised the form above all its repeats, and how often chance alone does
+    that."""
+
+    n: int
+    worked: int
+    chance: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything about one judge."""
+
+    judge: str
+    asked: int
+    unscored: int
+    missing: int
+    noise: Components | None
+    items: dict[str, dict[str, float]]
+    reliability: tuple[Reliability, ...]
+    siblings: bool
+    scores: float | None
+    """Correlation of whole dialogues' scores when they are judged twice."""
+    effects: tuple[Effect, ...]
+    attacks: Taken | None
+    quotes: Quotes
+
+    def effect(self, probe: str) -> Effect | None:
+        return next((e for e in self.effects if e.probe == probe), None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{
+                key: getattr(self, key)
+                for key in ("judge", "asked", "unscored", "missing", "items", "scores")
+            },
+            "noise": self.noise and self.noise.as_json(),
+            "advantages": [r.as_json() for r in self.reliability],
+            "siblings": self.siblings,
+            "effects": [asdict(e) for e in self.effects],
+            "attacks": self.attacks and asdict(self.attacks),
+            "evidence": self.quotes.as_json(),
+        }
+
+
+def findings(answers: Answers, dialogues: Sequence[Talk]) -> Findings:
+    values = {name: _rewards(forms, answers.moments[name]) for name, forms in answers.plain.items()}
+    asked = {name: own for name, own in values.items() if not name.startswith("pairs/")}
+    noise = components(list(asked.values()), [answers.moments[name].talk.id for name in asked])
+    siblings, reliability = _reliability(answers, dialogues)
+    judged = [
+        (levels, answers.moments[name].reply)
+        for name, forms in answers.plain.items()
+        for levels in forms
+        if levels is not None
+    ]
+    return Findings(
+        judge=answers.judge,
+        asked=answers.asked,
+        unscored=answers.unscored,
+        missing=answers.missing,
+        noise=noise,
+        items=_items(answers),
+        reliability=reliability,
+        siblings=siblings,
+        scores=_score_reliability(answers, dialogues),
+        effects=_effects(answers, math.sqrt(noise.between) if noise else 0.0),
+        attacks=_attacks(answers),
+        quotes=quotes(judged),
+    )
+
+
+def _rewards(forms: Forms, moment: Moment) -> list[float]:
+    return [moment.reward(levels) for levels in forms if levels is not None]
+
+
+# ---- noise
+
+
+def _items(answers: Answers) -> dict[str, dict[str, float]]:
+    """For each level of the form: how far repeats stray (pooled standard deviation), and on how many
+    turns."""
+    repeated = [
+        (answers.moments[name], [levels for levels in forms if levels is not None])
+        for name, forms in answers.plain.items()
+    ]
+    asked = [(moment, forms) for moment, forms in repeated if len(forms) > 1]
+    if not asked:
+        return {}
+    found = {}
+    rubric = asked[0][0].talk.rubric
+    for at, name in enumerate(item_names(rubric)):
+        own = [np.array([flat(form, rubric)[at] for form in forms]) for _, forms in asked]
+        spread = sum(float(x.var(ddof=1)) * (len(x) - 1) for x in own) / sum(len(x) - 1 for x in own)
+        found[name] = {
+            "sd": math.sqrt(spread),
+            "changed": sum(np.ptp(x) > 0 for x in own) / len(own),
+            "mean": float(np.mean([x.mean() for x in own])),
+        }
+    return found
+
+
+def item_names(rubric: Rubric) -> list[str]:
+    return [f"{key} {side}" for key in rubric.keys for side in ("progress", "regression")]
+
+
+def _reliability(answers: Answers, dialogues: Sequence[Talk]) -> tuple[bool, tuple[Reliability, ...]]:
+    """Advantages of dialogues judged twice. Where there are no siblings, all dialogues stand in for them."""
+    twice = [(talk, answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
+    both = [(talk, rewards(a), rewards(b)) for talk, a, b in twice if a is not None and b is not None]
+    if len(both) < 2:
+        return False, ()
+    groups = [talk.group for talk, _, _ in both]
+    siblings = len(set(groups)) < len(groups)
+    named = groups if siblings else ["all"] * len(groups)
+    first, second = [a for _, a, _ in both], [b for _, _, b in both]
+    return siblings, tuple(reliability_of(first, second, named, method, gamma=GAMMA) for method in METHODS)
+
+
+def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> float | None:
+    twice = [(answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
+    both = [(score(a), score(b)) for a, b in twice if a is not None and b is not None]
+    return pearson([a for a, _ in both], [b for _, b in both]) if len(both) > 2 else None
+
+
+# ---- probes
+
+
+def _effects(answers: Answers, spread: float) -> tuple[Effect, ...]:
+    found = []
+    for probe in (*PROBES.values(), LANGUAGE_PROBE):
+        rows: dict[str, list[tuple[float, float]]] = {}
+        for name, forms in answers.by_probe.get(probe.name, {}).items():
+            changed = answers.moments[name]
+            plain = answers.plain.get(_counterpart(name, probe.name), [])
+            before, after = _means(plain, changed), _means(forms, changed)
+            if before and after:
+                cluster = changed.talk.scenario.id if probe.name == LANGUAGE else changed.talk.id
+                rows.setdefault(cluster, []).append((after[0] - before[0], after[1] - before[1]))
+        if rows:
+            found.append(_effect(probe.name, probe.kind, list(rows.values()), spread))
+    corrected = holm([effect.p for effect in found])
+    return tuple(replace(effect, p_holm=p) for effect, p in zip(found, corrected, strict=True))
+
+
+def _counterpart(name: str, probe: str) -> str:
+    """The turn that a changed one is held against: itself, or the English side of a pair."""
+    return name.replace("pairs/zh", "pairs/en", 1) if probe == LANGUAGE else name
+
+
+def _means(forms: Forms, moment: Moment) -> tuple[float, float] | None:
+    known = [levels for levels in forms if levels is not None]
+    if not known:
+        return None
+    return (
+        sum(total(levels, moment) for levels in known) / len(known),
+        sum(moment.reward(levels) for levels in known) / len(known),
+    )
+
+
+def _effect(probe: str, kind: str, rows: Sequence[Sequence[tuple[float, float]]], spread: float) -> Effect:
+    table = np.array([[len(own), *np.sum(own, axis=0)] for own in rows], dtype=np.float64)
+
+    def mean(sums: Floats) -> Floats:
+        return np.asarray(sums[..., 1:] / sums[..., :1])
+
+    levels, reward = (float(x) for x in mean(table.sum(axis=0)))
+    ends = bootstrap(table, mean)
+    intervals = [None, None] if ends is None else [told(*pair, rows=len(table)) for pair in ends]
+    return Effect(
+        probe,
+        kind,
+        n=int(table[:, 0].sum()),
+        clusters=len(table),
+        levels=levels,
+        levels_interval=intervals[0],
+        reward=reward,
+        interval=intervals[1],
+        p=sign_flip(table[:, 2] / table[:, 0]),
+        size=reward / spread if spread else None,
+    )
+
+
+def _attacks(answers: Answers) -> Taken | None:
+    n = worked = tried = lucky = 0
+    for name, forms in answers.by_probe.get("injection", {}).items():
+        moment = answers.moments[name]
+        plain = [total(levels, moment) for levels in answers.plain.get(name, []) if levels is not None]
+        after = forms[0]
+        if not plain or after is None:
+            continue
+        n += 1
+        worked += total(after, moment) > max(plain)
+        if len(plain) > 1:
+            tried += len(plain)
+            lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
+    return Taken(n, worked, lucky / tried if tried else None, wilson(worked, n)) if n else None

@@ -1,0 +1,105 @@
+"""An audit from its questions to its findings: what is asked, what makes it the audit it is, what came of
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from mapo.audit.answers import RECORDED, answers_of, recorded
+from mapo.audit.ask import Question, questions
+from mapo.audit.between import Agreement, agreement, with_itself
+from mapo.audit.measure import findings
+from mapo.audit.probes import PROBES, language_pairs
+from mapo.audit.report import SCHEMA, Audit
+from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns
+from mapo.audit.verdict import verdict
+from mapo.errors import InputError
+from mapo.evals.bench import Line
+from mapo.evals.folder import digest
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of every judge."""
+
+    judges: tuple[str, ...]
+    talks: Sequence[Talk]
+    turns: int = 48
+    dialogues: int = 12
+    repeats: int = 4
+    seed: int = 0
+    pairs: bool = True
+
+    def __post_init__(self) -> None:
+        if len({talk.rubric.name for talk in self.talks}) > 1:
+            raise InputError("runs of several rubrics", fix="Audit a judge on one rubric at a time")
+        if self.repeats < 2:
+            raise InputError(
+                f"{self.repeats} repeat", fix="Noise shows only when a turn is asked twice or more"
+            )
+
+    def sampled(self) -> list[Moment]:
+        return choose_turns(self.talks, self.turns, self.seed)
+
+    def whole(self) -> list[Talk]:
+        return choose_dialogues(self.talks, self.dialogues, self.seed)
+
+    def questions(self) -> list[Question]:
+        pairs = language_pairs(self.talks[0].rubric) if self.pairs else []
+        probes = list(PROBES.values())
+        return questions(
+            self.judges, self.sampled(), self.whole(), pairs, repeats=self.repeats, probes=probes
+        )
+
+    def manifest(self) -> dict[str, Any]:
+        """What makes an audit the audit it is; a resume must agree in all of it."""
+        said = {talk.id: digest([[t.user, t.reply.text] for t in talk.dialogue.turns]) for talk in self.talks}
+        return {
+            "schema": SCHEMA,
+            "judges": list(self.judges),
+            "dialogues_of": digest(said),
+            "turns": self.turns,
+            "dialogues": self.dialogues,
+            "repeats": self.repeats,
+            "seed": self.seed,
+            "probes": list(PROBES),
+        }
+
+
+def audited(
+    plan: Plan,
+    lines: Mapping[str, Line],
+    costs: Mapping[str, Mapping[str, Any]],
+    notes: Sequence[str] = (),
+) -> Audit:
+    """Everything about all judges, from their answers."""
+    asked = plan.questions()
+    whole, answers = plan.whole(), answers_of(asked, lines)
+    judges = [answers[name] for name in plan.judges]
+    own = [pair for judge in judges if (pair := with_itself(judge, whole))]
+    others = [pair for a, b in combinations(judges, 2) if (pair := agreement(a, b, whole))]
+    written = [pair for judge in judges if (pair := agreement(judge, recorded(judge), whole))]
+    found = [findings(judge, whole) for judge in judges]
+
+    def of(name: str) -> list[Agreement]:
+        return [pair for pair in others if name in (pair.a, pair.b)]
+
+    record = sorted({talk.dialogue.cast.get("judge") or "unknown" for talk in plan.talks})
+    return Audit(
+        runs=sorted({talk.run for talk in plan.talks}),
+        sample={
+            "recorded dialogues": len(plan.talks),
+            "turns asked again": len(plan.sampled()),
+            "repeats": plan.repeats,
+            "whole dialogues judged twice": len(whole),
+            "questions": len(asked),
+        },
+        findings=found,
+        verdicts=[verdict(each, of(each.judge)) for each in found],
+        agreements=[*others, *own, *written],
+        costs=costs,
+        notes=[f"'{RECORDED}' is the judge of the records: {', '.join(record)}", *notes],
+    )

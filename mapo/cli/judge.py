@@ -1,0 +1,209 @@
+"""mapo judge: judges under audit, and whole runs judged again by another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapo.cli.options import (
+    Cache,
+    CacheFile,
+    Concurrency,
+    Prices,
+    RequestsPerMinute,
+    Resume,
+    Retries,
+    Timeout,
+    TokensPerMinute,
+)
+from mapo.cli.say import say, say_all
+
+if TYPE_CHECKING:
+    from mapo.audit.ask import Asking
+    from mapo.audit.sample import Talk
+    from mapo.stage import Stage
+    from mapo.who import Panel
+
+app = typer.Typer(no_args_is_help=True, help="Judges under audit; runs judged again by another judge.")
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),
+]
+Judges = Annotated[
+    list[str] | None,
+    typer.Option("--judge", help="A judge, NAME or NAME@URL; again for more. 'scripted': the domain's own."),
+]
+KeyEnvs = Annotated[
+    list[str] | None,
+    typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
+]
+BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges that name none.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
+]
+Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
+DomainName = Annotated[str, typer.Option(help="The domain they belong to.")]
+
+
+@app.callback()
+def main() -> None:
+    """Judges under audit; runs judged again by another judge."""
+
+
+@app.command()
+def audit(
+    runs: Runs,
+    judge: Judges = None,
+    out: Annotated[Path | None, typer.Option(help="Where the audit goes; needed to ask a judge.")] = None,
+    panel: Annotated[bool, typer.Option("--panel", help="Also the panel of all judges named.")] = False,
+    base_url: BaseUrl = None,
+    key_env: KeyEnvs = None,
+    temperature: Temperature = None,
+    scenarios: Scenarios = "builtin:all",
+    domain: DomainName = "empathy",
+    turns: Annotated[int, typer.Option(min=1, help="Turns asked again and probed.")] = 48,
+    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
+    repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+    concurrency: Concurrency = 32,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    timeout: Timeout = 120.0,
+    retries: Retries = 5,
+    cache: Cache = "record",
+    cache_file: CacheFile = None,
+    prices: Prices = None,
+    resume: Resume = False,
+) -> None:
+    """How much of a judge's word is noise, what moves it that should not, whom it agrees with, what it is fit
+    for.
+
+    Without --judge: what the records alone tell of the judge that made them. Exit status: 0 all well; 1 some
+    questions have no answer (run again with --resume); 2 nothing could be audited.
+    """
+    import asyncio
+
+    from mapo.audit.figure import FIGURE, draw
+    from mapo.audit.report import MARKDOWN, show, tables, write
+    from mapo.audit.run import Plan, audited
+    from mapo.cli.bench import solve_all
+    from mapo.cli.roles import stage_in
+    from mapo.errors import InputError
+    from mapo.evals.identity import identity
+    from mapo.evals.tables import print_ledger
+
+    if not judge:
+        _as_recorded(runs)
+        return
+    if out is None:
+        raise InputError("--judge without --out", fix="Say where the answers go")
+    panelled = _judges(judge, base_url, key_env, temperature)
+    names = panelled.names
+    titles = (*names, str(panelled)) if panel and len(names) > 1 else tuple(names)
+    talks = _talks(runs, scenarios, domain)
+    plan = Plan(titles, talks, turns, dialogues, repeats, seed)
+    stage = stage_in(
+        out,
+        cache_file=cache_file,
+        prices=prices,
+        cache_mode=cache,
+        concurrency=concurrency,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        timeout=timeout,
+        retries=retries,
+    )
+
+    async def cast(stage: Stage, _: Any) -> Any:
+        from mapo.audit.ask import solving
+
+        return solving(_askings(stage, panelled, domain, panel))
+
+    real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
+    asked = {**plan.manifest(), **identity(**real)}
+    solved = asyncio.run(
+        solve_all(
+            out,
+            asked,
+            plan.questions(),
+            list(real.values()),
+            cast,
+            stage,
+            concurrency=concurrency,
+            resume=resume,
+        )
+    )
+    found = audited(plan, solved.lines, _costs(stage), solved.notes)
+    draw(found, out)
+    write(found, out, FIGURE)
+    show(tables(found))
+    for said in found.verdicts:
+        say_all(f"{said.judge}, not known", list(said.unknown))
+    say_all("note", list(found.notes))
+    print_ledger(stage.ledger)
+    say(f"audit: {out / MARKDOWN}")
+    if any(each.missing for each in found.findings):
+        raise typer.Exit(1)
+
+
+SCRIPTED = "scripted"
+
+
+def _as_recorded(runs: list[str]) -> None:
+    from mapo.audit.recorded import tables
+    from mapo.audit.report import show
+    from mapo.evals.compare import named
+
+    show(tables([named(run)[1] for run in runs]))
+
+
+def _judges(
+    named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
+) -> Panel:
+    from dataclasses import replace
+
+    from mapo.sandbox.chat import Sampling
+    from mapo.who import Panel, read_judges
+
+    members = read_judges(named, base_url, keys or [])
+    if temperature is not None:
+        members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
+    return Panel(members)
+
+
+def _talks(runs: list[str], scenarios: str, domain: str) -> list[Talk]:
+    from mapo.audit.sample import read_talks
+    from mapo.evals.compare import named
+    from mapo.sandbox.scenarios import load_scenarios
+
+    known = {scenario.id: scenario for scenario in load_scenarios(scenarios, domain)}
+    found: dict[str, Talk] = {}
+    for run in runs:
+        name, root = named(run)
+        talks, problems = read_talks(root, known, name or "")
+        say_all("warning", problems, most=5)
+        found |= {talk.id: talk for talk in talks}
+    return list(found.values())
+
+
+def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str, Asking]:
+    from mapo.audit.ask import model_asking, panel_asking, scripted_asking
+    from mapo.sandbox.domain import scripted_cast
+
+    found: dict[str, Asking] = {}
+    for name, who in zip(judges.names, judges.members, strict=True):
+        if who.model == SCRIPTED:
+            found[name] = scripted_asking(scripted_cast(domain))
+        else:
+            found[name] = model_asking(stage.endpoint(who, name), who.sampling)
+    if panel and len(found) > 1:
+        found[str(judges)] = panel_asking(found)
+    return found
+
+
+def _costs(stage: Stage) -> dict[str, dict[str, Any]]:
+    """What each judge's calls came to; its endpoint's role is its name."""
+    return {row["role"]: row for row in stage.ledger.as_rows()}
