@@ -12,16 +12,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from mapo.realsim.names import find_names
 from mapo.realsim.patterns import KINDS, Found, find_forms, folded
 from mapo.realsim.words import words
 
 _WORDS = ("name", "place", "organisation", "handle", "other")
-"""Kinds whose values are looked for once more everywhere, wherever they were recognised."""
+"""Kinds whose values are words: they count where they stand as words."""
 PLACEHOLDER = re.compile(rf"\[(?:{'|'.join((*KINDS, 'other'))}) \d+\]")
 _HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-_FEW_DIGITS = 5
+_FEW = 5
+"""Letters or digits in a row that do not meet by chance."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Values:
     placeholders: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    """Those that somebody named: no guess by a capital letter."""
     _count: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: str, text: str) -> str:
@@ -74,6 +78,7 @@ def clean(
     values = values or Values()
     for kind, value in known:
         values.add(kind, value)
+        values.named.add(squeezed(value))
     spans = [find(text) for text in texts]
     for text, found in zip(texts, spans, strict=True):
         for kind, start, end in found:
@@ -111,38 +116,48 @@ def _merged(found: Iterable[Found]) -> list[Found]:
 
 
 def _again(text: str, values: Values) -> list[Found]:
-    """Where known words stand that were recognised elsewhere only."""
+    """Where values stand that were recognised elsewhere only."""
     plain = folded(text)
-    found = []
-    for key, written in sorted(values.written.items(), key=lambda item: -len(item[1])):
-        kind = values.kinds[key]
-        if kind not in _WORDS and not _HAN.search(written):
-            pattern = re.compile(re.escape(folded(written)))
-            found += [Found(kind, *match.span()) for match in pattern.finditer(plain)]
-            continue
-        for part in _parts(written, kind):
-            found += [Found(kind, *match.span()) for match in _pattern(part).finditer(plain)]
-    return found
+    return [
+        Found(values.kinds[key], *match.span())
+        for key in sorted(values.written, key=lambda key: -len(key))
+        for pattern in _patterns(key, values)
+        for match in pattern.finditer(plain)
+    ]
+
+
+def _patterns(key: str, values: Values) -> list[re.Pattern[str]]:
+    """A value and its telling parts, as they may stand in a text."""
+    loose = key in values.named
+    return [_pattern(part, loose) for part in _parts(values.written[key], values.kinds[key])]
 
 
 def _parts(written: str, kind: str) -> list[str]:
-    """A value and, of a name, what a person may be called by alone."""
+    """A value, and what of it tells alone: a given name, the name in an e-mail, a street without the town."""
     whole = folded(written).strip()
     parts = [whole]
-    if kind == "name" and not _HAN.search(whole):
+    if kind == "name" and _HAN.search(whole):
+        parts += [whole[1:]] if len(whole) >= 3 else []
+    elif kind == "name":
         parts += [part for part in re.split(r"[\s.]+", whole) if len(part) > 2]
-    if kind == "name" and _HAN.search(whole) and len(whole) >= 3:
-        parts.append(whole[1:])
+    elif kind == "email":
+        parts += [x for x in [whole.split("@")[0]] if len(x) >= 6]
+    elif kind == "address":
+        pieces = (piece.strip(" .-") for piece in re.split(r"[,，]|\d+", whole))
+        parts += [piece for piece in pieces if len(squeezed(piece)) >= (4 if _HAN.search(piece) else 9)]
     return list(dict.fromkeys(parts))
 
 
-def _pattern(word: str) -> re.Pattern[str]:
-    """A word as it may stand in a text: in any case, unless it is an ordinary word in small letters."""
-    ordinary = words("english", "also_words") | words("english", "capitals")
-    exact = len(word) < 4 or word.casefold() in ordinary
+@lru_cache(maxsize=4096)
+def _pattern(word: str, loose: bool) -> re.Pattern[str]:
+    """A word as it may stand in a text: in any case, unless it may be an ordinary word in small letters."""
+    low = word.casefold()
+    listed = low in words("english", "given") | words("english", "family") | words("english", "places")
+    ordinary = low in words("english", "also_words") | words("english", "capitals")
+    any_case = len(word) >= 4 and not ordinary and (loose or listed or not word.isalpha())
     spaced = r"\s+".join(map(re.escape, word.split()))
     edged = spaced if _HAN.search(word) else rf"(?<![^\W_]){spaced}(?![^\W_])"
-    return re.compile(edged, 0 if exact else re.IGNORECASE)
+    return re.compile(edged, re.IGNORECASE if any_case else 0)
 
 
 def squeezed(text: str) -> str:
@@ -153,26 +168,16 @@ def squeezed(text: str) -> str:
 def leaks(values: Values, text: str) -> list[str]:
     """The values that stand in `text`, as they were written in the conversation."""
     dense, plain = squeezed(text), folded(text)
-    digits = "".join(c if c.isdigit() else " " for c in re.sub(r"(?<=\d)[\s().\-–/]+(?=\d)", "", plain))
+    together = re.sub(r"(?<=\d)[\s().\-–/]+(?=\d)", "", plain)
+    digits = "".join(c if c.isdigit() else " " for c in together)
     found = []
     for key, written in values.written.items():
         number = "".join(c for c in key if c.isdigit())
-        if len(number) >= _FEW_DIGITS and number in digits:
-            found.append(written)
-        elif values.kinds[key] in _WORDS:
-            if any(_pattern(part).search(plain) for part in _parts(written, values.kinds[key])):
-                found.append(written)
-        elif any(part in dense for part in _dense_parts(written, values.kinds[key])):
+        formed = values.kinds[key] not in _WORDS and len(key) >= (2 if _HAN.search(key) else _FEW)
+        if (
+            (len(number) >= _FEW and number in digits)
+            or (formed and key in dense)
+            or any(pattern.search(plain) for pattern in _patterns(key, values))
+        ):
             found.append(written)
     return found
-
-
-def _dense_parts(written: str, kind: str) -> list[str]:
-    """What of a value gives it away: all of it, the name in an e-mail, a street without the town."""
-    parts = [squeezed(written)]
-    if kind == "email":
-        parts += [x for x in [squeezed(written.split("@")[0])] if len(x) >= 6]
-    if kind == "address":
-        pieces = re.split(r"[,，]|\d+", written)
-        parts += [x for piece in pieces if len(x := squeezed(piece)) >= (4 if _HAN.search(piece) else 9)]
-    return [part for part in parts if len(part) >= (2 if _HAN.search(part) else 4)]

@@ -1,8 +1,8 @@
 """What models do here: decontextualise, recontextualise, review. Each is one form, read strictly.
 
 An answer that fits its form may still be unusable: something private stands in it, or a copied sentence. Then
-the model is told what, once; after that the item is refused with its reason (`RefusedError`). Conversations and
-notes stand in prompts as quoted data, so nothing said in them can steer.
+the model is told what, once; after that the item is refused with its reason (`RefusedError`). Conversations
+and notes stand in prompts as quoted data, so nothing said in them can steer.
 """
 
 from __future__ import annotations

@@ -1,0 +1,249 @@
+"""From conversations to scenarios, one item at a time, resumable at any point.
+
+OUT/manifest.json      what is being made; a resume must ask for the same
+    source.jsonl       each conversation's id, hash, file number and line; no word of it
+    1-local/ID.json    the conversation with placeholders, the local pass's and the model's
+    2-decontextualised/ID.json   the notes that were kept
+    3-recontextualised/ID.json   the invented person
+    4-levels/ID.json   every start form, and how far they agree
+    scenarios/ID.toml  what passed everything
+    items.jsonl        one line an item: made, or refused and why
+    report.json        counts by kind, refusals, agreement, problems by line
+    ledger.json        calls, tokens, cost by role
+    private.sqlite     every model call, so that nothing is paid twice; removed when all is done
+
+Answers of models may hold what the local pass missed. So they are kept in a file of their own while they are
+needed, and nothing else is written before it has been checked against every value that was found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mapo.errors import AnswerError, EndpointError, MapoError
+from mapo.evals.bench import HalfwayError, Line
+from mapo.evals.folder import digest
+from mapo.realsim.levels import FORMS, TEMPERATURE, fill_start
+from mapo.realsim.patterns import find_forms, folded
+from mapo.realsim.private import Cleaned, Values, clean, leaks
+from mapo.realsim.read import WINDOW, Conversation, Source
+from mapo.realsim.steps import (
+    Essence,
+    RefusedError,
+    Step,
+    decontextualise,
+    recontextualise,
+    review,
+)
+from mapo.realsim.validate import build, level_problems, problems
+from mapo.sandbox.chat import Chat
+from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.scenario import Scenario
+from mapo.store import write_atomic
+
+PRIVATE = "private.sqlite"
+SOURCE = "source.jsonl"
+STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
+_LONGEST = 300
+"""Characters of an error that are kept."""
+_NEVER = ("email", "phone", "national_id", "card", "iban", "address", "account", "secret")
+"""Kinds that no message of an endpoint needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What is made, and how. `language` empty: as each conversation is."""
+
+    rubric: Rubric
+    categories: tuple[str, ...] = ()
+    language: str = ""
+    forms: int = FORMS
+    temperature: float = TEMPERATURE
+    window: int = WINDOW
+    reviewed: bool = True
+    keep_raw: bool = False
+
+    def manifest(self, source: Source, models: Mapping[str, str]) -> dict[str, Any]:
+        """What makes a run the run it is."""
+        return {
+            "schema": "mapo.realsim/1",
+            "files": source.files,
+            "conversations": digest([talk.id for talk in source.conversations]),
+            "rubric": f"{self.rubric.name} {digest(self.rubric.measure)}",
+            "models": dict(models),
+            **{key: value for key, value in asdict(self).items() if key != "rubric"},
+            "categories": list(self.categories),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """`maker` writes, `judge` fills in start forms and reviews. `failed` are the lines of items that failed
+    before: which of their steps are to be asked anew."""
+
+    out: Path
+    making: Making
+    maker: Chat
+    judge: Chat
+    failed: Mapping[str, Line] = field(default_factory=dict)
+
+    async def solve(self, talk: Conversation, attempt: int) -> Mapping[str, Any]:
+        """The line of one item; see `mapo.evals.bench`."""
+        del attempt  # which step failed says more, and stands in the line
+        anew: dict[str, int] = dict(self.failed.get(talk.id, {}).get("anew", {}))
+        local = local_pass(talk)
+        item = _Item(self, talk, local, anew)
+        told = {"kinds": dict(local.counts), "cut": talk.cut}
+        try:
+            return {"verdict": "made", **await item.through(), **told}
+        except RefusedError as refusal:
+            why = {"reason": refusal.reason, "detail": refusal.detail, "step": item.step}
+            return {"verdict": "refused", **why, **told}
+        except (AnswerError, EndpointError) as error:
+            if isinstance(error, AnswerError):
+                anew[item.step] = anew.get(item.step, 0) + 1
+            problem = type(error)(f"{item.step}: {_quotable(error, local.values)}")
+            raise HalfwayError({"anew": anew, **told}, problem) from None
+
+
+@dataclass(slots=True)
+class _Item:
+    """One conversation on its way; `step` is where it stands."""
+
+    maker: Maker
+    talk: Conversation
+    local: Cleaned
+    anew: Mapping[str, int]
+    step: str = STEPS[0]
+
+    async def through(self) -> dict[str, Any]:
+        making, case = self.maker.making, self.talk.id
+        self.step = STEPS[1]
+        essence = await decontextualise(self._asking(self.maker.maker), self.talk, self.local)
+        self._keep(STEPS[0], self._turns(essence), essence)
+        self._keep(STEPS[1], essence.notes, essence)
+        self.step = STEPS[2]
+        scenario = await self._invented(essence)
+        self._keep(STEPS[2], asdict(scenario), essence)
+        self.step = STEPS[3]
+        start = await fill_start(
+            self.maker.judge,
+            scenario,
+            making.rubric,
+            forms=making.forms,
+            temperature=making.temperature,
+            attempt=self.anew.get(self.step, 0),
+        )
+        told = {"given": start.given, "agreement": start.agreement, "missing": start.missing}
+        self._keep(STEPS[3], told, essence)
+        scenario = with_levels(scenario, start.levels, making.rubric)
+        if wrong := level_problems(scenario, making.rubric):
+            raise RefusedError("inconsistent", "; ".join(wrong))
+        self.step = "review"
+        if making.reviewed:
+            await review(self._asking(self.maker.judge), scenario)
+        return {"scenario": {**asdict(scenario), "id": case}, "given": start.given, "listed": essence.listed}
+
+    async def _invented(self, essence: Essence) -> Scenario:
+        making, source = self.maker.making, essence.cleaned.texts
+        language = self._language()
+
+        def made(filled: dict[str, Any]) -> Scenario:
+            return build(filled, case=self.talk.id, language=language, rubric=making.rubric)
+
+        return await recontextualise(
+            self._asking(self.maker.maker),
+            self.talk.id,
+            essence,
+            made,
+            lambda scenario: problems(scenario, making.rubric, source),
+            making.categories,
+        )
+
+    def _asking(self, chat: Chat) -> Step:
+        nonce = f"{self.talk.id}/{self.step}/{self.anew.get(self.step, 0)}"
+        return Step(chat, self.maker.making.rubric, self._language(), nonce)
+
+    def _language(self) -> str:
+        return self.maker.making.language or language_in([turn.text for turn in self.talk.turns])
+
+    def _turns(self, essence: Essence) -> dict[str, Any]:
+        pairs = zip(self.talk.turns, essence.cleaned.texts, strict=True)
+        values = essence.cleaned.values
+        turns = [
+            {"side": turn.side, "text": "(withheld)" if leaks(values, text) else text} for turn, text in pairs
+        ]
+        return {"turns": turns, "found": dict(self.local.counts), "listed": essence.listed}
+
+    def _keep(self, step: str, data: Mapping[str, Any], essence: Essence) -> None:
+        """A step's result on disk, once nothing private stands in it."""
+        text = json.dumps({"id": self.talk.id, **data}, ensure_ascii=False, indent=1)
+        words = " ".join(_texts(data))
+        if left := leaks(essence.cleaned.values, words):
+            raise RefusedError("leak", f"{len(left)} private values in the result of {step}")
+        write_atomic(self.maker.out / step / f"{self.talk.id}.json", text + "\n")
+
+
+def local_pass(talk: Conversation) -> Cleaned:
+    return clean([turn.text for turn in talk.turns], known=[("name", name) for name in talk.speakers])
+
+
+def with_levels(scenario: Scenario, levels: Mapping[str, int], rubric: Rubric) -> Scenario:
+    """The scenario with its start levels, and the axis and difficulty they give."""
+    start = rubric.start(levels)
+    axis = rubric.keys[start.index(min(start))]
+    return replace(scenario, start_levels=dict(levels), axis=axis, difficulty=rubric.difficulty_of(start))
+
+
+def language_in(texts: Sequence[str]) -> str:
+    """Chinese where a third of the letters are; English otherwise, for nothing else is told apart here."""
+    letters = [char for text in texts for char in text if char.isalpha()]
+    return "zh" if sum("\u4e00" <= char <= "\u9fff" for char in letters) * 3 > len(letters) else "en"
+
+
+def write_source(out: Path, source: Source) -> None:
+    """What each conversation was, without a word of it."""
+    lines = [
+        json.dumps(
+            {
+                "schema": "mapo.source/1",
+                "id": talk.id,
+                "hash": talk.hash,
+                "file": talk.file,
+                "line": talk.line,
+                "turns": len(talk.turns),
+                "cut": talk.cut,
+            }
+        )
+        for talk in source.conversations
+    ]
+    write_atomic(out / SOURCE, "".join(f"{line}\n" for line in lines))
+
+
+def write_raw(out: Path, source: Source) -> None:
+    """The conversations as they were read, for those who ask for it."""
+    for talk in source.conversations:
+        turns = [{"side": turn.side, "text": turn.text} for turn in talk.turns]
+        text = json.dumps({"id": talk.id, "speakers": talk.speakers, "turns": turns}, ensure_ascii=False)
+        write_atomic(out / "0-raw" / f"{talk.id}.json", text + "\n")
+
+
+def _texts(data: Any) -> list[str]:
+    if isinstance(data, str):
+        return [data]
+    if isinstance(data, Mapping):
+        return [text for item in data.values() for text in _texts(item)]
+    return [text for item in data for text in _texts(item)] if isinstance(data, list | tuple) else []
+
+
+def _quotable(error: MapoError, values: Values) -> str:
+    """What of an error may be kept: of an unusable answer, only that it was one."""
+    if isinstance(error, AnswerError):
+        return str(error).partition(";")[0][:_LONGEST]
+    text = str(error)[:_LONGEST]
+    private = any(found.kind in _NEVER for found in find_forms(folded(text))) or leaks(values, text)
+    return "the endpoint failed, and its message quoted something private" if private else text
