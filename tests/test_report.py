@@ -16,7 +16,7 @@ from report_runs import ablation, bench, empa, group, saying, step, talk, traini
 from command import mapo
 from mapo.errors import InputError
 from mapo.report import build, kind_of, numbers, write, write_report
-from mapo.report.blocks import Heading, Lines, Picture, Report, Side, Table, Talk, Tiles, Words
+from mapo.report.blocks import Heading, Lines, Panel, Picture, Report, Side, Table, Talk, Tiles, Words
 from mapo.report.markdown import blocks_of, markdown_page
 from mapo.report.page import html_page
 from mapo.report.read import read_training
@@ -318,12 +318,14 @@ def test_runs_are_grouped_by_what_tells_them_apart(tmp_path):
     a0 = read_training(training(tmp_path / "a0", seed=0, steps=1))
     a1 = read_training(training(tmp_path / "a1", seed=1, steps=1))
     b0 = read_training(training(tmp_path / "b0", method="grpo", steps=1))
-    assert {k: len(v) for k, v in grouped([a0, a1, b0]).items()} == {"mapo": 2, "grpo": 1}
-    assert list(grouped([a0, a0])) == ["mapo: a0"]  # the same run twice
+    assert {k: len(v) for k, v in grouped([a0, a1, b0]).items()} == {"mapo (2 seeds)": 2, "b0": 1}
+    assert list(grouped([a0, a1, b0], by_name=False)) == ["mapo (2 seeds)", "grpo"]
+    assert list(grouped([a0, a0])) == ["a0"]  # the same run twice
     bare = replace(a1, config=None)
-    assert list(grouped([a0, bare])) == ["mapo", "mapo: a1"]  # settings differ
+    assert list(grouped([a0, bare])) == ["a0", "a1"]  # settings differ
     other = replace(a0, summary={**a0.summary, "model": "big"}, name="c")
-    assert list(grouped([a0, other])) == ["pocket", "big"]
+    assert list(grouped([a0, other])) == ["a0", "c"]
+    assert list(grouped([a0, other], by_name=False)) == ["pocket", "big"]
 
 
 def test_runs_without_metrics_have_no_curves(tmp_path):
@@ -345,7 +347,8 @@ def test_some_of_several_cannot_be_read(tmp_path):
     done = mapo("report", good, bad, grid, "--out", tmp_path / "all.html")
     assert done.returncode == 1
     text = check((tmp_path / "all.html").read_text()).text
-    assert "no such folder" in text and "Give it alone" in text and "1 runs" in text
+    assert "no such folder" in text and "Give it alone" in text and "1 run " in text
+    assert "left out: " in done.stderr and "no such folder" in done.stderr and "Give it alone" in done.stderr
     assert mapo("report", bad, tmp_path / "worse").returncode == 2
     only = build([str(training(tmp_path / "x", finished=False)), str(empa(tmp_path / "e"))])
     assert only.title == "2 runs"
@@ -360,7 +363,81 @@ def test_results_that_disagree_are_said(tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     report = build([str(one), str(foreign)])
-    assert "no result files in it" in problems(report)
+    assert "no result files in it" in problems(report) and report.title == "1 run"
+    assert "no result files in it" in report.lacking[0]
+
+
+def test_an_unreadable_evaluation_among_others_ends_with_1(tmp_path):
+    good, foreign = training(tmp_path / "good"), tmp_path / "foreign"
+    foreign.mkdir()
+    done = mapo("report", good, foreign, "--out", tmp_path / "r.html")
+    assert done.returncode == 1 and "left out" in done.stderr and "no result files in it" in done.stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    done = mapo("report", foreign, other)
+    assert done.returncode == 2 and "nothing to report" in done.stderr
+
+
+def test_an_evaluation_of_broken_dialogues_alone_says_why_it_ends_with_1(tmp_path):
+    from mapo.types import Ending, StopReason
+
+    broken = replace(talk([1], id="x"), error="gone", ending=Ending(StopReason.BROKEN))
+    write_lines(tmp_path / "e" / "dialogues" / "empa.jsonl", [broken])
+    done = mapo("report", tmp_path / "e")
+    assert done.returncode == 1 and "no dialogue in it can be scored" in done.stderr
+    assert (tmp_path / "e" / "report.html").exists()
+
+
+def test_one_name_for_two_runs_is_refused(tmp_path):
+    a, b = training(tmp_path / "a"), training(tmp_path / "b")
+    done = mapo("report", f"x={a}", f"x={b}")
+    assert done.returncode == 2 and "two runs are called 'x'" in done.stderr
+
+
+def test_runs_are_called_the_same_everywhere(tmp_path):
+    a, b = training(tmp_path / "one" / "run"), training(tmp_path / "two" / "run", method="grpo")
+    report = build([str(a), str(b)])
+    assert report.lead == "one/run, two/run."
+    runs, compared = (b for b in report.blocks if isinstance(b, Table) and b.head[0] in ("run", "model"))
+    assert [row[0] for row in runs.rows] == ["one/run", "two/run"]
+    assert [row[0] for row in compared.rows][:2] == ["one/run, before", "one/run, after"]
+    named = build([f"first={a}", f"second={b}"])
+    assert named.lead == "first, second."
+    curve = next(b for b in named.blocks if isinstance(b, Picture) and b.name == "fig_learning_curves")
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    curve.panels[0].draw(axes)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["first", "second"]
+
+
+def test_a_run_whose_numbers_cannot_be_drawn_costs_no_other(tmp_path, monkeypatch):
+    good, bad = training(tmp_path / "good"), training(tmp_path / "bad")
+    real = numbers.recomputed
+
+    def breaks(dialogues, root, told):
+        if root.name == "bad":
+            raise ZeroDivisionError("no such number")
+        return real(dialogues, root, told)
+
+    monkeypatch.setattr(numbers, "recomputed", breaks)
+    report = build([str(good), str(bad)])
+    assert "ZeroDivisionError: no such number" in report.lacking[0] and "bad" in report.lacking[0]
+    assert drawn(report) >= PAPER and "ZeroDivisionError" in problems(report)
+
+
+def test_a_panel_that_cannot_be_drawn_costs_no_other(tmp_path):
+    def fine(axes):
+        axes.plot([1, 2], [1, 2])
+
+    def breaks(axes):
+        raise OverflowError("too <b>large")
+
+    report = Report("t", "l", [Picture("fig_x", "c", [Panel("one", breaks), Panel("two", fine)])])
+    text = check(html_page(report)).text
+    assert "cannot be drawn (OverflowError: too <b>large)" in text and html_page(report).count("<svg") == 1
+    paths = write(report, tmp_path / "r.html", figures=tmp_path / "f")
+    assert [path.suffix for path in paths[1:]] == [".png", ".pdf", ".svg"]
 
 
 # ---- ablations
@@ -512,25 +589,36 @@ def test_what_is_no_run(tmp_path):
 
 
 def test_html_markdown_and_figures(tmp_path):
-    root = training(tmp_path / "mine")
+    root = bench(tmp_path / "mine")
     done = mapo("report", root, "--out", tmp_path / "sent" / "mine", "--markdown")
     assert done.returncode == 0, done.stderr
     page, words = tmp_path / "sent" / "mine.html", tmp_path / "sent" / "mine.md"
-    assert f"report: {page}" in done.stderr and f"report: {words}" in done.stderr
+    assert f"report: {page}" in done.stderr and f"report: {words}" in done.stderr and page.exists()
     links = re.findall(r"\]\((.*?)\)", words.read_text())
-    assert {f"mine_figures/{name}.png" for name in PAPER} <= set(links)
-    assert all((tmp_path / "sent" / link).read_bytes().startswith(b"\x89PNG") for link in links)
-    assert "| before: " in words.read_text() and "reward" in words.read_text()
-    done = mapo("report", root, "--figures", tmp_path / "paper")
+    assert links == ["mine_figures/fig_scores.png"]
+    assert (tmp_path / "sent" / links[0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_of_a_training_for_a_paper(tmp_path):
+    root, paper = training(tmp_path / "mine"), tmp_path / "paper"
+    done = mapo("report", root, "--markdown", "--figures", paper)
     assert (root / "report.html").exists() and "27 files" in done.stderr
-    names = {path.name for path in (tmp_path / "paper").iterdir()}
-    assert {f"{name}.{kind}" for name in PAPER for kind in ("png", "pdf", "svg")} <= names
+    assert {f"{name}.{kind}" for name in PAPER for kind in ("png", "pdf", "svg")} <= {
+        path.name for path in paper.iterdir()
+    }
+    words = (root / "report.md").read_text()
+    assert "| before: " in words and "reward" in words
+    links = re.findall(r"\]\((.*?)\)", words)
+    assert {str(paper / f"{name}.png") for name in PAPER} <= set(links)
+    assert all((paper / link).read_bytes().startswith(b"\x89PNG") for link in links)
 
 
-def test_figures_elsewhere_are_referred_to_by_their_path(tmp_path):
+def test_markdown_has_its_figures_beside_it_wherever_the_others_go(tmp_path):
     report = build([str(bench(tmp_path / "emo"))])
     paths = write(report, tmp_path / "a" / "r.html", markdown=True, figures=tmp_path / "b")
-    assert f"]({tmp_path}/b/fig_scores.png)" in paths[1].read_text()
+    assert "](r_figures/fig_scores.png)" in paths[1].read_text()
+    assert (tmp_path / "a" / "r_figures" / "fig_scores.png").exists()
+    assert {p.name for p in (tmp_path / "b").iterdir()} == {f"fig_scores.{k}" for k in ("png", "pdf", "svg")}
 
 
 def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):

@@ -146,6 +146,7 @@ def step_of(out, processes):
     (Path(out) / f"{trainer.accelerator.process_index}.json").write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_a_group_may_span_two_processes(tmp_path):
     """All eight dialogues are siblings; each process plays four of them."""
     (tmp_path / "two").mkdir()

@@ -87,7 +87,9 @@ def ended(process):
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-@pytest.mark.parametrize("pages", [0, 4, 7, 14, 40, 300])
+@pytest.mark.parametrize(
+    "pages", [0, 7, 300, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 14, 40))]
+)
 def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_space(model, undisturbed, disk, pages):
     """From nothing at all to a checkpoint that does not fit."""
     out, given = disk / "run", ("train", *SMALL, f"model.source={model}", "--out")
@@ -150,6 +152,7 @@ def test_a_folder_that_turns_read_only_half_way(model, undisturbed, tmp_path, st
     check_same(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_read_only_from_the_start(model, tmp_path, stripped):
     tmp_path.chmod(0o555)
     try:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import small
+from command import mapo
 from helpers import dialogue, marks
 from mapo.cli.train import train
 from mapo.errors import InputError, TrainError
@@ -29,9 +30,13 @@ from mapo.train.team import Team, join_team
 from mapo.train.update import joined
 
 
-def command(model, out, *overrides):
+def words(model, out, *overrides):
     given = [*small.SMALL, f"model.source={model}", "rollout.scenarios=4", "rollout.siblings=2", *overrides]
-    return [sys.executable, "-m", "mapo", "train", "pocket", *given, "eval.test_repeats=1", "--out", str(out)]
+    return ["train", "pocket", *given, "eval.test_repeats=1", "--out", str(out)]
+
+
+def command(model, out, *overrides):
+    return [sys.executable, "-m", "mapo", *words(model, out, *overrides)]
 
 
 def run(model, out, *overrides):
@@ -46,7 +51,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(model, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "run"
-    done = run(model, out)
+    done = mapo(*words(model, out))
     assert done.returncode == 0, done.stderr
     return out
 
@@ -71,6 +76,7 @@ def test_two_processes_learn_what_one_learns(alone, two):
     assert summary["dialogues"] == 32 and summary["before"]["n"] == 12
 
 
+@pytest.mark.slow
 def test_a_killed_team_goes_on_as_if_undisturbed(model, two, tmp_path):
     with subprocess.Popen(
         command(model, tmp_path / "cut", "run.processes=2"),
@@ -104,7 +110,7 @@ def test_a_run_of_two_goes_on_alone_with_what_both_played(model, two, tmp_path):
     cut = out / "dialogues" / "step_00004.1.jsonl"
     lines = cut.read_bytes().splitlines(keepends=True)
     cut.write_bytes(b"".join(lines[:-1]))
-    done = run(model, out, "run.processes=1", "--resume")
+    done = mapo(*words(model, out, "run.processes=1", "--resume"))
     assert done.returncode == 0, done.stderr
     was, now = contents(two / "dialogues"), contents(out / "dialogues")
     assert {name: now[name] for name in now if name < "step_00004"} == {
@@ -123,6 +129,7 @@ def test_a_run_of_two_goes_on_alone_with_what_both_played(model, two, tmp_path):
     assert a[2]["grad_norm"] == pytest.approx(b[2]["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_goes_on_as_two_with_what_it_played(model, alone, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(alone, out)
@@ -206,6 +213,7 @@ def test_a_member_that_never_comes_ends_the_run(model, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_member_that_breaks_ends_the_run_in_its_own_words(model, tmp_path):
     out = tmp_path / "run"
     done = script(LEAD, out, "model.source=/no/such", *small.SMALL, f"model.source={model}")
