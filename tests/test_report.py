@@ -398,7 +398,8 @@ def test_runs_are_called_the_same_everywhere(tmp_path):
     a, b = training(tmp_path / "one" / "run"), training(tmp_path / "two" / "run", method="grpo")
     report = build([str(a), str(b)])
     assert report.lead == "one/run, two/run."
-    runs, compared = (b for b in report.blocks if isinstance(b, Table) and b.head[0] in ("run", "model"))
+    tables = [b for b in report.blocks if isinstance(b, Table)]
+    runs, compared = (next(t for t in tables if t.head[0] == head) for head in ("run", "model"))
     assert [row[0] for row in runs.rows] == ["one/run", "two/run"]
     assert [row[0] for row in compared.rows][:2] == ["one/run, before", "one/run, after"]
     named = build([f"first={a}", f"second={b}"])
@@ -609,8 +610,8 @@ def test_figures_of_a_training_for_a_paper(tmp_path):
     words = (root / "report.md").read_text()
     assert "| before: " in words and "reward" in words
     links = re.findall(r"\]\((.*?)\)", words)
-    assert {str(paper / f"{name}.png") for name in PAPER} <= set(links)
-    assert all((paper / link).read_bytes().startswith(b"\x89PNG") for link in links)
+    assert {f"report_figures/{name}.png" for name in PAPER} <= set(links)
+    assert all((root / link).read_bytes().startswith(b"\x89PNG") for link in links)
 
 
 def test_markdown_has_its_figures_beside_it_wherever_the_others_go(tmp_path):

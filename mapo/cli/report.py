@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mapo.cli.say import say
+from mapo.cli.say import say, say_all
 
 
 def report(
@@ -45,11 +46,12 @@ def report(
     if where.suffix.lower() not in (".html", ".htm"):
         where = where.with_name(f"{where.name}.html")
     paths = write(found, where, markdown=markdown, figures=figures)
-    drawn = [path for path in paths if path.name.startswith("fig_")]
+    drawn = Counter(path.parent for path in paths if path.name.startswith("fig_"))
     for path in paths:
-        if path not in drawn:
+        if not path.name.startswith("fig_"):
             say(f"report: {path}")
-    if drawn:
-        say(f"figures: {drawn[0].parent} ({len(drawn)} files)")
+    for folder, count in drawn.items():
+        say(f"figures: {folder} ({count} files)")
     if found.lacking:
+        say_all("left out", [*found.lacking])
         raise typer.Exit(1)

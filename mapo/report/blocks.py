@@ -117,8 +117,8 @@ class Report:
     title: str
     lead: str
     blocks: Sequence[Block]
-    lacking: bool = False
-    """Whether a run that was asked for could not be read."""
+    lacking: Sequence[str] = ()
+    """Why runs that were asked for are not in it."""
 
 
 # ---- bounding what others wrote

@@ -110,7 +110,11 @@ def whole(picture: Picture) -> Any:
     figure = Figure(figsize=(wide * columns, high * rows + 0.3 * bool(picture.key)), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for number, (panel, axes) in enumerate(zip(panels, grid, strict=False), 1):
-        panel.draw(axes)
+        try:
+            panel.draw(axes)
+        except Exception:  # noqa: BLE001 (one panel costs no other)
+            axes.clear()
+            axes.text(0.5, 0.5, "cannot be drawn", ha="center", transform=axes.transAxes)
         title = drawable(panel.title, str(number), 26 if picture.small else 40)
         axes.set_title(title, pad=6 + 72 * max(0.0, panel.above - 0.1))
     for axes in grid[len(panels) :]:

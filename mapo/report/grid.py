@@ -54,7 +54,7 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     caption = "EPM-Q by training dialogues (points: validation), and of the held-out test; 95 % over seeds."
     picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
     told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
-    groups = grouped(trained)
+    groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
         *told_in_full[:1],
         picture,

@@ -14,6 +14,7 @@ from mapo.report.blocks import (
     Block,
     Heading,
     Lines,
+    Panel,
     Picture,
     Report,
     Side,
@@ -112,7 +113,7 @@ def _lines(lines: Sequence[str]) -> str:
 def _picture(picture: Picture) -> str:
     panels = "".join(
         f"<div class=panel><div class=title>{text(panel.title, 48 if picture.small else 80)}</div>"
-        f"{_named(draw.inline(panel, small=picture.small), panel.title, f'{picture.name}_{i}_')}</div>"
+        f"{_drawn(panel, picture.small, f'{picture.name}_{i}_')}</div>"
         for i, panel in enumerate(picture.panels)
     )
     key = "".join(
@@ -125,6 +126,14 @@ def _picture(picture: Picture) -> str:
         f"<div class='panels{' small' if picture.small else ''}'>{panels}</div>"
         f"<figcaption>{text(picture.caption, 1000)}</figcaption></figure>\n"
     )
+
+
+def _drawn(panel: Panel, small: bool, mark: str) -> str:
+    """One panel; one that cannot be drawn says so and costs no other."""
+    try:
+        return _named(draw.inline(panel, small=small), panel.title, mark)
+    except Exception as error:  # noqa: BLE001 (numbers are anybody's, and the library has many ways to fail)
+        return f"<p class=note>cannot be drawn ({text(f'{type(error).__name__}: {error}')})</p>"
 
 
 def _named(svg: str, title: str, mark: str) -> str:

@@ -63,7 +63,8 @@ def empa_report(root: Path, name: str | None = None) -> Report:
             Words("This evaluation is empty: no dialogue in it can be scored."),
             *problem_list(problems),
         ]
-        return Report(f"EMPA: {name or root.resolve().name}", str(root), empty)
+        title = f"EMPA: {name or root.resolve().name}"
+        return Report(title, str(root), empty, [f"{root}: no dialogue in it can be scored"])
     scores = {label: score_results(label, results) for label, results in models.items()}
     first = next(iter(models))
     blocks = [

@@ -46,8 +46,9 @@ def training_blocks(runs: Sequence[Training], problems: list[str]) -> list[Block
     ]
 
 
-def grouped(runs: Sequence[Training]) -> dict[str, list[Training]]:
-    """Runs that differ in the seed alone together, under a name that says what tells them from the others."""
+def grouped(runs: Sequence[Training], *, by_name: bool = True) -> dict[str, list[Training]]:
+    """The lines of the curves. Runs that differ in the seed alone are one, called by what tells them from the
+    others; a run of its own is called by its name, as in every table, unless names say nothing (a grid's)."""
     kinds: dict[tuple[str, ...], list[Training]] = {}
     for run in runs[:RUNS]:
         kinds.setdefault((run.method, run.reward, run.model, _settings(run)), []).append(run)
@@ -55,9 +56,10 @@ def grouped(runs: Sequence[Training]) -> dict[str, list[Training]]:
     found: dict[str, list[Training]] = {}
     for kind, own in kinds.items():
         telling = [part for part, d in zip(kind[:3], differ, strict=True) if d and part] or [kind[0]]
-        label = ", ".join(telling)
-        if label in found or len({run.seed for run in own}) < len(own):
-            found |= {f"{label}: {run.name}": [run] for run in own}  # alike in name, or one seed twice
+        label = ", ".join(telling) + (f" ({len(own)} seeds)" if len(own) > 1 else "")
+        alone = by_name and len(own) == 1
+        if alone or label in found or len({run.seed for run in own}) < len(own):
+            found |= {run.name: [run] for run in own}  # one alone, alike in name, or one seed twice
         else:
             found[label] = own
     return dict(list(found.items())[:SHOWN])

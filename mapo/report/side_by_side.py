@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mapo.errors import InputError
-from mapo.evals.compare import Comparison, compared, read_run
+from mapo.evals.compare import Comparison, compared, named, read_run
 from mapo.evals.compare_tables import METHOD, chance, ends, figure, legend
+from mapo.evals.entries import Entry
 from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
+from mapo.report.kind import kind_of
 
 SHOWN = 12
 """Models that are drawn."""
 
 
-def comparison_blocks(given: Sequence[str]) -> list[Block]:
-    """Everything `mapo compare` would say of these runs; what cannot be compared is said."""
-    entries, problems = [], []
+def comparison_blocks(given: Sequence[str]) -> tuple[list[Block], list[str]]:
+    """Everything `mapo compare` would say of these runs; what cannot be compared is said. And of evaluations
+    that could not even be read, why; a training without a test is a training still."""
+    entries: list[Entry] = []
+    problems, unread = [], []
     for one in given:
         try:
             entries += read_run(one)
         except InputError as error:
             problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 (one run may hold anything; the others stay)
+            problems.append(f"{named(one)[1]}: {type(error).__name__}: {error}"[:300])
+        else:
+            continue
+        unread += [] if kind_of(named(one)[1]) == "training" else problems[-1:]
     try:
         found = compared(entries) if entries else None
     except InputError as error:
@@ -30,7 +39,7 @@ def comparison_blocks(given: Sequence[str]) -> list[Block]:
     blocks = [] if found is None else _comparison(found)
     if problems:
         blocks += [Words("Not compared:"), Lines(problems)]
-    return [Heading("Scores side by side"), *blocks] if blocks else []
+    return [Heading("Scores side by side"), *blocks] if blocks else [], unread
 
 
 def _comparison(found: Comparison) -> list[Block]:
