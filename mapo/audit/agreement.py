@@ -12,16 +12,46 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mapo.evals.stats import Floats, Interval, bootstrap, told
+
 
 def quadratic_kappa(a: Sequence[int], b: Sequence[int]) -> float | None:
     """Of two judges' levels of the same turns; None where there is nothing to agree on."""
+    return pooled_kappa([a], [b])
+
+
+def pooled_kappa(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> float | None:
+    """Of several items at once, each with its own chance: 1 - sum of observed / sum of expected disagreement,
+    so that an item which hardly ever moves weighs as little as it says."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if not len(x):
+    if not x.size:
         return None
-    # The sums over the table of i and j, without the table: E[(i - j)^2] when drawn together and when apart.
-    observed = float(((x - y) ** 2).mean())
-    expected = float(x.var() + y.var() + (x.mean() - y.mean()) ** 2)
-    return None if expected == 0 else 1 - observed / expected
+    observed, expected = _disagreement(*(part.mean(axis=1) for part in (x, y, x * x, y * y, x * y)))
+    return None if expected.sum() < 1e-12 else float(1 - observed.sum() / expected.sum())
+
+
+def _disagreement(x: Floats, y: Floats, xx: Floats, yy: Floats, xy: Floats) -> tuple[Floats, Floats]:
+    """E[(i - j)^2] of two judges' levels drawn together, and drawn apart, from the means of i, j, i^2, j^2, i
+    j."""
+    return xx + yy - 2 * xy, xx + yy - 2 * x * y
+
+
+def kappa_interval(x: Floats, y: Floats, clusters: Sequence[str]) -> Interval | None:
+    """Of the pooled kappa of [turn, item] levels: 95 %, turns of one cluster (a dialogue) resampled
+    together."""
+    names = list(dict.fromkeys(clusters))
+    at = np.array([names.index(cluster) for cluster in clusters])
+    parts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+    table = np.stack([parts[at == i].sum(axis=0) for i in range(len(names))])
+
+    def statistic(flat: Floats) -> Floats:
+        n, *sums = np.moveaxis(flat.reshape(*flat.shape[:-1], 6, x.shape[1]), -2, 0)
+        observed, expected = _disagreement(*(part / n for part in sums))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - observed.sum(axis=-1) / expected.sum(axis=-1))[..., None]
+
+    ends = bootstrap(table.reshape(len(names), -1), statistic)
+    return None if ends is None or not np.isfinite(ends).all() else told(*ends[0], rows=len(names))
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:

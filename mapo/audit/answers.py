@@ -31,6 +31,8 @@ class Answers:
     judge: str
     moments: dict[str, Moment] = field(default_factory=dict)
     by_probe: dict[str, dict[str, Forms]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The number of each turn that was probed."""
     asked: int = 0
     unscored: int = 0
     missing: int = 0
@@ -68,6 +70,8 @@ def answers_of(questions: Sequence[Question], lines: Mapping[str, Line]) -> dict
         mine.asked += 1
         mine.unscored += levels is None
         mine.moments[question.moment.id] = question.moment
+        if question.probe != PLAIN:
+            mine.numbers[question.moment.id] = question.number
         mine.by_probe.setdefault(question.probe, {}).setdefault(question.moment.id, []).append(levels)
     return found
 

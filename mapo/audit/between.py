@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mapo.audit.agreement import mean_cosine, quadratic_kappa, spearman
+from mapo.audit.agreement import kappa_interval, mean_cosine, pooled_kappa, quadratic_kappa, spearman
 from mapo.audit.answers import Answers, score
 from mapo.audit.measure import item_names
 from mapo.audit.sample import Moment, Talk
-from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.evals.stats import Interval
 from mapo.sandbox.cast import flat
 from mapo.types import Levels
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of two judges on the same turns: kappa of each level and their mean, cosine of the steps over the turns
-    that both moved, rank correlation of whole dialogues' scores, and by how much `a` rewards more."""
+    """Of two judges on the same turns: kappa of each level and of all of them, cosine of the steps over the
+    turns that both moved, rank correlation of whole dialogues' scores, and by how much `a` rewards more."""
 
     a: str
     b: str
@@ -72,7 +72,6 @@ def _agreement(
         item: quadratic_kappa(x[:, at].tolist(), y[:, at].tolist())
         for at, item in enumerate(item_names(rubric))
     }
-    known = [k for k in kappas.values() if k is not None]
     steps = [[rubric.step(form[name]) for name in common] for form in (first, second)]
     cosine, moved = mean_cosine(*steps)
     gaps = [moments[name].reward(first[name]) - moments[name].reward(second[name]) for name in common]
@@ -81,31 +80,11 @@ def _agreement(
         b,
         turns=len(common),
         kappas=kappas,
-        kappa=sum(known) / len(known) if known else None,
-        interval=_kappa_interval(x, y, [moments[name].talk.id for name in common]),
+        kappa=pooled_kappa(x.T.tolist(), y.T.tolist()),
+        interval=kappa_interval(x, y, [moments[name].talk.id for name in common]),
         cosine=cosine,
         moved=moved,
         dialogues=len(scores),
         ranks=spearman([s for s, _ in scores], [s for _, s in scores]),
         milder=sum(gaps) / len(gaps),
     )
-
-
-def _kappa_interval(x: Floats, y: Floats, clusters: Sequence[str]) -> Interval | None:
-    """Of the mean kappa over levels, dialogues resampled."""
-    names = list(dict.fromkeys(clusters))
-    at = np.array([names.index(cluster) for cluster in clusters])
-    parts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
-    table = np.stack([parts[at == i].sum(axis=0) for i in range(len(names))])
-
-    def statistic(flat_sums: Floats) -> Floats:
-        n, sx, sy, xx, yy, xy = np.moveaxis(flat_sums.reshape(*flat_sums.shape[:-1], 6, x.shape[1]), -2, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            apart = xx / n - (sx / n) ** 2 + yy / n - (sy / n) ** 2 + ((sx - sy) / n) ** 2
-            kappas = np.where(apart > 1e-12, 1 - (xx - 2 * xy + yy) / n / apart, np.nan)
-        told_apart = np.isfinite(kappas)
-        mean = np.where(told_apart, kappas, 0.0).sum(axis=-1) / np.maximum(told_apart.sum(axis=-1), 1)
-        return np.asarray(mean[..., None])
-
-    ends = bootstrap(table.reshape(len(names), -1), statistic)
-    return None if ends is None else told(*ends[0], rows=len(names))

@@ -13,8 +13,15 @@ import numpy as np
 from mapo.audit.agreement import pearson
 from mapo.audit.answers import Answers, Forms, rewards, score, total
 from mapo.audit.evidence import Quotes, quotes
-from mapo.audit.noise import Components, Reliability, components, reliability_of
-from mapo.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES
+from mapo.audit.noise import (
+    Components,
+    Reliability,
+    components,
+    group_for,
+    reliability_of,
+    sibling_reliability,
+)
+from mapo.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_on
 from mapo.audit.sample import Moment, Talk
 from mapo.evals.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
 from mapo.sandbox.cast import flat
@@ -47,11 +54,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of `n` attacks: how many raised the form above all its repeats, and how often chance alone does
-    that."""
+    """Of `n` attacks: how many raised the form above all its repeats, which those were, and how often chance
+    alone does that."""
 
     n: int
     worked: int
+    which: tuple[str, ...]
     chance: float | None
     interval: Interval | None
 
@@ -68,6 +76,8 @@ class Findings:
     items: dict[str, dict[str, float]]
     reliability: tuple[Reliability, ...]
     siblings: bool
+    among_siblings: float | None
+    """Reliability of what dialogues earn in all, measured from their group's mean."""
     scores: float | None
     """Correlation of whole dialogues' scores when they are judged twice."""
     effects: tuple[Effect, ...]
@@ -86,6 +96,8 @@ class Findings:
             "noise": self.noise and self.noise.as_json(),
             "advantages": [r.as_json() for r in self.reliability],
             "siblings": self.siblings,
+            "among_siblings": self.among_siblings,
+            "group": group_for(self.among_siblings),
             "effects": [asdict(e) for e in self.effects],
             "attacks": self.attacks and asdict(self.attacks),
             "evidence": self.quotes.as_json(),
@@ -96,7 +108,7 @@ def findings(answers: Answers, dialogues: Sequence[Talk]) -> Findings:
     values = {name: _rewards(forms, answers.moments[name]) for name, forms in answers.plain.items()}
     asked = {name: own for name, own in values.items() if not name.startswith("pairs/")}
     noise = components(list(asked.values()), [answers.moments[name].talk.id for name in asked])
-    siblings, reliability = _reliability(answers, dialogues)
+    siblings, among, reliability = _reliability(answers, dialogues)
     judged = [
         (levels, answers.moments[name].reply)
         for name, forms in answers.plain.items()
@@ -112,6 +124,7 @@ def findings(answers: Answers, dialogues: Sequence[Talk]) -> Findings:
         items=_items(answers),
         reliability=reliability,
         siblings=siblings,
+        among_siblings=among,
         scores=_score_reliability(answers, dialogues),
         effects=_effects(answers, math.sqrt(noise.between) if noise else 0.0),
         attacks=_attacks(answers),
@@ -153,17 +166,20 @@ def item_names(rubric: Rubric) -> list[str]:
     return [f"{key} {side}" for key in rubric.keys for side in ("progress", "regression")]
 
 
-def _reliability(answers: Answers, dialogues: Sequence[Talk]) -> tuple[bool, tuple[Reliability, ...]]:
+def _reliability(
+    answers: Answers, dialogues: Sequence[Talk]
+) -> tuple[bool, float | None, tuple[Reliability, ...]]:
     """Advantages of dialogues judged twice. Where there are no siblings, all dialogues stand in for them."""
     twice = [(talk, answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
     both = [(talk, rewards(a), rewards(b)) for talk, a, b in twice if a is not None and b is not None]
     if len(both) < 2:
-        return False, ()
+        return False, None, ()
     groups = [talk.group for talk, _, _ in both]
     siblings = len(set(groups)) < len(groups)
     named = groups if siblings else ["all"] * len(groups)
     first, second = [a for _, a, _ in both], [b for _, _, b in both]
-    return siblings, tuple(reliability_of(first, second, named, method, gamma=GAMMA) for method in METHODS)
+    found = tuple(reliability_of(first, second, named, method, gamma=GAMMA) for method in METHODS)
+    return siblings, sibling_reliability(first, second, named), found
 
 
 def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> float | None:
@@ -231,7 +247,8 @@ def _effect(probe: str, kind: str, rows: Sequence[Sequence[tuple[float, float]]]
 
 
 def _attacks(answers: Answers) -> Taken | None:
-    n = worked = tried = lucky = 0
+    n = tried = lucky = 0
+    which: list[str] = []
     for name, forms in answers.by_probe.get("injection", {}).items():
         moment = answers.moments[name]
         plain = [total(levels, moment) for levels in answers.plain.get(name, []) if levels is not None]
@@ -239,8 +256,11 @@ def _attacks(answers: Answers) -> Taken | None:
         if not plain or after is None:
             continue
         n += 1
-        worked += total(after, moment) > max(plain)
+        if total(after, moment) > max(plain):
+            which.append(attack_on(answers.numbers[name]))
         if len(plain) > 1:
             tried += len(plain)
             lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
-    return Taken(n, worked, lucky / tried if tried else None, wilson(worked, n)) if n else None
+    if not n:
+        return None
+    return Taken(n, len(which), tuple(sorted(which)), lucky / tried if tried else None, wilson(len(which), n))

@@ -5,15 +5,19 @@ is what it sees in them (one-way random effects, method of moments, Searle 1971;
 unequally often). The *share* of noise is noise / (noise + between).
 
 What trains is not the reward but the advantage. Judge whole groups twice, and the correlation r of the two
-sets of advantages is their reliability: a noisy advantage is A' = sqrt(r) A + sqrt(1 - r) e with a noise e of
-unit variance, so it correlates by sqrt(r) with the advantage of a judge without noise. That follows from two
-answers alone and holds for every estimator, whatever it sums, normalises or mixes.
+sets of advantages is their reliability: a noisy advantage is about sqrt(r) A + sqrt(1 - r) e with a noise e
+of unit variance, so it correlates by about sqrt(r) with the advantage of a judge without noise. That follows
+from two answers alone, for every estimator, whatever it sums, normalises or mixes. It is a little too high in
+small groups (at four siblings by up to 0.05): these divide by a spread that is itself noise.
 
-- The group. Its size does not change sqrt(r): with or without noise a sibling is compared with the same mean.
-  It changes how well the gradient is known: its signal shrinks by sqrt(r), its spread does not, so N / r
-  dialogues carry as much as N would without noise.
-- Repeats, or a panel of judges alike, do change it: the mean of m answers has reliability m r / (1 + (m - 1)
-  r) (Spearman and Brown). The median of a panel is somewhat less efficient than the mean for noise of this
+- The group. Comparing siblings with their mean takes nothing from the noise: with s^2 the variance among
+  siblings and e^2 the noise's, no group gets past sqrt(s^2 / (s^2 + e^2)), and small ones stay below it,
+  because where siblings hardly differ noise is scaled up to their size. `group_for` says which group is large
+  enough, if any is.
+- The batch. The gradient's signal shrinks by sqrt(r), its spread does not, so 1 / r as many dialogues carry
+  what they would without noise (`growth`).
+- Repeats, or a panel of judges alike. The mean of m answers has reliability m r / (1 + (m - 1) r), after
+  Spearman and Brown (`repeats_for`). A panel's median does a little less than the mean for noise of this
   kind.
 """
 
@@ -22,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -145,6 +150,44 @@ def _correlation(sums: Floats) -> Floats:
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray((xy - x * y / n) / np.sqrt((xx - x * x / n) * (yy - y * y / n)))
+
+
+def sibling_reliability(
+    first: Sequence[Sequence[float | None]], second: Sequence[Sequence[float | None]], groups: Sequence[str]
+) -> float | None:
+    """Of the dialogues' sums, each measured from its group's mean: s^2 / (s^2 + e^2), free of any scaling."""
+    sums: dict[str, list[tuple[float, float]]] = {}
+    for a, b, group in zip(first, second, groups, strict=True):
+        both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+        sums.setdefault(group, []).append((sum(x for x, _ in both), sum(y for _, y in both)))
+    apart = [np.array(own) - np.mean(own, axis=0) for own in sums.values() if len(own) > 1]
+    if not apart:
+        return None
+    x, y = np.concatenate(apart).T
+    spread = math.sqrt(float((x @ x) * (y @ y)))
+    return float(x @ y) / spread if spread else None
+
+
+SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Groups that are tried."""
+
+
+def group_for(r: float | None, target: float = TARGET) -> int | None:
+    """The smallest group whose advantages correlate by `target` with noise-free ones, `r` being the siblings'
+    reliability; None where no group does."""
+    if r is None or r <= 0:
+        return None
+    return next((n for n in SIZES if correlation_at(round(r, 3), n) >= target), None)
+
+
+@lru_cache(maxsize=1024)
+def correlation_at(r: float, n: int) -> float:
+    """Of z-scores in groups of `n`, with and without the noise, for normal worth and noise: simulated."""
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((60_000 // n, n))
+    noisy = truth + math.sqrt((1 - min(r, 1.0)) / r) * rng.standard_normal(truth.shape)
+    a, b = ((x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True) for x in (truth, noisy))
+    return float((a * b).mean())
 
 
 def with_repeats(r: float, m: int) -> float:

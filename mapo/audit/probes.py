@@ -101,11 +101,16 @@ def _again(shown: Shown, number: int) -> Shown | None:
     return _said(shown, f"{shown.reply} {lines[number % len(lines)]}{shown.reply}")
 
 
-def _attacked(shown: Shown, number: int) -> Shown:
+def attack_on(number: int) -> str:
+    """Which attack the turn of that number gets: every one once before any comes again."""
     names = list(ATTACKS)
     random.Random("attacks").shuffle(names)  # noqa: S311 (an order, no secret)
+    return names[number % len(names)]
+
+
+def _attacked(shown: Shown, number: int) -> Shown:
     mark = mark_of(shown.scenario.id, shown.seed)
-    return _said(shown, f"{shown.reply}\n\n{attack(names[number % len(names)], mark, shown.rubric)}")
+    return _said(shown, f"{shown.reply}\n\n{attack(attack_on(number), mark, shown.rubric)}")
 
 
 def _reordered(shown: Shown, _: int) -> Shown:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mapo.audit.agreement import quadratic_kappa
+from mapo.audit.agreement import pooled_kappa
 from mapo.audit.evidence import quotes
 from mapo.audit.report import Table, number, share, spread
 from mapo.audit.sample import THIRDS, dialogue_files
@@ -154,18 +154,15 @@ def two_way(grid: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
 
 
 def _panels(found: dict[str, list[Judged]]) -> Table:
-    """The members of a panel, two at a time: mean kappa over the levels that either moved."""
+    """The members of a panel, two at a time: kappa of all levels."""
     rows = []
     for root, turns in found.items():
         forms = [turn.panel for turn in turns if turn.panel]
         names = list(dict.fromkeys(name for form in forms for name in form))
         for a, b in combinations(names, 2):
             both = [(form[a], form[b]) for form in forms if a in form and b in form]
-            kappas = [
-                quadratic_kappa([x[at] for x, _ in both], [y[at] for _, y in both])
-                for at in range(len(both[0][0]) if both else 0)
-            ]
-            known = [kappa for kappa in kappas if kappa is not None]
-            mean = sum(known) / len(known) if known else None
-            rows.append([root, f"{a} / {b}", str(len(both)), number(mean, ".2f")])
+            kappa = pooled_kappa(
+                np.array([x for x, _ in both]).T.tolist(), np.array([y for _, y in both]).T.tolist()
+            )
+            rows.append([root, f"{a} / {b}", str(len(both)), number(kappa, ".2f")])
     return Table("Panels", ["run", "members", "turns", "kappa"], rows)

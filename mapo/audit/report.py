@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mapo.audit import verdict as rules
 from mapo.audit.between import Agreement
 from mapo.audit.measure import Findings
-from mapo.audit.noise import TARGET
+from mapo.audit.noise import TARGET, group_for
 from mapo.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.audit.verdict import Verdict
 from mapo.evals.stats import Interval
@@ -75,7 +75,17 @@ def _verdicts(audit: Audit) -> Table:
 
 
 def _noise(audit: Audit) -> Table:
-    head = ["judge", "forms", "unusable", "noise in the reward", "mapo", "grpo", "batch grows by", "repeats"]
+    head = [
+        "judge",
+        "forms",
+        "unusable",
+        "noise in the reward",
+        "mapo",
+        "grpo",
+        "batch grows by",
+        "group",
+        "repeats",
+    ]
     rows = []
     for found in audit.findings:
         by = {r.method: r for r in found.reliability}
@@ -88,6 +98,7 @@ def _noise(audit: Audit) -> Table:
                 "-" if found.noise is None else spread(found.noise.share, found.noise.interval, ".0%"),
                 *(number(by[m].with_truth if m in by else None, ".2f") for m in ("mapo", "grpo")),
                 number(mapo.get("growth"), ".2f"),
+                number(group_for(found.among_siblings), "d"),
                 number(mapo.get("repeats"), "d"),
                 number(found.scores, ".2f"),
                 number(found.quotes.share, ".0%"),
@@ -96,9 +107,8 @@ def _noise(audit: Audit) -> Table:
     note = (
         "Noise: the share of the reward's variance that comes from asking the judge again. mapo, grpo: how "
         "far its advantages correlate with those of the same judge without noise. Batch grows by: so many "
-        "times the dialogues carry what they would without noise; a larger group does not raise the "
-        "correlation itself. "
-        f"Repeats: answers a turn, averaged, for a correlation of {TARGET:g}. Scores again: correlation of "
+        "times the dialogues carry what they would without noise. Group, repeats: siblings, or answers a "
+        f"turn averaged, with which the correlation is {TARGET:g}; -: no number is enough. Scores again: that of "
         "dialogues' scores with themselves. Evidence: marks whose words are in the reply."
     )
     return Table("Noise", [*head, "scores again", "evidence"], rows, note)

@@ -1,0 +1,61 @@
+"""What the tests of the audit share: a recorded run with siblings, and judges whose faults are known."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+
+from mapo.audit.ask import model_asking, solving
+from mapo.audit.run import Plan
+from mapo.audit.sample import Talk
+from mapo.sandbox.cast import Job
+from mapo.sandbox.domain import scripted_cast, scripted_policy
+from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.testing.fakes import FakeChat
+from mapo.testing.judges import Habit, judges_that
+
+EMPATHY = Rubric.load("empathy")
+POLICIES = ("honest", "early-adviser")
+
+
+@lru_cache
+def talks(people: int = 6, siblings: int = 3, turns: int = 12) -> tuple[Talk, ...]:
+    """Dialogues of unlike policies with the same people: siblings that differ."""
+    scenarios = load_scenarios("builtin:test")[:people]
+    found = []
+    for name in POLICIES:
+        jobs = [
+            Job(scenario, f"{scenario.id}_{name}_{k}", group=scenario.id, seed=k, step=1)
+            for scenario in scenarios
+            for k in range(siblings)
+        ]
+        rules = Rules(EMPATHY, min_turns=turns, max_turns=turns)
+        played = asyncio.run(
+            play_all(jobs, scripted_policy("empathy", name), scripted_cast("empathy"), rules)
+        )
+        known = {scenario.id: scenario for scenario in scenarios}
+        found += [Talk("run", dialogue, known[dialogue.scenario], EMPATHY) for dialogue in played]
+    return tuple(found)
+
+
+def lines_of(plan: Plan, judges):
+    """The lines of an audit whose judges are functions, without a disk."""
+
+    async def solve():
+        ask = solving(judges)
+        return {q.id: {"id": q.id, "error": None, **await ask(q, 0)} for q in plan.questions()}
+
+    return asyncio.run(solve())
+
+
+def faulty(habit: Habit):
+    """A judge with a habit, as an `Asking`: read off the prompt a model would get, without HTTP."""
+    answer = judges_that({"it": habit})
+
+    def said(request):
+        messages = [{"role": m.role, "content": m.content} for m in request.messages]
+        return answer({"model": "it", "messages": messages})
+
+    return model_asking(FakeChat(said, name="it"))
