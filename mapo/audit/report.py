@@ -108,7 +108,7 @@ def _noise(audit: Audit) -> Table:
         "Noise: the share of the reward's variance that comes from asking the judge again. mapo, grpo: how "
         "far its advantages correlate with those of the same judge without noise. Batch grows by: so many "
         "times the dialogues carry what they would without noise. Group, repeats: siblings, or answers a "
-        f"turn averaged, with which the correlation is {TARGET:g}; -: no number is enough. Scores again: that of "
+        f"turn averaged, with which the correlation is {TARGET:g}; -: none is enough. Scores again: that of "
         "dialogues' scores with themselves. Evidence: marks whose words are in the reply."
     )
     return Table("Noise", [*head, "scores again", "evidence"], rows, note)

@@ -16,6 +16,7 @@ from mapo.cli.options import (
     Concurrency,
     Context,
     Domain,
+    JudgePanel,
     KeyEnv,
     Out,
     Prices,
@@ -28,6 +29,7 @@ from mapo.cli.options import (
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
+    from mapo.cli.roles import Cast
     from mapo.evals.empa import Plan
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.scenario import Scenario
@@ -59,6 +61,7 @@ def empa(
     judge_model: Annotated[str | None, typer.Option(help="Another model as judge.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    judge_panel: JudgePanel = None,
     user_model: Annotated[str | None, typer.Option(help="Another model as user.")] = None,
     user_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     user_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
@@ -101,7 +104,7 @@ def empa(
     """
     import asyncio
 
-    from mapo.cli.roles import stage_in, with_temperature
+    from mapo.cli.roles import stage_in, with_panel, with_temperature
     from mapo.evals.empa import FILE, Plan
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
@@ -114,14 +117,14 @@ def empa(
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
-    roles = cast_of(
+    named = cast_of(
         agents,
         (agents_model, agents_base_url, agents_key_env),
         user=(user_model, user_base_url, user_key_env),
         director=(director_model, director_base_url, director_key_env),
         judge=(judge_model, judge_base_url, judge_key_env),
     )
-    roles = with_temperature(roles, user=user_temperature, judge=judge_temperature)
+    roles = with_temperature(with_panel(named, judge_panel), user=user_temperature, judge=judge_temperature)
     rules = Rules(
         rubric,
         profile,
@@ -180,7 +183,7 @@ async def _play(
     out: Path,
     plan: Plan,
     policy: Who,
-    roles: dict[str, Who] | None,
+    roles: Cast,
     rules: Rules,
     stage: Stage,
     concurrency: int,
@@ -193,11 +196,13 @@ async def _play(
     from mapo.evals.identity import identity, moved
     from mapo.sandbox.places import RUBRIC, domain_folder
     from mapo.store import RunDir, write_atomic
+    from mapo.who import everyone_in
 
     domain = plan.scenarios[0].domain
-    stage.check([policy, *(roles or {}).values()], domain)  # before anything is written
+    everyone = everyone_in(roles)
+    stage.check([policy, *everyone.values()], domain)  # before anything is written
     cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
-    asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **(roles or {}))}
+    asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **everyone)}
     kept = bench.prepare(out, asked, resume=resume)
     write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
     say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
