@@ -70,9 +70,9 @@ def test_gradients_dialogues_and_speed_are_the_metrics(run):
     ]  # kl_start was not measured
     ended = next(p for p in found["fig_dialogues"].panels if p.title == "How dialogues ended")
     bars = list(axes_of(ended).containers)
-    assert [c.get_label() for c in bars] == ["timeout", "success"]
-    assert [r.get_height() for r in bars[0]] == pytest.approx([0.75] * 6)
-    assert [r.get_y() for r in bars[1]] == [0.75] * 6 and [r.get_height() for r in bars[1]] == [0.25] * 6
+    assert [c.get_label() for c in bars] == ["success", "timeout"]
+    assert [r.get_height() for r in bars[0]] == pytest.approx([0.25] * 6)
+    assert [r.get_y() for r in bars[1]] == [0.25] * 6 and [r.get_height() for r in bars[1]] == [0.75] * 6
     tokens, clock = found["fig_speed"].panels
     assert [line.get_ydata()[0] for line in axes_of(tokens).lines] == [100, 200]
     assert axes_of(clock).get_ylabel() == "seconds"

@@ -31,7 +31,10 @@ def view(
     import importlib.util
 
     if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), fix="Give a run, or a folder of runs")
+        there = folder.exists()
+        told = "is a file, not a folder" if there else "no such folder"
+        fix = f"Give its folder: mapo view {folder.parent}" if there else "Give a run, or a folder of runs"
+        raise InputError(told, where=str(folder), fix=fix)
     lacking = [
         name for name in ("starlette", "uvicorn", "jinja2", "plotly") if not importlib.util.find_spec(name)
     ]

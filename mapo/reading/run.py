@@ -20,6 +20,8 @@ from mapo.types import Dialogue, StopReason
 
 MOST = 1e12
 """A number beyond is no measurement; it is left out, as a missing one is."""
+ENDINGS = (*(r.value for r in StopReason if r is not StopReason.BROKEN), "unfinished")
+"""Ways a dialogue ended that count."""
 COUNTS = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion")
 
 _T = TypeVar("_T")
@@ -114,6 +116,18 @@ def read_steps(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         else:
             problems.append("a line without a step")
     return [found[step] for step in sorted(found)], problems[:20]
+
+
+def endings_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """How many dialogues of each step ended so, as the run wrote it down; broken ones are left out, as of
+    every other number."""
+    found: dict[str, dict[int, float]] = {name: {} for name in ENDINGS}
+    for line in steps:
+        told = line.get("endings")
+        for name, count in told.items() if isinstance(told, dict) else ():
+            if name in found and (n := number(count)) is not None and n > 0:
+                found[name][line["step"]] = n
+    return {name: counts for name, counts in found.items() if counts}
 
 
 def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple[Path, str]]]:

@@ -20,7 +20,7 @@ from mapo.evals.epmq import weigh
 from mapo.evals.result import Result
 from mapo.evals.results import recompute
 from mapo.evals.stats import Floats, bootstrap, t_interval
-from mapo.reading.run import credit, number, read_rubric, usable
+from mapo.reading.run import credit, endings_by_step, number, read_rubric, usable
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
@@ -122,19 +122,16 @@ def by_dialogues(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
 
 
 def endings(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Point]]:
-    """The share of each ending by step, the most frequent first."""
-    found: dict[str, list[Point]] = {}
-    counts: dict[str, float] = {}
-    for line in steps:
-        told = line.get("endings")
-        known = (
-            {str(k)[:40]: n for k, v in told.items() if (n := number(v))} if isinstance(told, dict) else {}
-        )
-        total = sum(known.values())
-        for name, n in known.items():
-            counts[name] = counts.get(name, 0.0) + n
-            found.setdefault(name, []).append(Point(float(line["step"]), n / total))
-    return {name: found[name] for name in sorted(found, key=lambda name: (-counts[name], name))[:8]}
+    """The share of each ending by step."""
+    found = endings_by_step(steps)
+    totals: dict[int, float] = {}
+    for counts in found.values():
+        for step, n in counts.items():
+            totals[step] = totals.get(step, 0.0) + n
+    return {
+        name: [Point(float(step), n / totals[step]) for step, n in counts.items()]
+        for name, counts in found.items()
+    }
 
 
 # ---- by turn

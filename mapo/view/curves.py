@@ -8,7 +8,7 @@ from html import escape
 from itertools import combinations
 from typing import Any
 
-from mapo.reading.run import number
+from mapo.reading.run import endings_by_step, number
 from mapo.text import printable
 from mapo.view import queries
 
@@ -50,12 +50,25 @@ PLOTS = {
 
 LABEL = 80
 """Characters of a name that a figure shows."""
+AROUND = 28
+"""Characters of a name around a radar."""
 
 
-def label(text: str) -> str:
+def label(text: str, most: int = LABEL) -> str:
     """A name as a figure shows it: Plotly takes some markup in texts for markup."""
     shown = printable(text)
-    return escape(shown if len(shown) <= LABEL else f"{shown[: LABEL - 1]}…", quote=False)
+    return escape(shown if len(shown) <= most else f"{shown[: most - 1]}…", quote=False)
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+    """Labels that were cut may be alike, and Plotly would lay them onto one place: those get a number."""
+    found: list[str] = []
+    for each in labels:
+        n, shown = 1, each
+        while shown in found:
+            n, shown = n + 1, f"{each} ({n + 1})"
+        found.append(shown)
+    return found
 
 
 def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) -> dict[str, Any]:
@@ -75,7 +88,7 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) 
         traces["speed"] += look.line(_column(steps, "trained_per_s"), "trained", second=True)
         traces["length"] += look.line(_column(steps, "turns"), "turns a dialogue")
         traces["unscored"] += look.line(_column(steps, "unscored"), "unscored")
-        traces["endings"] += _endings(db, key, look, alone=len(runs) == 1)
+        traces["endings"] += _endings(db, key, steps, look, alone=len(runs) == 1)
     return {
         key: {"data": found, "layout": _layout(key, found, stacked=key == "endings" and len(runs) == 1)}
         for key, found in traces.items()
@@ -152,9 +165,10 @@ def _epm_q(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list[
     return found + look.band(held, "validation", second=True)
 
 
-def _endings(db: sqlite3.Connection, key: str, look: _Look, *, alone: bool) -> list[Trace]:
-    by = queries.endings_by_step(db, key)
-    totals: dict[int, int] = {}
+def _endings(db: sqlite3.Connection, key: str, lines: Steps, look: _Look, *, alone: bool) -> list[Trace]:
+    """As the run wrote them; of a step that is still being played, as far as it is."""
+    by = _both(endings_by_step(lines), queries.endings_by_step(db, key))
+    totals: dict[int, float] = {}
     for counts in by.values():
         for step, n in counts.items():
             totals[step] = totals.get(step, 0) + n
@@ -174,6 +188,19 @@ def _endings(db: sqlite3.Connection, key: str, look: _Look, *, alone: bool) -> l
         for i, (ending, colour) in enumerate(ENDINGS.items())
         if ending in by
     ]
+
+
+def _both(
+    written: Mapping[str, Mapping[int, float]], played: Mapping[str, Mapping[int, float]]
+) -> dict[str, dict[int, float]]:
+    """What was written of a step, else what was found of it."""
+    known = {step for counts in written.values() for step in counts}
+    found = {ending: dict(counts) for ending, counts in written.items()}
+    for ending, counts in played.items():
+        more = {step: n for step, n in counts.items() if step not in known}
+        if more:
+            found.setdefault(ending, {}).update(more)
+    return found
 
 
 def _column(steps: Steps, name: str) -> list[tuple[float, float]]:
@@ -277,7 +304,7 @@ def _turn_names(path: Path) -> list[str]:
 def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float | None]]]) -> dict[str, Any]:
     """One closed line a set over the groups, on 0 to 100 and beyond where a value is."""
     data: list[Trace] = []
-    around = [label(group) for group in groups]
+    around = distinct([label(group, AROUND) for group in groups])
     for i, (name, value) in enumerate(sets):
         values = [value(group) for group in groups]
         line = {"color": COLOURS[i % 6], "dash": DASHES[i % 6], "width": 2}

@@ -28,6 +28,29 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def addresses_of(host: str) -> list[str]:
+    """Names under which a browser finds it. "Every address of this machine" (0.0.0.0, ::) is none to open:
+    then its name, and the address others most likely reach it by."""
+    try:
+        if not ipaddress.ip_address(host).is_unspecified:
+            return [host]
+    except ValueError:
+        return [host]
+    outward = _outward(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    return list(dict.fromkeys([socket.gethostname(), *([outward] if outward else [])]))
+
+
+def _outward(family: socket.AddressFamily) -> str:
+    """This machine's address on the way out; "" where there is none. Nothing is sent."""
+    where = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # addresses kept for examples
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((where, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 def token_for(host: str) -> str:
     """Beyond loopback a token is needed: MAPO_VIEW_TOKEN, or a fresh one."""
     if is_loopback(host):
@@ -78,11 +101,12 @@ def serve(
     token = token_for(host)
     listener = _listening(host, port)
     index = Index(root)
-    own = [host, socket.gethostname()] if token else []
+    own = [host, socket.gethostname(), *addresses_of(host)] if token else []
     app = make_app(index, names=[*own, *names], token=token)
     port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    say(f"http://{shown}:{port}/{f'?token={token}' if token else ''}   (Ctrl-C stops)")
+    for shown in addresses_of(host):
+        at = f"[{shown}]" if ":" in shown else shown
+        say(f"http://{at}:{port}/{f'?token={token}' if token else ''}   (Ctrl-C stops)")
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
     try:
         with kept_fresh(index, lambda error: say(f"warning: {type(error).__name__}: {error}")):

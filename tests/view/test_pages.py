@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,16 @@ import pytest
 import view_runs
 from mapo import Rubric, advantages
 from mapo.evals.score import score as score_of
+from mapo.reading.run import read_steps
+from mapo.report import build, numbers
+from mapo.report.blocks import Picture
+from mapo.report.page import html_page
 from mapo.types import Ending, StopReason
-from mapo.view import bench, queries, talk
+from mapo.view import bench, curves, queries, talk
 
 pytest_plugins = ("view_fixtures",)
 
+EMPATHY = Rubric.load("empathy")
 ONE = "/run/first/d/dialogues:step_00002.jsonl/2"
 
 
@@ -248,7 +254,11 @@ def test_a_rubric_of_four_axes_has_six_pairs_and_its_deepest_three_in_space(inde
     figures = client.get("/api/run/r/d/dialogues:empa.jsonl/1/path").json()
     assert len(figures) == 7
     scene = figures["space"]["layout"]["scene"]  # the start is at (-10, -12, -12, -10)
-    assert [scene[f"{n}axis"]["title"]["text"] for n in "xyz"] == ["Misconception", "Understanding", "Confidence"]
+    assert [scene[f"{n}axis"]["title"]["text"] for n in "xyz"] == [
+        "Misconception",
+        "Understanding",
+        "Confidence",
+    ]
     assert client.get("/run/r/d/dialogues:empa.jsonl/1").text.count('data-figure="pair_') == 6
 
 
@@ -470,3 +480,59 @@ def test_every_page_has_what_keyboards_and_readers_need(shown):
         for field in re.findall(r"<input[^>]*>", page):
             named = "aria-label" in field or 'type="hidden"' in field
             assert named or re.search(rf"<label[^>]*>[^<]*{re.escape(field)}", page), field
+
+
+def test_endings_are_drawn_as_the_report_draws_them(index, root, client):
+    """As metrics.jsonl says, without broken ones; of a step it does not hold yet, as far as it was played."""
+    run = view_runs.training(root, steps=2, done=False)
+    lines = [{**view_runs.metrics_line(n), "endings": {"success": 1, "timeout": 3, "broken": 4, "<b>": 9}}
+             for n in (1, 2)]  # fmt: skip
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    view_runs.write_lines(run / "dialogues" / "step_00003.jsonl", view_runs.step_talks(EMPATHY, 3))
+    index.refresh()
+    drawn = client.get("/api/figures?run=first").json()["endings"]["data"]
+    shares = {trace["name"]: trace["y"] for trace in drawn}
+    assert shares == {"success": [0.25, 0.25, 0.0], "timeout": [0.75, 0.75, 1.0]}
+    told = numbers.endings(read_steps(run / "metrics.jsonl")[0])
+    assert {k: [p.y for p in line] for k, line in told.items()} == {k: v[:2] for k, v in shares.items()}
+
+
+def test_long_names_around_a_radar_stay_apart():
+    long = [f"a category with a very long name that ends in {i}" for i in range(3)]
+    figure = curves.radar(long, [("set", lambda group: 1.0)])
+    around = figure["data"][0]["theta"]
+    assert len(set(around)) == 3 and around[0] == around[-1] and max(map(len, around)) <= 32
+    assert curves.distinct(["a", "a", "a (2)", "a"]) == ["a", "a (2)", "a (2) (2)", "a (3)"]
+
+
+def test_every_page_of_a_rubric_of_four_axes(index, root, client):
+    rubric = Rubric.load("tutoring")
+    talks = [view_runs.talk(rubric, f"g{g}_{k}", step=1, tags={"axis": rubric.keys[g]}) for g in range(4)
+             for k in range(2)]  # fmt: skip
+    run = view_runs.training(root, steps=1)
+    shutil.rmtree(run / "eval")
+    (run / "dialogues" / "step_00001.jsonl").unlink()
+    view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", talks)
+    for part in ("before", "after"):
+        view_runs.write_lines(run / "eval" / part / "d.jsonl", [replace(t, step=None) for t in talks])
+    index.refresh()
+    one = "/run/first/d/dialogues:step_00001.jsonl/1"
+    for page in (
+        "/",
+        "/run/first",
+        "/dialogues?run=first",
+        "/compare",
+        "/benchmarks",
+        "/overlay?run=first",
+        one,
+    ):
+        assert client.get(page).status_code == 200, page
+    shown = client.get(one).text
+    assert all(axis.title in shown for axis in rubric.axes) and "three axes that were deepest" in shown
+    radar = client.get("/api/radar").json()["axis"]["data"][0]
+    assert set(radar["theta"]) == set(rubric.keys) and all(r is not None for r in radar["r"])
+    report = build([str(run)])
+    names = {block.name for block in report.blocks if isinstance(block, Picture)}
+    assert {"fig_trajectories", "fig_reward_by_turn"} <= names
+    page = html_page(report)
+    assert "cannot be drawn" not in page and all(f"{key} " in page for key in rubric.keys)
