@@ -31,6 +31,7 @@ RANKS = {
     "audit": 4,
     "evals": 3,
     "planning": 3,
+    "realsim": 4,
     "testing": 3,
     "view": 4,
     "report": 4,

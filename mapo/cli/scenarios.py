@@ -1,4 +1,4 @@
-"""mapo scenarios list, check, split"""
+"""mapo scenarios list, check, split; make and screen have files of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 from mapo.cli.options import Domain
 from mapo.cli.say import say, say_all
+from mapo.cli.scenarios_make import make
+from mapo.cli.scenarios_screen import screen
 from mapo.errors import InputError, ScenarioError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from mapo.sandbox.scenario import Scenario
     from mapo.sandbox.scenarios import ScenarioSet
 
-app = typer.Typer(help="List, check and split sets of scenarios.", no_args_is_help=True)
+app = typer.Typer(help="List, check, split, make and screen sets of scenarios.", no_args_is_help=True)
 
 _SOURCE = (
     "builtin:train|validation|test|all, a folder of TOML files, one file, a folder of EMPA's cards, "
@@ -29,6 +31,9 @@ _SOURCE = (
 )
 _COLUMNS = ("id", "category", "axis", "difficulty", "threshold", "language")
 _TAGS = ("category", "axis", "difficulty")
+
+app.command()(make)
+app.command()(screen)
 
 
 @app.command("list")

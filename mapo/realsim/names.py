@@ -56,6 +56,7 @@ def _patterns() -> tuple[Pattern, ...]:
         "name_patterns",
         FAMILY=either(family),
         SURE=either(family - words("chinese", "also_words")),
+        TITLE=f"(?:{either(words('chinese', 'titles'))})",
         GIVEN=f"[{''.join(sorted(given))}]",
     )
 

@@ -137,7 +137,8 @@ def _parts(written: str, kind: str) -> list[str]:
     whole = folded(written).strip()
     parts = [whole]
     if kind == "name" and _HAN.search(whole):
-        parts += [whole[1:]] if len(whole) >= 3 else []
+        alone = len(whole) >= 3 and not whole.endswith(tuple(words("chinese", "titles")))
+        parts += [whole[1:]] if alone else []
     elif kind == "name":
         parts += [part for part in re.split(r"[\s.]+", whole) if len(part) > 2]
     elif kind == "email":

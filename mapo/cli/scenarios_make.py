@@ -1,0 +1,256 @@
+"""mapo scenarios make: real conversations become scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapo.cli.options import (
+    BaseUrl,
+    Concurrency,
+    Domain,
+    KeyEnv,
+    Out,
+    Prices,
+    RequestsPerMinute,
+    Resume,
+    Retries,
+    Timeout,
+    TokensPerMinute,
+)
+from mapo.cli.say import say, say_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mapo.evals.bench import Kept, Line, Solve
+    from mapo.realsim.make import Making
+    from mapo.realsim.read import Conversation, Source
+    from mapo.sandbox.scenario import Scenario
+    from mapo.stage import Stage
+    from mapo.who import Who
+
+_SHOWN = 30
+
+
+def make(
+    sources: Annotated[
+        list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
+    ],
+    out: Out,
+    model: Annotated[str | None, typer.Option(help="The model that writes (none with --local).")] = None,
+    base_url: BaseUrl = None,
+    key_env: KeyEnv = "OPENAI_API_KEY",
+    judge_model: Annotated[str | None, typer.Option(help="Who fills in start forms and reviews.")] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    domain: Domain = None,
+    language: Annotated[str | None, typer.Option(help="Of the scenarios (default: as they talk).")] = None,
+    categories: Annotated[
+        str | None, typer.Option(help="a,b,c (default: those of the domain's own scenarios).")
+    ] = None,
+    person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
+    window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many conversations.")] = None,
+    forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
+    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Scenarios none may be near to (default: the domain's own).")
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Only the pass without a model; ask nobody.")
+    ] = False,
+    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
+    concurrency: Concurrency = 16,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    timeout: Timeout = 180.0,
+    retries: Retries = 5,
+    prices: Prices = None,
+    resume: Resume = False,
+) -> None:
+    """Turn real conversations into scenarios: nothing that identifies, another life, the same need.
+
+    Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
+    go on.
+    """
+    import asyncio
+
+    from mapo.errors import InputError
+    from mapo.evals.tables import print_ledger
+    from mapo.realsim.make import PRIVATE, Making, write_raw, write_source
+    from mapo.realsim.read import files_of, read_sources
+    from mapo.realsim.report import REPORT, finish
+    from mapo.sandbox.places import DEFAULT, domain_folder, domain_name
+    from mapo.sandbox.rubric import Rubric
+
+    found = read_sources(sources, prefix="made", person=person, window=window)
+    _tell(found, files_of(sources))
+    chosen = found.conversations[:limit]
+    if not chosen:
+        raise InputError("no conversation that can be used", fix="See the problems above")
+    if local:
+        _local(chosen)
+        return
+    if model is None:
+        raise InputError("no model to write with", fix="Give --model, or --local for the pass without one")
+    own = domain_name(domain or DEFAULT)
+    known = _known(own, against)
+    making = Making(
+        Rubric.load(domain_folder(own)),
+        tuple(_split(categories)) if categories else tuple(sorted({s.category for s in known if s.category})),
+        language or "",
+        forms,
+        judge_temperature,
+        window,
+        keep_raw=keep_raw,
+    )
+    stage = _stage(
+        out,
+        PRIVATE,
+        prices,
+        concurrency=concurrency,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        timeout=timeout,
+        retries=retries,
+    )
+    who = _who(model, base_url, key_env, judge_model, judge_base_url, judge_key_env)
+
+    def ready() -> None:
+        write_source(out, found)
+        if keep_raw:
+            write_raw(out, found)
+
+    lines = asyncio.run(_run(out, making, found, chosen, who, stage, ready, concurrency, resume))
+    report = finish(out, making, found, chosen, lines, known)
+    _show(report)
+    print_ledger(stage.ledger)
+    say(f"scenarios: {out / 'scenarios'}; report: {out / REPORT}")
+    if report["failed"] or not report["made"]:
+        raise typer.Exit(1)
+
+
+def _who(
+    model: str, url: str | None, key: str, judge: str | None, judge_url: str | None, judge_key: str | None
+) -> dict[str, Who]:
+    from mapo.who import Who
+
+    inherited = key if judge_url in (None, url) else "OPENAI_API_KEY"
+    return {
+        "maker": Who(model, url, key),
+        "judge": Who(judge or model, judge_url or url, judge_key or inherited),
+    }
+
+
+def _stage(out: Path, cache: str, prices: Path | None, **settings: Any) -> Stage:
+    from mapo.cli.roles import stage_in
+
+    return stage_in(out, cache_file=out / cache, prices=prices, **settings)
+
+
+async def _run(
+    out: Path,
+    making: Making,
+    source: Source,
+    chosen: Sequence[Conversation],
+    who: dict[str, Who],
+    stage: Stage,
+    ready: Any,
+    concurrency: int,
+    resume: bool,
+) -> dict[str, Line]:
+    from mapo.cli.bench import solve_all
+    from mapo.evals.identity import identity
+    from mapo.realsim.make import Maker
+
+    asked = {
+        **making.manifest(source, {role: one.model for role, one in who.items()}),
+        "limit": len(chosen),
+        **identity(**who),
+    }
+
+    async def cast(stage: Stage, kept: Kept) -> Solve[Conversation]:
+        ready()
+        maker, judge = (stage.endpoint(one, role) for role, one in who.items())
+        return Maker(out, making, maker, judge, kept.halves).solve
+
+    solved = await solve_all(
+        out, asked, chosen, list(who.values()), cast, stage, concurrency=concurrency, resume=resume
+    )
+    return solved.lines
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _known(domain: str, against: list[str] | None) -> list[Scenario]:
+    """Scenarios that none may be near to; the domain's own, where it has any."""
+    from mapo.sandbox.places import domain_folder
+    from mapo.sandbox.scenarios import MANIFEST, load_scenarios
+
+    if against is None:
+        against = ["builtin:all"] if (domain_folder(domain) / MANIFEST).is_file() else []
+    return [scenario for source in against for scenario in load_scenarios(source, domain)]
+
+
+# ---- what is shown
+
+
+def _tell(source: Source, paths: Sequence[Path]) -> None:
+    told = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.problems]
+    say_all("problem", told, most=_SHOWN)
+    cut = [f"{paths[t.file - 1]}, line {t.line}: {t.cut}" for t in source.conversations if t.cut]
+    say_all("cut", cut, most=_SHOWN)
+    say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")
+
+
+def _local(chosen: Sequence[Conversation]) -> None:
+    from collections import Counter
+
+    from mapo.realsim.make import local_pass
+
+    counts: Counter[str] = Counter()
+    for talk in chosen:
+        counts.update(local_pass(talk).counts)
+    _table("found by the local pass", dict(counts.most_common()))
+
+
+def _show(report: dict[str, Any]) -> None:
+    from collections import Counter
+
+    _table("found by the local pass", report["found"])
+    refused = Counter(f"{one['reason']} ({one['step']})" for one in report["refused"])
+    counts = {"asked": report["asked"], "made": report["made"], "failed": len(report["failed"])}
+    _table("items", {**counts, **{f"refused: {why}": n for why, n in refused.most_common()}})
+    told = report["agreement"]
+    shown = {
+        key: " / ".join(_number(row[k]) for k in ("same", "range", "alpha")) for key, row in told.items()
+    }
+    _table(f"start levels, {report['forms']} forms: share at the median / range / alpha", shown)
+    say(f"listed as identifying by the model: {report['listed_by_the_model']}")
+    say(f"answers of models ({report['private_calls']})")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _table(title: str, rows: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from mapo.evals.tables import escape
+    from mapo.text import terminal
+
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    for name, value in rows.items():
+        table.add_row(escape(name), escape(str(value)))
+    console = terminal()
+    console.width = max(console.width, 100)
+    console.print(table)

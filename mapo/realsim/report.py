@@ -1,0 +1,108 @@
+"""The end of a making: near-copies dropped, scenario files written, one report of everything.
+
+The report holds counts, ids and reasons. What was private stands in none of it; files of the source are known
+by number and hash, lines by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mapo.evals.bench import Line
+from mapo.realsim.levels import agreement_of
+from mapo.realsim.make import PRIVATE, Making
+from mapo.realsim.read import Conversation, Source
+from mapo.realsim.toml import write_scenario
+from mapo.realsim.validate import build, near_copies
+from mapo.sandbox.scenario import Scenario
+from mapo.store import write_atomic
+
+REPORT = "report.json"
+SCENARIOS = "scenarios"
+
+
+def finish(
+    out: Path,
+    making: Making,
+    source: Source,
+    asked: Sequence[Conversation],
+    lines: Mapping[str, Line],
+    others: Sequence[Scenario],
+) -> dict[str, Any]:
+    """Write OUT/scenarios and OUT/report.json; `others` are scenarios that none may be near to."""
+    made = [
+        _scenario(lines[talk.id], making)
+        for talk in asked
+        if talk.id in lines and lines[talk.id]["verdict"] == "made"
+    ]
+    copies = near_copies(made, others)
+    kept = [scenario for scenario in made if scenario.id not in copies]
+    for case in copies:  # left by a run that was stopped and had not met the other one yet
+        (out / SCENARIOS / f"{case}.toml").unlink(missing_ok=True)
+    for scenario in kept:
+        write_scenario(scenario, out / SCENARIOS / f"{scenario.id}.toml")
+    failed = [talk.id for talk in asked if talk.id not in lines]
+    private = "kept" if making.keep_raw else "kept until no item fails" if failed else "removed"
+    if private == "removed":
+        forget(out)
+    report = {
+        "schema": "mapo.realsim.report/1",
+        "files": source.files,
+        "conversations": len(source.conversations),
+        "asked": len(asked),
+        "made": len(kept),
+        "refused": _refusals(asked, lines, copies),
+        "failed": failed,
+        "found": _counted(lines, "kinds"),
+        "listed_by_the_model": sum(line.get("listed", 0) for line in lines.values()),
+        "cut": {talk.id: talk.cut for talk in asked if talk.cut},
+        "agreement": agreement_of([lines[s.id]["given"] for s in kept], making.rubric) if kept else {},
+        "forms": making.forms,
+        "tags": {
+            tag: dict(Counter(getattr(s, tag) for s in kept)) for tag in ("category", "axis", "difficulty")
+        },
+        "private_calls": private,
+        "problems": [{"file": p.file, "line": p.line, "problem": p.text} for p in source.problems],
+    }
+    text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
+    write_atomic(out / REPORT, text + "\n")
+    return report
+
+
+def forget(out: Path) -> None:
+    """Remove the answers of models, and what the database keeps beside them."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        (out / f"{PRIVATE}{end}").unlink(missing_ok=True)
+
+
+def _scenario(line: Line, making: Making) -> Scenario:
+    own = dict(line["scenario"])
+    case, language = own.pop("id"), own.pop("language")
+    return build(own, case=case, language=language, rubric=making.rubric)
+
+
+def _refusals(
+    asked: Sequence[Conversation], lines: Mapping[str, Line], copies: Mapping[str, str]
+) -> list[dict[str, str]]:
+    found = []
+    for talk in asked:
+        line = lines.get(talk.id, {})
+        if line.get("verdict") == "refused":
+            found.append(
+                {"id": talk.id, "reason": line["reason"], "detail": line["detail"], "step": line["step"]}
+            )
+        elif talk.id in copies:
+            other = f"too near to {copies[talk.id]}"
+            found.append({"id": talk.id, "reason": "copy", "detail": other, "step": "validate"})
+    return found
+
+
+def _counted(lines: Mapping[str, Line], key: str) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for line in lines.values():
+        total.update(line.get(key, {}))
+    return dict(total.most_common())
