@@ -22,6 +22,7 @@ from typing import Any
 from mapo.audit.attacks import ATTACKS, attack
 from mapo.audit.sample import Moment, Talk
 from mapo.sandbox.judge import describe_axes, told_to_judge, turn_schema
+from mapo.sandbox.places import known_folder
 from mapo.sandbox.prompting import fragment
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Persona, Scenario
@@ -171,8 +172,9 @@ LANGUAGE_PROBE = Probe(
 
 def language_pairs(rubric: Rubric) -> list[tuple[Moment, Moment]]:
     """The domain's conversations in English and in Chinese; none for a domain that ships no pairs."""
-    file = files("mapo") / "domains" / rubric.name / "pairs.toml"
-    if not file.is_file():
+    folder = known_folder(rubric.name)
+    file = folder / "pairs.toml" if folder else None
+    if file is None or not file.is_file():
         return []
     start = {item.key: Mark(min(2, len(item.deficit) - 1)) for item in rubric.indicators}
     found = []

@@ -7,10 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.judge_swap import swap
+from mapo.cli.judging import (
+    SCRIPTED,
+    BaseUrl,
+    Judges,
+    KeyEnvs,
+    Runs,
+    Scenarios,
+    Temperature,
+    judges_named,
+    talks_of,
+)
 from mapo.cli.options import (
     Cache,
     CacheFile,
     Concurrency,
+    Domain,
     Prices,
     RequestsPerMinute,
     Resume,
@@ -19,33 +32,14 @@ from mapo.cli.options import (
     TokensPerMinute,
 )
 from mapo.cli.say import say, say_all
+from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.audit.ask import Asking
-    from mapo.audit.sample import Talk
     from mapo.stage import Stage
     from mapo.who import Panel
 
 app = typer.Typer(no_args_is_help=True, help="Judges under audit; runs judged again by another judge.")
-
-Runs = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),
-]
-Judges = Annotated[
-    list[str] | None,
-    typer.Option("--judge", help="A judge, NAME or NAME@URL; again for more. 'scripted': the domain's own."),
-]
-KeyEnvs = Annotated[
-    list[str] | None,
-    typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
-]
-BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges that name none.")]
-Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
-]
-Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
-DomainName = Annotated[str, typer.Option(help="The domain they belong to.")]
 
 
 @app.callback()
@@ -63,7 +57,7 @@ def audit(
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
     scenarios: Scenarios = "builtin:all",
-    domain: DomainName = "empathy",
+    domain: Domain = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns asked again and probed.")] = 48,
     dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
     repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
@@ -91,7 +85,6 @@ def audit(
     from mapo.audit.run import Plan, audited
     from mapo.cli.bench import solve_all
     from mapo.cli.roles import stage_in
-    from mapo.errors import InputError
     from mapo.evals.identity import identity
     from mapo.evals.tables import print_ledger
 
@@ -100,10 +93,10 @@ def audit(
         return
     if out is None:
         raise InputError("--judge without --out", fix="Say where the answers go")
-    panelled = _judges(judge, base_url, key_env, temperature)
+    panelled = judges_named(judge, base_url, key_env, temperature)
     names = panelled.names
     titles = (*names, str(panelled)) if panel and len(names) > 1 else tuple(names)
-    talks = _talks(runs, scenarios, domain)
+    talks = talks_of(runs, scenarios, domain)
     plan = Plan(titles, talks, turns, dialogues, repeats, seed)
     stage = stage_in(
         out,
@@ -120,7 +113,7 @@ def audit(
     async def cast(stage: Stage, _: Any) -> Any:
         from mapo.audit.ask import solving
 
-        return solving(_askings(stage, panelled, domain, panel))
+        return solving(_askings(stage, panelled, talks[0].scenario.domain, panel))
 
     real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**plan.manifest(), **identity(**real)}
@@ -149,7 +142,7 @@ def audit(
         raise typer.Exit(1)
 
 
-SCRIPTED = "scripted"
+app.command()(swap)
 
 
 def _as_recorded(runs: list[str]) -> None:
@@ -158,35 +151,6 @@ def _as_recorded(runs: list[str]) -> None:
     from mapo.evals.compare import named
 
     show(tables([named(run)[1] for run in runs]))
-
-
-def _judges(
-    named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
-) -> Panel:
-    from dataclasses import replace
-
-    from mapo.sandbox.chat import Sampling
-    from mapo.who import Panel, read_judges
-
-    members = read_judges(named, base_url, keys or [])
-    if temperature is not None:
-        members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
-    return Panel(members)
-
-
-def _talks(runs: list[str], scenarios: str, domain: str) -> list[Talk]:
-    from mapo.audit.sample import read_talks
-    from mapo.evals.compare import named
-    from mapo.sandbox.scenarios import load_scenarios
-
-    known = {scenario.id: scenario for scenario in load_scenarios(scenarios, domain)}
-    found: dict[str, Talk] = {}
-    for run in runs:
-        name, root = named(run)
-        talks, problems = read_talks(root, known, name or "")
-        say_all("warning", problems, most=5)
-        found |= {talk.id: talk for talk in talks}
-    return list(found.values())
 
 
 def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str, Asking]:

@@ -1,0 +1,63 @@
+"""What the commands about judges share: which runs, which judges, who those are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mapo.cli.say import say_all
+
+if TYPE_CHECKING:
+    from mapo.audit.sample import Talk
+    from mapo.who import Panel
+
+SCRIPTED = "scripted"
+"""The name of a domain's judge of plain code."""
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),
+]
+Judges = Annotated[
+    list[str] | None,
+    typer.Option("--judge", help="A judge, NAME or NAME@URL; again for more. 'scripted': the domain's own."),
+]
+KeyEnvs = Annotated[
+    list[str] | None,
+    typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
+]
+BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges that name none.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
+]
+Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
+
+
+def judges_named(
+    named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
+) -> Panel:
+    from dataclasses import replace
+
+    from mapo.sandbox.chat import Sampling
+    from mapo.who import Panel, read_judges
+
+    members = read_judges(named, base_url, keys or [])
+    if temperature is not None:
+        members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
+    return Panel(members)
+
+
+def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:
+    from mapo.audit.sample import read_talks
+    from mapo.evals.compare import named
+    from mapo.sandbox.scenarios import load_scenarios
+
+    known = {scenario.id: scenario for scenario in load_scenarios(scenarios, domain)}
+    found: dict[str, Talk] = {}
+    for run in runs:
+        name, root = named(run)
+        talks, problems = read_talks(root, known, name or "")
+        say_all("warning", problems, most=5)
+        found |= {talk.id: talk for talk in talks}
+    return list(found.values())
