@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import gzip
 import json
 import os
+import pickle
 import tarfile
 import tomllib
 from pathlib import Path
@@ -27,8 +27,9 @@ SHARED = Path(os.environ.get("MAPO_SHARED", REPO.parent / "shared"))
 @pytest.fixture(scope="session", autouse=True)
 def parsed_once():
     """Hundreds of tests read the 192 shipped scenarios, and parsing those takes a second: once is enough."""
-    parsed = functools.lru_cache(maxsize=1024)(tomllib.loads)
-    with mock.patch.object(tomllib, "loads", lambda text: copy.deepcopy(parsed(text))):
+    parse = tomllib.loads
+    parsed = functools.lru_cache(maxsize=1024)(lambda text: pickle.dumps(parse(text)))
+    with mock.patch.object(tomllib, "loads", lambda text: pickle.loads(parsed(text))):
         yield
 
 
