@@ -28,7 +28,8 @@ class MapoError(Exception):
         self.where = where
         self.fix = fix
         text = f"{where}: {problem}" if where else problem
-        super().__init__(f"{text}. {fix}" if fix else text)
+        stop = " " if text.endswith((".", "!", "?")) else ". "
+        super().__init__(f"{text}{stop}{fix}" if fix else text)
 
 
 class InputError(MapoError, ValueError):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, overload
 
 from mapo.config import Config, Role, Roles
@@ -58,9 +59,8 @@ class Stage:
         from mapo.sandbox.ledger import Ledger
 
         if self._ledger is None:
-            self._ledger = (
-                Ledger.load(self.ledger_file, self.prices) if self.ledger_file else Ledger(self.prices)
-            )
+            file = self.ledger_file
+            self._ledger = Ledger.load(file, self.prices, journal=True) if file else Ledger(self.prices)
         ledger: Ledger = self._ledger
         return ledger
 
@@ -83,6 +83,7 @@ class Stage:
                     )
                 scripted_policy(domain, who.scripted)
             elif who.local is not None:
+                refuse_run(who.local)
                 need_torch()
             else:
                 Endpoint(who.model, who.base_url, key_env=who.key_env)
@@ -284,6 +285,18 @@ def _part(limit: int, of: int) -> int: ...
 def _part(limit: None, of: int) -> None: ...
 def _part(limit: int | None, of: int) -> int | None:
     return None if limit is None else max(1, limit // of)
+
+
+def refuse_run(source: str) -> None:
+    """A training run is no model, but holds some."""
+    from mapo.store import RunDir
+
+    run = RunDir(Path(source).expanduser())
+    steps = sorted(run.checkpoint(0).parent.glob("step_*"))
+    if steps or (run.config.is_file() and run.manifest.is_file()):
+        fix = f"Make a model of it: mapo export {quote(source)} --out DIR, then local:DIR"
+        also = f". Or take a checkpoint: local:{steps[-1]}" if steps else ""
+        raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + also)
 
 
 def calm_threads(threads: int | None = None) -> None:

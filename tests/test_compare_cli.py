@@ -221,7 +221,17 @@ def test_emobench_that_is_incomplete(tmp_path):
         args = ["--model=m", f"--base-url={server.base_url}", f"--data={folder}", "--allow-changed-data"]
         assert mapo("eval", "emobench", *args, f"--out={tmp_path / 'run'}", "--retries=0").returncode == 1
     found = compared(tmp_path / "run", status=1)
-    assert score(found, "m", "EA")["value"] is None and score(found, "m", "EA")["n"] == 8
+    assert score(found, "m", "EA")["value"] is None and (
+        score(found, "m", "EA")["n"],
+        score(found, "m", "EA")["of"],
+    ) == (4, 6)
+    assert (score(found, "m", "Overall")["n"], score(found, "m", "Overall")["of"]) == (8, 12)
+    rows = list(csv.DictReader(io.StringIO(mapo("compare", tmp_path / "run", "--csv").stdout)))
+    assert [(row["score"], row["n"], row["of"]) for row in rows] == [
+        ("EA", "4", "6"),
+        ("EU", "4", "6"),
+        ("Overall", "8", "12"),
+    ]
 
 
 # ---- a training run

@@ -10,10 +10,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
+    from mapo.cli.options import Run
     from mapo.evals.bench import Item, Kept, Line, Solve
     from mapo.stage import Stage, Who
 
 _I = TypeVar("_I", bound="Item")
+
+
+def solve_until_stopped(
+    run: Run,
+    asked: Mapping[str, Any],
+    items: Sequence[_I],
+    everyone: Sequence[Who],
+    cast: Callable[[Stage, Kept], Awaitable[Solve[_I]]],
+    stage: Stage,
+) -> Solved:
+    """Solve what is missing in the run's folder; stopped by hand, say what is kept and how to go on."""
+    from mapo.cli.stop import until_stopped
+    from mapo.evals.bench import read_kept
+
+    def kept() -> str:
+        ids = {item.id for item in items}
+        return f"{len(ids & read_kept(run.out).finished.keys())} of {len(items)} items are kept"
+
+    work = solve_all(
+        run.out, asked, items, everyone, cast, stage, concurrency=run.concurrency, resume=run.resume
+    )
+    return until_stopped(work, run.out, kept)
 
 
 async def solve_all(
@@ -33,20 +56,24 @@ async def solve_all(
     is written, and `cast` opens them on the stage; it is given what is there already.
     """
     from mapo.cli.progress import counting
+    from mapo.cli.roles import tell_where
     from mapo.evals.bench import prepare, run_items
-    from mapo.evals.folder import read_manifest
+    from mapo.evals.folder import claim, read_manifest
     from mapo.evals.identity import moved
     from mapo.store import RunDir
 
     stage.check(list(everyone))
     kept = prepare(out, asked, resume=resume)
-    say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
+    tell_where(everyone)
     say_all("warning", [f"{line} (asked again)" for line in kept.bad])
     failed: list[str] = []
     flushed = 0.0
     async with stage:
         solve = await cast(stage, kept)
-        with counting(len(items), len(kept.finished), stage.ledger) as counted:
+        claim(out, asked)
+        say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
+        there = sum(item.id in kept.finished for item in items)
+        with counting(len(items), there, stage.ledger) as counted:
 
             def done(line: Line) -> None:
                 nonlocal flushed
@@ -126,12 +153,12 @@ def fits(policy: Who, replies: int, max_tokens: int, context: int) -> None:
         )
 
 
-def close(out: Path, result: Mapping[str, Any], stage: Stage) -> int:
+def close(run: Run, result: Mapping[str, Any], stage: Stage) -> int:
     """The last lines of a run, and its exit status: 1 where items failed."""
     from mapo.evals.summary import RESULT
     from mapo.evals.tables import print_ledger
 
     say_all("note", list(result["notes"]))
     print_ledger(stage.ledger)
-    say(f"result: {out / RESULT}")
-    return 0 if result["complete"] else 1
+    say(f"result: {run.out / RESULT}")
+    return 0 if result["n"] == (result["limit"] or result["of"]) else 1

@@ -9,23 +9,7 @@ import typer
 
 from mapo.cli.eval_emobench import emobench
 from mapo.cli.eval_eqbench import eqbench
-from mapo.cli.options import (
-    BaseUrl,
-    Cache,
-    CacheFile,
-    Concurrency,
-    Context,
-    Domain,
-    JudgePanel,
-    KeyEnv,
-    Out,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Domain, JudgePanel, Run, with_run
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
@@ -45,13 +29,12 @@ def main() -> None:
 
 
 @app.command()
+@with_run()
 def empa(
+    run: Run,
     model: Annotated[
         str, typer.Option(help="The policy: a model's name, local:FOLDER (or local:pocket), scripted:NAME.")
     ],
-    out: Out,
-    base_url: BaseUrl = None,
-    key_env: KeyEnv = "OPENAI_API_KEY",
     agents: Annotated[
         str | None, typer.Option(help="User, director and judge: scripted or llm (default: as given).")
     ] = None,
@@ -77,8 +60,6 @@ def empa(
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
-    concurrency: Concurrency = 32,
-    context: Context = 4096,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
@@ -89,22 +70,14 @@ def empa(
         float | None, typer.Option(min=0.0, help="The judge's (default: 0).")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 120.0,
-    retries: Retries = 5,
-    cache: Cache = "record",
-    cache_file: CacheFile = None,
-    prices: Prices = None,
-    resume: Resume = False,
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
-    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not go on.
+    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not go on; 130
+    or 143 it was stopped by hand.
     """
-    import asyncio
-
-    from mapo.cli.roles import stage_in, with_panel, with_temperature
+    from mapo.cli.roles import with_panel, with_temperature
+    from mapo.cli.stop import until_stopped
     from mapo.evals.empa import FILE, Plan
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
@@ -139,20 +112,10 @@ def empa(
         say(f"warning: {told}")
     if max_turns is not None and max_turns < rubric.ending.min_turns:
         say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
-    stage = stage_in(
-        out,
-        cache_file=cache_file,
-        prices=prices,
-        cache_mode=cache,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-        context=context,
-    )
-    policy = Who(model, base_url, key_env)
-    broken = asyncio.run(_play(out, plan, policy, roles, rules, stage, concurrency, resume))
+    out, stage = run.out, run.stage()
+    policy = Who(model, run.base_url, run.key_env)
+    playing = _play(run, plan, policy, roles, rules, stage)
+    broken = until_stopped(playing, out, lambda: _kept(out, len(plan.jobs())))
     found = score(out)
     if found.models:
         print_scoring(found)
@@ -179,37 +142,37 @@ def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario
     return [s for s in found if s.id in wanted]
 
 
-async def _play(
-    out: Path,
-    plan: Plan,
-    policy: Who,
-    roles: Cast,
-    rules: Rules,
-    stage: Stage,
-    concurrency: int,
-    resume: bool,
-) -> int:
-    """Play what is missing in `out`; how many dialogues broke."""
+def _kept(out: Path, of: int) -> str:
+    from mapo.evals.empa import read_kept
+
+    return f"{len(read_kept(out).finished)} of {of} dialogues are kept"
+
+
+async def _play(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Rules, stage: Stage) -> int:
+    """Play what is missing; how many dialogues broke."""
     from mapo.cli.progress import watching
+    from mapo.cli.roles import tell_where
     from mapo.evals import empa as bench
-    from mapo.evals.folder import read_manifest
+    from mapo.evals.folder import claim, read_manifest
     from mapo.evals.identity import identity, moved
     from mapo.sandbox.places import RUBRIC, domain_folder
     from mapo.store import RunDir, write_atomic
     from mapo.who import everyone_in
 
-    domain = plan.scenarios[0].domain
+    out, domain = run.out, plan.scenarios[0].domain
     everyone = everyone_in(roles)
     stage.check([policy, *everyone.values()], domain)  # before anything is written
     cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
     asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **everyone)}
-    kept = bench.prepare(out, asked, resume=resume)
-    write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
-    say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
+    kept = bench.prepare(out, asked, resume=run.resume)
+    tell_where([policy, *everyone.values()])
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
     async with stage:
         player = await stage.policy(policy, domain)
         casting = stage.casting(roles, rules.rubric, domain)
+        claim(out, asked)
+        write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
+        say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
         with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
@@ -224,7 +187,7 @@ async def _play(
                     casting,
                     rules,
                     kept=kept,
-                    concurrency=concurrency,
+                    concurrency=run.concurrency,
                     on_done=spent,
                     on_turn=turned,
                 )

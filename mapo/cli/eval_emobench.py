@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.options import (
-    BaseUrl,
-    Cache,
-    CacheFile,
-    Concurrency,
-    Context,
-    KeyEnv,
-    Model,
-    Out,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Limit, Model, Run, with_run
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mapo.cli.bench import Solved
     from mapo.evals.bench import Kept, Solve
-    from mapo.evals.emobench_data import Question
+    from mapo.evals.emobench import Settings
+    from mapo.evals.emobench_data import EmoBench, Question
     from mapo.stage import Stage
 
 _LANGUAGES = {"en": ("en",), "zh": ("zh",), "both": ("en", "zh")}
 
 
+@with_run()
 def emobench(
+    run: Run,
     model: Model,
     data: Annotated[Path, typer.Option(help="A checkout of EmoBench (docs/benchmarks.md).")],
-    out: Out,
-    base_url: BaseUrl = None,
-    key_env: KeyEnv = "OPENAI_API_KEY",
     language: Annotated[str, typer.Option(help="en, zh or both.")] = "both",
     reasoning: Annotated[
         bool, typer.Option("--reasoning", help="The prompt that asks for reasoning.")
@@ -56,31 +43,18 @@ def emobench(
     allow_changed_data: Annotated[
         bool, typer.Option("--allow-changed-data", help="Take other data too: a score comparable with none.")
     ] = False,
-    concurrency: Concurrency = 32,
-    context: Context = 4096,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 120.0,
-    retries: Retries = 5,
-    cache: Cache = "record",
-    cache_file: CacheFile = None,
-    prices: Prices = None,
-    resume: Resume = False,
+    limit: Limit = None,
 ) -> None:
     """EmoBench: emotional understanding (EU) and application (EA), in English and Chinese.
 
-    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not go on.
+    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not go on; 130 or
+    143 it was stopped by hand.
     """
-    import asyncio
-
-    from mapo.cli.bench import close, fits, solve_all
-    from mapo.cli.roles import stage_in
+    from mapo.cli.bench import close, fits, solve_until_stopped
     from mapo.errors import InputError
     from mapo.evals.emobench import Settings, manifest, solver
     from mapo.evals.emobench_data import load
-    from mapo.evals.emobench_score import score
     from mapo.evals.identity import identity
-    from mapo.evals.summary import write_result
     from mapo.stage import Who
 
     if language not in _LANGUAGES:
@@ -89,46 +63,52 @@ def emobench(
         _LANGUAGES[language], reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
     )
     bench = load(data, settings.languages, allow_changed=allow_changed_data)
-    stage = stage_in(
-        out,
-        cache_file=cache_file,
-        prices=prices,
-        cache_mode=cache,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-        context=context,
-    )
-    who = Who(model, base_url, key_env)
-    fits(who, 1, max_tokens, context)
+    stage = run.stage()
+    who = Who(model, run.base_url, run.key_env)
+    fits(who, 1, max_tokens, run.context)
     known = identity(model=who)
     asked = manifest(bench, settings, model)
 
     async def cast(stage: Stage, _: Kept) -> Solve[Question]:
         return solver(bench, settings, await stage.talker(who))
 
-    told = {**asked, **known}
-    solved = asyncio.run(
-        solve_all(out, told, bench.questions, [who], cast, stage, concurrency=concurrency, resume=resume)
-    )
-    found = score(bench, settings, solved.lines)
-    result = write_result(
+    solved = solve_until_stopped(run, {**asked, **known}, bench.questions[:limit], [who], cast, stage)
+    result = _result(run.out, bench, settings, solved, {**asked, **known}, limit)
+    print_result(result)
+    raise typer.Exit(close(run, result, stage))
+
+
+def _result(
+    out: Path,
+    bench: EmoBench,
+    settings: Settings,
+    solved: Solved,
+    asked: Mapping[str, Any],
+    limit: int | None,
+) -> dict[str, Any]:
+    from collections import Counter
+
+    from mapo.evals.emobench_score import score
+    from mapo.evals.summary import write_result
+
+    apart = ("schema", "model", "addresses", "weights")
+    part = limit is not None and limit < len(bench.questions)
+    found = score(replace(bench, questions=bench.questions[:limit]), settings, solved.lines)
+    return write_result(
         out,
         benchmark="emobench",
-        model=model,
-        settings={k: v for k, v in asked.items() if k not in ("schema", "model")} | solved.settings,
-        known=known,
+        model=asked["model"],
+        settings={k: v for k, v in asked.items() if k not in apart} | solved.settings,
+        known={k: asked[k] for k in ("addresses", "weights") if k in asked},
         of=len(bench.questions),
+        parts=Counter(question.task for question in bench.questions),
         items=found.items,
         scores=found.scores,
         intervals=found.intervals,
-        details=found.details,
+        details={**found.details, **({"partial": found.scores} if part else {})},
         notes=[*found.notes, *solved.notes],
+        limit=limit,
     )
-    print_result(result)
-    raise typer.Exit(close(out, result, stage))
 
 
 def print_result(result: Mapping[str, Any]) -> None:
@@ -137,7 +117,9 @@ def print_result(result: Mapping[str, Any]) -> None:
 
     console = terminal()
     console.width = max(console.width, 100)
-    console.print(_scores(result), _categories(result))
+    console.print(_scores(result))
+    if result["n"]:
+        console.print(_categories(result))
     rates = ", ".join(f"{how} {rate:.1%}" for how, rate in result["details"]["parse_rate"].items())
     console.print(f"replies that could be read: {rates or 'none'}")
 
@@ -148,7 +130,9 @@ def _scores(result: Mapping[str, Any]) -> Table:
     constant = list(result["details"]["baselines"].values())[-1]
     whole = {**constant, "Overall": _mean(constant)} if len(constant) > 1 else constant
     title = f"EmoBench, {'+'.join(result['settings']['languages'])}: {result['n']} of {result['of']} items"
-    table = Table(title=title + ("" if result["complete"] else ", incomplete"), title_justify="left")
+    lack = "" if result["complete"] else ", partial: no score" if result["limit"] else ", incomplete"
+    table = Table(title=title + lack, title_justify="left")
+    scores = result["scores"] or result["details"].get("partial", {})
     for column in ("", "strict", "95 % interval", "lenient", "best constant answer"):
         table.add_column(column, justify="right" if column else "left")
     for name in ("EA", "EU", "Overall"):
@@ -156,9 +140,9 @@ def _scores(result: Mapping[str, Any]) -> Table:
         best = whole.get(name, {})
         table.add_row(
             name,
-            _percent(result["scores"].get(name)),
+            _percent(scores.get(name)),
             f"{ends[0]:.1%} to {ends[1]:.1%}" if ends else "-",
-            _percent(result["scores"].get(f"{name}_lenient")),
+            _percent(scores.get(f"{name}_lenient")),
             f"{_percent(best.get('score'))} {best.get('answer', '')}".rstrip(),
         )
     return table

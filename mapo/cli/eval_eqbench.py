@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli import options
+from mapo.cli.options import Limit, Model, Run, with_run
+from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.stage import Stage, Who
 
 
+@with_run(timeout=600.0)
 def eqbench(
+    run: Run,
     data: Annotated[Path, typer.Option(help="The benchmark's repository, or its folder data.")],
-    model: options.Model,
-    out: options.Out,
-    base_url: options.BaseUrl = None,
-    key_env: options.KeyEnv = "OPENAI_API_KEY",
+    model: Model,
     judge_model: Annotated[str | None, typer.Option(help="The judge; part of the result.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
@@ -27,53 +28,27 @@ def eqbench(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest reply (default: the benchmark's, 12000 or 60).")
     ] = None,
-    context: options.Context = 4096,
-    concurrency: options.Concurrency = 32,
-    requests_per_minute: options.RequestsPerMinute = None,
-    tokens_per_minute: options.TokensPerMinute = None,
-    timeout: options.Timeout = 600.0,
-    retries: options.Retries = 5,
-    cache: options.Cache = "record",
-    cache_file: options.CacheFile = None,
-    prices: options.Prices = None,
-    resume: options.Resume = False,
+    limit: Limit = None,
 ) -> None:
     """EQ-Bench 3: role-play, drafting and analysis, marked by a judge. With --v2 the older one, without.
 
-    Exit status: 0 a score; 1 no score, for something is missing (--resume asks for it); 2 it could not go on.
+    Exit status: 0 a score, or all of --limit; 1 no score: something is missing (--resume asks for it), or a
+    run of v2 is invalid; 2 it could not go on; 130 or 143 it was stopped by hand.
     """
-    from mapo.cli.roles import stage_in
     from mapo.stage import Who
 
-    stage = stage_in(
-        out,
-        cache_file=cache_file,
-        prices=prices,
-        cache_mode=cache,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-        context=context,
-    )
-    policy = Who(model, base_url, key_env)
-    judge = _judge(policy, judge_model, judge_base_url, judge_key_env, v2=v2)
-    if judge is None:
-        status = _two(out, data, policy, stage, max_tokens, concurrency=concurrency, resume=resume)
-    else:
-        status = _three(out, data, policy, judge, stage, max_tokens, concurrency=concurrency, resume=resume)
-    raise typer.Exit(status)
-
-
-def _judge(policy: Who, model: str | None, url: str | None, key: str | None, *, v2: bool) -> Who | None:
-    from mapo.errors import InputError
-    from mapo.stage import Who
-
+    policy = Who(model, run.base_url, run.key_env)
     if v2:
-        if model or url or key:
+        if judge_model or judge_base_url or judge_key_env:
             raise InputError("EQ-Bench v2 has no judge", fix="Leave out --judge-model, or leave out --v2")
-        return None
+        raise typer.Exit(_two(run, data, policy, max_tokens, limit))
+    judge = partial(_judge, policy, judge_model, judge_base_url, judge_key_env)
+    raise typer.Exit(_three(run, data, policy, judge, max_tokens, limit))
+
+
+def _judge(policy: Who, model: str | None, url: str | None, key: str | None) -> Who:
+    from mapo.stage import Who
+
     if not model:
         raise InputError("no judge", fix="Give --judge-model: marks without their judge's name mean nothing")
     inherited = policy.key_env if url in (None, policy.base_url) else "OPENAI_API_KEY"
@@ -84,20 +59,9 @@ def _judge(policy: Who, model: str | None, url: str | None, key: str | None, *, 
 
 
 def _three(
-    out: Path,
-    data: Path,
-    policy: Who,
-    judge: Who,
-    stage: Stage,
-    max_tokens: int | None,
-    *,
-    concurrency: int,
-    resume: bool,
+    run: Run, data: Path, policy: Who, judge_of: Callable[[], Who], max_tokens: int | None, limit: int | None
 ) -> int:
-    import asyncio
-    from functools import partial
-
-    from mapo.cli.bench import close, fits, solve_all
+    from mapo.cli.bench import close, fits, solve_until_stopped
     from mapo.evals import eqbench3
     from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_three
@@ -105,9 +69,10 @@ def _three(
     from mapo.evals.folder import digest
     from mapo.evals.identity import identity
 
+    files = read_three(data)  # first: that it is the other benchmark explains a missing judge
+    judge, stage = judge_of(), run.stage()
     longest = max_tokens or eqbench3.MAX_TOKENS
-    files = read_three(data)
-    fits(policy, max(map(eqbench3.replies_of, files.scenarios)), longest, stage.context)
+    fits(policy, max(map(eqbench3.replies_of, files.scenarios)), longest, run.context)
     known = identity(model=policy, judge=judge)
     min_p = 0.0 if policy.local is not None else eqbench3.MIN_P
     settings = {"data": digest(THREE), "max_tokens": longest, "min_p": min_p}
@@ -124,21 +89,10 @@ def _three(
         )
 
     asked = {"schema": "mapo.eqbench3/1", "model": policy.model, "judge": judge.model, **settings, **known}
-    solved = asyncio.run(
-        solve_all(
-            out,
-            asked,
-            files.scenarios,
-            [policy, judge],
-            cast,
-            stage,
-            concurrency=concurrency,
-            resume=resume,
-        )
-    )
+    solved = solve_until_stopped(run, asked, files.scenarios[:limit], [policy, judge], cast, stage)
     notes = ("replies were sampled without min_p, which a local model does not have",) if not min_p else ()
     result = result_three(
-        out,
+        run.out,
         solved.lines,
         files,
         model=policy.model,
@@ -146,25 +100,14 @@ def _three(
         settings={**settings, **solved.settings},
         known=known,
         notes=(*notes, *solved.notes),
+        limit=limit,
     )
     _print(result, f"EQ-Bench 3, judge {judge.model}", "scenarios", result["details"]["criteria"])
-    return close(out, result, stage)
+    return close(run, result, stage)
 
 
-def _two(
-    out: Path,
-    data: Path,
-    policy: Who,
-    stage: Stage,
-    max_tokens: int | None,
-    *,
-    concurrency: int,
-    resume: bool,
-) -> int:
-    import asyncio
-    from functools import partial
-
-    from mapo.cli.bench import close, fits, solve_all
+def _two(run: Run, data: Path, policy: Who, max_tokens: int | None, limit: int | None) -> int:
+    from mapo.cli.bench import close, fits, solve_until_stopped
     from mapo.evals import eqbench_v2
     from mapo.evals.bench import Kept, Solve
     from mapo.evals.eqbench import result_v2
@@ -172,8 +115,9 @@ def _two(
     from mapo.evals.folder import digest
     from mapo.evals.identity import identity
 
+    stage = run.stage()
     longest = max_tokens or eqbench_v2.MAX_TOKENS
-    fits(policy, 1, longest, stage.context)
+    fits(policy, 1, longest, run.context)
     questions = read_v2(data)
     known = identity(model=policy)
     settings = {"data": digest(TWO), "max_tokens": longest}
@@ -182,20 +126,19 @@ def _two(
         return partial(eqbench_v2.solve, policy=await stage.talker(policy), max_tokens=longest)
 
     asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings, **known}
-    solved = asyncio.run(
-        solve_all(out, asked, questions, [policy], cast, stage, concurrency=concurrency, resume=resume)
-    )
+    solved = solve_until_stopped(run, asked, questions[:limit], [policy], cast, stage)
     result = result_v2(
-        out,
+        run.out,
         solved.lines,
         questions,
         model=policy.model,
         settings={**settings, **solved.settings},
         known=known,
         notes=solved.notes,
+        limit=limit,
     )
     _print(result, f"EQ-Bench v2, {result['details']['readable']} readable", "questions", {})
-    return close(out, result, stage) or int(not result["scores"])
+    return close(run, result, stage) or int(not result["scores"] and result["limit"] is None)
 
 
 def _print(result: Mapping[str, Any], title: str, what: str, criteria: Mapping[str, Any]) -> None:

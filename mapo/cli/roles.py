@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mapo.cli.say import say
 from mapo.errors import InputError
 from mapo.sandbox.chat import Sampling
 from mapo.stage import Stage
@@ -78,3 +81,11 @@ def _sampled(player: Who | Panel, sampling: Sampling) -> Who | Panel:
     if isinstance(player, Who):
         return replace(player, sampling=sampling)
     return replace(player, members=tuple(replace(who, sampling=sampling) for who in player.members))
+
+
+def tell_where(everyone: Iterable[Who]) -> None:
+    """Who is asked at an address that nobody gave."""
+    for who in dict.fromkeys(everyone):
+        if who.address is not None and not who.base_url:
+            given = "from OPENAI_BASE_URL" if os.environ.get("OPENAI_BASE_URL") else "no base URL was given"
+            say(f"{who.model} is asked at {who.address} ({given})")

@@ -17,6 +17,7 @@ elsewhere. Where some of an item is worth keeping all the same (replies whose ju
 `HalfwayError` with that: the line holds it, and `Kept.halves` gives it back to the next attempt.
 
     kept = prepare(out, manifest, resume=resume)
+    claim(out, manifest)
     lines = await run_items(out, items, solve, kept=kept)
     scored = [Scored(item.id, {"EA": 1.0}) for item in items if item.id in lines]
     scores, intervals = summarise(scored)
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
-from mapo.evals.folder import claim
+from mapo.evals.folder import look
 from mapo.sandbox.chat import Chat, Closing
 from mapo.store import BadLine, JsonlWriter, read_jsonl
 
@@ -85,8 +86,12 @@ class Kept(NamedTuple):
 
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
-    """Claim the folder, or find out what is done in it."""
-    claim(out, asked, resume=resume)
+    """Refuse a folder that is not this run's or free; find out what is done in it."""
+    look(out, asked, resume=resume)
+    return read_kept(out)
+
+
+def read_kept(out: Path) -> Kept:
     kept = Kept({}, Counter(), [], {})
     file = out / ITEMS
     for line in read_jsonl(file) if file.exists() else ():
@@ -105,19 +110,25 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
 # ---- the items
 
 
+def _enough(items: int) -> int:
+    """How many items are seen before a run may be stopped: a fifth, between 5 and 40."""
+    return max(5, min(40, items // 5))
+
+
 @dataclass(slots=True)
 class _Patience:
-    """Stops a run in which most items fail, while stopping still saves something: `left` are to come."""
+    """Stops a run in which most items fail because nobody answers, while stopping still saves something:
+    `left` are to come. Answers that came and cannot be used are a finding, and no reason to stop."""
 
     left: int
+    least: int
     items: int = 0
     failed: int = 0
-    least: int = 40
 
     def see(self, problem: MapoError | None) -> None:
         self.items += 1
         self.left -= 1
-        self.failed += problem is not None
+        self.failed += isinstance(problem, EndpointError)
         enough = min(self.items, self.left) >= self.least
         if problem is not None and enough and self.failed > self.items / 2:
             raise EndpointError(
@@ -158,8 +169,8 @@ async def run_items(
 ) -> dict[str, Line]:
     """Solve what is not finished yet, at most `concurrency` at once; the lines of all finished items by id.
 
-    `on_done` sees each new line, failed ones too, once it is on disk. When more than half of at least 40
-    items have failed and 40 are still to come, everything stops with an EndpointError.
+    `on_done` sees each new line, failed ones too, once it is on disk. When an endpoint failed more than half
+    of a fifth of them (no less than 5, no more than 40), and as many are still to come, everything stops.
     """
     kept = kept or Kept({}, Counter(), [], {})
     if len({item.id for item in items}) < len(items):
@@ -167,7 +178,7 @@ async def run_items(
     todo = [item for item in items if item.id not in kept.finished]
     waiting = iter(todo)
     with JsonlWriter(out / ITEMS) as writer:
-        desk = _Desk(writer, dict(kept.finished), on_done, _Patience(len(todo)))
+        desk = _Desk(writer, dict(kept.finished), on_done, _Patience(len(todo), _enough(len(todo))))
 
         async def work() -> None:
             for item in waiting:

@@ -131,7 +131,7 @@ def load(folder: Path, languages: Sequence[str] = LANGUAGES, *, allow_changed: b
         raise InputError(
             f"is not EmoBench {COMMIT[:7]}'s (sha256 {hashes[name][:12]}..., not {FILES[name][:12]}...)",
             where=str(folder / name),
-            fix=f"{_GET_IT}. Or allow changed data: scores are then not comparable with anybody's",
+            fix=f"{_GET_IT}. Or --allow-changed-data: scores are then not comparable with anybody's",
         )
     questions = [q for task in TASKS for q in _questions(task, content[f"data/{task}.jsonl"], folder)]
     wanted = tuple(q for q in questions if q.language in languages)

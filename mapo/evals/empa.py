@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa_write import result_path, write_result
-from mapo.evals.folder import claim, digest
+from mapo.evals.folder import digest, look
 from mapo.sandbox.cast import Casting, Job, Policy
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.rubric import Rubric
@@ -96,8 +96,12 @@ class Kept(NamedTuple):
 
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
-    """Claim the folder, or find out what is done in it."""
-    claim(out, asked, resume=resume)
+    """Refuse a folder that is not this run's or free; find out what is done in it."""
+    look(out, asked, resume=resume)
+    return read_kept(out)
+
+
+def read_kept(out: Path) -> Kept:
     kept = Kept([], Counter(), [])
     file = RunDir(out).dialogues / FILE
     for item in read_dialogues(file) if file.exists() else ():

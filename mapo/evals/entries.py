@@ -92,6 +92,14 @@ class _Item:
 
 
 @record
+class _Part:
+    """How many items of one score there are, and have it."""
+
+    n: int
+    of: int
+
+
+@record
 class _Result:
     """A result.json as `summary.write_result` writes it."""
 
@@ -110,6 +118,8 @@ class _Result:
     notes: list[str]
     addresses: dict[str, str] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    parts: dict[str, _Part] = field(default_factory=dict)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -149,7 +159,7 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
     if len({item.id for item in result.items}) < len(result.items):
         raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
     scores = SCORES[_BENCHMARKS[result.benchmark]]
-    known = {part for item in result.items for part in item.scores}
+    known = {part for item in result.items for part in item.scores} | set(result.parts)
     there = [score for score in scores if known.issuperset(_parts(score))]
     shown = there or scores[-1:]  # not one item has a score: shown as that
     return [_entry(result, score, name, path) for score in shown]
@@ -164,7 +174,8 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
     scale = 100.0 if benchmark == EMOBENCH else 1.0
     parts = _parts(score)
     cases = _cases(result.items, parts, scale)
-    whole = len(result.items) == result.of and score in result.scores
+    n, of = _counted(result, parts)
+    whole = n == of and score in result.scores
     value = result.scores[score] * scale if whole else None
     ends = result.intervals.get(score) if whole else None
     invalid = benchmark == EQBENCH_V2 and result.items and not valid(len(cases), len(result.items))
@@ -181,13 +192,20 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
         sampling,
         value,
         None if ends is None else (ends[0] * scale, ends[1] * scale),
-        n=len(result.items),
-        of=result.of,
+        n=n,
+        of=of,
         cases=cases,
         source=str(path.parent),
         invalid=f"{len(cases)}/{len(result.items)} readable" if invalid else "",
         notes=tuple(result.notes),
     )
+
+
+def _counted(result: _Result, parts: Sequence[str]) -> tuple[int, int]:
+    """How many of a score's own items are there; of all items where the file says no more."""
+    if not all(part in result.parts for part in parts):
+        return len(result.items), result.of
+    return sum(result.parts[part].n for part in parts), sum(result.parts[part].of for part in parts)
 
 
 def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[str, Case]:

@@ -31,8 +31,10 @@ def result_three(
     settings: Mapping[str, Any],
     known: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """OUT/result.json of EQ-Bench 3: the score where every scenario has one, the criteria in any case."""
+    lines = {s.id: lines[s.id] for s in files.scenarios[:limit] if s.id in lines}
     marks = eqbench3.marks_by_id(lines, files)
     items = eqbench3.scored(marks)
     means, intervals = summarise(items)
@@ -67,6 +69,7 @@ def result_three(
         intervals=shown,
         details={"criteria": criteria},
         notes=[*told, *notes],
+        limit=limit,
     )
 
 
@@ -79,10 +82,11 @@ def result_v2(
     settings: Mapping[str, Any],
     known: Mapping[str, Any] | None = None,
     notes: tuple[str, ...] = (),
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """OUT/result.json of EQ-Bench v2: the score where every question was answered and enough can be read."""
     name = eqbench_v2.NAME
-    items = eqbench_v2.scored(lines, questions)
+    items = eqbench_v2.scored(lines, questions[:limit])
     _, intervals = summarise(items)
     readable = [item for item in items if name in item.scores]
     score, _ = eqbench_v2.final([[eqbench_v2.Passes(item.scores[name] / 10) for item in readable]])
@@ -91,7 +95,10 @@ def result_v2(
     told = []
     if complete and not valid:
         least = f"{eqbench_v2.LEAST_READABLE:.2%}"
-        told = [f"invalid: {len(readable)} of {len(questions)} answers can be read, {least} are needed"]
+        told = [
+            f"invalid: {len(readable)} of {len(questions)} answers can be read, {least} are needed. Nothing "
+            "is missing, so --resume would ask nothing; a new --out asks anew"
+        ]
     constant = {number: eqbench_v2.constant(questions, number) for number in range(11)}
     best = max(constant, key=lambda number: constant[number])
     told.append(f"rating every emotion {best} would score {constant[best]:.1f}, a perfect answer 100")
@@ -108,4 +115,5 @@ def result_v2(
         intervals={name: intervals[name]} if good else {},
         details={"readable": len(readable), "valid": valid, "constant": constant},
         notes=[*told, *notes],
+        limit=limit,
     )

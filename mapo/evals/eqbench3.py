@@ -137,7 +137,7 @@ async def solve(
     replies, debrief = there
     body: dict[str, Any] = {"kind": scenario.kind, "replies": replies, "debrief": debrief, "judge": None}
     try:
-        _check_length(scenario, replies)
+        _check_length(replies)
         prompt = judge_prompt(scenario, files, replies, debrief)
         body["judge"] = await judge(prompt, judging, name=scenario.id, attempt=attempt)
         marks_of(scenario.kind, body["judge"])
@@ -156,12 +156,11 @@ def _replies_in(line: Line | None, scenario: Scenario) -> tuple[list[str], str |
     return (replies, debrief) if whole else None
 
 
-def _check_length(scenario: Scenario, replies: Sequence[str]) -> None:
+def _check_length(replies: Sequence[str]) -> None:
     if not scoreable(replies):
         longest = max(len(reply.strip()) for reply in replies)
         raise AnswerError(
             f"no reply to judge: the longest has {longest} characters, {SHORTEST} are needed",
-            where=f"scenario {scenario.id}",
             fix="The scenario stays without a score. Try the model by hand; a new --out asks it again",
         )
 

@@ -37,6 +37,8 @@ THREE = {
 TWO = {"eq_bench_v2_questions_171.json": "b4e9bf11df7e88bc12381efab18565f8b0ff0d4743fe8708c4482df91c4e617a"}
 """The files of each benchmark and the sha256 they must have."""
 
+_INSIDE_THREE = ("eqbench3/data", "eqbench/eqbench3/data")
+_INSIDE_TWO = ("v2/data", "eqbench/v2/data")
 _SCENARIO = re.compile(r"########\s*(\S+)")
 _PROMPT = re.compile(r"#######\s*Prompt\d+")
 
@@ -78,7 +80,7 @@ class Question:
 
 
 def read_three(folder: Path) -> Three:
-    text = _checked(folder, THREE, ("eqbench3/data", "eqbench/eqbench3/data"))
+    text = _checked(folder, THREE, _INSIDE_THREE)
     scenarios, dropped = scenarios_of(text["scenario_prompts.txt"])
     judged, analysed = text["rubric_scoring_prompt.txt"], text["rubric_scoring_prompt_analysis.txt"]
     marks = _lines(text["rubric_scoring_criteria.txt"])
@@ -101,7 +103,7 @@ def read_three(folder: Path) -> Three:
 
 
 def read_v2(folder: Path) -> tuple[Question, ...]:
-    [text] = _checked(folder, TWO, ("v2/data", "eqbench/v2/data")).values()
+    [text] = _checked(folder, TWO, _INSIDE_TWO).values()
     data = json.loads(text)
     return tuple(Question(key, q["prompt"], q["reference_answer_fullscale"]) for key, q in data.items())
 
@@ -135,12 +137,28 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
+def _places(folder: Path, inside: tuple[str, ...]) -> list[Path]:
+    return [folder, folder / "data", *(folder / name for name in inside)]
+
+
+def _refuse_the_other(folder: Path, known: Mapping[str, str]) -> None:
+    """The other benchmark of that name, where its files are there instead."""
+    other, inside = (TWO, _INSIDE_TWO) if known is THREE else (THREE, _INSIDE_THREE)
+    if any(all((place / name).is_file() for name in other) for place in _places(folder, inside)):
+        version, flag = ("v2", "Add --v2") if other is TWO else ("3", "Leave out --v2")
+        raise InputError(
+            f"holds EQ-Bench {version}", where=str(folder), fix=f"{flag}, or give the other's data"
+        )
+
+
 def _checked(folder: Path, known: Mapping[str, str], inside: tuple[str, ...]) -> dict[str, str]:
     """The text of each file; InputError names the first that is missing or another."""
-    places = [folder, folder / "data", *(folder / name for name in inside)]
+    places = _places(folder, inside)
     place = next((p for p in places if all((p / name).is_file() for name in known)), None)
     if place is None:
         missing = [name for name in known if not any((p / name).is_file() for p in places)] or sorted(known)
+        if len(missing) == len(known):
+            _refuse_the_other(folder, known)
         raise InputError(
             f"no {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""),
             where=str(folder),

@@ -15,8 +15,8 @@ from mapo.store import RunDir, write_atomic
 
 CACHE = "cache.sqlite"
 """Where model calls are kept; a folder that holds nothing else is as good as empty."""
-_LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp")
-"""The cache, and what a kill leaves of files being written."""
+_LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
+"""The cache, the costs, and what a kill leaves of files being written."""
 
 
 def digest(data: object) -> str:
@@ -24,8 +24,8 @@ def digest(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def claim(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
-    """Make the folder this run's, or see that the run in it is the one asked for."""
+def look(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
+    """Refuse a folder that is not free for this run, or holds another one. Nothing is written."""
     run = RunDir(out)
     if out.exists() and not out.is_dir():
         raise InputError("is a file", where=str(out), fix="--out is a folder")
@@ -37,8 +37,14 @@ def claim(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
         _same(read_manifest(run.manifest), asked, out)
     elif out.is_dir() and not all(_LEFT_BEHIND.fullmatch(f.name) for f in out.iterdir()):
         raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
-    else:
-        write_atomic(run.manifest, encode(dict(asked), str(run.manifest)) + b"\n")
+
+
+def claim(out: Path, asked: Mapping[str, Any]) -> None:
+    """Make the folder this run's, unless it is. After everything that may fail at the start: what did not
+    start shall not be in the way of what does."""
+    manifest = RunDir(out).manifest
+    if not manifest.exists():
+        write_atomic(manifest, encode(dict(asked), str(manifest)) + b"\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

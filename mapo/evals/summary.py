@@ -77,11 +77,20 @@ def write_result(
     known: Mapping[str, Any] | None = None,
     details: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    parts: Mapping[str, int] | None = None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
-    incomplete and says so first. `known` is what `identity` says of the models."""
-    n, lacking = len(items), of - len(items)
-    lack = f"incomplete: {lacking} of {of} items have no score; items.jsonl says why"
+    incomplete and says so first. `known` is what `identity` says of the models, `parts` how many items each
+    of several scores is of. With a `limit` only so many were asked for: no score, whatever `scores` holds."""
+    limit = None if limit is None or limit >= of else limit
+    n, asked = len(items), limit or of
+    lack = f"incomplete: {asked - n} of {asked} items have no score; items.jsonl says why"
+    told = [lack] if n < asked else []
+    if limit is not None:
+        scores, intervals = {}, {}
+        told.append(f"partial: only the first {limit} of {of} items were asked, so there is no score")
+    counts = {name: sum(name in item.scores for item in items) for name in parts or {}}
     result = {
         "schema": RESULT_SCHEMA,
         "benchmark": benchmark,
@@ -89,14 +98,16 @@ def write_result(
         "judge": judge,
         "settings": dict(settings),
         **(known or {}),
-        "complete": not lacking,
+        "complete": n == of,
         "n": n,
         "of": of,
+        "limit": limit,
+        "parts": {name: {"n": counts[name], "of": whole} for name, whole in (parts or {}).items()},
         "scores": dict(scores),
         "intervals": dict(intervals),
         "items": [{"id": item.id, "scores": item.scores} for item in items],
         "details": dict(details or {}),
-        "notes": [*([lack] if lacking else []), *notes],
+        "notes": [*told, *notes],
     }
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / RESULT, text + "\n")

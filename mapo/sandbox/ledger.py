@@ -1,7 +1,10 @@
 """What talking to models cost so far: calls, tokens, seconds and money, per role and model.
 
 Endpoints report here; progress lines and reports read. `flush` keeps a snapshot on disk, `load` goes on
-from one, so that a resumed run shows what it cost in all. Without a price a cost is unknown, never zero.
+from one, so that a resumed run shows what it cost in all. What came after the last snapshot stands in a
+journal beside it, a line for everything reported, so that a kill loses nothing that was counted. Each line
+has a number, and the snapshot says up to which it knows them: none counts twice. Without a price a cost is
+unknown, never zero.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError, RecordError
+from mapo.errors import InputError, RecordError, StoreError
 from mapo.sandbox.chat import Usage
 from mapo.store import write_atomic
 
@@ -50,7 +53,9 @@ class Ledger:
                 )
         self.prices = dict(prices or {})
         self._counts: dict[tuple[str, str], Counts] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._journal: Path | None = None
+        self._entries = 0
 
     def add(
         self,
@@ -64,17 +69,33 @@ class Ledger:
         usage: Usage | None = None,
         seconds: float = 0.0,
     ) -> None:
+        used = usage or Usage()
+        numbers = {"calls": calls, "hits": hits, "retries": retries, "failures": failures}
+        numbers |= {"prompt": used.prompt, "cached": used.cached, "completion": used.completion}
         with self._lock:
-            counts = self._counts.setdefault((role, model), Counts())
-            counts.calls += calls
-            counts.hits += hits
-            counts.retries += retries
-            counts.failures += failures
-            counts.seconds += seconds
-            if usage is not None:
-                counts.prompt += usage.prompt
-                counts.cached += usage.cached
-                counts.completion += usage.completion
+            self._count(role, model, {**numbers, "seconds": seconds})
+            if self._journal is not None:
+                self._write_down(self._journal, role, model, {**numbers, "seconds": seconds})
+
+    def _count(self, role: str, model: str, numbers: Mapping[str, float]) -> None:
+        counts = self._counts.setdefault((role, model), Counts())
+        for name, number in numbers.items():
+            if type(number) not in (int, float) or number < 0:
+                raise ValueError(f"a count of {role} is no number")
+            setattr(counts, name, getattr(counts, name) + number)
+        self._entries += 1
+
+    def _write_down(self, journal: Path, role: str, model: str, numbers: Mapping[str, float]) -> None:
+        line = [self._entries, role, model, {name: n for name, n in numbers.items() if n}]
+        try:
+            if not journal.parent.exists():
+                journal.parent.mkdir(parents=True)
+            with open(journal, "ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(
+                f"cannot be written ({error.strerror})", where=str(journal), fix="Free some space"
+            ) from None
 
     def as_rows(self) -> list[dict[str, Any]]:
         """One row per role and model, sorted; `cost` is None where the model has no price."""
@@ -98,27 +119,48 @@ class Ledger:
         return (fresh * prompt + counts.cached * cached + counts.completion * completion) / 1e6
 
     def flush(self, path: Path) -> None:
-        """The state of the ledger as one JSON file, replaced as a whole."""
-        write_atomic(path, json.dumps({"schema": SCHEMA, "rows": self.as_rows()}, indent=1) + "\n")
+        """The state of the ledger as one JSON file, replaced as a whole; its journal begins anew."""
+        with self._lock:
+            data = {"schema": SCHEMA, "entries": self._entries, "rows": self.as_rows()}
+            write_atomic(path, json.dumps(data, indent=1) + "\n")
+            if self._journal == _journal_of(path):
+                self._journal.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path, prices: Mapping[str, Price] | None = None) -> Ledger:
-        """Go on from a snapshot; an absent file is an empty ledger."""
+    def load(cls, path: Path, prices: Mapping[str, Price] | None = None, *, journal: bool = False) -> Ledger:
+        """Go on from a snapshot and the journal after it; absent files are an empty ledger. With `journal`,
+        what is reported from now on is written down at once."""
         ledger = cls(prices)
-        if not path.exists():
-            return ledger
-        names = [field.name for field in fields(Counts)]
         try:
-            data = json.loads(path.read_bytes())
-            if data["schema"] != SCHEMA:
-                raise ValueError(f"schema is {data['schema']!r}, not '{SCHEMA}'")
-            for row in data["rows"]:
-                counts = Counts(**{name: row[name] for name in names})
-                if not all(type(n) in (int, float) and n >= 0 for n in asdict(counts).values()):
-                    raise ValueError(f"a count of {row['role']} is no number")
-                ledger._counts[str(row["role"]), str(row["model"])] = counts
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if path.exists():
+                ledger._read(json.loads(path.read_bytes()))
+            if (file := _journal_of(path)).exists():
+                ledger._read_journal(file.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(
                 f"not a ledger ({error})", where=str(path), fix="Remove the file to count from zero"
             ) from None
+        if journal:
+            ledger._journal = _journal_of(path)
+            if ledger._journal.exists():
+                ledger.flush(path)  # a torn line shall not be gone on from
         return ledger
+
+    def _read(self, data: Mapping[str, Any]) -> None:
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema is {data['schema']!r}, not '{SCHEMA}'")
+        for row in data["rows"]:
+            self._count(str(row["role"]), str(row["model"]), {f.name: row[f.name] for f in fields(Counts)})
+        self._entries = int(data.get("entries", 0))
+
+    def _read_journal(self, content: bytes) -> None:
+        """The lines after the snapshot; a kill may have torn the last one."""
+        for line in content.split(b"\n")[:-1]:
+            number, role, model, numbers = json.loads(line)
+            if number > self._entries:
+                self._count(role, model, numbers)
+                self._entries = number
+
+
+def _journal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-journal")

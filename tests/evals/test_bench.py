@@ -15,6 +15,7 @@ from mapo.cli.progress import counting
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
 from mapo.evals import bench
 from mapo.evals.bench import Kept, conversation, prepare, run_items, seed_of
+from mapo.evals.folder import claim
 from mapo.evals.summary import Scored, summarise, write_result
 from mapo.sandbox.chat import Usage
 from mapo.sandbox.ledger import Ledger
@@ -93,6 +94,7 @@ def test_a_failed_item_is_recorded_and_tried_again(tmp_path, kind):
         return {}
 
     prepare(tmp_path, {"a": 1}, resume=False)
+    claim(tmp_path, {"a": 1})
     first = go(tmp_path, things(3), solve)
     assert sorted(first) == ["t0", "t2"]
     failed = [line for line in lines_of(tmp_path) if line["error"]]
@@ -139,7 +141,25 @@ def test_a_run_that_is_nearly_over_is_not_stopped(tmp_path):
     async def solve(item, attempt):
         raise EndpointError("no connection")
 
-    assert go(tmp_path, things(79), solve) == {} and len(lines_of(tmp_path)) == 79
+    assert go(tmp_path, things(9), solve) == {} and len(lines_of(tmp_path)) == 9
+
+
+@pytest.mark.parametrize(("items", "seen"), [(45, 9), (171, 34), (800, 40), (10, 5)])
+def test_a_small_benchmark_stops_after_a_fifth(tmp_path, items, seen):
+    async def solve(item, attempt):
+        raise EndpointError("no connection", fix="Is a server running at http://x/v1?")
+
+    told = f"{seen} of {seen} items failed, last: no connection. Is a server running at http://x/v1[?] What"
+    with pytest.raises(EndpointError, match=told):
+        go(tmp_path, things(items), solve, concurrency=1)
+    assert len(lines_of(tmp_path)) == seen
+
+
+def test_answers_that_cannot_be_used_are_a_finding_and_no_reason_to_stop(tmp_path):
+    async def solve(item, attempt):
+        raise AnswerError("no marks in it")
+
+    assert go(tmp_path, things(45), solve, concurrency=1) == {} and len(lines_of(tmp_path)) == 45
 
 
 def test_half_of_the_items_may_fail(tmp_path):
@@ -167,7 +187,7 @@ def test_two_runs_cannot_write_into_one_folder(tmp_path):
 
 
 def test_damaged_lines_are_told_and_asked_again(tmp_path):
-    prepare(tmp_path, {}, resume=False)
+    claim(tmp_path, {})
     go(tmp_path, things(3), doubled)
     file = tmp_path / bench.ITEMS
     whole = file.read_text().splitlines()
@@ -180,6 +200,9 @@ def test_damaged_lines_are_told_and_asked_again(tmp_path):
 
 def test_a_run_is_not_resumed_as_another(tmp_path):
     prepare(tmp_path, {"model": "a"}, resume=False)
+    assert not list(tmp_path.iterdir())  # nothing is written before the run can start
+    claim(tmp_path, {"model": "a"})
+    claim(tmp_path, {"model": "b"})  # it is claimed once
     with pytest.raises(InputError, match="holds a run already"):
         prepare(tmp_path, {"model": "a"}, resume=False)
     with pytest.raises(InputError, match="model: 'a' there, 'b' here"):
@@ -217,6 +240,17 @@ def test_the_live_line_counts_items_calls_and_cost(monkeypatch, capsys):
         done({"error": "no connection"})
     told = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     assert "items" in told and "6/9" in told and "3 calls, failed 1, cost 2.00" in told
+
+
+def test_a_log_file_gets_a_plain_line_for_every_tenth(capsys):
+    ledger = Ledger()
+    with counting(200, 40, ledger) as done:
+        for _ in range(160):
+            ledger.add("policy", "m", calls=1)
+            done({"error": None})
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "items: 40/200" and told[1] == "items: 60/200, 20 calls"
+    assert told[-1] == "items: 200/200, 160 calls" and len(told) == 9
 
 
 # ---- the result
@@ -283,9 +317,30 @@ def test_the_result_says_what_is_missing(tmp_path):
     assert (told["n"], told["of"], told["complete"]) == (1, 3, False)
     assert told["notes"] == ["incomplete: 2 of 3 items have no score; items.jsonl says why", "cut"]
     assert told["items"] == [{"id": "a", "scores": {"x": 0.5}}]
+    assert told["parts"] == {} and told["limit"] is None
     whole = write_result(tmp_path, items=items, of=1, intervals={"x": (0.4, 0.6)}, judge="j", **known)
     assert whole["complete"] and not whole["notes"] and whole["judge"] == "j"
     assert [f.name for f in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_each_score_says_how_many_items_it_is_of(tmp_path):
+    known = {"benchmark": "b", "model": "m", "settings": {}, "scores": {"x": 0.5}, "intervals": {}}
+    items = [Scored("a", {"x": 0.5}), Scored("b", {"y": 0.5}), Scored("c", {"y": 0.5})]
+    told = write_result(tmp_path, items=items, of=7, parts={"x": 4, "y": 2, "z": 1}, **known)
+    assert told["parts"] == {"x": {"n": 1, "of": 4}, "y": {"n": 2, "of": 2}, "z": {"n": 0, "of": 1}}
+
+
+def test_a_part_of_the_items_has_no_score(tmp_path):
+    known = {"benchmark": "b", "model": "m", "settings": {}, "scores": {"x": 0.5}}
+    items = [Scored("a", {"x": 0.5})]
+    ends = {"x": (0.4, 0.6)}
+    part = write_result(tmp_path, items=items, of=3, intervals=ends, limit=1, **known)
+    assert (part["scores"], part["intervals"], part["complete"], part["limit"]) == ({}, {}, False, 1)
+    assert part["notes"] == ["partial: only the first 1 of 3 items were asked, so there is no score"]
+    lacks = write_result(tmp_path, items=items, of=3, intervals=ends, limit=2, **known)
+    assert lacks["notes"][0] == "incomplete: 1 of 2 items have no score; items.jsonl says why"
+    whole = write_result(tmp_path, items=items, of=1, intervals=ends, limit=5, **known)
+    assert whole["complete"] and whole["limit"] is None and whole["scores"] == {"x": 0.5}
 
 
 def test_a_number_that_is_none_is_not_written(tmp_path):
@@ -296,7 +351,8 @@ def test_a_number_that_is_none_is_not_written(tmp_path):
 
 
 def test_what_a_kill_leaves_behind_does_not_block_the_folder(tmp_path):
-    for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm", ".manifest.json.77.tmp"):
+    cache = ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm")
+    for name in (*cache, ".manifest.json.77.tmp", "ledger.json", "ledger.json-journal"):
         (tmp_path / name).write_text("{")
     prepare(tmp_path, {"model": "a"}, resume=False)
     other = tmp_path / "other"

@@ -21,6 +21,7 @@ from mapo import Rubric, StopReason
 from mapo.errors import InputError
 from mapo.evals import empa
 from mapo.evals.epmq import composite
+from mapo.evals.folder import claim
 from mapo.evals.results import read_folders
 from mapo.sandbox.cache import Cache
 from mapo.sandbox.domain import scripted_cast, scripted_policy
@@ -298,6 +299,8 @@ def test_a_dead_endpoint_is_told_and_can_be_resumed(tmp_path):
 
 def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path):
     empa.prepare(tmp_path / "run", {"model": "a", "seed": 1}, resume=False)
+    assert not (tmp_path / "run").exists()  # nothing is written before the run can start
+    claim(tmp_path / "run", {"model": "a", "seed": 1})
     with pytest.raises(InputError, match="holds a run already.*--resume"):
         empa.prepare(tmp_path / "run", {"model": "a", "seed": 1}, resume=False)
     assert empa.prepare(tmp_path / "run", {"model": "a", "seed": 1}, resume=True).finished == []
@@ -354,6 +357,7 @@ def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
 
     def attempt(server, resume):
         kept = empa.prepare(tmp_path / "run", {"a": 1}, resume=resume)
+        claim(tmp_path / "run", {"a": 1})
         cache = Cache(tmp_path / "run" / "cache.sqlite")
         chats = over_http(server.base_url, cache=cache)
         casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)

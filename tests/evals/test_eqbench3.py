@@ -21,6 +21,7 @@ from mapo.evals.bench import HalfwayError, prepare, run_items
 from mapo.evals.eqbench import parse_scores
 from mapo.evals.eqbench_data import Scenario, read_three, scenarios_of
 from mapo.evals.eqbench_parse import said, sections, written
+from mapo.evals.folder import claim
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
 
@@ -166,6 +167,7 @@ def test_what_is_asked_after_an_interruption_is_as_recorded(recorded, tmp_path, 
     async def once(server, calls):
         cache = Cache(tmp_path / "cache.sqlite")
         kept = prepare(tmp_path / "run", {"a": 1}, resume=(tmp_path / "run").exists())
+        claim(tmp_path / "run", {"a": 1})
         async with (
             Endpoint("policy", server.base_url, cache=cache, retries=0) as policy,
             Endpoint("judge", server.base_url, cache=cache, retries=0, role="judge") as judge,

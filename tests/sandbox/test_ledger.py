@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mapo.errors import InputError, RecordError
+from mapo.errors import InputError, RecordError, StoreError
 from mapo.sandbox.chat import Usage
 from mapo.sandbox.ledger import Ledger
 
@@ -104,3 +104,55 @@ def test_a_damaged_snapshot_is_reported(tmp_path, text):
     path.write_text(text)
     with pytest.raises(RecordError, match="not a ledger"):
         Ledger.load(path)
+
+
+# ---- the journal
+
+
+def journal_of(path):
+    return path.with_name("ledger.json-journal")
+
+
+def test_what_came_after_the_snapshot_is_in_the_journal(tmp_path):
+    path = tmp_path / "run" / "ledger.json"
+    ledger = Ledger.load(path, journal=True)
+    ledger.add("judge", "m", calls=1, usage=Usage(10, 0, 5))
+    assert Ledger.load(path).as_rows() == ledger.as_rows()  # as a kill would leave it
+    ledger.flush(path)
+    assert not journal_of(path).exists()
+    ledger.add("judge", "m", calls=1, retries=2, seconds=0.5)
+    ledger.add("user", "m", hits=1)
+    with open(journal_of(path), "ab") as file:
+        file.write(b'[9, "judge", "m", {"ca')  # torn
+    later = Ledger.load(path, journal=True)
+    assert later.as_rows() == ledger.as_rows() and not journal_of(path).exists()
+    later.add("user", "m", hits=1)
+    assert Ledger.load(path).as_rows() == later.as_rows() != ledger.as_rows()
+
+
+def test_a_kill_between_snapshot_and_journal_counts_nothing_twice(tmp_path):
+    path = tmp_path / "ledger.json"
+    ledger = Ledger.load(path, journal=True)
+    ledger.add("judge", "m", calls=1)
+    before = journal_of(path).read_bytes()
+    ledger.flush(path)
+    journal_of(path).write_bytes(before)  # the snapshot was replaced, the journal not yet
+    assert Ledger.load(path).as_rows() == ledger.as_rows()
+    elsewhere = tmp_path / "other.json"
+    ledger.add("judge", "m", calls=1)
+    ledger.flush(elsewhere)  # a copy leaves the journal alone
+    assert Ledger.load(path).as_rows() == ledger.as_rows()
+
+
+@pytest.mark.parametrize("line", ["{", "[1, 2]", '[1, "r", "m", {"calls": -1}]', '[1, "r", "m", {"no": 1}]'])
+def test_a_damaged_journal_is_reported(tmp_path, line):
+    journal_of(tmp_path / "ledger.json").write_text(f"{line}\n")
+    with pytest.raises(RecordError, match="not a ledger"):
+        Ledger.load(tmp_path / "ledger.json")
+
+
+def test_a_journal_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    ledger = Ledger.load(tmp_path / "file" / "ledger.json", journal=True)
+    with pytest.raises(StoreError, match="cannot be written"):
+        ledger.add("judge", "m", calls=1)
