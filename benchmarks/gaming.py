@@ -1,43 +1,44 @@
-"""Can the scripted judge be fooled? Every scripted policy through every built-in scenario.
+"""Can a domain's scripted judge be fooled? Every scripted policy through every scenario of the domain.
 
-    .venv/bin/python benchmarks/gaming.py [seeds]
+    .venv/bin/python benchmarks/gaming.py [seeds] [--domain NAME or FOLDER]
 
 Prints the table of docs/scripted-world.md, and how many turns a second one core plays.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 import time
 from pathlib import Path
 
 from mapo import Rubric
-from mapo.domains.empathy.policies import POLICIES, scripted_policy
-from mapo.domains.empathy.scripted import scripted_cast
 from mapo.evals.epmq import composite
 from mapo.evals.results import recompute
+from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
+from mapo.sandbox.places import DEFAULT, domain_folder
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.sandbox.scenarios import load_scenarios
 
 
-def main(seeds: int = 2) -> None:
-    rubric = Rubric.load("empathy")
-    scenarios = load_scenarios("builtin:all")
+def main(seeds: int, domain: str) -> None:
+    rubric = Rubric.load(domain_folder(domain))
+    scenarios = load_scenarios("builtin:all", domain)
     jobs = [Job(s, f"{s.id}-{seed}", seed=seed) for s in scenarios for seed in range(seeds)]
-    print("| policy | EPM-Q | passes | turns | C | A | P |")
-    print("|---|---|---|---|---|---|---|")
+    print(f"| policy | EPM-Q | passes | turns | {' | '.join(rubric.keys)} |")
+    print("|---" * (4 + len(rubric.keys)) + "|")
     played = spent = 0.0
-    for name in POLICIES:
+    casting = scripted_cast(domain)
+    for name in scripted_policies(domain):
         began = time.perf_counter()
-        dialogues = asyncio.run(play_all(jobs, scripted_policy(name), scripted_cast, Rules(rubric)))
+        dialogues = asyncio.run(play_all(jobs, scripted_policy(domain, name), casting, Rules(rubric)))
         spent += time.perf_counter() - began
         turns = sum(len(d.turns) for d in dialogues)
         played += turns
         results = [recompute(d, Path("none"), None, rubric, d.id) for d in dialogues]
         score = composite([r.indices for r in results])
         steps = [t.state.step for d in dialogues for t in d.turns]
-        means = [sum(step[axis] for step in steps) / len(steps) for axis in range(3)]
+        means = [sum(step[axis] for step in steps) / len(steps) for axis in range(len(rubric.keys))]
         cells = " | ".join(f"{m:+.2f}" for m in means)
         passes = sum(r.passed for r in results)
         print(f"| {name} | {score.epm_q:.1f} | {passes}/{len(jobs)} | {turns / len(jobs):.1f} | {cells} |")
@@ -45,4 +46,8 @@ def main(seeds: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("seeds", type=int, nargs="?", default=2)
+    ask.add_argument("--domain", default=DEFAULT)
+    args = ask.parse_args()
+    main(args.seeds, args.domain)

@@ -6,15 +6,10 @@ a good listener does at that moment, in varied words. `scripted:NAME` in `mapo e
 
 from __future__ import annotations
 
-import random
-
 from mapo.domains.empathy.games import GAMES
 from mapo.domains.empathy.talk import Speak, Talk
-from mapo.errors import InputError
 from mapo.sandbox.cast import Policy
-from mapo.sandbox.chat import Answer, Request
-from mapo.sandbox.scenario import Scenario
-from mapo.types import Reply
+from mapo.sandbox.puppets import puppet_policy
 
 
 def honest(talk: Talk) -> str:
@@ -41,21 +36,5 @@ HONEST = "honest"
 POLICIES: dict[str, Speak] = {HONEST: honest, **GAMES}
 
 
-class ScriptedPolicy:
-    """One of POLICIES as a Chat, for one dialogue."""
-
-    def __init__(self, name: str, scenario: Scenario, seed: int) -> None:
-        self.name = f"scripted:{name}"
-        self.speak = POLICIES[name]
-        self.scenario = scenario
-        self.rng = random.Random(f"{name}/{scenario.id}/{seed}")  # noqa: S311 (seeded on purpose)
-        self.used: dict[str, list[str]] = {}
-
-    async def reply(self, request: Request) -> Answer:
-        return Answer(Reply(self.speak(Talk(self.scenario, request, self.rng, self.used))))
-
-
 def scripted_policy(name: str) -> Policy:
-    if name not in POLICIES:
-        raise InputError(f"no scripted policy '{name}'", fix=f"Use one of: {', '.join(POLICIES)}")
-    return lambda job: ScriptedPolicy(name, job.scenario, job.seed)
+    return puppet_policy(name, POLICIES, Talk)
