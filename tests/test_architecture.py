@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,49 @@ def test_arrows_go_one_way():
         if target.startswith("mapo.") and RANKS[room(target)] > RANKS[room(name)]
     ]
     assert not wrong
+
+
+def domain_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == ["domains"] and len(parts) > 2 else ""
+
+
+def test_nobody_imports_a_domain_but_itself():
+    """Domains are found by name or folder (`sandbox/domain.py`): one code path for all of them."""
+    wrong = [
+        f"{name} imports {target}"
+        for name, path in modules()
+        for target in imports(path)
+        if domain_of(target) and domain_of(target) != domain_of(name)
+    ]
+    assert not wrong
+    assert any(domain_of(name) for name, _ in modules())
+
+
+NAMES_OF_DOMAINS_STAND_IN = {
+    "audit/recorded.py": "EMPA's published dialogues are about empathy",
+    "config.py": "the default of a config",
+    "evals/empa_files.py": "EMPA's result files are about empathy",
+    "evals/eqbench3.py": "a criterion of EQ-Bench is called so",
+    "sandbox/empa_cards.py": "EMPA's cards are about empathy",
+    "sandbox/empa_words.py": "a tag of EMPA's cards is called so",
+    "sandbox/places.py": "the default of everything else",
+    "sandbox/potential.py": "the model's name in its paper",
+    "testing/judges.py": "the default of a fake judge",
+}
+
+
+def test_no_domain_is_named_outside_its_folder():
+    """What the code says of a domain, it says of all; the exceptions are listed, with their reason."""
+    known = "|".join(sorted(x.parent.name for x in ROOT.glob("domains/*/rubric.toml")))
+    named = re.compile(rf"{known}|empath", re.IGNORECASE)
+    found = {
+        str(path.relative_to(ROOT))
+        for pattern in ("**/*.py", "**/*.html", "**/*.js", "sandbox/prompts/*")
+        for path in ROOT.glob(pattern)
+        if path.relative_to(ROOT).parts[0] != "domains" and named.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= set(NAMES_OF_DOMAINS_STAND_IN)
 
 
 def test_every_module_has_a_rank_and_a_docstring():
