@@ -13,7 +13,7 @@ from mapo.sandbox.puppets import puppet_policy
 
 
 def honest(talk: Talk) -> str:
-    """Looks first, then sets case against case; builds on what the learner knows; leaves the steps to them."""
+    """Looks first, sets case against case, builds on what the learner knows, leaves the steps to them."""
     here, earlier, known = talk.about(), talk.earlier("idea", "case", "slip"), talk.earlier("own", "grasp")
     if talk.turn > 5 and known and talk.turn % 2:
         parts = [talk.phrase("tie", a=here, e=known)]

@@ -46,7 +46,7 @@ def scripted_cast(job: Job) -> Cast:
 
 
 def check_cues(scenario: Scenario) -> list[str]:
-    """What is wrong with the cues that are there: moments of no known kind, words nobody says, answers said."""
+    """What is wrong with the cues there are: moments of no known kind, words nobody says, answers said."""
     problems = []
     for number, beat in enumerate(scenario.beats, 1):
         said, cues = " ".join(beat.says), beat.cues
@@ -90,7 +90,7 @@ class World:
 
 
 class TutorDirector(StoryDirector):
-    """Lets the learner on while replies help; after an answer was handed over, the next case comes at once."""
+    """Lets the learner on while replies help; once an answer was handed over, the next case comes at once."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.story)
@@ -163,9 +163,7 @@ class TutorJudge:
             return AxisMarks(progress, Mark(-2 if self.world.open else -1, found, "confirms the wrong idea"))
         return AxisMarks(progress, Mark(0))
 
-    def _understanding(
-        self, reading: Reading, beats: list[Beat], handed: str, collapsed: bool
-    ) -> AxisMarks:
+    def _understanding(self, reading: Reading, beats: list[Beat], handed: str, collapsed: bool) -> AxisMarks:
         near = [term for beat in beats[-2:] if beat.cues["shows"] in OWNED for term in beat.about]
         taken = reading.mentions(near) if reading.sound else []
         progress = Mark(0)
