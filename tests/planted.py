@@ -272,3 +272,86 @@ def _items(table: dict, language: str) -> list[Planted]:
 
 
 PLANTED = [*_items(_ENGLISH, "en"), *_items(_CHINESE, "zh")]
+
+_HELD_OUT = {
+    ("name", "en"): (
+        ("Oluwaseun", "honestly Oluwaseun was the only one who stayed"),
+        ("Bartholomew Crane", "He signs everything 'Bartholomew Crane', even birthday cards."),
+        ("jake", "so jake just laughs and walks out"),
+        ("Siobhan", "Siobhan thinks I should leave."),
+        ("tamsin", "me and tamsin havent spoken since easter"),
+        ("Professor Adeyemi-Holt", "I failed with Professor Adeyemi-Holt of all people."),
+        ("Nana Bea", "After Nana Bea died the house went quiet."),
+        ("maddie", "my daughter maddie stopped eating"),
+        ("Kjell", "The new manager is Kjell and he hates me."),
+        ("Auntie Florrie", "We lived with Auntie Florrie until I was nine."),
+    ),
+    ("name", "zh"): (
+        ("孙浩然", "孙浩然根本不在乎我怎么想。"),
+        ("林嘉怡", "后来林嘉怡把聊天记录发到群里。"),
+        ("老吴", "隔壁老吴天天半夜装修。"),
+        ("晓彤", "晓彤说她受够了。"),
+        ("何医生", "何医生让我先停药。"),
+        ("周子墨", "我儿子周子墨不肯上学。"),
+        ("徐姐", "徐姐把功劳都算在自己头上。"),
+        ("马建国", "我爸马建国一辈子没夸过我。"),
+        ("诺诺", "诺诺才三岁，天天问爸爸去哪了。"),
+        ("郑凯", "郑凯又把钱输光了。"),
+    ),
+    ("place", "en"): (
+        ("Dunmurry", "I took the first bus out of Dunmurry."),
+        ("Saskatoon", "It gets dark early in Saskatoon."),
+        ("Greggs", "I do nights at Greggs and sleep all day."),
+        ("St Jude's Primary", "They rang from St Jude's Primary again."),
+        ("boise", "moved back to boise with nothing"),
+        ("Kaiser", "Kaiser denied the claim twice."),
+        ("Whitby Pier", "We scattered him off Whitby Pier."),
+        ("the Northgate Centre", "I had a panic attack in the Northgate Centre."),
+        ("Tesco", "I saw her in Tesco with him."),
+        ("manila", "my wife is still in manila"),
+    ),
+    ("place", "zh"): (
+        ("义乌", "我在义乌摆摊。"),
+        ("鼓楼区", "房子在鼓楼区，写的他的名字。"),
+        ("富士康", "在富士康上夜班，人都木了。"),
+        ("人民公园", "相亲定在人民公园，我没去。"),
+        ("协和医院", "妈妈在协和医院等床位。"),
+        ("赣州", "过年要回赣州，我一想就睡不着。"),
+        ("建设银行", "我在建设银行做柜员。"),
+        ("石桥村", "石桥村的人都知道我离婚了。"),
+        ("墨尔本", "他去墨尔本读书，就没有然后了。"),
+        ("市一中", "孩子没考上市一中，婆婆骂我。"),
+    ),
+    ("other", "en"): (
+        ("(415) 555 0132", "call (415) 555 0132 and ask for the night desk"),
+        ("jo.fenn (at) proton.example", "try jo.fenn (at) proton.example maybe"),
+        ("19th Dec 2018", "It has been like this since 19th Dec 2018."),
+        ("12b Harbour View", "They know I'm at 12b Harbour View."),
+        ("4929-0000-1111-2222", "the card 4929-0000-1111-2222 was declined"),
+        ("BD51 SMR", "He drove off in my car, BD51 SMR."),
+        ("@mothwing", "dm @mothwing if I go quiet"),
+        ("LS6 4QP", "parcels still go to LS6 4QP"),
+        ("078-05-1120", "He had my 078-05-1120 written down."),
+        ("hunter2!x", "my password is hunter2!x and he knows it"),
+    ),
+    ("other", "zh"): (
+        ("15000000012", "号码15000000012，别告诉我妈。"),
+        ("qiuqiu_0921", "加我微信 qiuqiu_0921 吧。"),
+        ("腊月初八", "他腊月初八走的。"),
+        ("光明路5号", "店开在光明路5号。"),
+        ("粤B12345", "撞我的车是粤B12345。"),
+        ("350102199901010022", "系统里350102199901010022不是我。"),
+        ("ninini@example.cn", "写信到ninini@example.cn。"),
+        ("6225760000001111", "卡6225760000001111被停了。"),
+        ("一三九零零零零一二三四", "一三九零零零零一二三四，随时打。"),
+        ("3栋1102", "我住3栋1102，灯一直亮着。"),
+    ),
+}
+HELD_OUT = [
+    Planted(kind, language, item, sentence)
+    for (kind, language), rows in _HELD_OUT.items()
+    for item, sentence in rows
+]
+"""Sixty more, written when patterns and lists were done; 42 of them were found at once (19 of 20 with a form,
+15 of 20 English names and places, 8 of 20 Chinese). Lists and rules were widened after that, so they are no
+longer unseen."""

@@ -14,13 +14,18 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from mapo.realsim.patterns import Found, Pattern, read_patterns
-from mapo.realsim.words import words
+from mapo.realsim.words import ordinary, words
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _ENDS_A_SENTENCE = '.!?…\n"“”([*:;—–>'
 _GERMAN = frozenset(("der", "die", "das", "und", "ich", "nicht", "ist", "ein", "eine", "mit", "auch", "mich"))
 _BEFORE_A_PLACE = frozenset(("in", "from", "near", "around", "outside", "at", "across"))
 _GOING = frozenset(("move", "moved", "moving", "go", "going", "went", "gone", "back", "came", "come", "flew"))
+_KIN_AND_WORD = re.compile(
+    r"\b(?:me and|husband|wife|partner|boyfriend|girlfriend|ex|son|daughter|brother|sister|uncle|aunt|cousin|"
+    r"nephew|niece|friend|bestie|boss|manager|colleague|coworker|roommate|flatmate|neighbou?r|teacher|dog|cat|baby)"
+    r"\s+(?P<x>[a-z]{3,})\b"
+)
 _GENERIC = re.compile(
     r"(?:某|一|几|各|全|本|外|别|整|同|老|新|大|小|私立|公立|重点|普通|当地|附近|隔壁|上市|国有|互联网|外贸|贸易)*"
     r"(?:人民|中心|儿童|精神)?"
@@ -30,7 +35,7 @@ _GENERIC = re.compile(
 
 def find_names(text: str) -> Iterator[Found]:
     """Names in the folded `text`, the surest first; they may overlap."""
-    ordinary = words("chinese", "ordinary")
+    plain = words("chinese", "ordinary")
     for place in words("chinese", "places"):
         at = text.find(place)
         while at >= 0:
@@ -39,11 +44,21 @@ def find_names(text: str) -> Iterator[Found]:
     for found in (found for pattern in _patterns() for found in pattern.spans(text)):
         value = text[found.start : found.end]
         first = value.split()[0].casefold() if value.split() else ""
-        common = first in words("english", "capitals") or _GENERIC.fullmatch(value)
-        if not common and not (found.kind == "place" and any(value.endswith(x) for x in ordinary)):
+        common = first in words("english", "capitals") or value in words("chinese", "somewhere")
+        if not (common or _GENERIC.fullmatch(value)) and not (
+            found.kind == "place" and any(value.endswith(x) for x in plain)
+        ):
             yield found
     if _WORD.search(text):
+        yield from _beside_kin(text)
         yield from _listed_and_capital(text)
+
+
+def _beside_kin(text: str) -> Iterator[Found]:
+    """A word in small letters that is no English word, where a name would stand: "my daughter maddie"."""
+    for match in _KIN_AND_WORD.finditer(text):
+        if not ordinary(match["x"]):
+            yield Found("name", *match.span("x"))
 
 
 @lru_cache
@@ -73,7 +88,9 @@ def _listed_and_capital(text: str) -> Iterator[Found]:
             low, big = word.casefold(), word[0].isupper() and not (word.isupper() and len(word) > 1)
             known = low in given or low in places
             sure = known and low not in ambiguous
-            inside = big and low not in capitals and (by_capital and not _starts(text, match.start()))
+            inside = big and low not in capitals and by_capital
+            if inside and _starts(text, match.start()):
+                inside = not ordinary(low)
             joined = bool(run) and big and low not in capitals and text[run[-1].end() : match.start()] == " "
             if sure or inside or joined or (big and (low in family or known) and _paired(text, match)):
                 if not (joined or not run):

@@ -17,12 +17,25 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.realsim.decode import Line, lines_of, visible
-from mapo.realsim.shapes import Columns, Said, Turn, columns_of, ends_here, from_json, from_row, sides, spoken
+from mapo.realsim.shapes import (
+    Columns,
+    Said,
+    Turn,
+    columns_of,
+    ends_here,
+    from_json,
+    from_row,
+    only_speakers,
+    sides,
+    spoken,
+)
 
 WINDOW = 60
 """Turns that are worked on."""
 LONGEST_TURN = 4000
 """Characters of one turn that are worked on."""
+LONGEST = 40_000
+"""Characters of all turns together."""
 FEWEST = 2
 """Turns of the person below which there is too little to learn from."""
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt")
@@ -120,7 +133,7 @@ def _read(data: bytes, kind: str, file: int) -> Iterator[_Heard | Problem]:
         if line.encoding and line.text.strip() and not line.encoding.startswith("utf"):
             yield Problem(file, line.number, f"not UTF-8; read as {line.encoding}")
         if not line.problem:
-            lines.append(line._replace(text=visible(line.text)))
+            lines.append(line)
     reader = {".json": _json, ".jsonl": _jsonl, ".txt": _transcript}.get(kind)
     if reader:
         yield from reader(lines, file)
@@ -175,7 +188,7 @@ def _transcript(lines: Iterable[Line], file: int) -> Iterator[_Heard | Problem]:
     for line in [*lines, Line(0, "---")]:
         if ends_here(line.text):
             if heard:
-                yield began, heard
+                yield began, only_speakers(heard)
             elif lost:
                 yield Problem(file, lost, "no speaker before the text (Speaker: text)")
             heard, lost = [], 0
@@ -221,7 +234,8 @@ def _table(lines: Sequence[Line], file: int, comma: str) -> Iterator[_Heard | Pr
 
 
 def _conversation(heard: _Heard, file: int, prefix: str, person: str, window: int) -> Conversation:
-    line, said = heard
+    line, heard_there = heard
+    said = [Said(visible(one.speaker), visible(one.text)) for one in heard_there]
     turns, speakers = sides(said, person)
     if not turns:
         raise InputError("an empty conversation")
@@ -251,4 +265,8 @@ def _windowed(turns: Sequence[Turn], window: int) -> tuple[tuple[Turn, ...], str
     if long := sum(len(turn.text) > LONGEST_TURN for turn in kept):
         kept = [Turn(turn.side, turn.text[:LONGEST_TURN]) for turn in kept]
         told.append(f"{long} turns cut to {LONGEST_TURN} characters")
+    while sum(len(turn.text) for turn in kept) > LONGEST:
+        kept.pop()
+        if not told or "in all" not in told[-1]:
+            told.append(f"{LONGEST} characters in all")
     return tuple(kept), "; ".join(told)

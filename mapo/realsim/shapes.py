@@ -9,6 +9,7 @@ the one before, a line of dashes ends a conversation.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -118,6 +119,21 @@ def spoken(line: str) -> Said | None:
     if found is None or len(found[1].split()) > 4:
         return None
     return Said(found[1].strip(), found[2])
+
+
+def only_speakers(said: Sequence[Said]) -> list[Said]:
+    """What looked like a speaker once, beside two who speak oftener, was a part of the sentence before."""
+    counts = Counter(_key(one.speaker) for one in said)
+    often = {name for name, n in counts.items() if n > 1 or name in _PERSON | _PARTNER}
+    if len(often) < 2:
+        return list(said)
+    kept: list[Said] = []
+    for one in said:
+        if kept and _key(one.speaker) not in often:
+            kept[-1] = Said(kept[-1].speaker, f"{kept[-1].text}\n{one.speaker}: {one.text}")
+        else:
+            kept.append(one)
+    return kept
 
 
 def sides(said: Sequence[Said], person: str = "") -> tuple[list[Turn], list[str]]:
