@@ -1,0 +1,113 @@
+"""A customer, a director and a judge of plain code: customer support as a small world.
+
+Two effects come late. A way out is welcome only when the fault has been taken up often enough (the customer's
+threshold); and a promise made before that falls due three turns later, with nothing behind it. The customer
+and the director are the storytellers every domain can use; only the judge is this domain's own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+
+from mapo.errors import ScenarioError
+from mapo.sandbox.cast import Cast
+from mapo.sandbox.scripted import Story, StoryDirector, StoryUser
+from mapo.sandbox.words import Reader, particulars, phrase_book
+from mapo.types import AxisMarks, Mark
+
+PATIENCE = {"low": 1, "medium": 2, "high": 3}
+FALLS_DUE = 3
+
+
+@lru_cache
+def phrases():
+    text = Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8")
+    return phrase_book(tomllib.loads(text))
+
+
+def scripted_cast(job):
+    """The three roles for one dialogue."""
+    scenario = job.scenario
+    if not (scenario.stages and scenario.start_levels and scenario.guarded and scenario.eased):
+        raise ScenarioError(f"'{scenario.id}' lacks stages, start levels, guarded or eased lines")
+    story = Story(scenario, job.seed)
+    names = dict.fromkeys(("user", "director", "judge"), "scripted")
+    return Cast(StoryUser(story), StoryDirector(story), SupportJudge(story), names)
+
+
+def check_cues(scenario):
+    """`mapo scenarios check` asks here: what is wrong with a scenario's cues?"""
+    return [
+        f"beat {number}: {kind} '{beat.cues[kind]}' is not in what is said"
+        for number, beat in enumerate(scenario.beats, 1)
+        for kind in ("cost", "wish")
+        if beat.cues.get(kind, "").lower() not in " ".join(beat.says).lower()
+    ]
+
+
+class SupportJudge:
+    """Looks for the fault taken up, the cost owned and the way out offered, in that order."""
+
+    def __init__(self, story):
+        self.story = story
+        self.reader = Reader(phrases())
+        self.patience = PATIENCE[story.scenario.threshold]
+        self.taken_up = 0
+        self.done = set()  # costs owned and ways out offered: each counts once
+        self.promised = None  # the turn of a promise with nothing behind it
+
+    async def start(self):
+        levels = self.story.scenario.start_levels
+        return {key: Mark(level, reason="given") for key, level in levels.items()}
+
+    async def judge(self, turns):
+        self.reader.user_said(turns[-1].user)
+        reading = self.reader.read(turns[-1].reply.text)
+        beats = self.story.told(turns)
+        levels = {"F": self._fault(reading, beats), "T": self._trust(reading, beats, len(turns))}
+        self.taken_up += levels["F"].progress.level > 0
+        return levels
+
+    def _fault(self, reading, beats):
+        progress = Mark(0)
+        here = beats[-1].about if beats else particulars(self.story.scenario.opening)
+        if reading.sound and (taken := reading.mentions(here)):
+            progress = Mark(1, taken[0], "takes up what was told")
+        welcome = reading.sound and reading.does("remedy") and self.taken_up >= self.patience
+        if welcome and (wish := self._once(reading, beats, "wish")):
+            progress = Mark(2, wish, "a way out that fits")
+        if found := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, found, "blames the customer"))
+        if found := reading.finds("script"):
+            return AxisMarks(progress, Mark(-1, found, "reads from a script"))
+        if not reading.sound:
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "nothing, or nothing new"))
+        return AxisMarks(progress, Mark(0))
+
+    def _trust(self, reading, beats, turn):
+        progress = Mark(0)
+        if reading.sound and reading.does("own") and (cost := self._once(reading, beats, "cost")):
+            progress = Mark(2 if self.taken_up >= self.patience else 1, cost, "owns what it cost")
+        elif reading.sound and self.taken_up >= self.patience:
+            earlier = reading.mentions(term for beat in beats[:-1] for term in beat.about)
+            progress = Mark(1, earlier[0], "remembers what was told") if earlier else progress
+        if (found := reading.finds("promise")) and self.promised is None and self.taken_up < self.patience:
+            self.promised = turn
+        elif self.promised is not None and turn - self.promised >= FALLS_DUE:
+            self.promised = None
+            return AxisMarks(progress, Mark(-2, found, "what was promised did not come"))
+        if found := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, found, "belittles"))
+        if found := reading.finds("stock"):
+            return AxisMarks(progress, Mark(-1, found, "a stock phrase"))
+        return AxisMarks(progress, Mark(0))
+
+    def _once(self, reading, beats, kind):
+        """A cue of that kind that the reply takes up for the first time."""
+        for phrase in (beat.cues[kind] for beat in beats if kind in beat.cues):
+            if phrase not in self.done and reading.covers(phrase):
+                self.done.add(phrase)
+                return phrase
+        return ""
