@@ -280,7 +280,7 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     (tmp_path / "part" / "config.toml").write_text("[run]\nnonsense = 1\n")
     refused(tmp_path / "part", told="nonsense")
     (tmp_path / "part" / "config.toml").unlink()
-    refused(tmp_path / "part", told="no training run")
+    refused(tmp_path / "part", told="config.toml: no such file")
 
 
 # ---- what is refused

@@ -78,7 +78,7 @@ def screen(
 
     from mapo.cli.roles import stage_in
     from mapo.evals.empa import Plan
-    from mapo.evals.folder import CACHE, claim, digest
+    from mapo.evals.folder import CACHE, claim, digest, look
     from mapo.evals.results import read_folders
     from mapo.realsim.screen import screen as screened_by
     from mapo.realsim.screen import sizes_of
@@ -116,7 +116,8 @@ def screen(
         "context": context,
     }
     _check(who, own, agents, given, judge, stage_in(out, **settings))
-    claim(out, asked, resume=resume)
+    look(out, asked, resume=resume)
+    claim(out, asked)
     rules = {"max_turns": max_turns, "max_tokens": max_tokens, "rubric": rubric}
     broken = sum(
         asyncio.run(_plays(out / name, plan, one, agents, given, judge, settings, rules))
@@ -162,6 +163,7 @@ async def _plays(
 ) -> int:
     """One policy's plays, by the machinery of `mapo eval empa`; how many broke."""
     from mapo.cli.eval import _play as play_missing
+    from mapo.cli.options import Run
     from mapo.cli.roles import stage_in
     from mapo.sandbox.models import policy_system
     from mapo.sandbox.rollout import Rules
@@ -174,7 +176,8 @@ async def _plays(
     by = Rules(**rules, system=policy_system)
     cast: Cast = dict(roles) if roles is not None else None
     stage = stage_in(out, **settings)
-    return await play_missing(out, plan, who, cast, by, stage, settings["concurrency"], there)
+    run = Run(out, concurrency=settings["concurrency"], resume=there)
+    return await play_missing(run, plan, who, cast, by, stage)
 
 
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:

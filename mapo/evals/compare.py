@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mapo.errors import InputError
+from mapo.evals.columns import Column, Meaning, columns_of, meaning_of
 from mapo.evals.entries import SCORES, Case, Entry, count, read_bench, read_json
 from mapo.evals.entries_empa import EMPA, read_empa, read_training
 from mapo.evals.stats import Interval, bootstrap, holm, sign_flip, told
@@ -27,20 +28,6 @@ ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SC
 RESAMPLES = 10_000
 FEW = 10
 """Common cases below which a note says that a comparison means little."""
-
-Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Benchmark, score and settings: what must agree before two numbers are compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One measure. `label` names what tells it from its like; `cases` is the hash of what was asked."""
-
-    benchmark: str
-    name: str
-    meaning: Mapping[str, str]
-    cases: str
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +55,15 @@ class Comparison:
     differences: list[Difference]
     notes: list[str]
 
-    def difference(self, model: str, label: str) -> Difference | None:
-        return next((d for d in self.differences if (d.model, d.column) == (model, label)), None)
+    def difference(self, model: str, label: str, baseline: str | None = None) -> Difference | None:
+        """From the first model, or from another `baseline`."""
+        wanted = (model, label, baseline or self.models[0])
+        return next((d for d in self.differences if (d.model, d.column, d.baseline) == wanted), None)
+
+    @property
+    def baselines(self) -> list[str]:
+        """Whom somebody is held against."""
+        return list(dict.fromkeys(d.baseline for d in self.differences))
 
 
 def compare(runs: Sequence[str]) -> Comparison:
@@ -126,19 +120,15 @@ def compared(entries: Sequence[Entry]) -> Comparison:
     models = list(dict.fromkeys(entry.model for entry in entries))
     by_key: dict[tuple[Meaning, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: ORDER.index((e.benchmark, e.name))):
-        by_key.setdefault((_meaning(entry), entry.chosen), []).append(entry)
-    columns = _columns(by_key)
+        by_key.setdefault((meaning_of(entry), entry.chosen), []).append(entry)
+    columns = columns_of(by_key)
     cells: dict[tuple[str, str], Entry] = {}
     for column, found in zip(columns, by_key.values(), strict=True):
         for entry in found:
             cells[entry.model, column.label] = _one(cells.get((entry.model, column.label)), entry, column)
     differences, notes = _differences(models, columns, cells)
-    notes = [*_missing(cells), *notes, *_sampling(columns, cells)]
+    notes = [*_missing(columns, cells), *notes, *_sampling(columns, cells)]
     return Comparison(models, columns, cells, differences, list(dict.fromkeys(notes)))
-
-
-def _meaning(entry: Entry) -> Meaning:
-    return entry.benchmark, entry.name, tuple(sorted(entry.meaning.items()))
 
 
 def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
@@ -151,65 +141,54 @@ def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
     )
 
 
-# ---- columns
-
-
-def _columns(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Column]:
-    """Each with a label of its own."""
-    found = []
-    for ((benchmark, name, meaning), chosen), entries in by_key.items():
-        alike = [dict(m) for (b, n, m), _ in by_key if (b, n) == (benchmark, name)]
-        parts = _apart(dict(meaning), alike)
-        rivals = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
-        if len(rivals) > 1:
-            parts.append(f"{count(entries[0].cases)} cases ({chosen[:6]})")
-        found.append(Column(benchmark, name, entries[0].meaning, chosen, ", ".join([name, *parts])))
-    return found
-
-
-def _apart(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
-    """What tells a measure from others of its name: "judge X", "profile released"."""
-    keys = [key for key in dict.fromkeys(k for m in alike for k in m) if len({m.get(key) for m in alike}) > 1]
-    if "judge" in keys:  # one model in all roles is told once
-        one = all(m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director"))
-        keys = [key for key in keys if not (one and key in ("user", "director"))]
-    keys.sort(key=lambda key: key != "judge")
-    return [f"{key} {own.get(key, 'none')}" for key in keys]
-
-
 # ---- differences
 
 
 def _differences(
     models: Sequence[str], columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
 ) -> tuple[list[Difference], list[str]]:
-    """Every model against the first, wherever their numbers mean the same; and what to know about it."""
+    """Every model against the first, and against the one it was trained from, wherever their numbers mean
+    the same; and what to know about it."""
     first, *others = models
     found: list[Difference] = []
     notes: list[str] = []
     for model in others:
-        before = len(found)
-        for column in columns:
-            own = cells.get((model, column.label))
-            base = own and _counterpart(own, first, cells)
-            if own is None or base is None:
-                continue
-            if own.invalid or base.invalid:
-                notes.append(f"{own.model} and {base.model}, {column.label}: invalid, so not compared")
-                continue
-            common = _common(own, base)
-            if common:
-                found.append(_difference(own, base, column.label, common))
-            notes += _told(own, base, column.label, common)
-        if len(found) == before:
-            notes.append(f"{model}: no score that compares with one of {first}")
+        pairs, told = _against(model, first, columns, cells)
+        if not pairs:
+            told.append(f"{model}: no score that compares with one of {first}")
+        own = {e.baseline for (name, _), e in cells.items() if name == model} - {"", first, model}
+        for before in sorted(own):
+            more, also = _against(model, before, columns, cells)
+            pairs, told = [*pairs, *more], [*told, *also]
+        found += pairs
+        notes += told
     corrected = holm([d.p for d in found])
     return [replace(d, p_holm=p) for d, p in zip(found, corrected, strict=True)], notes
 
 
+def _against(
+    model: str, baseline: str, columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
+) -> tuple[list[Difference], list[str]]:
+    found: list[Difference] = []
+    notes: list[str] = []
+    for column in columns:
+        own = cells.get((model, column.label))
+        base = own and _counterpart(own, baseline, cells)
+        if own is None or base is None:
+            continue
+        if own.invalid or base.invalid:
+            notes.append(f"{own.model} and {base.model}, {column.short}: invalid, so not compared")
+            continue
+        common = _common(own, base)
+        if common:
+            found.append(_difference(own, base, column.label, common))
+        notes += _told(own, base, column.short, common)
+    return found, notes
+
+
 def _counterpart(own: Entry, first: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
     """The first model's entry of the same meaning; of several sets of cases, the one with most in common."""
-    rivals = [e for (model, _), e in cells.items() if model == first and _meaning(e) == _meaning(own)]
+    rivals = [e for (model, _), e in cells.items() if model == first and meaning_of(e) == meaning_of(own)]
     return max(rivals, key=lambda e: (len(_common(own, e)), e.chosen == own.chosen), default=None)
 
 
@@ -266,13 +245,15 @@ def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[st
     return notes
 
 
-def _missing(cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+def _missing(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
     notes = []
     for (model, label), entry in cells.items():
+        column = next(column for column in columns if column.label == label)
         if entry.n < entry.of:
-            notes.append(f"{model}, {label}: incomplete, {entry.n} of {entry.of} have a score: no figure")
+            lack = f"incomplete, {entry.n} of {entry.of} have a score: no figure"
+            notes.append(f"{model}, {column.short} ({entry.source}): {lack}")
         own = [note for note in entry.notes if not note.startswith("incomplete")]
-        notes += [f"{model}, {entry.benchmark}: {note}" for note in own]
+        notes += [f"{model}, {column.group} ({entry.source}): {note}" for note in own]
     return notes
 
 
@@ -285,5 +266,5 @@ def _sampling(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry])
             values = {model: sampling.get(key, "unknown") for model, sampling in own.items()}
             if len(set(values.values())) > 1:
                 listed = ", ".join(f"{value} for {model}" for model, value in values.items())
-                notes.append(f"{column.benchmark}: {key} is {listed}")
+                notes.append(f"{column.group}: {key} is {listed}")
     return notes

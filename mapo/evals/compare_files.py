@@ -10,7 +10,7 @@ import io
 import json
 from typing import Any
 
-from mapo.evals.compare import Comparison
+from mapo.evals.compare import Comparison, Difference
 from mapo.evals.entries import Entry, count
 from mapo.text import printable
 
@@ -18,11 +18,13 @@ _CSV = (
     *("model", "benchmark", "score", "value", "low", "high", "passes", "n", "of", "cases"),
     *("baseline", "common", "missing", "difference", "difference_low", "difference_high", "p", "p_holm"),
     *("judge", "settings", "sampling", "note"),
+    *("before", "gain", "gain_low", "gain_high", "gain_p", "gain_p_holm"),
 )
 
 
 def as_csv(found: Comparison) -> str:
-    """One line a model and score, its difference from the first model behind it."""
+    """One line a model and score, behind it its difference from the first model, and as `gain` the one from
+    the model it was trained from."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_CSV)
@@ -37,8 +39,13 @@ def as_csv(found: Comparison) -> str:
                 ends = d.interval or ("", "")
                 held = [_cell(d.baseline), d.n, d.missing, d.mean, *ends, d.p, d.p_holm]
             named = [_cell(model), column.benchmark, _cell(column.label)]
-            writer.writerow([*named, *own, *held, *map(_cell, _meant(e))])
+            gained = _gain(found.difference(model, column.label, e.baseline) if e.baseline else None)
+            writer.writerow([*named, *own, *held, *map(_cell, _meant(e)), *gained])
     return out.getvalue()
+
+
+def _gain(d: Difference | None) -> list[Any]:
+    return [""] * 6 if d is None else [_cell(d.baseline), d.mean, *(d.interval or ("", "")), d.p, d.p_holm]
 
 
 def _meant(e: Entry) -> list[str]:

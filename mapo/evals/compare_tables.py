@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
 
-from mapo.evals.compare import Column, Comparison, Difference
+from mapo.evals.columns import Column
+from mapo.evals.compare import Comparison
 from mapo.evals.compare_files import as_csv, as_json
 from mapo.evals.entries import Entry
 from mapo.evals.tables import escape
@@ -23,7 +25,8 @@ METHOD = (
     "percent, Wilson's if a case has one dialogue. Differences: points of 100, case by case. "
     "p: sign-flip test by case; Holm: corrected among all differences of the table."
 )
-_HEAD = ("model", "score", "difference", "95 % interval", "p", "p (Holm)", "cases")
+_HEAD = ("difference", "95 % interval", "p", "p (Holm)", "cases")
+_HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 
 
 # ---- what stands in a place
@@ -48,16 +51,34 @@ def chance(p: float | None) -> str:
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _difference_row(d: Difference) -> list[str]:
-    return [
-        d.model,
-        d.column,
-        f"{d.mean:+.2f}",
-        ends(d.interval, "+.1f"),
-        chance(d.p),
-        chance(d.p_holm),
-        f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
+class Differences(NamedTuple):
+    """The table of differences: `left` columns of words, then numbers."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    left: int
+
+
+def differences(found: Comparison) -> Differences:
+    """One baseline stands in the title; several, in a column."""
+    short = {column.label: column.short for column in found.columns}
+    several = len(found.baselines) > 1
+    rows = [
+        [
+            *([d.model, d.baseline] if several else [d.model]),
+            short[d.column],
+            f"{d.mean:+.2f}",
+            ends(d.interval, "+.1f"),
+            chance(d.p),
+            chance(d.p_holm),
+            f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
+        ]
+        for d in found.differences
     ]
+    title = "Differences" if several else f"Differences from {found.models[0]}"
+    head = ["model", *(["from"] if several else []), "score", *_HEAD]
+    return Differences(f"{title}, case by case", head, rows, 3 if several else 2)
 
 
 def _score_rows(found: Comparison) -> list[list[tuple[str, str]]]:
@@ -75,16 +96,14 @@ def _score_rows(found: Comparison) -> list[list[tuple[str, str]]]:
 
 
 def legend(found: Comparison) -> list[str]:
-    """What each column's numbers mean, one line for the columns that share it."""
+    """What each column's numbers mean, one line for the columns that share it: first what tells it from
+    others. Hashes are cut: they are there to be told apart."""
     told: dict[tuple[str, str], list[str]] = {}
     for column in found.columns:
-        settings = ", ".join(f"{key} {value}" for key, value in column.meaning.items())
-        told.setdefault((column.benchmark, settings), []).append(column.label)
-    return [f"{'; '.join(labels)}: {benchmark}, {s}" for (benchmark, s), labels in told.items()]
-
-
-def _title(found: Comparison) -> str:
-    return f"Differences from {found.models[0]}, case by case"
+        every = [f"{key} {value}" for key, value in column.meaning.items()]
+        settings = ", ".join(dict.fromkeys([*column.apart, *every]))
+        told.setdefault((column.benchmark, _HASH.sub(r"\1", settings)), []).append(column.short)
+    return [f"{'; '.join(names)}: {benchmark}, {s}" for (benchmark, s), names in told.items()]
 
 
 # ---- terminal
@@ -93,19 +112,23 @@ def _title(found: Comparison) -> str:
 def print_comparison(found: Comparison) -> None:
     console = terminal()
     console.width = max(console.width, 110)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("model", overflow="fold")
-    for column in found.columns:
-        table.add_column(escape(column.label), justify="right", overflow="fold")
-    for model, row in zip(found.models, _score_rows(found), strict=True):
-        table.add_row(escape(model), *(f"{n}\n[dim]{i}[/]" if i else n for n, i in row))
-    console.print(table)
+    rows = _score_rows(found)
+    for part in _fitting(found, rows, console.width):
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("model", overflow="fold")
+        for at in part:
+            table.add_column(escape(found.columns[at].short), justify="right", overflow="fold")
+        for model, row in zip(found.models, rows, strict=True):
+            shown = [row[at] for at in part]
+            table.add_row(escape(model), *(f"{n}\n[dim]{i}[/]" if i else n for n, i in shown))
+        console.print(table)
     if found.differences:
-        table = Table(box=box.SIMPLE_HEAD, title=escape(_title(found)), title_justify="left")
-        for at, head in enumerate(_HEAD):
-            table.add_column(head, justify="left" if at < 2 else "right", overflow="fold")
-        for d in found.differences:
-            table.add_row(*map(escape, _difference_row(d)))
+        told = differences(found)
+        table = Table(box=box.SIMPLE_HEAD, title=escape(told.title), title_justify="left")
+        for at, head in enumerate(told.head):
+            table.add_column(head, justify="left" if at < told.left else "right", overflow="fold")
+        for cells in told.rows:
+            table.add_row(*map(escape, cells))
         console.print(table)
         console.print(f"[dim]{METHOD}[/]")
     for line in legend(found):
@@ -114,19 +137,35 @@ def print_comparison(found: Comparison) -> None:
         console.print(f"note: {escape(note)}", soft_wrap=True)
 
 
+def _fitting(found: Comparison, rows: Sequence[Sequence[tuple[str, str]]], width: int) -> list[list[int]]:
+    """The columns, as many in a table as there is room for: one under another rather than folded."""
+    room = width - min(40, max(len(model) for model in found.models)) - 4
+    parts: list[list[int]] = [[]]
+    used = 0
+    for at, column in enumerate(found.columns):
+        wide = 3 + max(len(text) for text in (column.short, *(t for row in rows for t in row[at])))
+        if parts[-1] and used + wide > room:
+            parts.append([])
+            used = 0
+        parts[-1].append(at)
+        used += wide
+    return parts
+
+
 # ---- Markdown
 
 
 def markdown(found: Comparison) -> str:
-    heads = ["model", *(_md(c.label) for c in found.columns)]
+    heads = ["model", *(_md(c.short) for c in found.columns)]
     rows = [
         [_md(model), *(f"{n} ({i})" if i else n for n, i in row)]
         for model, row in zip(found.models, _score_rows(found), strict=True)
     ]
     parts = [_md_table(heads, rows)]
     if found.differences:
-        rows = [[_md(cell) for cell in _difference_row(d)] for d in found.differences]
-        parts += [f"{_md(_title(found))}:", _md_table(_HEAD, rows), METHOD]
+        of = differences(found)
+        rows = [[_md(cell) for cell in row] for row in of.rows]
+        parts += [f"{_md(of.title)}:", _md_table(of.head, rows), METHOD]
     told = [f"- {_md(line)}" for line in (*legend(found), *found.notes)]
     return "\n\n".join([*parts, "\n".join(told)]) + "\n"
 
@@ -163,14 +202,15 @@ def tex(text: str) -> str:
 
 def latex(found: Comparison) -> str:
     """Two tabulars with the rules of booktabs, what the numbers mean below them, the notes as comments."""
-    heads = ["model", *(c.label for c in found.columns)]
+    heads = ["model", *(c.short for c in found.columns)]
     rows = [
         [model, *(f"{n} [{i}]" if i else n for n, i in row)]
         for model, row in zip(found.models, _score_rows(found), strict=True)
     ]
     parts = ["% \\usepackage{booktabs}", _tabular(heads, rows, 1)]
     if found.differences:
-        parts += ["", _tabular(_HEAD, [_difference_row(d) for d in found.differences], 2)]
+        of = differences(found)
+        parts += ["", _tabular(of.head, of.rows, of.left)]
     below = [*([METHOD] if found.differences else []), *legend(found)]
     parts += ["", r"{\footnotesize", *(rf"{tex(line)}\par" for line in below), "}"]
     told = [f"% {' '.join(printable(line).split())}" for line in found.notes]

@@ -63,6 +63,8 @@ class Entry:
     invalid: str = ""
     """Why there is no score although nothing is missing: compares with nothing."""
     notes: tuple[str, ...] = field(default=())
+    baseline: str = ""
+    """The model that this one was trained from, where that is known: held against it too."""
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

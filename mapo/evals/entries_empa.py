@@ -82,12 +82,14 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     rubric, problem = rubric_in(run.rubric)
     if problem:
         raise RecordError(problem, where=str(run.rubric), fix="Restore it")
-    found = []
-    for when in ("before", "after"):
+    found: list[Entry] = []
+    called = name or root.resolve().name
+    for when, before in (("before", ""), ("after", f"{called}, before")):
         folder = root / "eval" / when
         if folder.is_dir():
-            mine = replace(asked, model=f"{name or root.resolve().name}, {when}")
-            found += [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, mine, None)]
+            mine = replace(asked, model=f"{called}, {when}")
+            entries = [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, mine, None)]
+            found += [replace(entry, baseline=before) for entry in entries]
     if not found:
         raise InputError(
             "a training run without a test",

@@ -1,4 +1,4 @@
-"""Recomputed dialogues -> one score a model, with intervals over dialogues."""
+"""Recomputed dialogues -> one score a model, with intervals over scenarios."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PARTS = ("outcome", "efficiency", "stability", "epm_q")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A set of dialogues, scored. `intervals` is None for too few cases (`stats.FEWEST`)."""
+    """A set of dialogues, scored. `intervals` are over its `cases`, over the dialogues where there is one
+    case; None for too few (`stats.FEWEST`)."""
 
     name: str
     rubric: str
@@ -37,6 +38,7 @@ class Score:
     endings: dict[str, int]
     composite: Composite
     intervals: dict[str, tuple[float, float]] | None
+    cases: int
 
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
@@ -154,6 +156,7 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         intervals=None
         if ends is None or len(drawn) < FEWEST
         else {k: (float(lo), float(hi)) for k, (lo, hi) in zip(names, ends, strict=True)},
+        cases=len({r.case for r in results}),
     )
 
 

@@ -41,7 +41,8 @@ def bootstrap(
 
     Whole rows (dialogues) are resampled, so the indices of one dialogue stay together. None for fewer
     than two rows: one dialogue says nothing about the spread between dialogues. With `strata`, one name a
-    row, every resample holds as many rows of each name as there are.
+    row, every resample holds as many rows of each name as there are. The order of the rows does not matter:
+    the same numbers have the same interval, whoever asks.
     """
     n = len(rows)
     if n < 2:
@@ -49,7 +50,10 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     chunk = max(1, _CHUNK // n)
     names = np.array(["" for _ in range(n)] if strata is None else strata)
-    members = [np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        order = np.lexsort((*rows.T, statistic(rows)[..., -1]))
+    rows, names = rows[order], names[order]
+    members = [np.flatnonzero(names == name) for name in sorted(set(names.tolist()))]
 
     def drawn(times: int) -> Floats:
         picked = [part[rng.integers(0, len(part), size=(times, len(part)))] for part in members]

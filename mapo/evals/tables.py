@@ -62,8 +62,9 @@ def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
             parts.append(cell)
         table.add_row(escape(s.name), str(s.n), str(s.passes), f"{s.turns:.1f}", *parts)
     console.print(table)
-    if any(s.intervals for s in scores):
-        console.print("[dim]95 % bootstrap intervals over dialogues[/]")
+    if shown := [s for s in scores if s.intervals]:
+        over = "over scenarios" if all(s.cases > 1 for s in shown) else "over the dialogues of a scenario"
+        console.print(f"[dim]95 % bootstrap intervals {over}[/]")
     if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
         console.print(f"[dim]dialogues that were not over where their record ends: {unfinished}[/]")
     for s in scores if label else ():

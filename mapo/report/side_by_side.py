@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mapo.errors import InputError
 from mapo.evals.compare import Comparison, compared, named, read_run
-from mapo.evals.compare_tables import METHOD, chance, ends, figure, legend
+from mapo.evals.compare_tables import METHOD, differences, ends, figure, legend
 from mapo.evals.entries import Entry
 from mapo.report import numbers, plots
 from mapo.report.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
@@ -51,25 +51,11 @@ def _comparison(found: Comparison) -> list[Block]:
             interval = ends(entry.interval) if entry else ""
             cells.append(f"{figure(entry, column)} ({interval})" if interval else figure(entry, column))
         rows.append([model, *cells])
-    blocks: list[Block] = [Table(["model", *(c.label for c in found.columns)], rows)]
+    blocks: list[Block] = [Table(["model", *(c.short for c in found.columns)], rows)]
     blocks += _score_picture(found)
     if found.differences:
-        head = ["model", "score", "difference", "95 % interval", "p", "p (Holm)", "cases"]
-        told_of = [
-            [
-                d.model,
-                d.column,
-                f"{d.mean:+.2f}",
-                ends(d.interval, "+.1f"),
-                chance(d.p),
-                chance(d.p_holm),
-                str(d.n),
-            ]
-            for d in found.differences
-        ]
-        blocks.append(
-            Table(head, told_of, f"Differences from {clean(found.models[0])}, case by case. {METHOD}", left=2)
-        )
+        of = differences(found)
+        blocks.append(Table(of.head, of.rows, f"{clean(of.title)}. {METHOD}", left=of.left))
     return [*blocks, Lines([*legend(found), *found.notes])]
 
 
@@ -84,7 +70,7 @@ def _score_picture(found: Comparison) -> list[Block]:
             else numbers.Point(0.0, e.value, *(e.interval or (None, None)))
             for e in entries
         ]
-        rows.append((column.label, points))
+        rows.append((column.short, points))
     if not any(p for _, points in rows for p in points):
         return []
     room = plots.room_for([label for label, _ in rows])

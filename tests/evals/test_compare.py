@@ -20,7 +20,8 @@ from mapo.errors import InputError, RecordError
 from mapo.evals import compare as comparing
 from mapo.evals import stats
 from mapo.evals.compare import Comparison, compare, compared, named, paired
-from mapo.evals.compare_tables import FORMS, figure
+from mapo.evals.compare_tables import FORMS, figure, legend, print_comparison
+from mapo.evals.compare_tables import differences as differences_of
 from mapo.evals.entries import Case, Entry, count, read_bench, split_settings
 from mapo.evals.entries_empa import read_empa
 from mapo.evals.stats import bootstrap, sign_flip, small_sample_level, t_quantile
@@ -258,8 +259,8 @@ def test_only_common_cases_are_compared_and_it_is_said():
 def test_what_is_incomplete_has_no_figure_and_is_told():
     found = compared([entry("a"), entry("b", value=None, n=2, of=45, notes=("incomplete: x", "odd"))])
     assert found.cells["b", "EQ-Bench"].value is None
-    assert "b, EQ-Bench: incomplete, 2 of 45 have a score: no figure" in found.notes
-    assert "b, EQ-Bench 3: odd" in found.notes and not any("incomplete: x" in n for n in found.notes)
+    assert "b, EQ-Bench (runs/b): incomplete, 2 of 45 have a score: no figure" in found.notes
+    assert "b, EQ-Bench 3 (runs/b): odd" in found.notes and not any("incomplete: x" in n for n in found.notes)
 
 
 def test_models_sampled_otherwise_are_told_and_not_parted():
@@ -602,3 +603,81 @@ def test_two_published_models_have_their_published_figures(two_models):
     for d in found.differences:
         a, b = (found.cells[m, d.column].value for m in (d.model, d.baseline))
         assert d.n == 30 and d.mean == pytest.approx(a - b) and d.interval[1] < 0 and d.p_holm < 0.001
+
+
+# ---- what people read
+
+
+def test_columns_of_one_name_have_letters_and_a_legend_that_begins_with_what_differs():
+    one, two = ({"rubric": f"empathy {'0123456789abcdef'}", "judge": j} for j in ("big", "bigger"))
+    many = [entry("a", n, meaning=m, benchmark="EMPA") for n in ("passes", "EPM-Q") for m in (one, two)]
+    found = compared([*many, entry("a")])
+    assert [c.short for c in found.columns] == ["passes A", "passes B", "EPM-Q A", "EPM-Q B", "EQ-Bench"]
+    assert labels(found)[0] == "passes, judge big"  # in full for programs
+    told = legend(found)
+    assert told[0] == "passes A; EPM-Q A: EMPA, judge big, rubric empathy 0123456"
+    assert told[1].startswith("passes B; EPM-Q B: EMPA, judge bigger, ") and "EQ-Bench: EQ-Bench 3" in told[2]
+    heads = FORMS["markdown"](found).splitlines()[0]
+    assert heads == "| model | passes A | passes B | EPM-Q A | EPM-Q B | EQ-Bench |"
+
+
+def test_more_measures_than_letters():
+    found = compared([entry(meaning={"judge": f"j{n}"}) for n in range(28)])
+    assert [c.short for c in found.columns][-3:] == ["EQ-Bench Z", "EQ-Bench A1", "EQ-Bench B1"]
+
+
+def test_a_wide_table_goes_on_below(capsys):
+    names = [f"model-{'x' * 30}-{n}" for n in range(2)]
+    wide = [entry(m, meaning={"judge": f"j{n}"}, interval=(40.0, 60.0)) for m in names for n in range(9)]
+    print_comparison(compared(wide))
+    told = capsys.readouterr().out.splitlines()
+    heads = [line for line in told if line.split()[:2] == ["model", "EQ-Bench"]]
+    assert len(heads) == 3 and "EQ-Bench A" in heads[0] and "EQ-Bench I" in heads[2]
+    tables = told[: next(at for at, line in enumerate(told) if "Differences" in line)]
+    assert sum(names[0] in line for line in tables) == 3 and max(map(len, tables)) <= 110  # nothing folded
+
+
+def test_notes_say_which_run_they_are_of():
+    one = entry("a", notes=("odd",), source="runs/first", n=3, of=5, value=None)
+    two = entry("a", meaning={"judge": "y"}, notes=("odd",), source="runs/second")
+    found = compared([one, two])
+    assert "a, EQ-Bench A (runs/first): incomplete, 3 of 5 have a score: no figure" in found.notes
+    assert "a, EQ-Bench 3 A (runs/first): odd" in found.notes
+    assert "a, EQ-Bench 3 B (runs/second): odd" in found.notes
+
+
+def test_each_training_is_held_against_its_own_start_too():
+    def rows(name, before, after):
+        yield entry(f"{name}, before", scores=before)
+        yield entry(f"{name}, after", scores=after, baseline=f"{name}, before")
+
+    scores = ((50, 60, 70), (60, 70, 80)), ((10, 20, 30), (11, 22, 33))
+    found = compared([e for n, (b, a) in zip("xy", scores, strict=True) for e in rows(n, b, a)])
+    pairs = {(d.model, d.baseline): d.mean for d in found.differences}
+    assert pairs == {
+        ("x, after", "x, before"): 10.0,
+        ("y, before", "x, before"): -40.0,
+        ("y, after", "x, before"): -38.0,
+        ("y, after", "y, before"): 2.0,
+    }
+    assert {d.p_holm for d in found.differences} == {1.0}  # 4 * 0.25: corrected among all four
+    told = differences_of(found)
+    assert told.title == "Differences, case by case" and told.head[:3] == ["model", "from", "score"]
+    assert ["y, after", "y, before", "EQ-Bench", "+2.00"] in [row[:4] for row in told.rows]
+    lines = {line["model"]: line for line in csv.DictReader(FORMS["csv"](found).splitlines())}
+    assert (lines["y, after"]["baseline"], lines["y, after"]["difference"]) == ("x, before", "-38.0")
+    assert (lines["y, after"]["before"], lines["y, after"]["gain"]) == ("y, before", "2.0")
+    assert lines["x, after"]["gain"] == lines["x, after"]["difference"] == "10.0"
+    assert lines["y, before"]["gain"] == ""
+    assert "x, before" in FORMS["latex"](found) and "lllrrrrr" in FORMS["latex"](found)
+
+
+def test_the_order_of_rows_does_not_move_an_interval():
+    rng = np.random.default_rng(5)
+    rows, strata = rng.normal(size=(40, 3)), ["a", "b"] * 20
+    order = rng.permutation(40)
+
+    def ends(picked):
+        return bootstrap(rows[picked], lambda m: m, strata=[strata[i] for i in picked])
+
+    assert np.array_equal(ends(np.arange(40)), ends(order))
