@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.options import (
-    BaseUrl,
-    Concurrency,
-    Domain,
-    KeyEnv,
-    Out,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Domain, Run, with_run
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
@@ -35,14 +24,13 @@ if TYPE_CHECKING:
 _SHOWN = 30
 
 
+@with_run(concurrency=16, timeout=180.0)
 def make(
+    run: Run,
     sources: Annotated[
         list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
     ],
-    out: Out,
     model: Annotated[str | None, typer.Option(help="The model that writes (none with --local).")] = None,
-    base_url: BaseUrl = None,
-    key_env: KeyEnv = "OPENAI_API_KEY",
     judge_model: Annotated[str | None, typer.Option(help="Who fills in start forms and reviews.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
@@ -53,7 +41,7 @@ def make(
     ] = None,
     person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
     window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many conversations.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
     forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
     judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
     against: Annotated[
@@ -63,30 +51,21 @@ def make(
         bool, typer.Option("--local", help="Only the pass without a model; ask nobody.")
     ] = False,
     keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
-    concurrency: Concurrency = 16,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 180.0,
-    retries: Retries = 5,
-    prices: Prices = None,
-    resume: Resume = False,
 ) -> None:
     """Turn real conversations into scenarios: nothing that identifies, another life, the same need.
 
     Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
-    go on.
+    go on; 130 or 143 it was stopped by hand.
     """
-    import asyncio
-
     from mapo.errors import InputError
     from mapo.evals.tables import print_ledger
-    from mapo.realsim.make import PRIVATE, Making, write_raw, write_source
+    from mapo.realsim.make import PRIVATE, Making
     from mapo.realsim.read import files_of, read_sources
     from mapo.realsim.report import REPORT, finish
     from mapo.sandbox.places import DEFAULT, domain_folder, domain_name
     from mapo.sandbox.rubric import Rubric
 
-    found = read_sources(sources, prefix="made", person=person, window=window)
+    found = read_sources(sources, person=person, window=window)
     _tell(found, files_of(sources))
     chosen = found.conversations[:limit]
     if not chosen:
@@ -107,62 +86,40 @@ def make(
         window,
         keep_raw=keep_raw,
     )
-    stage = _stage(
-        out,
-        PRIVATE,
-        prices,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-    )
-    who = _who(model, base_url, key_env, judge_model, judge_base_url, judge_key_env)
-
-    def ready() -> None:
-        write_source(out, found)
-        if keep_raw:
-            write_raw(out, found)
-
-    lines = asyncio.run(_run(out, making, found, chosen, who, stage, ready, concurrency, resume))
-    report = finish(out, making, found, chosen, lines, known)
+    run = replace(run, cache_file=run.cache_file or run.out / PRIVATE)
+    stage = run.stage()
+    who = _who(run, model, (judge_model, judge_base_url, judge_key_env))
+    lines = _lines(run, making, found, chosen, who, stage)
+    report = finish(run.out, making, found, chosen, lines, known)
     _show(report)
     print_ledger(stage.ledger)
-    say(f"scenarios: {out / 'scenarios'}; report: {out / REPORT}")
+    say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")
     if report["failed"] or not report["made"]:
         raise typer.Exit(1)
 
 
-def _who(
-    model: str, url: str | None, key: str, judge: str | None, judge_url: str | None, judge_key: str | None
-) -> dict[str, Who]:
+def _who(run: Run, model: str, given: tuple[str | None, str | None, str | None]) -> dict[str, Who]:
+    """The writer, and the judge, who is the same one where nothing else is said."""
     from mapo.who import Who
 
-    inherited = key if judge_url in (None, url) else "OPENAI_API_KEY"
+    name, url, key = given
+    inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
     return {
-        "maker": Who(model, url, key),
-        "judge": Who(judge or model, judge_url or url, judge_key or inherited),
+        "maker": Who(model, run.base_url, run.key_env),
+        "judge": Who(name or model, url or run.base_url, key or inherited),
     }
 
 
-def _stage(out: Path, cache: str, prices: Path | None, **settings: Any) -> Stage:
-    from mapo.cli.roles import stage_in
-
-    return stage_in(out, cache_file=out / cache, prices=prices, **settings)
-
-
-async def _run(
-    out: Path,
+def _lines(
+    run: Run,
     making: Making,
     source: Source,
     chosen: Sequence[Conversation],
     who: dict[str, Who],
     stage: Stage,
-    ready: Any,
-    concurrency: int,
-    resume: bool,
 ) -> dict[str, Line]:
-    from mapo.cli.bench import solve_all
+    """Make what is not made yet; the lines of all finished items."""
+    from mapo.cli.bench import solve_until_stopped
     from mapo.evals.identity import identity
     from mapo.realsim.make import Maker
 
@@ -173,14 +130,10 @@ async def _run(
     }
 
     async def cast(stage: Stage, kept: Kept) -> Solve[Conversation]:
-        ready()
         maker, judge = (stage.endpoint(one, role) for role, one in who.items())
-        return Maker(out, making, maker, judge, kept.halves).solve
+        return Maker(run.out, making, maker, judge, kept.halves).solve
 
-    solved = await solve_all(
-        out, asked, chosen, list(who.values()), cast, stage, concurrency=concurrency, resume=resume
-    )
-    return solved.lines
+    return solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage).lines
 
 
 def _split(text: str) -> list[str]:

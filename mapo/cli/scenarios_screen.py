@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.options import (
-    Concurrency,
-    Context,
-    Domain,
-    Out,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Domain, Run, with_run
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
@@ -28,24 +18,25 @@ if TYPE_CHECKING:
     from mapo.cli.roles import Cast
     from mapo.evals.empa import Plan
     from mapo.realsim.screen import Plays, Screened
+    from mapo.sandbox.rollout import Rules
     from mapo.sandbox.scenarios import ScenarioSet
+    from mapo.stage import Given
     from mapo.who import Who
 
 SCREEN = "screen.json"
 _POLICY = "A model's name, local:FOLDER or scripted:NAME."
 
 
+@with_run()
 def screen(
+    run: Run,
     source: Annotated[
         str, typer.Argument(help="The scenarios: a folder, MANIFEST.json:SPLIT, builtin:SPLIT.")
     ],
-    out: Out,
-    strong: Annotated[str, typer.Option(help=f"The strong policy. {_POLICY}")],
-    strong_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    strong_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
+    strong: Annotated[str, typer.Option(help=f"The strong policy, at --base-url. {_POLICY}")],
     weak: Annotated[str | None, typer.Option(help=f"The weak policy. {_POLICY}")] = None,
-    weak_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    weak_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
+    weak_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
+    weak_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     plays: Annotated[int, typer.Option(min=1, help="Plays of each scenario by each policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
@@ -61,79 +52,84 @@ def screen(
     seed: Annotated[int, typer.Option(help="Seed of the plays and of the split.")] = 0,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
-    concurrency: Concurrency = 32,
-    context: Context = 4096,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 120.0,
-    retries: Retries = 5,
-    prices: Prices = None,
-    resume: Resume = False,
 ) -> None:
     """Play each scenario with a strong and a weak model; drop what is hopeless and what is too easy.
 
-    Exit status: 0 all well; 1 some plays broke (run again with --resume); 2 it could not go on.
+    Exit status: 0 all well; 1 some plays broke (run again with --resume); 2 it could not go on; 130 or 143
+    it was stopped by hand.
     """
-    import asyncio
-
-    from mapo.cli.roles import stage_in
     from mapo.evals.empa import Plan
-    from mapo.evals.folder import CACHE, claim, digest, look
+    from mapo.evals.folder import claim, look
     from mapo.evals.results import read_folders
     from mapo.realsim.screen import screen as screened_by
     from mapo.realsim.screen import sizes_of
+    from mapo.sandbox.models import policy_system
     from mapo.sandbox.places import domain_folder
+    from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rubric import Rubric
     from mapo.sandbox.scenarios import read_set
-    from mapo.who import Who
 
     if split is not None:
         sizes_of(split, 1000)  # refuse what is no split before anything is played
     found = _readable(read_set(source, domain), source)
     own = found.scenarios[0].domain
-    plan = Plan(found.scenarios, plays, seed)
-    who = {"strong": Who(strong, strong_base_url, strong_key_env)}
-    if weak is not None:
-        who["weak"] = Who(weak, weak_base_url, weak_key_env)
+    who = _who(run, strong, (weak, weak_base_url, weak_key_env))
     given = (agents_model, agents_base_url, agents_key_env)
-    judge = (judge_model, judge_base_url, judge_key_env)
+    roles = _roles(own, agents, given, (judge_model, judge_base_url, judge_key_env))
+    run.stage().check([*who.values(), *(roles or {}).values()], own)
     rubric = Rubric.load(domain_folder(own))
-    asked = {
-        "schema": "mapo.screen/1",
-        "policies": {name: one.model for name, one in who.items()},
-        "plays": plays,
-        "seed": seed,
-        "scenarios": digest(sorted((s.id, repr(s)) for s in found.scenarios)),
-    }
-    settings: dict[str, Any] = {
-        "cache_file": out / CACHE,
-        "prices": prices,
-        "concurrency": concurrency,
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "timeout": timeout,
-        "retries": retries,
-        "context": context,
-    }
-    _check(who, own, agents, given, judge, stage_in(out, **settings))
-    look(out, asked, resume=resume)
-    claim(out, asked)
-    rules = {"max_turns": max_turns, "max_tokens": max_tokens, "rubric": rubric}
-    broken = sum(
-        asyncio.run(_plays(out / name, plan, one, agents, given, judge, settings, rules))
-        for name, one in who.items()
-    )
+    rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
+    plan = Plan(found.scenarios, plays, seed)
+    asked = _manifest(plan, who)
+    look(run.out, asked, resume=run.resume)
+    claim(run.out, asked)
+    broken = sum(_play(run, name, plan, one, roles, rules) for name, one in who.items())
     results = {
-        name: [r for folder in read_folders(out / name, None, rubric) for r in folder.results] for name in who
+        name: [r for folder in read_folders(run.out / name, None, rubric) for r in folder.results]
+        for name in who
     }
     screened = screened_by(found.scenarios, results, plays, rubric)
-    _keep(out, asked, screened, found)
+    _keep(run.out, asked, screened, found)
     _show(screened)
     if split is not None:
-        _split(out, found, screened, split, seed)
-    say(f"verdicts: {out / SCREEN}")
+        _split(run.out, found, screened, split, seed)
+    say(f"verdicts: {run.out / SCREEN}")
     if broken or any(one.verdict == "undecided" for one in screened):
         raise typer.Exit(1)
+
+
+def _who(run: Run, strong: str, given: tuple[str | None, str | None, str | None]) -> dict[str, Who]:
+    from mapo.who import Who
+
+    weak, url, key = given
+    found = {"strong": Who(strong, run.base_url, run.key_env)}
+    if weak is not None:
+        inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
+        found["weak"] = Who(weak, url or run.base_url, key or inherited)
+    return found
+
+
+def _roles(domain: str, agents: str | None, everyone: Given, judge: Given) -> dict[str, Who] | None:
+    from mapo.sandbox.domain import scripted_cast
+    from mapo.stage import cast_of
+
+    none = (None, None, None)
+    roles = cast_of(agents, everyone, user=none, director=none, judge=judge)
+    if roles is None:
+        scripted_cast(domain)  # refused here where the domain has none
+    return roles
+
+
+def _manifest(plan: Plan, who: Mapping[str, Who]) -> dict[str, Any]:
+    from mapo.evals.folder import digest
+
+    return {
+        "schema": "mapo.screen/1",
+        "policies": {name: one.model for name, one in who.items()},
+        "plays": plan.repeats,
+        "seed": plan.seed,
+        "scenarios": digest({s.id: asdict(s) for s in plan.scenarios}),
+    }
 
 
 def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
@@ -145,39 +141,19 @@ def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
     return found
 
 
-def _check(
-    who: Mapping[str, Who], domain: str, agents: str | None, given: Any, judge: Any, stage: Any
-) -> None:
-    from mapo.sandbox.domain import scripted_cast
-    from mapo.stage import cast_of
-
-    none = (None, None, None)
-    roles = cast_of(agents, given, user=none, director=none, judge=judge)
-    if roles is None:
-        scripted_cast(domain)
-    stage.check([*who.values(), *(roles or {}).values()], domain)
-
-
-async def _plays(
-    out: Path, plan: Plan, who: Who, agents: str | None, given: Any, judge: Any, settings: Any, rules: Any
-) -> int:
-    """One policy's plays, by the machinery of `mapo eval empa`; how many broke."""
-    from mapo.cli.eval import _play as play_missing
-    from mapo.cli.options import Run
-    from mapo.cli.roles import stage_in
-    from mapo.sandbox.models import policy_system
-    from mapo.sandbox.rollout import Rules
-    from mapo.stage import cast_of
+def _play(run: Run, name: str, plan: Plan, who: Who, roles: dict[str, Who] | None, rules: Rules) -> int:
+    """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
+    from mapo.cli.eval import _kept, _play
+    from mapo.cli.stop import until_stopped
+    from mapo.evals.folder import CACHE
     from mapo.store import RunDir
 
-    none = (None, None, None)
-    roles = cast_of(agents, given, user=none, director=none, judge=judge)
+    out = run.out / name
     there = RunDir(out).manifest.exists()
-    by = Rules(**rules, system=policy_system)
+    own = replace(run, out=out, cache_file=run.cache_file or run.out / CACHE, resume=there)
     cast: Cast = dict(roles) if roles is not None else None
-    stage = stage_in(out, **settings)
-    run = Run(out, concurrency=settings["concurrency"], resume=there)
-    return await play_missing(run, plan, who, cast, by, stage)
+    playing = _play(own, plan, who, cast, rules, own.stage())
+    return until_stopped(playing, run.out, lambda: f"{name}: {_kept(out, len(plan.jobs()))}")
 
 
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:
@@ -197,8 +173,6 @@ def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], fou
 
 def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: str, seed: int) -> None:
     """OUT/splits.json: what is kept, even in category, measured axis and measured difficulty."""
-    from dataclasses import replace
-
     from mapo.realsim.screen import sizes_of
     from mapo.sandbox.scenarios import MANIFEST, file_hash
     from mapo.sandbox.split import split_scenarios

@@ -76,15 +76,14 @@ def alpha(ratings: Sequence[Sequence[int]]) -> float | None:
     pooled = [value for row in rows for value in row]
     if len(rows) < 2:
         return None
-    # Sum over ordered pairs of (a - b)^2 is 2 (n * sum of squares - square of the sum).
     expected = _pairs(pooled) / (len(pooled) - 1)
     observed = sum(_pairs(row) / (len(row) - 1) for row in rows)
     return 1 - observed / expected if expected else None
 
 
 def _pairs(values: Sequence[int]) -> float:
-    n = len(values)
-    return 2 * (n * sum(x * x for x in values) - sum(values) ** 2) / n
+    """The sum of (a - b)^2 over all ordered pairs: 2 (n * sum of squares - square of the sum)."""
+    return 2 * (len(values) * sum(x * x for x in values) - sum(values) ** 2)
 
 
 def agreement_of(

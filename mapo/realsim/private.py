@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from mapo.realsim.names import find_names
 from mapo.realsim.patterns import KINDS, Found, find_forms, folded
-from mapo.realsim.words import words
+from mapo.realsim.words import ordinary, words
 
 _WORDS = ("name", "place", "organisation", "handle", "other")
 """Kinds whose values are words: they count where they stand as words."""
@@ -153,9 +153,8 @@ def _parts(written: str, kind: str) -> list[str]:
 def _pattern(word: str, loose: bool) -> re.Pattern[str]:
     """A word as it may stand in a text: in any case, unless it may be an ordinary word in small letters."""
     low = word.casefold()
-    listed = low in words("english", "given") | words("english", "family") | words("english", "places")
-    ordinary = low in words("english", "also_words") | words("english", "capitals")
-    any_case = len(word) >= 4 and not ordinary and (loose or listed or not word.isalpha())
+    also = low in words("english", "also_words") | words("english", "capitals")
+    any_case = len(word) >= 4 and not also and (loose or not ordinary(low))
     spaced = r"\s+".join(map(re.escape, word.split()))
     edged = spaced if _HAN.search(word) else rf"(?<![^\W_]){spaced}(?![^\W_])"
     return re.compile(edged, re.IGNORECASE if any_case else 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.evals.bench import Line
 from mapo.realsim.levels import agreement_of
-from mapo.realsim.make import PRIVATE, Making
+from mapo.realsim.make import PRIVATE, Making, write_raw, write_source
 from mapo.realsim.read import Conversation, Source
 from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
@@ -33,7 +33,10 @@ def finish(
     lines: Mapping[str, Line],
     others: Sequence[Scenario],
 ) -> dict[str, Any]:
-    """Write OUT/scenarios and OUT/report.json; `others` are scenarios that none may be near to."""
+    """Write OUT/scenarios, source.jsonl and report.json; `others` are scenarios that none may be near to."""
+    write_source(out, source)
+    if making.keep_raw:
+        write_raw(out, source)
     made = [
         _scenario(lines[talk.id], making)
         for talk in asked

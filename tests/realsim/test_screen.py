@@ -1,0 +1,224 @@
+"""mapo scenarios screen: verdicts by hand, and whole runs of plain code, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from cards import CARD, put_cards
+from command import mapo
+from mapo.errors import InputError, ScenarioError
+from mapo.evals.results import recompute
+from mapo.realsim.screen import Plays, Screened, agreement, judge, measure, plays_of, screen, sizes_of
+from mapo.sandbox.places import domain_folder
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.store import read_dialogues
+
+FOLDER = domain_folder("empathy") / "scenarios"
+FEW = ("career-elephant-house", "career-tied-up", "health-page-two-hundred", "leisure-postal-chess")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("few")
+    for name in FEW:
+        shutil.copy(FOLDER / f"{name}.toml", folder)
+    return folder
+
+
+def screened(few, out, *more: object):
+    return mapo("scenarios", "screen", few, "--out", out, "--strong", "scripted:honest", "--plays", 2, *more)
+
+
+MEASURED = {"difficulty": "easy", "axis": "A", "axis_moved": "C"}
+
+
+def plays(passes: int, n: int) -> Plays:
+    return Plays(n, passes, passes / n if n else None, (0.0, 1.0), 50.0, None)
+
+
+@pytest.mark.parametrize(
+    ("strong", "weak", "verdict"),
+    [
+        ((4, 4), (0, 4), "kept"),
+        ((1, 4), (3, 4), "kept"),
+        ((0, 4), (0, 4), "dropped"),
+        ((4, 4), (4, 4), "dropped"),
+        ((3, 3), (0, 4), "undecided"),
+        ((4, 4), (0, 0), "undecided"),
+        ((4, 4), None, "kept"),
+        ((0, 4), None, "dropped"),
+    ],
+)
+def test_verdicts(strong, weak, verdict):
+    found = {"strong": plays(*strong), **({"weak": plays(*weak)} if weak is not None else {})}
+    got, reason = judge(found, 4)
+    assert got == verdict and bool(reason) == (verdict != "kept")
+
+
+@pytest.mark.parametrize(
+    ("shares", "n", "sizes"),
+    [
+        ("2/1/1", 13, [7, 3, 3]),
+        ("2/1/1", 3, [1, 1, 1]),
+        ("8/1/1", 12, [10, 1, 1]),
+        ("1/1", 5, [3, 2]),
+        ("168/12/12", 192, [168, 12, 12]),
+    ],
+)
+def test_sizes_of_splits(shares, n, sizes):
+    assert list(sizes_of(shares, n).values()) == sizes
+
+
+@pytest.mark.parametrize(("shares", "n"), [("2", 9), ("a/b", 9), ("1/0/1", 9), ("1/1/1", 2), ("1/9/9", 2)])
+def test_sizes_that_cannot_be(shares, n):
+    with pytest.raises(InputError, match="--split"):
+        sizes_of(shares, n)
+
+
+def test_nothing_played_is_nothing_measured(empathy):
+    [scenario] = [s for s in load_scenarios("builtin:test") if s.id == FEW[0]]
+    [one] = screen([scenario], {"strong": [], "weak": []}, 2, empathy)
+    assert one.verdict == "undecided" and one.measured["difficulty"] == ""
+    assert plays_of([]).rate is None and agreement([one])["difficulty"] is None
+
+
+def test_a_run_keeps_drops_splits_and_measures(few, tmp_path, empathy):
+    out = tmp_path / "out"
+    done = screened(few, out, "--weak", "scripted:silent", "--split", "2/1")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((out / "screen.json").read_text())
+    rows = {row["id"]: row for row in data["scenarios"]}
+    assert set(rows) == set(FEW) and data["policies"] == {
+        "strong": "scripted:honest",
+        "weak": "scripted:silent",
+    }
+    for case, row in rows.items():
+        # by hand, from the records
+        lines = [d for d in read_dialogues(out / "strong" / "dialogues" / "empa.jsonl") if d.scenario == case]
+        results = [recompute(d, out / "strong", None, empathy, "x") for d in lines]
+        passes = sum(r.passed for r in results)
+        strong, weak = row["plays"]["strong"], row["plays"]["weak"]
+        assert (strong["n"], strong["passes"], weak["passes"]) == (2, passes, 0)
+        assert row["verdict"] == ("kept" if passes else "dropped")
+        assert row["measured"]["difficulty"] == {0: "extreme", 1: "hard", 2: "medium"}[passes]
+        assert row["measured"]["axis"] == row["declared"]["axis"]
+        gained = [sum(r.path.now.position[i] - r.path.start[i] for r in results) for i in range(3)]
+        assert row["measured"]["axis_moved"] == empathy.keys[gained.index(max(gained))]
+    kept = {case for case, row in rows.items() if row["verdict"] == "kept"}
+    assert len(kept) >= 2 and {f.stem for f in (out / "scenarios").iterdir()} == kept
+    assert f"kept {len(kept)}" in done.stderr
+    # the split is a source like any other
+    parts = [load_scenarios(f"{out / 'splits.json'}:{name}") for name in ("train", "test")]
+    assert {s.id for part in parts for s in part} == kept and all(parts)
+
+
+def test_too_easy_is_dropped_and_nothing_is_played_twice(few, tmp_path):
+    out = tmp_path / "out"
+    done = screened(few, out, "--weak", "scripted:honest")
+    assert done.returncode == 0, done.stderr
+    data = json.loads((out / "screen.json").read_text())
+    reasons = {row["reason"] for row in data["scenarios"] if row["plays"]["weak"]["passes"] == 2}
+    assert reasons == {"the weak model passed all of 2"}
+    assert "holds a run already" in screened(few, out, "--weak", "scripted:honest").stderr
+    # cut off in the middle: what is finished stays, the rest is played, and the verdicts are the same
+    file = out / "weak" / "dialogues" / "empa.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:3]) + lines[3][:100])
+    strong = (out / "strong" / "dialogues" / "empa.jsonl").read_bytes()
+    again = screened(few, out, "--weak", "scripted:honest", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert (out / "strong" / "dialogues" / "empa.jsonl").read_bytes() == strong
+    assert file.read_bytes().startswith(b"".join(lines[:3]))
+    assert json.loads((out / "screen.json").read_text()) == data
+
+
+def test_without_a_weak_model_only_the_hopeless_go(few, tmp_path):
+    done = mapo(
+        "scenarios", "screen", few, "--out", tmp_path / "out", "--strong", "scripted:silent", "--plays", 1
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "out" / "screen.json").read_text())
+    assert {row["verdict"] for row in data["scenarios"]} == {"dropped"}
+    assert {row["measured"]["axis_moved"] for row in data["scenarios"]} == {""}
+    assert not (tmp_path / "out" / "scenarios").exists()
+
+
+def test_models_that_fail_leave_a_scenario_undecided(few, tmp_path):
+    done = mapo(
+        *(
+            "scenarios",
+            "screen",
+            few,
+            "--out",
+            tmp_path / "out",
+            "--strong",
+            "m",
+            "--plays",
+            1,
+            "--retries",
+            0,
+        ),
+        *("--base-url", "http://127.0.0.1:9/v1"),
+    )
+    assert done.returncode == 1 and "undecided 4" in done.stderr
+    data = json.loads((tmp_path / "out" / "screen.json").read_text())
+    assert data["scenarios"][0]["plays"]["strong"]["n"] == 0
+
+
+def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):
+    out = tmp_path / "out"
+    assert "--split" in screened(few, out, "--split", "x").stderr
+    assert "no scripted policy" in screened(few, out, "--weak", "scripted:nobody").stderr
+    assert "scripted roles" in screened(few, out, "--agents", "scripted", "--agents-model", "m").stderr
+    broken = tmp_path / "broken"
+    shutil.copytree(few, broken)
+    (broken / "x.toml").write_text("schema = 1")
+    assert "not all of it can be read" in screened(broken, out).stderr
+    assert not out.exists()
+
+
+def test_cards_cannot_be_copied_one_by_one(tmp_path):
+    """The split of what is kept of EMPA's cards says where it belongs."""
+    from mapo.cli.scenarios_screen import _keep, _split
+    from mapo.sandbox.scenarios import read_set
+
+    (tmp_path / "cards").mkdir()
+    found = read_set(
+        put_cards(tmp_path / "cards", CARD, CARD.replace("渡船", "火车").replace("码头", "站台"))
+    )
+    rows = [
+        Screened(s.id, "kept", "", {"strong": plays(1, 1)}, {"difficulty": "", "axis": ""}, MEASURED)
+        for s in found.scenarios
+    ]
+    _keep(tmp_path / "out", {}, rows, found)
+    assert not (tmp_path / "out" / "scenarios").exists()
+    with pytest.raises(ScenarioError, match="alike"):  # the two are one card but for two words
+        _split(tmp_path / "out", found, rows, "1/1", 0)
+
+
+def test_declared_and_measured_are_compared():
+    def one(case: str, declared: str, measured: str, passes: int) -> Screened:
+        return Screened(
+            case,
+            "kept",
+            "",
+            {"strong": plays(passes, 4)},
+            {"difficulty": declared, "axis": "A"},
+            {"difficulty": measured, "axis": "A", "axis_moved": "C"},
+        )
+
+    rows = [one("a", "easy", "easy", 4), one("b", "medium", "hard", 2), one("c", "hard", "extreme", 0)]
+    assert agreement(rows) == {
+        "difficulty": 1 / 3,
+        "axis": 1.0,
+        "axis_moved": 0.0,
+        "rank": pytest.approx(1.0),
+    }
+    assert agreement([one("a", "", "easy", 4)])["rank"] is None
+
+
+def test_measure_needs_no_strong_play(empathy, few, tmp_path):
+    assert measure({"strong": [], "weak": []}, empathy)["axis"] == ""
