@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mapo.errors import ScenarioError
 from mapo.sandbox.empa_cards import card_files, read_cards
-from mapo.sandbox.places import DEFAULT, domain_folder, domain_name
+from mapo.sandbox.places import DEFAULT, SHIPPED, domain_folder, domain_name, known_folder
 from mapo.sandbox.scenario import Scenario, read_scenario
 
 BUILTIN = "builtin:"
@@ -78,7 +78,13 @@ def read_set(source: str | Path, domain: str | Path | None = None) -> ScenarioSe
     if path.endswith(".json"):
         return _read_split(Path(path), split, domain)
     found = _read_path(Path(source))
-    asked = domain_name(domain) if domain else next((s.domain for s in found.scenarios), "")
+    asked = domain_name(domain) if domain else next((s.domain for s in found.scenarios), DEFAULT)
+    if known_folder(asked) is None:  # a file may name a domain, but not the folder whose code is run for it
+        raise ScenarioError(
+            f"no domain '{asked}'",
+            where=str(source),
+            fix=f"{', '.join(SHIPPED)}, or give its folder: --domain",
+        )
     if wrong := [s for s in found.scenarios if s.domain != asked]:
         raise ScenarioError(
             f"domain is '{wrong[0].domain}', but '{asked}' was asked for"
