@@ -139,7 +139,7 @@ def print_comparison(found: Comparison) -> None:
 
 def _fitting(found: Comparison, rows: Sequence[Sequence[tuple[str, str]]], width: int) -> list[list[int]]:
     """The columns, as many in a table as there is room for: one under another rather than folded."""
-    room = width - min(40, max(len(model) for model in found.models)) - 4
+    room = width - min(40, max(len(model) for model in found.models)) - 8
     parts: list[list[int]] = [[]]
     used = 0
     for at, column in enumerate(found.columns):
