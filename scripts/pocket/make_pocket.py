@@ -1,6 +1,6 @@
 """Make the pocket model: text from the grammar, a tokenizer, a small Llama, pretraining, a Hugging Face folder.
 
-    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda
+    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda [--domains empathy,tutoring]
 
 Needs torch, transformers, tokenizers and numpy, nothing else. All cores write text; the training runs over a pool
 of it as often as the token budget asks. Loss is on every token, on the person's lines at a tenth of the weight:
@@ -20,9 +20,10 @@ import shutil
 import time
 from pathlib import Path
 
+import answers
 import numpy as np
 import torch
-from answers import dialogue
+import tutoring
 from grammar import ASSISTANT, END, SYSTEM, USER, Rng
 from skills import copies, names
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -40,9 +41,14 @@ TEMPLATE = (
 )
 
 
-def write_text(seed: str, count: int = SHARD) -> list[str]:
+WRITERS = {"empathy": answers.dialogue, "tutoring": tutoring.dialogue}
+"""Who writes the dialogues of a domain."""
+
+
+def write_text(seed: str, count: int = SHARD, domains: tuple[str, ...] = ("empathy",)) -> list[str]:
+    """Dialogues of these domains in turn."""
     rng = Rng(seed)
-    return [dialogue(rng) for _ in range(count)]
+    return [WRITERS[domains[k % len(domains)]](rng) for k in range(count)]
 
 
 def train_tokenizer(texts: list[str], size: int) -> Tokenizer:
@@ -67,25 +73,27 @@ def _lines(text: str) -> list[str]:
 
 
 _tokenizer: Tokenizer
+_domains: tuple[str, ...]
 
 
-def _start(path: str) -> None:
-    global _tokenizer
+def _start(path: str, domains: tuple[str, ...]) -> None:
+    global _tokenizer, _domains
+    _domains = domains
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _tokenizer = Tokenizer.from_file(path)
 
 
 def _shard(seed: str) -> list[np.ndarray]:
-    found = _tokenizer.encode_batch(write_text(seed), add_special_tokens=False)
+    found = _tokenizer.encode_batch(write_text(seed, domains=_domains), add_special_tokens=False)
     return [np.array(e.ids, dtype=np.uint16) for e in found]
 
 
-def make_pool(tokenizer_file: Path, seed: int, tokens: int) -> list[np.ndarray]:
+def make_pool(tokenizer_file: Path, seed: int, tokens: int, domains: tuple[str, ...]) -> list[np.ndarray]:
     """Dialogues as ids, `tokens` or a little more of them; the same whatever the number of cores."""
     pool: list[np.ndarray] = []
     have = shard = 0
     cores = os.cpu_count() or 1
-    with multiprocessing.get_context("fork").Pool(cores, _start, (str(tokenizer_file),)) as workers:
+    with multiprocessing.get_context("fork").Pool(cores, _start, (str(tokenizer_file), domains)) as workers:
         seeds = (f"{seed}/{k}" for k in range(10**9))
         ahead = [workers.apply_async(_shard, (next(seeds),)) for _ in range(2 * cores)]
         while have < tokens:
@@ -237,6 +245,7 @@ def main() -> None:
     ask.add_argument("--pool", type=float, default=110e6, help="different tokens at most")
     ask.add_argument("--minutes", type=float, default=0.0, help="end the training by the clock, 0: never")
     ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("--domains", default="empathy", help=f"what is talked about, of {','.join(WRITERS)}")
     ask.add_argument("--width", type=int, default=192)
     ask.add_argument("--layers", type=int, default=4)
     ask.add_argument("--vocab", type=int, default=4096)
@@ -245,11 +254,15 @@ def main() -> None:
     args = ask.parse_args()
     args.batch = args.batch or (131072 if args.device.startswith("cuda") else 16384)
     began = time.monotonic()
-    tokenizer = train_tokenizer([t for k in range(8) for t in write_text(f"tokenizer/{k}")], args.vocab)
+    domains = tuple(args.domains.split(","))
+    if unknown := set(domains) - set(WRITERS):
+        ask.error(f"no domain {', '.join(sorted(unknown))}: choose of {', '.join(WRITERS)}")
+    first = [t for k in range(8) for t in write_text(f"tokenizer/{k}", domains=domains)]
+    tokenizer = train_tokenizer(first, args.vocab)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     file = args.out.with_name(args.out.name + ".tokenizer.json")
     tokenizer.save(str(file))
-    pool = make_pool(file, args.seed, int(min(args.pool, args.tokens)))
+    pool = make_pool(file, args.seed, int(min(args.pool, args.tokens)), domains)
     file.unlink()
     held, pool = pool[:64], pool[64:]
     have = sum(map(len, pool))
