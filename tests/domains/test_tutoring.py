@@ -189,6 +189,8 @@ def test_orders_take_over_and_more_so_again():
         ("How can you not see that, at your age?", "S", -2),
         ("It is so easy if you look at it.", "S", -1),
         ("Don't worry, you will get there in the end.", "S", -1),
+        ("You are bitter about it, I would say.", "S", -1),
+        ("I would like to see the eighth and then the", "U", -1),
         ("You are right about that, go on as you do.", "M", -1),
         ("That is wrong, and you know it by now.", "M", -1),
         ("The eighth is one of those things we may well speak of. " * 8, "G", -1),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 
@@ -30,6 +31,7 @@ SHOWS = ("idea", "case", "slip", "own", "grasp")
 the right idea in their own words."""
 AT_STAKE = ("idea", "case", "slip")
 OWNED = ("own", "grasp")
+_STOPS = (".", "!", "?", '"', "'", "\u2019", "\u201d", ")")
 
 
 @lru_cache
@@ -119,6 +121,8 @@ class TutorJudge:
     async def judge(self, turns: Sequence[Turn]) -> Levels:
         self.reader.user_said(turns[-1].user)
         reading = self.reader.read(turns[-1].reply.text)
+        if not reading.text.rstrip().endswith(_STOPS):  # breaks off: nobody can follow that
+            reading = replace(reading, degenerate=True)
         beats = self.world.story.told(turns)
         collapsed = self._collapses(beats)
         handed = self._hands_over(reading, beats)
@@ -207,6 +211,8 @@ class TutorJudge:
             regression = Mark(-1, found, "praise for nothing in particular")
         elif found := reading.finds("easy") or reading.finds("shelf"):
             regression = Mark(-1, found, "makes little of it")
+        elif (found := reading.finds("heart")) and not content(found) <= self.reader.said:
+            regression = Mark(-1, found, "reads in the learner's heart, not in their work")
         elif reading.degenerate or reading.stale:
             regression = Mark(-1, reading.text[:60], "nothing, or the same again")
         return AxisMarks(progress, regression)
