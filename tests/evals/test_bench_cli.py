@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 
 import pytest
+import typer
 from emobench_files import Student
 from emobench_files import write as write_emobench
 from eqbench_files import Script, child, made_up, shared, write  # noqa: F401
@@ -17,9 +19,11 @@ from eqbench_files import question as question_of
 import small
 from command import mapo
 from mapo.cli import options
+from mapo.cli.stop import again, until_stopped
 from mapo.evals import eqbench_data
 from mapo.evals.bench import read_kept
 from mapo.evals.emobench_data import load
+from mapo.sandbox.scenarios import load_scenarios
 from mapo.testing.server import LoopbackServer
 
 
@@ -73,9 +77,19 @@ def test_stopped_by_hand_it_says_what_is_kept_and_how_to_go_on(made_up, tmp_path
         assert again.returncode == 0
 
 
-def test_stopped_before_it_began_there_is_nothing_to_resume(monkeypatch, tmp_path):
-    from mapo.cli.stop import again
+@pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_status_tells_which_signal_it_was(tmp_path, capsys, sign, status):
+    async def work():
+        signal.raise_signal(sign)
+        await asyncio.sleep(30)
 
+    with pytest.raises(typer.Exit) as stop:
+        until_stopped(work(), tmp_path, lambda: "nothing is kept")
+    assert stop.value.exit_code == status
+    assert "stopped; nothing is kept; go on with: mapo" in capsys.readouterr().err
+
+
+def test_stopped_before_it_began_there_is_nothing_to_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["mapo", "eval", "emobench", "--out=x", "--resume"])
     assert again(tmp_path) == "mapo eval emobench --out=x"
     (tmp_path / "manifest.json").write_text("{}")
@@ -244,3 +258,12 @@ def test_every_benchmark_has_the_same_options():
     for name in ("empa", "emobench", "eqbench"):
         shown = mapo("eval", name, "--help").stdout
         assert all(option in shown for option in shared_names), name
+
+
+def test_repeats_are_no_cases_and_the_text_says_so(tmp_path):
+    args = ["eval", "empa", "--model=scripted:honest", "--max-turns=12", "--repeats=2"]
+    done = mapo(*args, f"--out={tmp_path / 'all'}")
+    assert "95 % bootstrap intervals over scenarios" in done.stdout
+    one = load_scenarios("builtin:test")[0].id
+    done = mapo(*args[:-1], "--repeats=6", f"--cases={one}", f"--out={tmp_path / 'one'}")
+    assert "95 % bootstrap intervals over the dialogues of a scenario" in done.stdout
