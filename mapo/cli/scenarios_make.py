@@ -86,11 +86,12 @@ def make(
         window,
         keep_raw=keep_raw,
     )
-    run = replace(run, cache_file=run.cache_file or run.out / PRIVATE)
+    calls = run.cache_file or run.out / PRIVATE
+    run = replace(run, cache_file=calls)
     stage = run.stage()
     who = _who(run, model, (judge_model, judge_base_url, judge_key_env))
     lines = _lines(run, making, found, chosen, who, stage)
-    report = finish(run.out, making, found, chosen, lines, known)
+    report = finish(run.out, making, found, chosen, lines, known, calls)
     _show(report)
     print_ledger(stage.ledger)
     say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")

@@ -40,6 +40,7 @@ from mapo.realsim.steps import (
     review,
 )
 from mapo.realsim.validate import build, level_problems, problems
+from mapo.realsim.words import SHORT, ordinary
 from mapo.sandbox.chat import Chat
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
@@ -189,7 +190,10 @@ class _Item:
 
 
 def local_pass(talk: Conversation) -> Cleaned:
-    return clean([turn.text for turn in talk.turns], known=[("name", name) for name in talk.speakers])
+    """The conversation without what identifies; the names before the lines are names, unless they are words
+    like "Husband"."""
+    names = [name for name in talk.speakers if not ordinary(name.casefold()) or len(name) < SHORT]
+    return clean([turn.text for turn in talk.turns], known=[("name", name) for name in names])
 
 
 def with_levels(scenario: Scenario, levels: Mapping[str, int], rubric: Rubric) -> Scenario:

@@ -80,6 +80,7 @@ def _listed_and_capital(text: str) -> Iterator[Found]:
     """Words from the lists, and runs of words with a capital where a sentence would have none."""
     given, family, places = (words("english", key) for key in ("given", "family", "places"))
     ambiguous, capitals = words("english", "also_words"), words("english", "capitals")
+    either = given | family | ambiguous
     by_capital = _capitals_tell(text)
     run: list[re.Match[str]] = []
     for match in [*_WORD.finditer(text), None]:
@@ -92,7 +93,7 @@ def _listed_and_capital(text: str) -> Iterator[Found]:
             if inside and _starts(text, match.start()):
                 inside = not ordinary(low)
             joined = bool(run) and big and low not in capitals and text[run[-1].end() : match.start()] == " "
-            if sure or inside or joined or (big and (low in family or known) and _paired(text, match)):
+            if sure or inside or joined or (big and low in either and _paired(text, match)):
                 if not (joined or not run):
                     yield _whole(text, run, places)
                     run = []

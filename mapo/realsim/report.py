@@ -32,8 +32,10 @@ def finish(
     asked: Sequence[Conversation],
     lines: Mapping[str, Line],
     others: Sequence[Scenario],
+    calls: Path,
 ) -> dict[str, Any]:
-    """Write OUT/scenarios, source.jsonl and report.json; `others` are scenarios that none may be near to."""
+    """Write OUT/scenarios, source.jsonl and report.json; `others` are scenarios that none may be near to,
+    `calls` is where the answers of models lie."""
     write_source(out, source)
     if making.keep_raw:
         write_raw(out, source)
@@ -49,9 +51,10 @@ def finish(
     for scenario in kept:
         write_scenario(scenario, out / SCENARIOS / f"{scenario.id}.toml")
     failed = [talk.id for talk in asked if talk.id not in lines]
-    private = "kept" if making.keep_raw else "kept until no item fails" if failed else "removed"
+    given = calls != out / PRIVATE  # somebody's own cache is theirs to remove
+    private = "kept" if making.keep_raw or given else "kept until no item fails" if failed else "removed"
     if private == "removed":
-        forget(out)
+        forget(calls)
     report = {
         "schema": "mapo.realsim.report/1",
         "files": source.files,
@@ -76,10 +79,10 @@ def finish(
     return report
 
 
-def forget(out: Path) -> None:
+def forget(calls: Path) -> None:
     """Remove the answers of models, and what the database keeps beside them."""
     for end in ("", "-wal", "-shm", "-journal"):
-        (out / f"{PRIVATE}{end}").unlink(missing_ok=True)
+        calls.with_name(f"{calls.name}{end}").unlink(missing_ok=True)
 
 
 def _scenario(line: Line, making: Making) -> Scenario:

@@ -12,6 +12,8 @@ import tomllib
 from functools import lru_cache
 from importlib.resources import files
 
+SHORT = 3
+"""Letters below which nothing can be told from a word."""
 _ENDINGS = ("s", "es", "d", "ed", "ing", "ly", "er", "est", "y", "ness", "ful", "less")
 
 
@@ -31,7 +33,7 @@ def ordinary(word: str) -> bool:
     if len(parts) > 1:
         return all(ordinary(part) for part in parts)
     known = vocabulary()
-    if word in known or len(word) < 3:
+    if word in known or len(word) < SHORT:
         return True
     for end in _ENDINGS:
         root = word.removesuffix(end)

@@ -224,6 +224,7 @@ def test_a_second_try_mends_a_leak(tmp_path, source):
         (lambda form, text: form.update(opening=PLAIN["messages"][2]["content"]), "word for word"),
         (lambda form, text: form["stages"].pop(), "from a start to an outcome"),
         (lambda form, text: form["memories"].clear(), "memories: at least 2"),
+        (lambda form, text: form["guarded"].append("someone at 14 Juniper Lane"), "private address"),
         (lambda form, text: form["priorities"].update(C="low"), "at least one is high"),
         (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "said twice"),
         (lambda form, text: form["stages"][1].update(says=[]), "at least one line"),
@@ -427,6 +428,28 @@ def test_keep_raw_keeps_everything(tmp_path, source):
     assert "night shift" in raw.read_text()
 
 
+def test_a_cache_of_ones_own_is_left_alone_and_replays(tmp_path, source):
+    calls = tmp_path / "mine.sqlite"
+    with LoopbackServer(Writer()) as server:
+        assert made(server, source, tmp_path / "a", "--cache-file", calls).returncode == 0
+        assert report_of(tmp_path / "a")["private_calls"] == "kept" and calls.exists()
+        before = server.calls
+        more = (
+            "--cache-file",
+            calls,
+            "--cache",
+            "replay",
+            "--judge-model",
+            "m",
+            "--judge-base-url",
+            server.base_url,
+        )
+        done = made(server, source, tmp_path / "b", *more)
+        assert done.returncode == 0, done.stderr
+        assert server.calls == before
+    assert everything(tmp_path / "a" / "scenarios") == everything(tmp_path / "b" / "scenarios")
+
+
 def test_killed_and_resumed_nothing_is_paid_twice(tmp_path):
     """kill -9 of the real program in the middle; what was answered before is never asked again."""
     source = tmp_path / "a.jsonl"
@@ -458,6 +481,32 @@ def test_killed_and_resumed_nothing_is_paid_twice(tmp_path):
     assert min(again.values()) == 0 and sum(again.values()) <= 9
     assert len(asked) == 12 * 4 and len(seen) == 12 * 6 + sum(again.values())
     assert report_of(tmp_path / "out")["made"] == 12
+
+
+def test_a_form_that_is_no_scenario_is_asked_for_again(tmp_path, source):
+    def unborn(form: dict, text: str, tries: int) -> dict:
+        form["persona"]["age"] = -1 if tries == 1 else 40
+        return form
+
+    with LoopbackServer(writer := Writer(person=unborn)) as server:
+        assert made(server, source, tmp_path / "out").returncode == 0
+    assert "persona.age: not as a scenario has it" in writer.bodies[2]["messages"][-1]["content"]
+
+
+def test_what_is_left_in_a_turn_is_withheld(tmp_path, monkeypatch):
+    """A value that the local pass found and did not replace everywhere: the turn is not written down."""
+    from mapo.realsim import make as making
+
+    source = tmp_path / "a.jsonl"
+    write_jsonl(source, [talk("It was at 14 Juniper Lane.", "Yes?", "Nobody came that day.", "Oh.")])
+    seen = making.leaks
+    monkeypatch.setattr(
+        making, "leaks", lambda values, text: ["x"] if "Nobody" in text else seen(values, text)
+    )
+    with LoopbackServer(Writer()) as server:
+        assert made(server, source, tmp_path / "out").returncode == 0
+    [file] = (tmp_path / "out" / "1-local").iterdir()
+    assert [turn["text"] for turn in json.loads(file.read_text())["turns"]][2] == "(withheld)"
 
 
 # ---- small things

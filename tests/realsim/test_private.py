@@ -130,6 +130,12 @@ def test_german_nouns_are_no_names():
     assert [item.kind for item in find("Ich wohne in der Birkenstraße 17.")] == ["address"]
 
 
+def test_names_that_are_words_need_a_family_name_or_a_place_in_the_sentence():
+    assert clean(["Hope Miller left. Hope is gone."]).texts == ("[name 1] left. [name 1] is gone.",)
+    assert clean(["Hope is all I have. Hope Alone helps."]).texts[0].startswith("Hope is all I have.")
+    assert clean(["I asked Hope, then Mark and Grace."]).counts["name"] == 3
+
+
 def test_shouting_is_no_list_of_names():
     assert find("I AM SO TIRED OF ALL OF THIS") == []
 

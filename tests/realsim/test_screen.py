@@ -72,7 +72,7 @@ def test_sizes_of_splits(shares, n, sizes):
     assert list(sizes_of(shares, n).values()) == sizes
 
 
-@pytest.mark.parametrize(("shares", "n"), [("2", 9), ("a/b", 9), ("1/0/1", 9), ("1/1/1", 2), ("1/9/9", 2)])
+@pytest.mark.parametrize(("shares", "n"), [("2", 9), ("a/b", 9), ("1/0/1", 9), ("1/1/1", 2), ("1/1/9", 3)])
 def test_sizes_that_cannot_be(shares, n):
     with pytest.raises(InputError, match="--split"):
         sizes_of(shares, n)
