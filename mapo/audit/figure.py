@@ -60,7 +60,8 @@ def draw_effects(axes: Any, audit: Audit) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("change of the reward, in standard deviations between turns")
     axes.set_title("What moves it")
-    axes.legend(frameon=False, fontsize=8)
+    if any(found.effects for found in audit.findings):
+        axes.legend(frameon=False, fontsize=8)
 
 
 def draw_noise(axes: Any, audit: Audit) -> None:

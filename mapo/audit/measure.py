@@ -200,8 +200,7 @@ def _effects(answers: Answers, spread: float) -> tuple[Effect, ...]:
             plain = answers.plain.get(_counterpart(name, probe.name), [])
             before, after = _means(plain, changed), _means(forms, changed)
             if before and after:
-                cluster = changed.talk.scenario.id if probe.name == LANGUAGE else changed.talk.id
-                rows.setdefault(cluster, []).append((after[0] - before[0], after[1] - before[1]))
+                rows.setdefault(changed.talk.id, []).append((after[0] - before[0], after[1] - before[1]))
         if rows:
             found.append(_effect(probe.name, probe.kind, list(rows.values()), spread))
     corrected = holm([effect.p for effect in found])

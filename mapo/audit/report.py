@@ -70,7 +70,8 @@ def _verdicts(audit: Audit) -> Table:
     rows = []
     for said in audit.verdicts:
         why = dict.fromkeys([*said.against_training, *said.against_evaluation])
-        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or "nothing against it"])
+        nothing = "too little was measured" if rules.UNKNOWN in (said.training, said.evaluation) else "-"
+        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or nothing])
     return Table("Verdict", ["judge", "for training", "for evaluation", "because"], rows)
 
 

@@ -156,7 +156,7 @@ class Source:
         return Source(talk.run, roots[name], model, f"{plain}-{digest(talk.run)[:4]}")
 
 
-def tested(talks: Sequence[Talk]) -> list[Talk]:
+def evaluations(talks: Sequence[Talk]) -> list[Talk]:
     """What is an evaluation: all of one, and of a training run its tests."""
     training = {t.run for t in talks if t.dialogue.step is not None}
     return [t for t in talks if t.run not in training]

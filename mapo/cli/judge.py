@@ -164,7 +164,7 @@ def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str,
         else:
             found[name] = model_asking(stage.endpoint(who, name), who.sampling)
     if panel and len(found) > 1:
-        found[str(judges)] = panel_asking(found)
+        found[str(judges)] = panel_asking(dict(found))
     return found
 
 

@@ -82,7 +82,7 @@ def swap(
     roots = {name or root.resolve().name: root for name, root in map(named, runs)}
     if len(roots) < len(runs):
         raise InputError("two runs of one name", fix="Name them: a=FOLDER b=FOLDER")
-    talks = swapping.tested(talks_of(runs, scenarios, domain))
+    talks = swapping.evaluations(talks_of(runs, scenarios, domain))
     if not talks:
         raise InputError("no finished evaluation in these runs", fix="Is the training's test still to come?")
     sources = {talk.run: swapping.Source.of(talk, roots) for talk in talks}

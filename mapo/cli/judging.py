@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mapo.cli.say import say_all
+from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.audit.sample import Talk
@@ -43,6 +44,11 @@ def judges_named(
     from mapo.who import Panel, read_judges
 
     members = read_judges(named, base_url, keys or [])
+    for who in members:
+        if who.scripted is not None or who.local is not None:
+            raise InputError(
+                f"'{who.model}' as judge", fix=f"Serve the model and give its URL, or use '{SCRIPTED}'"
+            )
     if temperature is not None:
         members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
     return Panel(members)

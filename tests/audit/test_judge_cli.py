@@ -1,0 +1,93 @@
+"""mapo judge audit, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from command import mapo
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.testing.judges import Habit, judges_that
+from mapo.testing.server import LoopbackServer
+
+CASES = ",".join(sorted(s.id for s in load_scenarios("builtin:test"))[:2])
+SMALL = ("--turns", 6, "--dialogues", 2, "--repeats", 2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "honest"
+    done = mapo(
+        *("eval", "empa", "--model", "scripted:honest", "--out", out, "--cases", CASES),
+        *("--repeats", 2, "--max-turns", 4),
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_two_judges_and_their_panel_over_http(run, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"good": [1, 0.1, 2], "noisy": [1, 0.1, 2]}))
+    out = tmp_path / "audit"
+    with LoopbackServer(judges_that({"good": Habit(), "noisy": Habit(noise=0.4)})) as server:
+        asked = ("judge", "audit", run, "--judge", "good", "--judge", f"noisy@{server.base_url}", "--panel")
+        where = ("--base-url", server.base_url, "--out", out, "--prices", prices, *SMALL)
+        done = mapo(*asked, *where)
+        assert done.returncode == 0, done.stderr
+        calls = server.calls
+        assert mapo(*asked, *where).returncode == 2  # the folder holds an audit already
+        resumed = mapo(*asked, *where, "--resume")
+        assert resumed.returncode == 0 and server.calls == calls
+        assert "another one" in mapo(*asked, *where, "--resume", "--seed", 9).stderr
+    data = json.loads((out / "audit.json").read_text())
+    assert [judge["judge"] for judge in data["judges"]] == ["good", "noisy", "panel of good, noisy"]
+    good, noisy, _ = data["judges"]
+    assert good["noise"]["noise"] == 0 < noisy["noise"]["noise"]
+    assert good["cost"]["calls"] > 0 and good["cost"]["cost"] > 0 and good["cost"]["seconds"] > 0
+    assert good["effects"] and good["siblings"]
+    assert "Verdict" in done.stdout and "seconds a call" in done.stdout
+    assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
+    assert (out / "audit.png").exists() and "## Noise" in (out / "audit.md").read_text()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert set(manifest["addresses"]) == {"good", "noisy"} and manifest["schema"] == "mapo.audit/1"
+
+
+def test_the_scripted_judge_needs_no_endpoint(run, tmp_path):
+    done = mapo("judge", "audit", f"mine={run}", "--judge", "scripted", "--out", tmp_path / "a", *SMALL)
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert data["runs"] == ["mine"] and data["judges"][0]["noise"]["noise"] == 0
+
+
+def test_a_failing_endpoint_leaves_questions_open(run, tmp_path):
+    def fault(number, body):
+        del body
+        return "400" if number % 7 == 0 else None
+
+    with LoopbackServer(judges_that({"it": Habit()}), fault=fault) as server:
+        where = ("--base-url", server.base_url, "--out", tmp_path / "a", *SMALL)
+        done = mapo("judge", "audit", run, "--judge", "it", *where)
+        assert done.returncode == 1 and "--resume asks them again" in done.stderr
+        server.fault = lambda _number, _body: None
+        assert mapo("judge", "audit", run, "--judge", "it", *where, "--resume").returncode == 0
+
+
+def test_without_a_judge_the_records_speak(run):
+    done = mapo("judge", "audit", run)
+    assert done.returncode == 0 and "As recorded" in done.stdout and "Along a dialogue" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--judge", "m"], "--judge without --out"),
+        (["--judge", "m", "--out", "x", "--scenarios", "builtin:train"], "can be judged again"),
+        (["--judge", "m", "--out", "x", "--key-env", "A", "--key-env", "B"], "2 key variables for 1"),
+    ],
+)
+def test_audits_that_cannot_be_meant_are_refused(run, given, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = mapo("judge", "audit", run, *given)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert not (tmp_path / "x").exists()
