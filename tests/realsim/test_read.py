@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from writers import talk, write_jsonl
 
 from command import mapo
 from mapo.errors import InputError
 from mapo.realsim.decode import lines_of
-from mapo.realsim.read import LONGEST_TURN, files_of, read_sources
+from mapo.realsim.read import KINDS, LONGEST_TURN, files_of, read_sources
 
 GOOD = talk("I feel lost.", "Why?", "Since spring, nothing holds.", "Tell me.")
 CHINESE = talk("我很难过。", "怎么了？", "睡不着，心里堵得慌。", "我在听。")
@@ -239,6 +241,29 @@ def test_tables_that_cannot_be_read(tmp_path):
 def test_json_that_is_none(tmp_path):
     assert read(tmp_path, "a.json", "[{]").problems[0].text.startswith("not JSON")
     assert "no list" in read(tmp_path, "a.json", "[{}, 3]").problems[0].text
+
+
+SHAPED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(("messages", "conversations", "role", "from", "content", "value", "text")),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=300) | SHAPED.map(lambda x: json.dumps(x).encode()), st.sampled_from(KINDS))
+def test_no_bytes_stop_the_reading(tmp_path_factory, data, kind):
+    path = tmp_path_factory.mktemp("any") / f"x{kind}"
+    path.write_bytes(data)
+    source = read_sources([path])
+    assert all(p.file == 1 and p.line >= 1 and p.text for p in source.problems)
+    assert all(len(c.turns) > 2 and c.line >= 1 for c in source.conversations)
 
 
 def test_paths_that_hold_nothing(tmp_path):
