@@ -156,8 +156,9 @@ def test_a_training_run(tmp_path):
     report = build([str(root)])
     assert report.title == "mapo on pocket" and "seed 0" in report.lead and "7 min of training" in report.lead
     assert headings(report) == [
-        "The held-out test", "Learning", "The update", "The dialogues", "Reward and credit",
-        "The ways dialogues took", "One person, before and after", "Speed", "What it was told",
+        "The held-out test", "Learning", "The update", "The dialogues", "The simulated people",
+        "Reward and credit", "The ways dialogues took", "One person, before and after", "Speed",
+        "What it was told",
     ]  # fmt: skip
     assert drawn(report) >= PAPER
     (tiles,) = (b for b in report.blocks if isinstance(b, Tiles))
@@ -247,7 +248,8 @@ def test_an_empa_evaluation(tmp_path):
     assert {"fig_breakdown", "fig_trajectories"} <= drawn(report)
     heads = [b.head[0] for b in report.blocks if isinstance(b, Table)]
     assert heads == [
-        "model, rubric, profile", "by category", "by difficulty", "how dialogues ended", "role", "setting",
+        "model, rubric, profile", "by category", "by difficulty", "how dialogues ended",
+        "share of", "role", "setting",
     ]  # fmt: skip
     difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.head[0] == "by difficulty")
     assert [row[0] for row in difficulty.rows] == ["easy", "hard"]
@@ -255,6 +257,24 @@ def test_an_empa_evaluation(tmp_path):
     assert shown.left.title.startswith("lowest") and shown.right.title.startswith("highest")
     assert "Cost in all: 0.25" in check(html_page(report)).text
     assert build([f"mine={tmp_path / 'eval'}"]).title == "EMPA: mine"
+
+
+def test_the_simulated_people_are_looked_at(tmp_path):
+    def said(root) -> tuple[Table, str]:
+        report = build([str(root)])
+        table = next(b for b in report.blocks if isinstance(b, Table) and b.head[0] == "share of")
+        return table, check(html_page(report)).text
+
+    table, text = said(training(tmp_path / "t"))
+    assert table.head == ["share of", "early", "late", "usually at most"] and "usually at most" in text
+    root = empa(tmp_path / "e", cases=8)
+    helpful = [
+        saying(talk([1, 1, 1], id=f"c{k}_1", scenario=f"c{k}"), "How can I help you?") for k in range(8)
+    ]
+    write_lines(root / "dialogues" / "empa.jsonl", helpful)
+    table, text = said(root)
+    assert {row[0]: row[1] for row in table.rows}["lines as an assistant"] == "100.0 %"
+    assert "the people offer help themselves: 100%, usually at most 2%" in text
 
 
 def test_empa_records_that_cannot_be_scored(tmp_path):

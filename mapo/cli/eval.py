@@ -78,7 +78,8 @@ def empa(
     """
     from mapo.cli.roles import with_panel, with_temperature
     from mapo.cli.stop import until_stopped
-    from mapo.evals.empa import FILE, Plan
+    from mapo.evals.empa import FILE, HEALTH, Plan
+    from mapo.evals.entries import read_json
     from mapo.evals.score import score
     from mapo.evals.tables import print_ledger, print_scoring
     from mapo.sandbox.empa_cards import read_start_levels
@@ -119,7 +120,7 @@ def empa(
     found = score(out)
     if found.models:
         print_scoring(found)
-    say_all("warning", [*found.torn, *found.bad])
+    say_all("warning", [*found.torn, *found.bad, *read_json(out / HEALTH).get("warnings", [])])
     print_ledger(stage.ledger)
     say(f"dialogues: {out / 'dialogues' / FILE}")
     if broken or not found.models:

@@ -5,10 +5,12 @@ OUT/manifest.json        what is being run; a resume must ask for the same
     empa/MODEL/*.json    the same as EMPA result files
     cache.sqlite         every model call, so that nothing is paid twice
     ledger.json          calls, tokens, cost by role
+    health.json          repetition, drift and over-cooperation of the simulated people
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,13 +21,16 @@ from mapo.errors import InputError, RubricError
 from mapo.evals.empa_write import result_path, write_result
 from mapo.evals.folder import digest, look
 from mapo.sandbox.cast import Casting, Job, Policy
+from mapo.sandbox.findings import warnings
+from mapo.sandbox.health import health
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
-from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues
+from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
 from mapo.types import Dialogue, Turn
 
 FILE = "empa.jsonl"
+HEALTH, HEALTH_SCHEMA = "health.json", "mapo.health/1"
 Watch = Callable[[Dialogue], None]
 
 
@@ -149,7 +154,15 @@ async def run(
         played = await play_all(
             todo, policy, casting, rules, concurrency=concurrency, on_done=keep, on_turn=on_turn
         )
+    write_health(out, [*finished, *played], plan.scenarios)
     return [*finished, *played]
+
+
+def write_health(out: Path, dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario]) -> None:
+    """OUT/health.json: whether the simulated people were still people (docs/sandbox.md)."""
+    found = health(dialogues, {s.id: s for s in scenarios}).as_json()
+    text = json.dumps({"schema": HEALTH_SCHEMA, **found, "warnings": warnings(found)}, indent=1)
+    write_atomic(RunDir(out).root / HEALTH, text + "\n")
 
 
 def _folder_name(model: str) -> str:

@@ -27,6 +27,7 @@ from mapo.store import BadLine, RunDir
 from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState
 
 OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"} | {
+    "health.json",
     "result.json",
     "items.jsonl",
     "best.json",

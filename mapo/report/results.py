@@ -31,9 +31,11 @@ from mapo.report.blocks import (
 )
 from mapo.report.numbers import Point
 from mapo.report.paths import Walkers, trajectories
+from mapo.report.people import people
 from mapo.report.read import own_dialogues, read_ledger, read_object
 from mapo.report.training import ledger_table, problem_list, score_row
 from mapo.store import RunDir
+from mapo.types import Dialogue
 
 SCORE_HEAD = [
     *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
@@ -67,6 +69,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         return Report(title, str(root), empty, [f"{root}: no dialogue in it can be scored"])
     scores = {label: score_results(label, results) for label, results in models.items()}
     first = next(iter(models))
+    played = own_dialogues(root, {r.id for r in models[first]})
     blocks = [
         *_headline(scores[first]),
         Heading("Scores"),
@@ -74,7 +77,8 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *_breakdown(models[first]),
         *_endings(scores),
         *trajectories([Walkers(k, v, plots.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
-        *_extremes(root, models[first]),
+        *_extremes(models[first], played),
+        *people({"dialogues": list(played.values())}),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),
         *problem_list(problems),
@@ -146,10 +150,9 @@ def _endings(scores: Mapping[str, Score]) -> list[Block]:
     return [Table(["how dialogues ended", *kinds], rows)]
 
 
-def _extremes(root: Path, results: Sequence[Result]) -> list[Block]:
+def _extremes(results: Sequence[Result], found: Mapping[str, Dialogue]) -> list[Block]:
     """The dialogue with the lowest score beside the one with the highest, where the records are our own."""
     ranked = sorted(results, key=lambda r: (numbers.quality(r), r.id))
-    found = own_dialogues(root, {ranked[0].id, ranked[-1].id})
     if len(ranked) < 2 or not {ranked[0].id, ranked[-1].id} <= set(found):
         return []
     sides = []

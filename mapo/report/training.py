@@ -29,6 +29,7 @@ from mapo.report.blocks import (
 from mapo.report.credit import credit
 from mapo.report.learning import learning, play, speed
 from mapo.report.paths import Walkers, trajectories
+from mapo.report.people import people
 from mapo.report.read import Training
 
 
@@ -41,6 +42,7 @@ def training_report(run: Training) -> Report:
         *held_out(before, after),
         *learning(run),
         *play(run),
+        *_people(run),
         *credit(run),
         *trajectories([Walkers("before", before, plots.BEFORE), Walkers("after", after, plots.AFTER)]),
         *_talk(run),
@@ -192,6 +194,14 @@ def _difference_words(difference: tuple[float, Interval | None, float, int] | No
             "scenarios of this kind, not of another training with another seed."
         )
     ]
+
+
+def _people(run: Training) -> list[Block]:
+    """Of the first and the last third of the steps that were read."""
+    first, last = (
+        [d for step in part for d in run.played[step]] for part in numbers.thirds(sorted(run.played))
+    )
+    return people({"early": first, "late": last} if len(run.played) > 1 else {"dialogues": last})
 
 
 # ---- one person, twice

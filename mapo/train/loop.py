@@ -80,7 +80,7 @@ def step_record(
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     return {
         "step": t.done,
-        **metrics.dialogue_metrics(dialogues),
+        **metrics.dialogue_metrics(dialogues, t.train_scenarios),
         "score": t.score_of(dialogues),
         **metrics.credit_metrics(rewards, credit),
         **learnt,

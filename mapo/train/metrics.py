@@ -24,14 +24,16 @@ from numpy.typing import NDArray
 
 from mapo.advantage import Advantages
 from mapo.errors import InputError
+from mapo.sandbox.health import health
+from mapo.sandbox.scenario import Scenario
 from mapo.store import refused
 from mapo.types import Dialogue
 
 Floats = NDArray[np.float64]
 
 
-def dialogue_metrics(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
-    """Of all dialogues of a step, broken ones too."""
+def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario] = ()) -> dict[str, Any]:
+    """Of all dialogues of a step, broken ones too; `health` is of the simulated people (docs/sandbox.md)."""
     turns = [turn for d in dialogues for turn in d.turns]
     rewards = [turn.reward for turn in turns if turn.reward is not None]
     lengths = [len(turn.reply.token_ids or ()) for turn in turns]
@@ -44,6 +46,7 @@ def dialogue_metrics(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
         "reward": _mean(rewards),
         "reply_tokens": _mean(lengths),
         "cut": sum(turn.reply.finish == "length" for turn in turns) / max(1, len(turns)),
+        "health": health(dialogues, {s.id: s for s in scenarios}).as_json(),
     }
 
 

@@ -124,7 +124,7 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
 
 _SMALL_FILES = {
     "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json",
-    "result.json", "items.jsonl", "stopped.txt", "report.html",
+    "result.json", "items.jsonl", "health.json", "stopped.txt", "report.html",
 }  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mapo.reading.files import read_object
 from mapo.reading.run import read_ledger
+from mapo.sandbox.findings import findings
 from mapo.view import bench, queries
 from mapo.view.curves import PLOTS, run_figures
 from mapo.view.facts import steps_of
@@ -57,6 +59,7 @@ def one_run(request: Request) -> Response:
         result=bench.result_of(files),
         plots=PLOTS if row["kind"] == "train" else {},
         costs=costs_of(files),
+        people=people_of(files),
     )
 
 
@@ -74,6 +77,17 @@ def figures(request: Request) -> Response:
     with reading(request) as db:
         asked = [run_asked(request, db, key) for key in Asked(request).texts("run")[:OVERLAID]]
         return as_json(run_figures(db, [(row["key"], row["name"], steps_of(files)) for row, files in asked]))
+
+
+def people_of(run: RunFiles) -> dict[str, Any] | None:
+    """Whether the simulated people are still people: of the last step, or of a benchmark's dialogues."""
+    steps = steps_of(run)
+    told: object = steps[-1].get("health") if steps else None
+    if told is None and "health.json" in run.small:
+        told = read_object(run.root / "health.json")[0]
+    if not isinstance(told, dict) or not told.get("dialogues"):
+        return None
+    return {"step": steps[-1]["step"] if steps else None, "rows": findings(told)}
 
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:

@@ -25,6 +25,11 @@ def test_dialogue_metrics_by_hand():
     assert (got["reward"], got["reply_tokens"], got["cut"], got["unscored"]) == (2.0, 2.0, 2 / 3, 1.0)
     assert (got["dialogues"], got["broken"], got["turns"]) == (2, 1, 1.5)
     assert got["endings"] == {"timeout": 1, "broken": 1}
+    assert (got["health"]["dialogues"], got["health"]["lines"], got["health"]["endings"]) == (
+        1,
+        3,
+        {"timeout": 1},
+    )
 
 
 def test_credit_metrics_by_hand():

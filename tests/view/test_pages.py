@@ -536,3 +536,21 @@ def test_every_page_of_a_rubric_of_four_axes(index, root, client):
     assert {"fig_trajectories", "fig_reward_by_turn"} <= names
     page = html_page(report)
     assert "cannot be drawn" not in page and all(f"{key} " in page for key in rubric.keys)
+
+
+def test_simulated_people_of_the_last_step_or_of_a_benchmark(index, root, client):
+    run, bench_run = view_runs.training(root, steps=1), view_runs.benchmark(root)
+    odd = {"dialogues": 30, "lines": 300, "as_assistant": 0.4, "repeated": "<b>", "endings": {"success": 30}}
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({**view_runs.metrics_line(2), "health": odd}) + "\n")
+    (bench_run / "health.json").write_text(
+        json.dumps({"schema": "mapo.health/1", **odd, "as_assistant": 0.0})
+    )
+    index.refresh()
+    page = text(client.get("/run/first"))
+    assert "The people offer help themselves: 40%, usually at most 2%." in page and "Step 2. A number" in page
+    page = text(client.get("/run/bench"))
+    assert "offer help" not in page and "All dialogues. A number" in page and "end alike (success)" in page
+    (bench_run / "health.json").write_text("[1]")
+    index.refresh()
+    assert "simulated people" not in text(client.get("/run/bench"))

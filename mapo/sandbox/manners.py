@@ -1,0 +1,103 @@
+"""One line of a simulated person, looked at without a model: does it sound like one?
+
+Plain patterns in English and Chinese, meant to be narrow: what they find is nearly always what they say, and
+what they miss is missed. A model that plays the user slips in two known ways: it becomes an assistant again,
+and it lets itself be comforted by anything.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+Script = Literal["han", "kana", "hangul", "latin", "cyrillic", "arabic", ""]
+
+FEWEST_LETTERS = 8
+"""Letters below which a line is of no script: names and exclamations go into any language."""
+_RANGES: tuple[tuple[Script, str], ...] = (
+    ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"),
+    ("kana", "\u3040-\u30ff"),
+    ("hangul", "\uac00-\ud7af"),
+    ("latin", "A-Za-z\u00c0-\u024f"),
+    ("cyrillic", "\u0400-\u04ff"),
+    ("arabic", "\u0600-\u06ff"),
+)
+_SCRIPTS = tuple((name, re.compile(f"[{chars}]")) for name, chars in _RANGES)
+_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_TOKEN = re.compile(rf"[{_WIDE}]|[^\W_{_WIDE}]+(?:['’][^\W_]+)*")
+_SENTENCE = re.compile(r"[.!?。！？…；;\n]+")
+
+_ASSISTANT = re.compile(
+    r"\bas an? (?:ai|artificial intelligence|language model|assistant)\b"
+    r"|\bi(?: am|['’]m) (?:an ai|a language model|a chatbot|your assistant|here to (?:help|listen to) you)\b"
+    r"|\bhow (?:can|may|could) i (?:help|assist|support) you\b"
+    r"|\b(?:is|was) there anything else i can\b"
+    r"|\bi(?:['’]d| would) be happy to (?:help|assist)\b"
+    r"|\b(?:thank you|thanks) for sharing (?:that|this|your)\b"
+    r"|\bi(?: am|['’]m) sorry (?:to hear that|you(?: are|['’]re) going through)\b"
+    r"|作为(?:一个|一名)?(?:AI|人工智能|语言模型|智能助手|虚拟助手)"
+    r"|我是(?:一个|一名|你的|您的)?(?:AI|人工智能|语言模型|智能助手|虚拟助手|聊天机器人)"
+    r"|(?:有什么|有没有什么|还有什么)(?:我)?(?:可以|能|能够)(?:帮助?|协助|为)(?:你|您)"
+    r"|(?:谢谢|感谢)(?:你|您)(?:的)?(?:分享|倾诉|信任)",
+    re.IGNORECASE,
+)
+_WARM = re.compile(
+    r"\b(?:thank you|thanks)\b(?! to\b)(?! for nothing)"
+    r"|\byou(?:['’]re| are) (?:so |absolutely |completely |totally )?right\b"
+    r"|\bthat (?:really |actually )?(?:helps|helped|makes sense|means a lot)\b"
+    r"|\bi (?:already |really )?feel (?:so much |much |a lot |a bit |a little )?(?:better|lighter|calmer)\b"
+    r"|谢谢(?:你|您)?|感谢(?:你|您)|你说得对|您说得对|说得(?:真|太)?对|(?:好|舒服|轻松)多了|心里(?:暖|舒服)",
+    re.IGNORECASE,
+)
+_NOT_WARM = re.compile(
+    r"\bno,? (?:thank you|thanks)\b|\bthanks? (?:anyway|a lot for nothing)\b|\bdo(?:es)?n['’]?t help\b"
+    r"|不(?:用|必|需要)谢|谢谢.{0,4}但|(?:没有?|并没有?|不)(?:觉得|感觉)?.{0,4}(?:好|轻松)多了",
+    re.IGNORECASE,
+)
+
+
+def speaks_as_assistant(line: str) -> bool:
+    """Offers help, or says it is a program."""
+    return _ASSISTANT.search(line) is not None
+
+
+def warm(line: str) -> bool:
+    """Thanks, agrees, or says that it feels better."""
+    return _WARM.search(line) is not None and _NOT_WARM.search(line) is None
+
+
+def script_of(line: str) -> Script:
+    """The writing most of the line is in; "" for too few letters. Han with kana among it is Japanese."""
+    counts = {name: len(letters.findall(line)) for name, letters in _SCRIPTS}
+    if sum(counts.values()) < FEWEST_LETTERS:
+        return ""
+    if counts["kana"] * 5 > counts["han"]:
+        counts["kana"] += counts["han"]
+    # A Chinese line takes one sign where a Latin one takes several: brand names do not make it English.
+    weight: dict[Script, int] = {
+        name: n * (3 if name in ("han", "kana", "hangul") else 1) for name, n in counts.items()
+    }
+    return max(weight, key=lambda name: weight[name])
+
+
+def tokens(text: str) -> list[str]:
+    """Words, and each sign of a writing without spaces, in one form."""
+    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def sentences(line: str, fewest: int = 4) -> list[tuple[str, ...]]:
+    """Its sentences as tokens; short ones ("I don't know.") are said twice by anybody and left out."""
+    found = [tuple(tokens(part)) for part in _SENTENCE.split(line)]
+    return [s for s in found if len(s) >= (fewest + 2 if _wide(s) else fewest)]
+
+
+def shingles(line: str) -> set[tuple[str, ...]]:
+    """Runs of five words, or of eight signs."""
+    words = tokens(line)
+    size = 8 if _wide(words) else 5
+    return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
+
+
+def _wide(words: tuple[str, ...] | list[str]) -> bool:
+    return sum(len(w) == 1 and w > "\u2e7f" for w in words) * 2 > len(words)
