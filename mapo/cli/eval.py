@@ -115,8 +115,8 @@ def empa(
         say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
     out, stage = run.out, run.stage()
     policy = Who(model, run.base_url, run.key_env)
-    playing = _play(run, plan, policy, roles, rules, stage)
-    broken = until_stopped(playing, out, lambda: _kept(out, len(plan.jobs())))
+    playing = play_missing(run, plan, policy, roles, rules, stage)
+    broken = until_stopped(playing, out, lambda: told_kept(out, len(plan.jobs())))
     found = score(out)
     if found.models:
         print_scoring(found)
@@ -143,13 +143,13 @@ def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario
     return [s for s in found if s.id in wanted]
 
 
-def _kept(out: Path, of: int) -> str:
+def told_kept(out: Path, of: int) -> str:
     from mapo.evals.empa import read_kept
 
     return f"{len(read_kept(out).finished)} of {of} dialogues are kept"
 
 
-async def _play(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Rules, stage: Stage) -> int:
+async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Rules, stage: Stage) -> int:
     """Play what is missing; how many dialogues broke."""
     from mapo.cli.progress import watching
     from mapo.cli.roles import tell_where

@@ -202,9 +202,10 @@ def _table(title: str, rows: dict[str, Any]) -> None:
 
     if not rows:
         return
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
     for name, value in rows.items():
         table.add_row(escape(name), escape(str(value)))
     console = terminal()
     console.width = max(console.width, 100)
+    console.print(title)
     console.print(table)

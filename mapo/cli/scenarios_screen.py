@@ -143,7 +143,7 @@ def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
 
 def _play(run: Run, name: str, plan: Plan, who: Who, roles: dict[str, Who] | None, rules: Rules) -> int:
     """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
-    from mapo.cli.eval import _kept, _play
+    from mapo.cli.eval import play_missing, told_kept
     from mapo.cli.stop import until_stopped
     from mapo.evals.folder import CACHE
     from mapo.store import RunDir
@@ -152,8 +152,8 @@ def _play(run: Run, name: str, plan: Plan, who: Who, roles: dict[str, Who] | Non
     there = RunDir(out).manifest.exists()
     own = replace(run, out=out, cache_file=run.cache_file or run.out / CACHE, resume=there)
     cast: Cast = dict(roles) if roles is not None else None
-    playing = _play(own, plan, who, cast, rules, own.stage())
-    return until_stopped(playing, run.out, lambda: f"{name}: {_kept(out, len(plan.jobs()))}")
+    playing = play_missing(own, plan, who, cast, rules, own.stage())
+    return until_stopped(playing, run.out, lambda: f"{name}: {told_kept(out, len(plan.jobs()))}")
 
 
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:

@@ -178,7 +178,7 @@ def _decoded(text: str) -> Any:
     except RecursionError:
         raise InputError("not JSON (nested too deeply)") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
+        raise InputError(f"not JSON ({error.msg}, character {error.pos + 1})") from None
     except ValueError:
         raise InputError("not JSON (a number of too many digits)") from None
 

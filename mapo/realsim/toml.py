@@ -39,10 +39,9 @@ def toml_of(scenario: Scenario) -> str:
 
 
 def _pairs(table: dict[str, Any]) -> list[str]:
-    """Keys with a value; empty ones are left to their defaults."""
-    return [
-        f"{_key(key)} = {_value(value)}" for key, value in table.items() if value not in ("", (), None, {})
-    ]
+    """Keys with a value, what is said last; empty ones are left to their defaults."""
+    ordered = sorted(table.items(), key=lambda item: item[0] == "says")
+    return [f"{_key(key)} = {_value(value)}" for key, value in ordered if value not in ("", (), None, {})]
 
 
 def _key(key: str) -> str:
