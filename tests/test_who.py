@@ -99,6 +99,49 @@ def test_the_command_line_takes_a_panel():
             with_panel(given, named)
 
 
+@pytest.mark.parametrize("way", ["panel", "alternate"])
+def test_a_training_is_judged_as_its_config_says(way, tmp_path):
+    from mapo.sandbox.cast import Job
+    from mapo.sandbox.rollout import Rules, play_all
+    from mapo.sandbox.scenarios import load_scenarios
+    from mapo.stage import casting_of
+    from mapo.testing.fakes import FakeChat
+
+    def answer(body):
+        if body["model"] in ("j1", "j2", "j3"):
+            return world(lambda _: int(body["model"][1]) - 1)({**body, "model": "judge"})
+        return (
+            '{"act": "go_on", "item": "", "reason": "x"}' if "tools" in body else "Well. That is how it is."
+        )
+
+    async def played(url):
+        told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
+        told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
+        rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
+        scenarios = load_scenarios("builtin:validation")[:6]
+        jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]
+        async with casting_of(load_config(None, told), tmp_path) as (casting, flush):
+            found = await play_all(jobs, lambda _: FakeChat(lambda _: "Mm."), casting, rules)
+            flush()
+        return found
+
+    with LoopbackServer(answer) as server:
+        dialogues = asyncio.run(played(server.base_url))
+    judges = {}
+    for dialogue in dialogues:
+        judges.setdefault(dialogue.group, set()).add(dialogue.cast["judge"])
+    if way == "panel":
+        assert {d.turns[0].levels["C"].progress.level for d in dialogues} == {1}
+        assert all(len(d.turns[0].panel) == 3 for d in dialogues)
+    else:
+        assert all(len(own) == 1 for own in judges.values())  # siblings share their judge
+        assert len(set.union(*judges.values())) > 1  # and scenarios do not
+        levels = {d.cast["judge"]: d.turns[0].levels["C"].progress.level for d in dialogues}
+        assert all(level == int(name[1]) - 1 for name, level in levels.items())
+    ledger = json.loads((tmp_path / "ledger.json").read_text())
+    assert {row["model"] for row in ledger["rows"] if row["role"] == "judge"} >= {"j2"}
+
+
 def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
     async def seats():
         async with Stage() as stage:

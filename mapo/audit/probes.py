@@ -146,6 +146,11 @@ def _paraphrase(name: str) -> Template:
     return Template((files("mapo") / "audit" / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
 
 
+def texts() -> list[Any]:
+    """All that probes are made of, for a manifest: an audit is not resumed with other words."""
+    return [_all_texts(), ATTACKS, *(_paraphrase(name).template for name in PARAPHRASES)]
+
+
 PROBES = {
     probe.name: probe
     for probe in (

@@ -12,7 +12,7 @@ from mapo.audit.answers import RECORDED, answers_of, recorded
 from mapo.audit.ask import Question, questions
 from mapo.audit.between import Agreement, agreement, with_itself
 from mapo.audit.measure import findings
-from mapo.audit.probes import PROBES, language_pairs
+from mapo.audit.probes import PROBES, language_pairs, texts
 from mapo.audit.report import SCHEMA, Audit
 from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns
 from mapo.audit.verdict import verdict
@@ -66,6 +66,7 @@ class Plan:
             "repeats": self.repeats,
             "seed": self.seed,
             "probes": list(PROBES),
+            "texts": digest(texts()),
         }
 
 
