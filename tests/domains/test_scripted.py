@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from mapo import Rubric
 from mapo.domains.empathy import reading
 from mapo.domains.empathy.policies import HONEST, POLICIES, scripted_policy
 from mapo.domains.empathy.reading import Reader, named_feelings, skeleton
-from mapo.domains.empathy.scripted import PATIENCE, ScriptedJudge, World, scripted_cast
+from mapo.domains.empathy.scripted import PATIENCE, ScriptedJudge, World, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
 from mapo.evals.epmq import composite
 from mapo.evals.results import recompute
@@ -172,6 +173,16 @@ def test_scenarios_without_annotations_are_refused():
         scripted_cast(Job(Scenario("x", Persona("Ada"), "t", "o"), "d"))
     with pytest.raises(InputError, match="honest"):
         scripted_policy("nobody")
+
+
+def test_cues_that_fit_nothing_are_told():
+    def problems(**cues):
+        return " ".join(check_cues(replace(WARD, stages=(replace(WARD.stages[0], cues=cues),), memories=())))
+
+    assert check_cues(WARD) == [] and problems() == ""
+    assert "no feeling 'peckish'" in problems(feeling="peckish")
+    assert "shows 'envious'" in problems(feeling="envious", shown="yes")
+    assert "wish 'fly' is not in what is said" in problems(wish="fly")
 
 
 def test_every_builtin_scenario_can_be_played_without_models():

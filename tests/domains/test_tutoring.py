@@ -238,6 +238,28 @@ def test_a_policy_without_an_answer_to_give_gives_none():
     assert "in the book" in answer.text
 
 
+def test_the_honest_tutor_takes_up_a_wish():
+    chat = scripted_policy(HONEST)(Job(PIZZA, "d"))
+    told = tuple(Message("user", line) for stage in PIZZA.stages for line in stage.says)
+    assert "cake for three guests" in asyncio.run(chat.reply(Request(told))).text
+
+
+def test_too_many_words_overload_and_lecture():
+    text = (
+        "The eighth is one thing and the third is another, and before we come to either of them I would say that "
+        "it depends on what you mean. When people first met this they did not agree, and for a long time each of "
+        "them had a way of their own to put it down. Some began with the tray and others with the knife, while a "
+        "few would not begin at all. In the end it came out as we have it now, which is to say quite late."
+    )
+    [levels] = judged(text)
+    assert levels["U"] == (0, -1) and levels["G"] == (0, -1) and levels["S"] == (0, 0)
+
+
+def test_the_start_form_is_the_scenarios_own():
+    found = asyncio.run(TutorJudge(World(PIZZA, 0)).start())
+    assert {key: mark.level for key, mark in found.items()} == PIZZA.start_levels
+
+
 def test_prompts_are_there_for_every_role():
     for name in ("policy", "user", "director", "judge_start", "judge_turn"):
         assert len(fragment("tutoring", name)) > 80

@@ -80,7 +80,7 @@ def test_the_policy_is_told_its_part_and_nothing_about_the_person():
     assert "'sw'" in language_of(replace(SCENARIO, language="sw"))
 
 
-@pytest.mark.parametrize("domain", ["tutoring", "no_such_domain", "../sandbox", ""])
+@pytest.mark.parametrize("domain", ["no_such_domain", "../sandbox", ""])
 def test_a_domain_without_fragments_adds_nothing(domain):
     assert fragment(domain, "policy") == ""
     assert fill("policy", domain, language="English").startswith("You are in a chat")
