@@ -246,10 +246,11 @@ def test_the_honest_tutor_takes_up_a_wish():
 
 def test_too_many_words_overload_and_lecture():
     text = (
-        "The eighth is one thing and the third is another, and before we come to either of them I would say that "
-        "it depends on what you mean. When people first met this they did not agree, and for a long time each of "
-        "them had a way of their own to put it down. Some began with the tray and others with the knife, while a "
-        "few would not begin at all. In the end it came out as we have it now, which is to say quite late."
+        "The eighth is one thing and the third is another, and before we come to either of them I would say "
+        "that it depends on what you mean. When people first met this they did not agree, and for a long time "
+        "each of them had a way of their own to put it down. Some began with the tray and others with the "
+        "knife, while a few would not begin at all. In the end it came out as we have it now, which is to say "
+        "quite late."
     )
     [levels] = judged(text)
     assert levels["U"] == (0, -1) and levels["G"] == (0, -1) and levels["S"] == (0, 0)
