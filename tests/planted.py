@@ -355,3 +355,58 @@ HELD_OUT = [
 """Sixty more, written when patterns and lists were done; 42 of them were found at once (19 of 20 with a form,
 15 of 20 English names and places, 8 of 20 Chinese). Lists and rules were widened after that, so they are no
 longer unseen."""
+
+
+def _names(language: str, *pairs: tuple[str, str]) -> list[Planted]:
+    return [Planted("name or place", language, item, sentence) for item, sentence in pairs]
+
+
+UNSEEN = [
+    *_names(
+        "en",
+        ("Ngaire", "Ngaire has not been the same since the stroke."),
+        ("Callum Thornbury", "I share an office with Callum Thornbury, lucky me."),
+        ("steph", "then steph goes and tells everyone"),
+        ("Mister Abara", "I owe Mister Abara two months of rent."),
+        ("fiona", "fiona wont answer my texts"),
+        ("Auntie Rukhsana", "It was Auntie Rukhsana who found the letters."),
+        ("Dov", "Nobody asked Dov what he wanted."),
+        ("lorcan", "i still love lorcan and i hate it"),
+        ("Piotrek", "He calls himself Peter now but he is Piotrek to me."),
+        ("Elowen", "My little one, Elowen, starts school soon."),
+        ("Skelmersdale", "I am stuck in Skelmersdale with no car."),
+        ("Aldi", "I cried in Aldi by the frozen peas."),
+        ("St. Bride's", "We were married at St. Bride's in the snow."),
+        ("winnipeg", "its minus thirty here in winnipeg and im alone"),
+        ("Northfield High", "I teach at Northfield High, for now."),
+        ("Lake Tekapo", "He wanted his ashes at Lake Tekapo."),
+        ("Porto", "Since Porto I do not trust him."),
+        ("deloitte", "got rejected by deloitte again"),
+        ("Ward 7", "I spent the night on Ward 7 listening to the pumps."),
+        ("Khayelitsha", "My mother still lives in Khayelitsha."),
+    ),
+    *_names(
+        "zh",
+        ("梁雨桐", "梁雨桐昨天把我拉黑了。"),
+        ("老何", "老何喝多了就打人。"),
+        ("范老师", "范老师说我这样下去毕不了业。"),
+        ("贾文博", "我和贾文博在一起七年了。"),
+        ("佳佳", "佳佳哭着要找妈妈。"),
+        ("方姐", "是方姐帮我垫的钱。"),
+        ("唐小婉", "唐小婉其实什么都知道。"),
+        ("温予安", "我暗恋温予安三年，没敢说。"),
+        ("大刘", "大刘又来借钱了。"),
+        ("罗医生", "下周还要见罗医生。"),
+        ("包头", "冬天的包头冷得人发慌。"),
+        ("宝安区", "我们租在宝安区，一个月三千二。"),
+        ("海底捞", "那天在海底捞，他跟我提了离婚。"),
+        ("省人民医院", "爷爷在省人民医院抢救。"),
+        ("字节跳动", "我被字节跳动优化了。"),
+        ("柳河屯", "从柳河屯考出来，我不敢停。"),
+        ("京东", "我给京东送快递。"),
+        ("西湖", "我们在西湖边上吵了一架。"),
+        ("第二实验小学", "孩子在第二实验小学被欺负。"),
+        ("大兴", "每天从大兴坐一个半小时地铁。"),
+    ),
+]
+"""Forty names and places, written last; nothing was changed after they were tried."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mapo.evals.empa import Plan
     from mapo.realsim.screen import Plays, Screened
     from mapo.sandbox.rollout import Rules
+    from mapo.sandbox.scenario import Scenario
     from mapo.sandbox.scenarios import ScenarioSet
     from mapo.stage import Given
     from mapo.who import Who
@@ -75,7 +76,7 @@ def screen(
     own = found.scenarios[0].domain
     who = _who(run, strong, (weak, weak_base_url, weak_key_env))
     given = (agents_model, agents_base_url, agents_key_env)
-    roles = _roles(own, agents, given, (judge_model, judge_base_url, judge_key_env))
+    roles = _roles(found.scenarios, agents, given, (judge_model, judge_base_url, judge_key_env))
     run.stage().check([*who.values(), *(roles or {}).values()], own)
     rubric = Rubric.load(domain_folder(own))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
@@ -109,15 +110,25 @@ def _who(run: Run, strong: str, given: tuple[str | None, str | None, str | None]
     return found
 
 
-def _roles(domain: str, agents: str | None, everyone: Given, judge: Given) -> dict[str, Who] | None:
+def _roles(
+    scenarios: Sequence[Scenario], agents: str | None, everyone: Given, judge: Given
+) -> dict[str, Who] | None:
+    """Who plays; plain code is refused where the domain has none, or a scenario nothing for it."""
+    from mapo.errors import InputError
     from mapo.sandbox.domain import scripted_cast
     from mapo.stage import cast_of
 
     none = (None, None, None)
     roles = cast_of(agents, everyone, user=none, director=none, judge=judge)
-    if roles is None:
-        scripted_cast(domain)  # refused here where the domain has none
-    return roles
+    if roles is not None:
+        return roles
+    scripted_cast(scenarios[0].domain)
+    if bare := [s.id for s in scenarios if not any(beat.cues for beat in s.beats)]:
+        raise InputError(
+            f"{len(bare)} scenarios have no cues for scripted roles ({bare[0]} ...)",
+            fix="Let models play: --agents-model NAME",
+        )
+    return None
 
 
 def _manifest(plan: Plan, who: Mapping[str, Who]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from mapo.realsim.screen import Plays, Screened, agreement, judge, measure, play
 from mapo.sandbox.places import domain_folder
 from mapo.sandbox.scenarios import load_scenarios
 from mapo.store import read_dialogues
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import ROLES, world
 
 FOLDER = domain_folder("empathy") / "scenarios"
 FEW = ("career-elephant-house", "career-tied-up", "health-page-two-hundred", "leisure-postal-chess")
@@ -146,6 +148,20 @@ def test_without_a_weak_model_only_the_hopeless_go(few, tmp_path):
     assert not (tmp_path / "out" / "scenarios").exists()
 
 
+def test_models_play_every_part_over_http(few, tmp_path):
+    """Both policies and all roles behind one server."""
+    agents = ("--agents-model", "judge", "--agents-base-url")
+    with LoopbackServer(world(), models=ROLES) as server:
+        done = mapo(
+            *("scenarios", "screen", few, "--out", tmp_path / "out", "--strong", "policy", "--weak", "user"),
+            *("--base-url", server.base_url, *agents, server.base_url, "--plays", 1, "--max-turns", 3),
+        )
+        assert not server.errors
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "out" / "screen.json").read_text())
+    assert {row["reason"] for row in data["scenarios"]} == {"the strong model passed none of 1"}
+
+
 def test_models_that_fail_leave_a_scenario_undecided(few, tmp_path):
     done = mapo(
         *(
@@ -173,6 +189,9 @@ def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):
     assert "--split" in screened(few, out, "--split", "x").stderr
     assert "no scripted policy" in screened(few, out, "--weak", "scripted:nobody").stderr
     assert "scripted roles" in screened(few, out, "--agents", "scripted", "--agents-model", "m").stderr
+    (tmp_path / "cards").mkdir()
+    cards = put_cards(tmp_path / "cards", CARD)
+    assert "no cues for scripted roles" in screened(cards, out).stderr
     broken = tmp_path / "broken"
     shutil.copytree(few, broken)
     (broken / "x.toml").write_text("schema = 1")
