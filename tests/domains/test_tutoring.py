@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import small
+from command import mapo
 from mapo import Rubric
 from mapo.domains.tutoring.policies import HONEST, POLICIES, scripted_policy
 from mapo.domains.tutoring.scripted import TutorDirector, TutorJudge, World, check_cues, scripted_cast
@@ -247,10 +249,10 @@ def test_the_honest_tutor_takes_up_a_wish():
 def test_too_many_words_overload_and_lecture():
     text = (
         "The eighth is one thing and the third is another, and before we come to either of them I would say "
-        "that it depends on what you mean. When people first met this they did not agree, and for a long time "
+        "that it depends on what you mean. When people first met this they did not agree, and for long "
         "each of them had a way of their own to put it down. Some began with the tray and others with the "
-        "knife, while a few would not begin at all. In the end it came out as we have it now, which is to say "
-        "quite late."
+        "knife, while a few would not begin at all. In the end it came out as we have it now, that is "
+        "to say late."
     )
     [levels] = judged(text)
     assert levels["U"] == (0, -1) and levels["G"] == (0, -1) and levels["S"] == (0, 0)
@@ -265,6 +267,20 @@ def test_prompts_are_there_for_every_role():
     for name in ("policy", "user", "director", "judge_start", "judge_turn"):
         assert len(fragment("tutoring", name)) > 80
     assert "what does not fit" in policy_system(PIZZA)
+
+
+def test_training_takes_the_same_way_as_in_the_first_domain(tmp_path):
+    model = small.model_folder(tmp_path / "model")
+    given = [*small.SMALL, f"model.source={model}", "optim.steps=1", "eval.test_repeats=1", "eval.every=1"]
+    done = mapo("train", "tutoring", *given, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert Rubric.load(tmp_path / "run" / "rubric.toml") == RUBRIC
+    lines = [json.loads(x) for x in (tmp_path / "run/dialogues/step_00001.jsonl").read_text().splitlines()]
+    assert lines and all(d["rubric"] == "tutoring" and len(d["start"]) == 4 for d in lines)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["before"]["n"] == summary["after"]["n"] == 12
+    for page in (("score", tmp_path / "run/eval/after", "--by", "axis"), ("report", tmp_path / "run")):
+        assert mapo(*page).returncode == 0
 
 
 def test_the_splits_hold_every_scenario_once():
