@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -146,3 +149,32 @@ def test_a_folder_without_a_run_has_no_report(tmp_path):
 def test_there_is_no_pair_without_two_dialogues():
     broken = Dialogue("d", "s", "m", "empathy", "published", {}, (), (), error="gone")
     assert typical_pair([broken], [broken]) is None
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_says_how_to_go_on(model, tmp_path):
+    """SIGTERM to the leader of a team of two, twice: status 143, a command that goes on, and it does."""
+    out, said = tmp_path / "run", tmp_path / "said"
+    given = [*small.SMALL, f"model.source={model}", "optim.steps=100000", "run.processes=2"]
+
+    def terminated_after(steps: int, *more: str) -> int:
+        begin = [sys.executable, "-m", "mapo", "train", "pocket", *given, *more, "--out", str(out)]
+        with said.open("w") as file:
+            process = subprocess.Popen(begin, stderr=file, stdout=file)
+            while steps_of(out) < steps:
+                assert process.poll() is None, said.read_text()
+                time.sleep(0.1)
+            process.terminate()
+            assert process.wait(120) == 143
+        assert f"go on with: mapo train --out {out} --resume" in said.read_text()
+        return steps_of(out)
+
+    first = terminated_after(1)
+    assert terminated_after(first + 1, "--resume") > first
+
+
+def steps_of(out) -> int:
+    """The last step whose line is whole; the file may be half written."""
+    file = out / "metrics.jsonl"
+    text = file.read_text() if file.exists() else ""
+    return max((json.loads(line)["step"] for line in text.splitlines(True) if line.endswith("\n")), default=0)

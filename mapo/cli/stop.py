@@ -18,8 +18,11 @@ from mapo.cli.say import say
 _T = TypeVar("_T")
 
 
-def until_stopped(work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], str]) -> _T:
-    """What `work` comes to. Stopped by hand, the status is 130 or 143; `kept` says what the folder holds."""
+def until_stopped(
+    work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], str], command: str | None = None
+) -> _T:
+    """What `work` comes to. Stopped by hand, the status is 130 or 143; `kept` says what the folder holds,
+    and `command` (the one that was given, by default) goes on."""
     terminated = False
 
     async def whole() -> _T:
@@ -38,7 +41,7 @@ def until_stopped(work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], s
     try:
         return asyncio.run(whole())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {kept()}; go on with: {again(out)}")
+        say(f"stopped; {kept()}; go on with: {command or again(out)}")
         raise typer.Exit(143 if terminated else 130) from None
 
 

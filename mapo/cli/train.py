@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mapo.cli.say import say
+from mapo.cli.stop import until_stopped
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -128,12 +129,13 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
                 team=team,
             )
 
+    command = f"mapo train --out {quote(str(out))} --resume"
     try:
-        found = asyncio.run(whole())
+        if team.leads:
+            found = until_stopped(whole(), out, lambda: "what was played and learnt is kept", command)
+        else:  # stopped by the one that leads
+            found = asyncio.run(whole())
         team.leave()
-    except KeyboardInterrupt:
-        say(f"stopped; go on with: mapo train --out {quote(str(out))} --resume")
-        raise typer.Exit(130) from None
     finally:
         show.close()
     return found if team.leads else None
