@@ -216,10 +216,16 @@ def _thinned(points: Sequence[Any]) -> list[Any]:
 def _layout(key: str, traces: Sequence[Trace], *, stacked: bool) -> dict[str, Any]:
     steps = [x for trace in traces for x in trace["x"]]
     few = max(steps) - min(steps) <= 12
-    from_zero = key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings")
+    upwards: dict[str, Any] = {"title": {"text": PLOTS[key][1]}}
+    if key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings"):
+        upwards["rangemode"] = "tozero"
+    if key == "endings" and not stacked:
+        upwards["title"] = {"text": "share that succeed"}
+    if key in ("unscored", "clip") and not any(y for trace in traces for y in trace["y"]):
+        upwards["range"] = [0, 0.05]  # else a line at zero would be drawn as if 100 % were near
     return {
         "xaxis": {"title": {"text": "step"}, **({"dtick": 1} if few else {})},
-        "yaxis": {"title": {"text": PLOTS[key][1]}, **({"rangemode": "tozero"} if from_zero else {})},
+        "yaxis": upwards,
         **({"barmode": "stack", "bargap": 0.15} if stacked else {}),
     }
 

@@ -554,3 +554,14 @@ def test_simulated_people_of_the_last_step_or_of_a_benchmark(index, root, client
     (bench_run / "health.json").write_text("[1]")
     index.refresh()
     assert "simulated people" not in text(client.get("/run/bench"))
+
+
+def test_laid_over_each_other_endings_are_successes_and_a_line_at_zero_stays_there(shown):
+    alone = shown.get("/api/figures?run=first").json()
+    both = shown.get("/api/figures?run=first&run=second").json()
+    assert alone["endings"]["layout"]["yaxis"]["title"]["text"] == "share of dialogues"
+    assert both["endings"]["layout"]["yaxis"]["title"]["text"] == "share that succeed"
+    assert (
+        alone["unscored"]["layout"]["yaxis"]["range"] == [0, 0.05]
+        and "range" not in alone["clip"]["layout"]["yaxis"]
+    )
