@@ -6,6 +6,7 @@ read back is refused when it is written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 DIALOGUE_SCHEMA = "mapo.dialogue/1"
+_USUAL = b'{"schema":"mapo.dialogue/1",'
 _UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Older schema -> how to make the next one of it. A change of the format adds a number and an entry."""
 
@@ -46,6 +48,9 @@ def decode_dialogue(line: bytes) -> Dialogue:
     """The Dialogue of a line; RecordError names the key that does not fit."""
     from pydantic import ValidationError
 
+    if line.startswith(_USUAL):  # as we write it: checked in one go, and read closely only where that fails
+        with contextlib.suppress(ValidationError):
+            return _adapter().validate_json(line, strict=True)
     record = parse(line)
     while isinstance(schema := record.get("schema"), str) and schema in _UPGRADES:
         record = _UPGRADES[schema](record)

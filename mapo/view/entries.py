@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mapo.reading.run import number, usable
 from mapo.records import decode_dialogue
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.rubric import Rubric
-from mapo.types import Dialogue
+from mapo.types import Dialogue, Vector
 
 WORDS = 200_000
 """Characters of a dialogue that can be searched."""
@@ -27,6 +28,7 @@ _ONE_WIDE = re.compile(f"([{_WIDE}])")
 _HAS_WORD = re.compile(r"\w")
 
 Entry = dict[str, Any]
+_BEGAN: dict[tuple[int, Vector, str], Trajectory] = {}
 Named = Callable[[str], Rubric | None]
 """A rubric by its name."""
 
@@ -108,9 +110,9 @@ def _scores(d: Dialogue, rubric: Named) -> Scores:
     if not usable(d) or known is None or not judged:
         return _NONE
     try:
-        path = Trajectory(known, d.start, d.profile)
-        path.states += [turn.state for turn in d.turns if turn.state is not None]
-        path.forms += judged
+        path = copy(_began(known, d.start, d.profile))
+        path.states = [*path.states, *(turn.state for turn in d.turns if turn.state is not None)]
+        path.forms = judged
         found = weigh(np.asarray(indices(path), dtype=np.float64))
     except (InputError, ArithmeticError, ValueError):
         return _NONE
@@ -118,6 +120,16 @@ def _scores(d: Dialogue, rubric: Named) -> Scores:
         return _NONE
     outcome, efficiency, stability, epm_q = (float(x) for x in found)
     return outcome, efficiency, stability, epm_q
+
+
+def _began(rubric: Rubric, start: Vector, profile: str) -> Trajectory:
+    """A dialogue's beginning; siblings have it in common, and it takes as long as the rest."""
+    key = (id(rubric), start, profile)
+    if (known := _BEGAN.get(key)) is None or known.rubric is not rubric:
+        if len(_BEGAN) >= 4096:
+            _BEGAN.clear()
+        known = _BEGAN[key] = Trajectory(rubric, start, profile)
+    return known
 
 
 def _step_in(part: str) -> int | None:

@@ -1,0 +1,42 @@
+"""Lines as we write them are read in one go; whatever is odd about them is refused all the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from helpers import dialogue, marks
+from mapo import Rubric
+from mapo.errors import RecordError
+from mapo.records import _USUAL, decode_dialogue, encode_dialogue
+
+RUBRIC = Rubric.load("empathy")
+LINE = encode_dialogue(dialogue(RUBRIC, [marks(RUBRIC, 1), None]))
+
+
+def test_lines_are_written_as_the_quick_way_expects_them():
+    assert LINE.startswith(_USUAL)
+
+
+def test_both_ways_read_the_same():
+    spaced = json.dumps(json.loads(LINE)).encode()
+    assert not spaced.startswith(_USUAL) and decode_dialogue(spaced) == decode_dialogue(LINE)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (_USUAL + b'"schema":"mapo.dialogue/9"' + LINE[len(_USUAL) - 1 :], "schema is 'mapo.dialogue/9'"),
+        (LINE[:-1] + b',"seconds":NaN}', "no JSON number"),
+        (LINE[:-1] + b',"seconds":1e999}', "seconds"),
+        (LINE[:-1] + b',"more":1}', "more"),
+        (LINE[:-1] + b',"seed":"1"}', "seed"),
+        (LINE + b" and more", "not JSON"),
+        (LINE[:-20], "not JSON"),
+        (LINE.replace(b'"model":', b'"model":"\xff",'), "not JSON"),
+    ],
+)
+def test_what_is_odd_is_refused_by_its_key(line, words):
+    with pytest.raises(RecordError, match=words):
+        decode_dialogue(line)
