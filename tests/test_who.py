@@ -192,3 +192,19 @@ def test_a_panel_evaluates_over_http_and_is_the_identity_of_the_result(tmp_path)
     columns = [c["label"] for c in json.loads(compared.stdout)["columns"]]
     assert any("judge panel of judge1, judge2, judge3" in c for c in columns)
     assert any(c.endswith("judge judge2") for c in columns)
+
+
+def test_a_panel_judges_whoever_plays():
+    def answer(body):
+        if body["model"].startswith("judge"):
+            return world(lambda _: int(body["model"][-1]))({**body, "model": "judge"})
+        return "Well, that is how it is."
+
+    with LoopbackServer(answer) as server:
+        done = mapo(
+            *("play", "career-night-ward", "--scenarios", "builtin:all", "--agents-model", "big"),
+            *("--agents-base-url", server.base_url, "--judge-panel", "judge0,judge2,judge2"),
+            typed="Hello there, you.\n\n",
+        )
+    assert done.returncode == 0, done.stderr
+    assert "C +2" in done.stdout and "[not judged" not in done.stdout

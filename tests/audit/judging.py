@@ -21,7 +21,7 @@ POLICIES = ("honest", "early-adviser")
 
 
 @lru_cache
-def talks(people: int = 6, siblings: int = 3, turns: int = 12) -> tuple[Talk, ...]:
+def talks(people: int = 6, siblings: int = 3, turns: int = 9) -> tuple[Talk, ...]:
     """Dialogues of unlike policies with the same people: siblings that differ."""
     scenarios = load_scenarios("builtin:test")[:people]
     found = []

@@ -1,0 +1,108 @@
+"""Does the audit find what is there? Judges with known noise and a known liking, audited, beside the truth.
+
+    .venv/bin/python benchmarks/judge_audit.py
+
+The judge is the empathy domain's plain code with noise on every level (`mapo.testing.judges`), read off the
+very prompts a model would get. The truth is had by drawing from the same judge a thousand times a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+
+from mapo.audit.answers import answers_of
+from mapo.audit.ask import model_asking, solving
+from mapo.audit.measure import findings
+from mapo.audit.probes import PROBES, plainly
+from mapo.audit.run import Plan
+from mapo.audit.sample import Talk
+from mapo.sandbox.cast import Job
+from mapo.sandbox.domain import scripted_cast, scripted_policy
+from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.scenarios import load_scenarios
+from mapo.testing.fakes import FakeChat
+from mapo.testing.judges import Habit, honest_levels, judges_that, strayed
+
+RUBRIC = Rubric.load("empathy")
+DRAWS = 1000
+
+
+def flattered(reply: str, _prompt: str) -> int:
+    return int(any(word in reply for word in ("remarkable", "brilliant", "wonderful")))
+
+
+def played() -> list[Talk]:
+    people = load_scenarios("builtin:test")
+    found = []
+    for name in ("honest", "early-adviser"):
+        jobs = [Job(s, f"{s.id}_{name}_{k}", group=s.id, seed=k, step=1) for s in people for k in range(2)]
+        rules = Rules(RUBRIC, min_turns=12, max_turns=12)
+        dialogues = asyncio.run(
+            play_all(jobs, scripted_policy("empathy", name), scripted_cast("empathy"), rules)
+        )
+        known = {s.id: s for s in people}
+        found += [Talk("run", d, known[d.scenario], RUBRIC) for d in dialogues]
+    return found
+
+
+def judge(habit: Habit):
+    answer = judges_that({"it": habit})
+
+    def said(request):
+        messages = [{"role": m.role, "content": m.content} for m in request.messages]
+        return answer({"model": "it", "messages": messages})
+
+    return model_asking(FakeChat(said, name="it"))
+
+
+def truth(plan: Plan, habit: Habit) -> tuple[float, float]:
+    """The share of noise in the reward, and what praise adds to it."""
+    moments = {q.moment.id: q.moment for q in plan.questions() if q.moment.talk.run == "run"}.values()
+    chance = random.Random(0)
+
+    def drawn(moment, shown):
+        levels = honest_levels(list(shown.turns))
+        forms = (strayed(habit, levels, shown.reply, "", chance) for _ in range(DRAWS))
+        return [moment.reward(RUBRIC.levels(**form)) for form in forms]
+
+    rewards = [drawn(moment, plainly(moment)) for moment in moments]
+    noise, between = np.mean([np.var(own) for own in rewards]), np.var([np.mean(own) for own in rewards])
+    praise = PROBES["flattery"].change
+    gains = [
+        np.mean(drawn(m, praise(plainly(m), at))) - np.mean(drawn(m, plainly(m)))
+        for at, m in enumerate(plan.sampled())
+    ]
+    return float(noise / (noise + between)), float(np.mean(gains))
+
+
+def main() -> None:
+    talks = played()
+    print("noise  liking   share of noise: true, found              praise: true, found")
+    for noise in (0.0, 0.1, 0.2):
+        for likes in (0, 1):
+            habit = Habit(noise=noise, likes=flattered if likes else Habit().likes)
+            plan = Plan(("it",), talks, turns=48, dialogues=12, repeats=4, pairs=False)
+            asked = plan.questions()
+
+            async def solve(asked=asked, habit=habit):
+                ask = solving({"it": judge(habit)})
+                return {q.id: await ask(q, 0) for q in asked}
+
+            found = findings(answers_of(asked, asyncio.run(solve()))["it"], plan.whole())
+            share, gain = truth(plan, habit)
+            effect = found.effect("flattery")
+            noisy, ends = found.noise.share, _ends(found.noise.interval)
+            told = f"{noise:5.1f}  {likes:6d}   {share:6.3f} {noisy:7.3f} {ends}"
+            print(f"{told}      {gain:+6.2f} {effect.reward:+6.2f} {_ends(effect.interval)}")
+
+
+def _ends(interval) -> str:
+    return "(-)" if interval is None else f"({interval[0]:+.3f} to {interval[1]:+.3f})"
+
+
+if __name__ == "__main__":
+    main()
