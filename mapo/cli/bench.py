@@ -133,9 +133,9 @@ class Solved(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        who = {"policy": "the model", "judge": "the judge"}
+        who = {"policy": "the model", "judge": "the judge", "maker": "the writer"}
         return tuple(
-            f"{who[role]} was sampled without {' and '.join(names)}: its endpoint refuses that"
+            f"{who.get(role, role)} was sampled without {' and '.join(names)}: its endpoint refuses that"
             for role, names in self.left_out.items()
         )
 

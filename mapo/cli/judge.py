@@ -37,7 +37,7 @@ from mapo.errors import InputError
 if TYPE_CHECKING:
     from mapo.audit.ask import Asking
     from mapo.stage import Stage
-    from mapo.who import Panel
+    from mapo.who import Panel, Who
 
 app = typer.Typer(no_args_is_help=True, help="Judges under audit; runs judged again by another judge.")
 
@@ -157,17 +157,27 @@ def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str,
     from mapo.audit.ask import model_asking, panel_asking, scripted_asking
     from mapo.sandbox.domain import scripted_cast
 
-    found: dict[str, Asking] = {}
-    for name, who in zip(judges.names, judges.members, strict=True):
+    def asking(who: Who, role: str) -> Asking:
         if who.model == SCRIPTED:
-            found[name] = scripted_asking(scripted_cast(domain))
-        else:
-            found[name] = model_asking(stage.endpoint(who, name), who.sampling)
+            return scripted_asking(scripted_cast(domain))
+        return model_asking(stage.endpoint(who, role), who.sampling)
+
+    members = list(zip(judges.names, judges.members, strict=True))
+    found = {name: asking(who, name) for name, who in members}
     if panel and len(found) > 1:
-        found[str(judges)] = panel_asking(dict(found))
+        whole = str(judges)  # endpoints of its own: what the panel costs is not its members' cost
+        found[whole] = panel_asking({name: asking(who, whole) for name, who in members})
     return found
 
 
 def _costs(stage: Stage) -> dict[str, dict[str, Any]]:
-    """What each judge's calls came to; its endpoint's role is its name."""
-    return {row["role"]: row for row in stage.ledger.as_rows()}
+    """What each judge's calls came to; its endpoint's role is its name. A panel's are those of several
+    models together; without a cost where one of them has no price."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in stage.ledger.as_rows():
+        own = found.setdefault(
+            row["role"], {"calls": 0, "seconds": 0.0, "prompt": 0, "completion": 0, "cost": 0.0}
+        )
+        for key, before in own.items():
+            own[key] = None if before is None or row[key] is None else before + row[key]
+    return found

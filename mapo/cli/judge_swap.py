@@ -30,7 +30,7 @@ from mapo.cli.options import (
     Timeout,
     TokensPerMinute,
 )
-from mapo.cli.say import say
+from mapo.cli.say import say, say_all
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,9 +104,10 @@ def swap(
 
     real = {n: who for n, who in zip(panelled.names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**swapping.swap_manifest(title, talks), **identity(**real)}
-    lines = asyncio.run(
+    solved = asyncio.run(
         solve_all(out, asked, items, list(real.values()), cast, stage, concurrency=concurrency, resume=resume)
-    ).lines
+    )
+    lines = solved.lines
     pairs = []
     for name, source in sources.items():
         mine = [item for item in items if item.talk.run == name]
@@ -118,6 +119,7 @@ def swap(
     found = order.swapped(pairs)
     order.write(found, out)
     show(order.tables(found))
+    say_all("note", list(solved.notes))
     print_ledger(stage.ledger)
     say(f"judged again: {out / 'swap.md'}; each run is a folder for `mapo compare`")
     if len(lines) < len(items):

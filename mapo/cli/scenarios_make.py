@@ -134,7 +134,9 @@ def _lines(
         maker, judge = (stage.endpoint(one, role) for role, one in who.items())
         return Maker(run.out, making, maker, judge, kept.halves).solve
 
-    return solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage).lines
+    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage)
+    say_all("note", list(solved.notes))
+    return solved.lines
 
 
 def _split(text: str) -> list[str]:

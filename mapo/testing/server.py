@@ -41,8 +41,8 @@ Fault = Callable[[int, Body], str | None]
 
 class LoopbackServer:
     """`fault` picks a fault by name for a call (`mapo.testing.faults`). `refuses` lists what the server does
-    not know ("json_schema", "json_object", "tools", "max_tokens"): such requests get a 400 that says so.
-    With `key`, calls without it get a 401. `record` keeps the request bodies in `bodies`."""
+    not know ("json_schema", "json_object", "tools", "max_tokens", "temperature"): such requests get a 400
+    that says so. With `key`, calls without it get a 401. `record` keeps the request bodies in `bodies`."""
 
     def __init__(
         self,
@@ -174,6 +174,8 @@ class LoopbackServer:
             return "tools are not supported by this model"
         if "max_tokens" in body and "max_tokens" in self.refuses:
             return "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+        if "temperature" in body and "temperature" in self.refuses:
+            return "Unsupported parameter: 'temperature' is not supported with this model."
         return "streams are not supported here" if body.get("stream") else ""
 
     async def _vanish(self, fault: str, request: Request) -> Response:

@@ -42,15 +42,31 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
         assert "another one" in mapo(*asked, *where, "--resume", "--seed", 9).stderr
     data = json.loads((out / "audit.json").read_text())
     assert [judge["judge"] for judge in data["judges"]] == ["good", "noisy", "panel of good, noisy"]
-    good, noisy, _ = data["judges"]
+    good, noisy, both = data["judges"]
     assert good["noise"]["noise"] == 0 < noisy["noise"]["noise"]
     assert good["cost"]["calls"] > 0 and good["cost"]["cost"] > 0 and good["cost"]["seconds"] > 0
     assert good["effects"] and good["siblings"]
+    # each is asked the same questions; the panel's cost is its own, and that of both its members
+    assert both["cost"]["calls"] == good["cost"]["calls"] + noisy["cost"]["calls"]
+    assert good["cost"]["calls"] == good["asked"] and both["cost"]["cost"] > good["cost"]["cost"]
     assert "Verdict" in done.stdout and "seconds a call" in done.stdout
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
     assert (out / "audit.png").exists() and "## Noise" in (out / "audit.md").read_text()
     manifest = json.loads((out / "manifest.json").read_text())
     assert set(manifest["addresses"]) == {"good", "noisy"} and manifest["schema"] == "mapo.audit/1"
+
+
+def test_an_endpoint_that_refuses_a_parameter_is_told_of(run, tmp_path):
+    with LoopbackServer(judges_that({"it": Habit()}), refuses=("temperature",)) as server:
+        where = ("--judge", "it", "--base-url", server.base_url)
+        done = mapo("judge", "audit", run, *where, "--out", tmp_path / "a", *SMALL)
+        assert done.returncode == 0, done.stderr
+        swapped = mapo("judge", "swap", run, *where, "--out", tmp_path / "s")
+        assert swapped.returncode == 0, swapped.stderr
+    told = "was sampled without temperature: its endpoint refuses that"
+    assert f"note: it {told}" in done.stderr and f"note: the judge {told}" in swapped.stderr
+    notes = json.loads((tmp_path / "a" / "audit.json").read_text())["notes"]
+    assert f"it {told}" in notes
 
 
 def test_the_scripted_judge_needs_no_endpoint(run, tmp_path):

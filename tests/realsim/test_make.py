@@ -533,3 +533,11 @@ def test_scenarios_are_written_as_they_are_read(tmp_path):
     for scenario in load_scenarios("builtin:all"):
         (tmp_path / "one.toml").write_text(toml_of(scenario), encoding="utf-8")
         assert read_scenario(tmp_path / "one.toml") == scenario
+
+
+def test_what_an_endpoint_refused_is_told(tmp_path, source):
+    with LoopbackServer(Writer(), refuses=("temperature",)) as server:
+        done = made(server, source, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    for who in ("the writer", "the judge"):
+        assert f"note: {who} was sampled without temperature: its endpoint refuses that" in done.stderr

@@ -213,6 +213,7 @@ def test_every_documented_fault_is_known_and_tested():
         ("json_object", {"response_format": {"type": "json_object"}}, "response_format"),
         ("tools", {"tools": []}, "tools"),
         ("max_tokens", {"max_tokens": 5}, "max_completion_tokens"),
+        ("temperature", {"temperature": 0.0}, "'temperature' is not supported"),
         ("", {"stream": True}, "stream"),
     ],
 )
