@@ -30,7 +30,8 @@ _MARK_KEYS = ("evidence", "reason", "level")
 class ModelJudge:
     """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels.
 
-    `system` is what it is told about turn forms, where that is not our own prompt (`turn_system`)."""
+    `system` is what it is told about turn forms, where that is not our own prompt (`turn_system`). `seat` is
+    its name on a panel."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class ModelJudge:
         attempt: int = 0,
         sampling: Sampling = OWN_WAY,
         system: str = "",
+        seat: str = "",
     ) -> None:
         self.chat = chat
         self.sampling = sampling
@@ -49,19 +51,19 @@ class ModelJudge:
         self.rubric = rubric
         self.mark = mark_of(scenario.id, seed)
         self.session = f"{session or f'{scenario.id}/{seed}'}/judge"
-        self._attempt = f"attempt {attempt}" if attempt else ""
+        self._start_nonce = "/".join([f"attempt {attempt}"] * bool(attempt) + [seat] * bool(seat))
         self._turn_schema = turn_schema(rubric)
         self._turn_system = system or turn_system(scenario, rubric)
 
     async def start(self) -> StartLevels:
-        """The start form. Its request is the same for all siblings, so a cache answers it once for them;
-        only a dialogue that broke before asks anew."""
+        """The start form. Its request is the same for all siblings, so a cache answers it once for them; a
+        dialogue that broke before asks anew, and so does every seat of a panel."""
         schema = start_schema(self.rubric)
         described = told_to_judge(self.scenario, self.rubric, schema)
         indicators = describe_indicators(self.rubric)
         system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
         shown = fill("judge_start_ask", who=self.scenario.persona.name)
-        request = self._request(system, shown, schema, nonce=self._attempt)
+        request = self._request(system, shown, schema, nonce=self._start_nonce)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:

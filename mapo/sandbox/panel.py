@@ -42,7 +42,7 @@ def model_seat(chat: Chat, rubric: Rubric, sampling: Sampling = OWN_WAY, name: s
 
     def judge(job: Job) -> Judge:
         session = f"{job.session}/{title}"
-        return ModelJudge(chat, job.scenario, rubric, job.seed, session, job.attempt, sampling)
+        return ModelJudge(chat, job.scenario, rubric, job.seed, session, job.attempt, sampling, seat=title)
 
     return Seat(title, judge)
 

@@ -19,7 +19,10 @@ from mapo.sandbox.models import model_cast
 from mapo.sandbox.panel import PanelJudge, Seat, in_turn, judged_by, middle, model_seat, panel, seat_names
 from mapo.sandbox.rollout import Rules, play
 from mapo.sandbox.rubric import Rubric
+from mapo.stage import Stage
+from mapo.testing.server import LoopbackServer
 from mapo.types import Mark
+from mapo.who import Panel, Who
 from roles import Told, boat_shed, start_form, turn_form, turns_of
 
 EMPATHY = Rubric.load("empathy")
@@ -160,6 +163,23 @@ def test_members_are_sampled_as_told_and_start_forms_are_asked_of_all():
     dialogue = asyncio.run(play(job, Told("Mm."), casting(job), rules))
     assert {mark.level for mark in dialogue.start_levels.values()} == {2}
     assert {r.temperature for chat in chats for r in chat.requests} == {0.7}
+
+
+def test_one_model_in_three_seats_is_asked_for_three_start_forms(tmp_path):
+    """A cache answers all siblings once, but each seat for itself."""
+    forms = [start_form(EMPATHY, level) for level in (0, 1, 3)]
+    with LoopbackServer(lambda _: forms.pop(0)) as server:
+
+        async def starts():
+            async with Stage(cache=tmp_path / "cache.sqlite") as stage:
+                who = Who("a", server.base_url)
+                seat = panel(stage.seats(Panel((who,) * 3), EMPATHY))
+                jobs = [Job(replace(SCENARIO, start_levels={}), f"d{k}", seed=k) for k in range(2)]
+                return [await seat.judge(job).start() for job in jobs]
+
+        first, sibling = asyncio.run(starts())
+    assert {mark.level for mark in first.values()} == {1} and sibling == first
+    assert server.calls == 3
 
 
 def test_siblings_share_their_judge_and_all_judges_get_their_turn():
