@@ -26,7 +26,8 @@ HEAD = (
     "as_assistant",
     "other_language",
     "told_early",
-    "warm_after_harm",
+    "off_persona",
+    "warm_after_miss",
     "warm_after_good",
 )
 

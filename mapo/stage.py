@@ -166,7 +166,9 @@ class Stage:
         one = {role: (who if isinstance(who, Who) else who.members[0]) for role, who in roles.items()}
         user, director, judge = (self.endpoint(one[r], r) for r in ("user", "director", "judge"))
         casting = model_cast(user, director, judge, rubric, {role: who.sampling for role, who in one.items()})
-        return judged_by(casting, self.seats(several, rubric), several.way) if several else casting
+        if several is None:
+            return casting
+        return judged_by(casting, self.seats(several, rubric), several.way, whole=several.whole)
 
     def seats(self, judges: Panel, rubric: Rubric) -> list[Seat]:
         """The judges of a panel; those of one model at one address share its endpoint."""
@@ -228,7 +230,7 @@ def cast_in(config: Config) -> dict[str, Who | Panel] | None:
     }
     if judges:
         sampled = (replace(cast[n], sampling=sampling_of(roles, "judge", role)) for n, role in judges.items())
-        found["judge"] = Panel(tuple(sampled), roles.judging)
+        found["judge"] = Panel(tuple(sampled), roles.judging, whole=True)
     return found
 
 

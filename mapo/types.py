@@ -141,7 +141,8 @@ class Turn:
     """`levels` and `reward` are None where the judge failed; `unscored` then says how.
 
     `direction` is what the director decided before `user` was said. Where a panel judged, `panel` holds the
-    levels of each member who answered: progress and regression of every axis, in the rubric's order.
+    levels of each member, progress and regression of every axis in the rubric's order; of one that failed,
+    none.
     """
 
     user: str

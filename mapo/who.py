@@ -47,10 +47,12 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Several judges as one: "panel", all of them judge every reply; "alternate", one a scenario and step."""
+    """Several judges as one: "panel", all of them judge every reply; "alternate", one a scenario and step.
+    With `whole`, a reply that a member fails on is unscored: in training, where siblings are compared."""
 
     members: tuple[Who, ...]
     way: str = "panel"
+    whole: bool = False
 
     def __str__(self) -> str:
         names = ", ".join(self.names)

@@ -160,7 +160,7 @@ def _panels(found: dict[str, list[Judged]]) -> Table:
         forms = [turn.panel for turn in turns if turn.panel]
         names = list(dict.fromkeys(name for form in forms for name in form))
         for a, b in combinations(names, 2):
-            both = [(form[a], form[b]) for form in forms if a in form and b in form]
+            both = [(form[a], form[b]) for form in forms if form.get(a) and form.get(b)]
             kappa = pooled_kappa(
                 np.array([x for x, _ in both]).T.tolist(), np.array([y for _, y in both]).T.tolist()
             )

@@ -74,7 +74,7 @@ async def _turn(judge: Judge, turns: Sequence[Turn], item: Again) -> dict[str, A
         levels = await judge.judge([replace(turn, levels=None, state=None) for turn in turns])
         rubric.step(levels)
     except (AnswerError, InputError) as problem:
-        return {"unscored": str(problem)}
+        return {"unscored": str(problem), "panel": panel_of(judge, rubric)}
     return {"levels": {k: asdict(levels[k]) for k in rubric.keys}, "panel": panel_of(judge, rubric)}
 
 

@@ -5,7 +5,7 @@ OUT/manifest.json        what is being run; a resume must ask for the same
     empa/MODEL/*.json    the same as EMPA result files
     cache.sqlite         every model call, so that nothing is paid twice
     ledger.json          calls, tokens, cost by role
-    health.json          repetition, drift and over-cooperation of the simulated people
+    health.json          repetition, lines against the persona, over-cooperation of the simulated people
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the simulated people were still people: repetition, drift, over-cooperation."""
+"""Whether the simulated people were still people: repetition, lines against the persona, over-cooperation."""
 
 from __future__ import annotations
 

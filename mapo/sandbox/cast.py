@@ -38,10 +38,11 @@ class Judge(Protocol):
 
 @runtime_checkable
 class Several(Protocol):
-    """A Judge made of several, who can tell what each of them filled in for the last reply."""
+    """A Judge made of several, who can tell what each of them filled in for the last reply; None for one that
+    failed."""
 
     @property
-    def forms(self) -> Mapping[str, Levels]: ...
+    def forms(self) -> Mapping[str, Levels | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ class Job:
 
 
 def panel_of(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | None:
-    """Each member's levels for the record; None for a judge who is one."""
+    """Each member's levels for the record, none for one that failed; None for a judge who is one."""
     if not isinstance(judge, Several):
         return None
-    return {name: flat(form, rubric) for name, form in judge.forms.items()}
+    return {name: flat(form, rubric) if form else () for name, form in judge.forms.items()}
 
 
 def flat(form: Levels, rubric: Rubric) -> tuple[int, ...]:

@@ -24,8 +24,14 @@ BOUNDS = {
     "as_assistant": ("lines as an assistant", 0.02, "the people offer help themselves"),
     "other_language": ("lines in another language", 0.02, "the people leave their language"),
     "told_early": ("lines ahead of the story", 0.05, "the story comes out before its stage"),
-    "warm_after_harm": ("warm after a bad reply", 0.15, "the people thank and agree whatever was said"),
+    "off_persona": ("lines against the persona", 0.02, "the people forget who they are"),
+    "warm_after_miss": (
+        "warm after a reply that met nothing or harmed",
+        0.15,
+        "the people thank and agree whatever was said",
+    ),
     "unscored": ("turns unscored", 0.05, "the judge fails often"),
+    "incomplete": ("panels without a member", 0.05, "members of the panel fail often"),
 }
 """Of each number of a Health: its name, the most it usually is, and what it means to be above that."""
 
@@ -45,9 +51,9 @@ def findings(told: Mapping[str, Any]) -> list[Finding]:
     found = []
     for key, (name, usual, words) in BOUNDS.items():
         bound = REPEATED_SCRIPTED if key == "repeated" and told.get("scripted") is True else usual
-        count = _number(told.get("after_harm" if key == "warm_after_harm" else "lines")) or 0.0
+        count = _number(told.get("misses" if key == "warm_after_miss" else "lines")) or 0.0
         value, good = _number(told.get(key)), _number(told.get("warm_after_good"))
-        if key == "warm_after_harm" and good is not None:
+        if key == "warm_after_miss" and good is not None:
             words = f"{words} ({good:.0%} after a good reply)"
         over = value is not None and value > bound and count >= FEW
         found.append(Finding(name, value, bound, f"{words}: {_over(value, bound)}" if over else ""))

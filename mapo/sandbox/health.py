@@ -1,9 +1,9 @@
 """Is the simulated person still one? Numbers of a batch of dialogues, without a model.
 
 A policy is trained and measured against the people it talks with, so their faults become its habits: a person
-who repeats themselves, turns into an assistant, answers in another language, tells what the story has not
-reached, or thanks for anything. Each is counted by what the record shows (`manners.py`). Which number is out
-of its usual range: `findings.py`.
+who repeats themselves, turns into an assistant, answers in another language, forgets who they are, tells what
+the story has not reached, or thanks for anything. Each is counted by what the record shows (`manners.py`).
+Which number is out of its usual range: `findings.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from mapo.sandbox.manners import script_of, sentences, shingles, speaks_as_assistant, warm
+from mapo.sandbox.manners import contradicts, script_of, sentences, shingles, speaks_as_assistant, warm
 from mapo.sandbox.scenario import Scenario
 from mapo.types import Dialogue, Levels, Turn
 
@@ -32,6 +32,12 @@ class Talk:
     early: int = 0
     """Lines that told of a later stage; and of how many that can be known."""
     placed: int = 0
+    contradicted: int = 0
+    """Lines that contradict the persona; and of how many that can be known."""
+    known: int = 0
+    incomplete: int = 0
+    """Turns for which a member of the panel failed; and those a panel judged."""
+    panelled: int = 0
     scripted: bool = False
     """Whether plain code spoke them."""
 
@@ -50,13 +56,18 @@ class Health:
     other_language: float | None
     told_early: float | None
     """Lines with a particular of a stage that the story had not reached; of scenarios that name theirs."""
-    warm_after_harm: float | None
-    """Of lines after a reply that met nothing or did harm: those that thank, agree or feel better."""
+    off_persona: float | None
+    """Lines with another age or name than the persona's, or without a relative that they have."""
+    warm_after_miss: float | None
+    """Of lines after a reply that met nothing or did harm, and no good: those that thank, agree or feel
+    better."""
     warm_after_good: float | None
-    after_harm: int
-    """Such lines there are."""
+    misses: int
+    """Lines after such a reply."""
     unscored: float | None
     """Turns the judge failed on."""
+    incomplete: float | None
+    """Turns that a panel judged, or could not judge, without one of its members."""
     endings: dict[str, int] = field(default_factory=dict)
     scripted: bool = False
     """Whether all of them were played by plain code."""
@@ -88,10 +99,12 @@ def health_of(talks: Sequence[Talk]) -> Health:
         as_assistant=_share(sum(map(speaks_as_assistant, lines)), len(lines)),
         other_language=_other_language(talks),
         told_early=_share(sum(t.early for t in talks), sum(t.placed for t in talks)),
-        warm_after_harm=_share(sum(cold), len(cold)),
+        off_persona=_share(sum(t.contradicted for t in talks), sum(t.known for t in talks)),
+        warm_after_miss=_share(sum(cold), len(cold)),
         warm_after_good=_share(sum(after["good"]), len(after["good"])),
-        after_harm=len(cold),
+        misses=len(cold),
         unscored=_share(moods.count(""), len(moods)),
+        incomplete=_share(sum(t.incomplete for t in talks), sum(t.panelled for t in talks)),
         endings=dict(Counter(talk.ending for talk in talks).most_common()),
         scripted=bool(talks) and all(talk.scripted for talk in talks),
     )
@@ -100,9 +113,20 @@ def health_of(talks: Sequence[Talk]) -> Health:
 def _talk(d: Dialogue, scenario: Scenario | None) -> Talk:
     early, placed = _early(d.turns, scenario) if scenario else (0, 0)
     ending = d.ending.reason.value if d.ending else "unfinished"
-    moods = [mood_of(turn.levels) for turn in d.turns]
-    scripted = d.cast.get("user") == "scripted"
-    return Talk(d.scenario, [turn.user for turn in d.turns], moods, ending, early, placed, scripted)
+    panels = [turn.panel for turn in d.turns if turn.panel]
+    return Talk(
+        d.scenario,
+        [turn.user for turn in d.turns],
+        [mood_of(turn.levels) for turn in d.turns],
+        ending,
+        early,
+        placed,
+        contradicted=_contradicted(d.turns, scenario) if scenario else 0,
+        known=len(d.turns) if scenario else 0,
+        incomplete=sum(not all(panel.values()) for panel in panels),
+        panelled=len(panels),
+        scripted=d.cast.get("user") == "scripted",
+    )
 
 
 def mood_of(levels: Levels | None) -> Mood:
@@ -127,6 +151,13 @@ def _early(turns: Sequence[Turn], scenario: Scenario) -> tuple[int, int]:
         placed += bool(later)
         early += any(about in turn.user.casefold() for about in later)
     return early, placed
+
+
+def _contradicted(turns: Sequence[Turn], scenario: Scenario) -> int:
+    who = scenario.persona
+    beats = [line for beat in scenario.beats for line in beat.says]
+    words = "\n".join([scenario.opening, *scenario.guarded, *scenario.eased, *beats])
+    return sum(contradicts(turn.user, who.name, who.age, words) for turn in turns)
 
 
 def _repeats(lines: Sequence[str]) -> dict[str, int]:

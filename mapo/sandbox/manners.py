@@ -67,6 +67,35 @@ def warm(line: str) -> bool:
     return _WARM.search(line) is not None and _NOT_WARM.search(line) is None
 
 
+_AGE = re.compile(
+    r"\bi(?: am|['’]m) (?:only |just |already )?(\d{2})(?: years old\b|(?=\s*(?:[.!?;]|$)))"
+    r"|我(?:今年|现在|已经|才|都)?(\d{2})岁(?!那年|那时|时|的时候|之前|以前|就)",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"\b[Mm]y name(?:['’]s| is) ([A-Z]\w+)|我的名字(?:是|叫)([\u4e00-\u9fff]{2,4})")
+_KIN = "brother|sister|mother|father|mum|mom|dad|husband|wife|son|daughter|partner|grandmother|grandfather"
+_KIN_ZH = "哥哥|弟弟|姐姐|妹妹|妈妈|母亲|爸爸|父亲|丈夫|老公|妻子|老婆|儿子|女儿|奶奶|爷爷"
+_NO_KIN = re.compile(
+    rf"\bi (?:do not have|don['’]t have|have no|(?:have )?never had) (?:an? |any )?({_KIN})s?\b"
+    rf"(?! any ?more| left| to\b| who\b| that\b)|我(?:没有|从来没有)({_KIN_ZH})",
+    re.IGNORECASE,
+)
+
+
+def contradicts(line: str, name: str, age: int | None, words: str) -> bool:
+    """Whether the line gives its speaker another age or name than theirs, or says they have no relation of
+    whom they speak in their own `words` ("my brother"). A year more or less is a birthday."""
+    ages = [int(a or b) for a, b in _AGE.findall(line)]
+    if age is not None and any(abs(said - age) > 1 for said in ages):
+        return True
+    names = [(a or b).casefold() for a, b in _NAME.findall(line)]
+    parts = [part[:2] for part in name.casefold().split()]
+    if any(said[:2] not in parts and said not in name.casefold() for said in names):
+        return True
+    missing = [(a or b).casefold() for a, b in _NO_KIN.findall(line)]
+    return any(re.search(rf"\bmy (?:\w+ )?{kin}s?\b|我的?{kin}", words.casefold()) for kin in missing)
+
+
 def script_of(line: str) -> Script:
     """The writing most of the line is in; "" for too few letters. Han with kana among it is Japanese."""
     counts = {name: len(letters.findall(line)) for name, letters in _SCRIPTS}

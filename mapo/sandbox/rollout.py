@@ -91,7 +91,7 @@ async def play(
                 levels=levels,
                 unscored=unscored,
                 state=talk.path.judge(levels),
-                panel=panel_of(cast.judge, rules.rubric) if levels else None,
+                panel=panel_of(cast.judge, rules.rubric),
             )
             talk.turns.append(turn)
             _tell(on_turn, turn)

@@ -19,7 +19,7 @@ def test_an_evaluation_leaves_health_json(tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads((out / "health.json").read_text())
     assert told["schema"] == "mapo.health/1" and told["scripted"] and told["told_early"] == 0.0
-    assert told["lines"] > 100 and 0 < told["repeated"] < 0.5 and told["after_harm"] > 20
+    assert told["lines"] > 100 and 0 < told["repeated"] < 0.5 and told["misses"] > 20
     assert told["warnings"] and all(f"warning: {warning}" in done.stderr for warning in told["warnings"])
     [folder] = read_folders(out)
     assert folder.bad == [] and len(folder.results) == told["dialogues"]

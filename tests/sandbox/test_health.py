@@ -121,9 +121,9 @@ def test_warmth_after_replies_that_did_nothing():
     moods = ["harm", "nothing", "good", "mixed", ""]
     lines = ["start", "Thanks, that helps.", "It hurts.", "Thank you.", "Thank you.", "Thank you."]
     found = health_of([Talk("s", lines, [*moods, "harm"], "timeout")])
-    assert (found.warm_after_harm, found.after_harm, found.warm_after_good) == (1 / 2, 2, 1.0)
+    assert (found.warm_after_miss, found.misses, found.warm_after_good) == (1 / 2, 2, 1.0)
     assert found.unscored == 1 / 6
-    assert health_of([talk("only one")]).warm_after_harm is None
+    assert health_of([talk("only one")]).warm_after_miss is None
 
 
 def test_what_the_judge_made_of_a_reply():
@@ -170,6 +170,63 @@ def test_what_is_told_before_its_stage():
     assert health([fine], known).told_early == 0.0 and health([fine]).told_early is None
 
 
+WORDS = "My little brother left, and my sister. His daughter came, not his husband. 我哥哥走了。"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I'm 34 years old and I live alone.",
+        "I mean, I am 34.",
+        "My name is Peter, by the way.",
+        "I don't have a brother.",
+        "I never had any sister",
+        "我今年34岁了。",
+        "我的名字是王芳。",
+        "我没有哥哥。",
+    ],
+)
+def test_lines_against_the_persona(line):
+    assert manners.contradicts(line, "Ann Lee", 52, WORDS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I'm 52 years old.",
+        "I'm 53.",  # a birthday
+        "I'm 10 minutes late, and I'm 12 weeks behind.",
+        "When I was 12 I ran away.",
+        "My name is Annie.",
+        "My name is on the door.",
+        "I don't have a husband.",  # the one spoken of is another's
+        "I have no brother any more.",
+        "I don't have a brother who calls.",
+        "我12岁那年搬了家。",
+        "我没有女儿。",
+    ],
+)
+def test_lines_that_only_look_so(line):
+    assert not manners.contradicts(line, "Ann Lee", 52, WORDS)
+
+
+def test_lines_against_the_persona_are_counted_where_it_is_known():
+    person = replace(SCENARIO, persona=Persona("Ann", 52), eased=("I think of my sons.",))
+    talked = dialogue(("My boss shouted at me.", None), ("I'm 23 years old.", None), ("I have no son.", None))
+    assert health([talked], {"s": person}).off_persona == 2 / 3
+    assert health([talked], {"s": SCENARIO}).off_persona == 0.0 and health([talked]).off_persona is None
+
+
+def test_panels_without_a_member_are_counted():
+    whole, torn = {"a": (1, 0), "b": (1, 0)}, {"a": (1, 0), "b": ()}
+    one = dialogue(("x", None), ("y", None), ("z", None), ("w", None))
+    turns = [
+        replace(turn, panel=panel) for turn, panel in zip(one.turns, (whole, torn, torn, None), strict=True)
+    ]
+    assert health([replace(one, turns=tuple(turns))]).incomplete == 2 / 3
+    assert health([one]).incomplete is None
+
+
 def test_broken_dialogues_are_left_out_and_scripted_ones_known():
     fine = dialogue(("My boss shouted at me.", None), cast={"user": "scripted"})
     broken = dialogue(("Never mind.", None), error="gone", ending=Ending(StopReason.BROKEN))
@@ -183,7 +240,7 @@ def test_broken_dialogues_are_left_out_and_scripted_ones_known():
 
 
 def told(**kw) -> dict:
-    return {"lines": 100, "after_harm": 100, "endings": {"success": 30, "failure": 30}, **kw}
+    return {"lines": 100, "misses": 100, "endings": {"success": 30, "failure": 30}, **kw}
 
 
 @pytest.mark.parametrize("key", [*bounds.BOUNDS])
@@ -192,7 +249,7 @@ def test_every_bound_is_said_when_it_is_crossed(key):
     assert warnings(told(**{key: bound})) == []
     [said] = warnings(told(**{key: bound + 0.2}))
     assert said.startswith(words) and f"usually at most {bound:.0%}" in said
-    assert warnings(told(**{key: bound + 0.2}, lines=3, after_harm=3)) == []  # too few to say
+    assert warnings(told(**{key: bound + 0.2}, lines=3, misses=3)) == []  # too few to say
     assert name in [finding.name for finding in findings(told())]
 
 
@@ -200,13 +257,13 @@ def test_bounds_of_plain_code_and_of_endings():
     assert warnings(told(repeated=0.46)) and not warnings(told(repeated=0.46, scripted=True))
     [said] = warnings(told(endings={"failure": 39, "success": 1}))
     assert "failure" in said and "98%" in said
-    [said] = warnings(told(warm_after_harm=0.5, warm_after_good=0.6))
+    [said] = warnings(told(warm_after_miss=0.5, warm_after_good=0.6))
     assert "60% after a good reply" in said
 
 
 def test_numbers_of_a_file_that_anybody_wrote():
-    odd = {"lines": "x", "repeated": float("nan"), "shared": True, "after_harm": -4, "as_assistant": 10**400}
-    odd |= {"warm_after_harm": [1], "endings": {"<b>": 50, "broken": 9, "success": "x"}}
+    odd = {"lines": "x", "repeated": float("nan"), "shared": True, "misses": -4, "as_assistant": 10**400}
+    odd |= {"warm_after_miss": [1], "endings": {"<b>": 50, "broken": 9, "success": "x"}}
     assert {f.value for f in findings(odd)} == {None} and warnings(odd) == []
     json.dumps([f.value for f in findings({})])
 
