@@ -96,7 +96,9 @@ def step_record(
     found = score(config, "", dialogues)
     return {
         "step": step,
-        **numbers.dialogue_metrics(dialogues),
+        **numbers.dialogue_metrics(
+            dialogues, load_scenarios(config.scenarios.train, config.scenarios.domain)
+        ),
         "score": found.composite.epm_q if found else None,
         **numbers.credit_metrics(rewards, credit),
         "lr": rate_at(config, step),
