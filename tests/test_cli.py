@@ -311,6 +311,57 @@ def test_the_records_own_turn_limits_hold(tmp_path):
     assert model["endings"] == {"timeout": 1}
 
 
+def put_training(folder: Path, *, tested: bool = True) -> Path:
+    """Two steps that name their dialogues alike; of the second, a part another process wrote."""
+    for name in ("step_00001", "step_00002", "step_00002.1"):
+        with JsonlWriter(folder / "dialogues" / f"{name}.jsonl") as out:
+            out.write_dialogue(good(id="000_pram_0" if "." not in name else "001_lift_0"))
+    (folder / "manifest.json").write_text("{}")
+    if tested:
+        with JsonlWriter(folder / "eval" / "after" / "dialogues.jsonl") as out:
+            out.write_dialogue(good(id="test_1"))
+    return folder
+
+
+def test_each_step_of_a_training_names_its_dialogues_anew(tmp_path):
+    run = put_training(tmp_path / "run")
+    done = mapo("score", run, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["n"] == 3
+    assert "twice" not in done.stderr
+    again = run / "dialogues" / "step_00002.1.jsonl"
+    with JsonlWriter(again) as out:  # after a resume another process plays it
+        out.write_dialogue(good(id="000_pram_0"))
+    done = mapo("score", run, "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 3 and "is there twice" in done.stderr
+
+
+def test_a_training_is_told_from_its_held_out_test(tmp_path):
+    run = put_training(tmp_path / "run")
+    done = mapo("score", run)
+    assert "training dialogues of 2 steps; they are no held-out result" in done.stderr
+    assert f"mapo score {run / 'eval' / 'after'}, or mapo compare {run}" in done.stderr
+    assert "training" not in mapo("score", run / "eval" / "after").stderr
+    bare = mapo("score", put(tmp_path / "bare", good())).stderr
+    assert "of 1 step;" in bare and "there is none yet (eval/after)" in bare
+
+
+def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
+    from importlib.resources import files
+
+    text = (files("mapo") / "domains" / "tutoring" / "rubric.toml").read_text(encoding="utf-8")
+    run = tmp_path / "run"
+    with JsonlWriter(run / "eval" / "after" / "dialogues.jsonl") as out:
+        out.write_dialogue(replace(tutored(), rubric="cooking"))
+    (run / "rubric.toml").write_text(text.replace('name = "tutoring"', 'name = "cooking"'), encoding="utf-8")
+    assert "rubric 'cooking' is not shipped" in mapo("score", run / "eval" / "after").stderr  # no run above
+    (run / "manifest.json").write_text("{}")
+    assert scored(run / "eval" / "after")[0]["n"] == 1
+    monkeypatch.chdir(run / "eval")
+    assert scored("after")[0]["n"] == 1
+    (run / "eval" / "after" / "manifest.json").write_text("{}")  # a run of its own asks none above
+    assert mapo("score", run / "eval" / "after").returncode == 2
+
+
 def test_the_same_dialogue_twice_counts_once(tmp_path):
     done = mapo("score", put(tmp_path / "run", good(), good()), "--json")
     assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 1

@@ -47,12 +47,21 @@ def score(
         from mapo.evals.tables import print_scoring
 
         print_scoring(found)
+    say_all("note", [_of_training(path, steps) for path, steps in found.trainings.items()])
     say_all("warning", [f"{line} (left out)" for line in found.torn])
     say_all("error", found.bad)
     if not found.models:
         raise InputError("no dialogue in it could be scored", where=str(folder))
     if found.bad:
         raise typer.Exit(1)
+
+
+def _of_training(run: Path, steps: int) -> str:
+    many = f"{steps} steps" if steps > 1 else "1 step"
+    told = f"{run}: scored are the training dialogues of {many}; they are no held-out result"
+    if (run / "eval" / "after").is_dir():
+        return f"{told}. For that: mapo score {run / 'eval' / 'after'}, or mapo compare {run}"
+    return f"{told}, and there is none yet (eval/after)"
 
 
 def _examples() -> Path:

@@ -18,7 +18,7 @@ from mapo.evals.empa_files import read_result, read_tags
 from mapo.evals.epmq import indices
 from mapo.evals.result import Result, ending_differences
 from mapo.reading.files import read_lines, written_at
-from mapo.reading.run import read_rubric, that_count, usable
+from mapo.reading.run import read_rubric, rubric_file, that_count, usable
 from mapo.records import decode_dialogue
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.reward import rewards_of
@@ -43,8 +43,10 @@ class Folder:
     results: list[Result] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
-    """Ids of broken dialogues; one that was played again and finished is not among them in the end."""
+    broken: set[tuple[str, str]] = field(default_factory=set)
+    """Broken dialogues, by step and id; one that was played again and finished is not among them in the end."""
+    steps: set[str] = field(default_factory=set)
+    """The training steps whose dialogues these are; none for a test's."""
 
 
 def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None = None) -> list[Folder]:
@@ -101,19 +103,22 @@ def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Fo
     tags = read_tags(folder, got.bad)
     records = (record for file in found for record in _records(got, file, profile, rubric, tags))
     for record in that_count(_told_twice(got, records)).values():
+        got.steps |= {record.step} if record.step else set()
         if record.broken:
-            got.broken.add(record.id)
+            got.broken.add((record.step, record.id))
         elif record.result is not None:
             got.results.append(record.result)
     return got
 
 
 class _Record(NamedTuple):
-    """`result` is None of a broken dialogue, and of one that cannot be scored."""
+    """`result` is None of a broken dialogue, and of one that cannot be scored. `step` is the training step its
+    file is of, if any: each step names its dialogues anew."""
 
     model: str
     id: str
     where: str
+    step: str
     written: int
     broken: bool
     result: Result | None = None
@@ -123,7 +128,7 @@ def _told_twice(got: Folder, records: Iterable[_Record]) -> Iterator[tuple[Hasha
     """Records as `that_count` takes them; a dialogue that is there a second time is told."""
     seen: set[Hashable] = set()
     for record in records:
-        key = (record.model, record.id)
+        key = (record.step, record.model, record.id)
         if not record.broken and key in seen:
             told = f"dialogue '{record.id}' of '{record.model}' is there twice; the one written last counts"
             got.bad.append(f"{record.where}: {told}")
@@ -143,22 +148,29 @@ def _records(
             got.bad.append(_placed(error, str(file)))
             return
         result = replace(result, tags=tags.get(result.case, {}))
-        yield _Record(result.model, result.id, str(file), written, False, result)
+        yield _Record(result.model, result.id, str(file), "", written, False, result)
         return
+    step = _step_of(file)
     for number, item in enumerate(read_lines(file, decode_dialogue), 1):
         where = f"{file}, line {number}"
         if isinstance(item, BadLine):
             told = str(item) if item.line else f"{file}: {item.problem}"
             (got.torn if item.torn else got.bad).append(told)
         elif not usable(item):
-            yield _Record(item.model, item.id, where, written, True)
+            yield _Record(item.model, item.id, where, step, written, True)
         else:
             found = None
             try:
                 found = recompute(item, got.path, profile, rubric, where)
             except InputError as error:
                 got.bad.append(_placed(error, where))
-            yield _Record(item.model, item.id, where, written, False, found)
+            yield _Record(item.model, item.id, where, step, written, False, found)
+
+
+def _step_of(file: Path) -> str:
+    """step_00001 of step_00001.jsonl, and of step_00001.1.jsonl, which another process wrote."""
+    name = file.name.partition(".")[0]
+    return name if name.startswith("step_") else ""
 
 
 def _placed(error: InputError, where: str) -> str:
@@ -172,7 +184,7 @@ def recompute(
     dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
 ) -> Result:
     """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
-    rubric = rubric or _rubric_of(dialogue.rubric, RunDir(folder).rubric)
+    rubric = rubric or _rubric_of(dialogue.rubric, rubric_file(folder))
     same = profile in (None, dialogue.profile)
     path = Trajectory(
         rubric,

@@ -73,12 +73,14 @@ class ModelScore:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """All models found, and everything that could not be used."""
+    """All models found, and everything that could not be used. `trainings` are the folders whose training
+    dialogues were scored, and of how many steps."""
 
     models: list[ModelScore]
     bad: list[str]
     torn: list[str]
     broken: int
+    trainings: dict[Path, int]
 
 
 def score(
@@ -104,6 +106,7 @@ def score(
         [line for f in folders for line in f.bad],
         [line for f in folders for line in f.torn],
         sum(len(f.broken) for f in folders),
+        {f.path: len(f.steps) for f in folders if f.steps},
     )
 
 

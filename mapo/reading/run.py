@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -84,6 +85,17 @@ def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:
     if found is not None and found.name == name:
         return found, ""
     return (Rubric.load(name) if name in SHIPPED else None), problem
+
+
+def rubric_file(folder: Path) -> Path:
+    """Where the rubric of a folder of dialogues lies: in it, or, of a part of a run (`eval/after`), in the
+    run's own folder, at most two above: one with a manifest."""
+    own = folder / "rubric.toml"
+    if own.exists() or (folder / "manifest.json").exists():
+        return own
+    above = Path(os.path.abspath(folder)).parents[:2]
+    run = next((each for each in above if (each / "manifest.json").is_file()), None)
+    return run / "rubric.toml" if run and (run / "rubric.toml").exists() else own
 
 
 def rubric_in(path: Path) -> tuple[Rubric | None, str]:

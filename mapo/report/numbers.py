@@ -20,8 +20,7 @@ from mapo.evals.epmq import weigh
 from mapo.evals.result import Result
 from mapo.evals.results import recompute
 from mapo.evals.stats import Floats, bootstrap, t_interval
-from mapo.reading.run import credit, endings_by_step, number, read_rubric, usable
-from mapo.store import RunDir
+from mapo.reading.run import credit, endings_by_step, number, read_rubric, rubric_file, usable
 from mapo.types import Dialogue
 
 RESAMPLES = 1000
@@ -91,7 +90,7 @@ def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -
     for d in dialogues:
         if not usable(d) or all(turn.levels is None for turn in d.turns):
             continue
-        rubric, problem = read_rubric(RunDir(root).rubric, d.rubric)
+        rubric, problem = read_rubric(rubric_file(root), d.rubric)
         problems += [problem] if problem else []
         if rubric is None:
             problems.append(f"{d.id}: rubric '{d.rubric}' is not known")

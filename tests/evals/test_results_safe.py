@@ -51,7 +51,7 @@ def test_a_dialogue_that_did_not_break_counts_before_one_that_did(tmp_path):
     other = talk([1], id="e", ending=Ending(StopReason.BROKEN), error="the endpoint died")
     write_lines(tmp_path / "dialogues" / "a.jsonl", [talk([1, 1], id="d"), broken, other])
     found = only(tmp_path)
-    assert [r.id for r in found.results] == ["d"] and found.broken == {"e"} and found.bad == []
+    assert [r.id for r in found.results] == ["d"] and found.broken == {("", "e")} and found.bad == []
 
 
 def test_the_test_of_an_ablations_run_goes_by_the_same_rule(tmp_path):
