@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError
+from mapo.errors import InputError, RubricError
 from mapo.evals.folder import digest, read_manifest
+from mapo.reading.run import read_rubric
+from mapo.sandbox.places import known_folder
 from mapo.sandbox.potential import zone_distance
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
@@ -109,7 +111,13 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
                     other = "is another one now" if scenario else "is not there"
                     problems.append(f"{file}: scenario '{item.scenario}' {other}; its dialogues are left out")
                     continue
-                talk = Talk(f"{run}/{part}" if part else run, item, scenario, rubric_of(item, root))
+                rubric = rubric_of(item, root)
+                if rubric is None:
+                    problems.append(
+                        f"{file}: no rubric '{item.rubric}' in the run; its dialogues are left out"
+                    )
+                    continue
+                talk = Talk(f"{run}/{part}" if part else run, item, scenario, rubric)
                 found[talk.id] = talk
     if not found:
         raise InputError(
@@ -127,14 +135,13 @@ def digest_of(scenario: Scenario) -> str:
     return digest(asdict(scenario))
 
 
-def rubric_of(dialogue: Dialogue, root: Path) -> Rubric:
-    """The rubric a run was judged by: its own copy, or the shipped one."""
-    own = RunDir(root).rubric
-    if own.exists():
-        rubric = Rubric.load(own)
-        if rubric.name == dialogue.rubric:
-            return rubric
-    return Rubric.load(dialogue.rubric)
+def rubric_of(dialogue: Dialogue, root: Path) -> Rubric | None:
+    """The rubric a run was judged by: its own copy, or that of a domain which is shipped or was named. What a
+    record says is a name to look up, never a path to go to."""
+    own, problem = read_rubric(RunDir(root).rubric, dialogue.rubric)
+    if problem:
+        raise RubricError(problem, where=str(RunDir(root).rubric), fix="Restore it from the run's first copy")
+    return own or (Rubric.load(dialogue.rubric) if known_folder(dialogue.rubric) else None)
 
 
 def dialogue_files(root: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from mapo.sandbox.cast import Job
 from mapo.sandbox.domain import scripted_cast
+from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import load_scenarios
 from mapo.types import Levels, Reply, Turn
@@ -59,7 +60,7 @@ def judges_that(habits: Mapping[str, Habit], domain: str = "empathy") -> Callabl
             return "I would rather not say."
         prompt = "\n".join(str(message["content"]) for message in body["messages"])
         turns = turns_in(body["messages"][1]["content"])
-        levels = strayed(habit, honest_levels(turns, domain), turns[-1].reply.text, prompt, chance)
+        levels = strayed(habit, honest_levels(turns, domain), turns[-1].reply.text, prompt, chance, domain)
         words = " ".join(turns[-1].reply.text.split()[:4]) if habit.quotes else "words nobody said"
         return json.dumps(
             {
@@ -75,14 +76,21 @@ def judges_that(habits: Mapping[str, Habit], domain: str = "empathy") -> Callabl
 
 
 def strayed(
-    habit: Habit, levels: Mapping[str, tuple[int, int]], reply: str, prompt: str, chance: random.Random
+    habit: Habit,
+    levels: Mapping[str, tuple[int, int]],
+    reply: str,
+    prompt: str,
+    chance: random.Random,
+    domain: str = "empathy",
 ) -> dict[str, tuple[int, int]]:
-    """The levels as this judge gives them: what it likes, then its noise; tables of three levels."""
+    """The levels as this judge gives them: what it likes, then its noise, within the rubric's tables."""
     found = {}
     more = habit.likes(reply, prompt)
+    axes = {axis.key: axis for axis in Rubric.load(domain).axes}
     for key, (up, down) in levels.items():
-        moved = [min(2, max(0, up + more)), down]
-        for at, (low, high) in enumerate(((0, 2), (-2, 0))):
+        top, bottom = len(axes[key].progress) - 1, 1 - len(axes[key].regression)
+        moved = [min(top, max(0, up + more)), down]
+        for at, (low, high) in enumerate(((0, top), (bottom, 0))):
             if chance.random() < habit.noise:
                 moved[at] = min(high, max(low, moved[at] + chance.choice((-1, 1))))
         found[key] = (moved[0], moved[1])
@@ -107,7 +115,7 @@ def _honest(pairs: tuple[tuple[str, str], ...], domain: str) -> tuple[tuple[str,
     scenario = next((known for said, _ in pairs if (known := _people(domain).get(said))), None)
     if scenario is None:
         asks = int(any(sign in pairs[-1][1] for sign in "?？"))
-        return tuple((key, (asks, 0)) for key in "CAP")
+        return tuple((key, (asks, 0)) for key in Rubric.load(domain).keys)
     judge = scripted_cast(domain)(Job(scenario, "judged")).judge
 
     async def follow() -> Levels:

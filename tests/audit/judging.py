@@ -17,26 +17,25 @@ from mapo.testing.fakes import FakeChat
 from mapo.testing.judges import Habit, judges_that
 
 EMPATHY = Rubric.load("empathy")
-POLICIES = ("honest", "early-adviser")
+POLICIES = {"empathy": ("honest", "early-adviser"), "tutoring": ("honest", "answer-giver")}
 
 
 @lru_cache
-def talks(people: int = 6, siblings: int = 3, turns: int = 9) -> tuple[Talk, ...]:
+def talks(people: int = 6, siblings: int = 3, turns: int = 9, domain: str = "empathy") -> tuple[Talk, ...]:
     """Dialogues of unlike policies with the same people: siblings that differ."""
-    scenarios = load_scenarios("builtin:test")[:people]
+    scenarios = load_scenarios("builtin:test", domain)[:people]
+    rubric = Rubric.load(domain)
     found = []
-    for name in POLICIES:
+    for name in POLICIES[domain]:
         jobs = [
             Job(scenario, f"{scenario.id}_{name}_{k}", group=scenario.id, seed=k, step=1)
             for scenario in scenarios
             for k in range(siblings)
         ]
-        rules = Rules(EMPATHY, min_turns=turns, max_turns=turns)
-        played = asyncio.run(
-            play_all(jobs, scripted_policy("empathy", name), scripted_cast("empathy"), rules)
-        )
+        rules = Rules(rubric, min_turns=turns, max_turns=turns)
+        played = asyncio.run(play_all(jobs, scripted_policy(domain, name), scripted_cast(domain), rules))
         known = {scenario.id: scenario for scenario in scenarios}
-        found += [Talk("run", dialogue, known[dialogue.scenario], EMPATHY) for dialogue in played]
+        found += [Talk("run", dialogue, known[dialogue.scenario], rubric) for dialogue in played]
     return tuple(found)
 
 
@@ -50,9 +49,9 @@ def lines_of(plan: Plan, judges, asked=None):
     return asyncio.run(solve())
 
 
-def faulty(habit: Habit):
+def faulty(habit: Habit, domain: str = "empathy"):
     """A judge with a habit, as an `Asking`: read off the prompt a model would get, without HTTP."""
-    answer = judges_that({"it": habit})
+    answer = judges_that({"it": habit}, domain)
 
     def said(request):
         messages = [{"role": m.role, "content": m.content} for m in request.messages]

@@ -215,6 +215,22 @@ def test_the_scripted_judge_gives_what_it_gave():
     assert any("skipped" in line for line in lines.values())
 
 
+def test_another_domain_is_audited_like_the_first():
+    """Four axes, other keys: a liking for praise is found, and nothing else is."""
+    tutoring = talks(turns=6, domain="tutoring")
+    plan = Plan(("vain", "exact"), tutoring, turns=36, dialogues=6, repeats=2)
+    judges = {"vain": faulty(Habit(likes=vain), "tutoring"), "exact": faulty(Habit(), "tutoring")}
+    audit = audited(plan, lines_of(plan, judges), {})
+    assert set(found(audit, "vain").items) == {
+        f"{k} {s}" for k in tutoring[0].rubric.keys for s in ("progress", "regression")
+    }
+    gain = found(audit, "vain").effect("flattery").reward - found(audit, "exact").effect("flattery").reward
+    assert gain > 1 and any("pays for flattery" in why for why in said(audit, "vain").against_training)
+    assert found(audit, "exact").effect("language").reward == pytest.approx(0)
+    assert found(audit, "exact").effect("language").n == 12 * 1
+    assert found(audit, "exact").attacks.n == 36
+
+
 # ---- tables, files, figure
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from judging import EMPATHY, talks
 
-from mapo.audit.attacks import ATTACKS
+from mapo.audit.attacks import ATTACKS, attack
 from mapo.audit.probes import (
     PARAPHRASES,
     PROBES,
@@ -20,7 +21,7 @@ from mapo.audit.probes import (
 from mapo.audit.sample import Moment
 from mapo.sandbox.judge import turn_system
 from mapo.sandbox.prompting import fragment
-from mapo.sandbox.rubric import Rubric
+from mapo.sandbox.rubric import SHIPPED, Rubric
 
 MOMENT = Moment(talks()[0], 5)
 PLAIN = plainly(MOMENT)
@@ -89,8 +90,22 @@ def test_paraphrases_say_all_there_is_to_say(name, rubric):
         assert word not in template.lower()
 
 
-def test_pairs_are_the_same_people_in_two_languages():
-    pairs = language_pairs(EMPATHY)
+@pytest.mark.parametrize("domain", SHIPPED)
+def test_attacks_speak_of_the_rubric_they_attack(domain):
+    rubric = Rubric.load(domain)
+    taller = replace(rubric, axes=tuple(replace(a, progress=(*a.progress, 9.0)) for a in rubric.axes))
+    for name in ATTACKS:
+        text = attack(name, "mark", rubric)
+        assert not re.search(r"\{(top|axes|form|mark)\}", text)
+    assert ", ".join(rubric.keys) in attack("authority", "mark", rubric)
+    assert "give 2 on" in attack("authority", "mark", rubric) and "give 3 on" in attack(
+        "authority", "m", taller
+    )
+
+
+@pytest.mark.parametrize("domain", SHIPPED)
+def test_pairs_are_the_same_people_in_two_languages(domain):
+    pairs = language_pairs(Rubric.load(domain))
     assert len(pairs) == 12 and len({a.talk.scenario.id for a, _ in pairs}) == 6
     for english, chinese in pairs:
         assert english.talk.dialogue.id == chinese.talk.dialogue.id
@@ -99,5 +114,4 @@ def test_pairs_are_the_same_people_in_two_languages():
         assert english.reply.isascii() and not chinese.reply.isascii()
         assert english.id.replace("pairs/en", "pairs/zh") == chinese.id
         assert max(english.before()) < 0
-    assert language_pairs(Rubric.load("tutoring")) == []
     assert language_pairs(replace(EMPATHY, name="nobodys")) == []

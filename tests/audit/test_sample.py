@@ -11,8 +11,10 @@ from judging import EMPATHY, talks
 
 from helpers import dialogue, marks
 from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns, digest_of, read_talks, rubric_of
-from mapo.errors import InputError
+from mapo.errors import InputError, RubricError
 from mapo.records import encode_dialogue
+from mapo.sandbox import places
+from mapo.sandbox.places import domain_folder, known_folder
 from mapo.sandbox.potential import zone_distance
 from mapo.sandbox.scenarios import load_scenarios
 from mapo.types import Ending, StopReason
@@ -126,6 +128,29 @@ def test_a_runs_own_rubric_goes_before_the_shipped_one(tmp_path):
     assert rubric_of(own, tmp_path).name == "empathy"
     assert rubric_of(replace(own, rubric="tutoring"), tmp_path).name == "tutoring"
     assert rubric_of(own, tmp_path / "none") == EMPATHY
+    (tmp_path / "rubric.toml").write_text("name = ")
+    with pytest.raises(RubricError, match="not a readable TOML"):
+        rubric_of(own, tmp_path)
+
+
+def test_a_path_in_a_record_is_a_name_and_no_place_to_go_to(tmp_path):
+    """A folder with a rubric would become a domain of this process, roles in Python and all."""
+    text = (load_folder() / "rubric.toml").read_text(encoding="utf-8")
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "rubric.toml").write_text(text.replace('name = "empathy"', 'name = "trap"'))
+    own = talk().dialogue
+    for named in (str(trap), str(trap / "rubric.toml"), "trap"):
+        assert rubric_of(replace(own, rubric=named), tmp_path) is None
+    assert known_folder("trap") is None
+    root = run(tmp_path / "run", own, replace(own, id="d2", rubric=str(trap)))
+    found, problems = read_talks(root, PEOPLE)
+    assert [t.dialogue.id for t in found] == ["d1"] and "no rubric" in problems[0]
+    domain_folder(trap)  # named by a person, it is known
+    try:
+        assert rubric_of(replace(own, rubric="trap"), tmp_path).name == "trap"
+    finally:
+        places._outside.clear()
 
 
 def load_folder():
