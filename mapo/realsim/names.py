@@ -21,6 +21,8 @@ _ENDS_A_SENTENCE = '.!?…\n"“”([*:;—–>'
 _GERMAN = frozenset(("der", "die", "das", "und", "ich", "nicht", "ist", "ein", "eine", "mit", "auch", "mich"))
 _BEFORE_A_PLACE = frozenset(("in", "from", "near", "around", "outside", "at", "across"))
 _GOING = frozenset(("move", "moved", "moving", "go", "going", "went", "gone", "back", "came", "come", "flew"))
+_LOOKED_BACK = 80
+"""Characters before a word that say what it is."""
 _KIN_AND_WORD = re.compile(
     r"\b(?:me and|husband|wife|partner|boyfriend|girlfriend|ex|son|daughter|brother|sister|uncle|aunt|cousin|"
     r"nephew|niece|friend|bestie|boss|manager|colleague|coworker|roommate|flatmate|neighbou?r|teacher|dog|cat|baby)"
@@ -109,7 +111,7 @@ def _whole(text: str, run: list[re.Match[str]], places: frozenset[str]) -> Found
     end = run[-1].start() + len(_stem(run[-1][0]))
     named = any(_stem(word[0]).casefold() in words("english", "given") for word in run)
     listed = any(_stem(word[0]).casefold() in places for word in run)
-    before = [word.casefold() for word in text[:start].split()[-2:]]
+    before = [word.casefold() for word in text[max(0, start - _LOOKED_BACK) : start].split()[-2:]]
     after_in = before[-1:] != [] and (
         before[-1] in _BEFORE_A_PLACE or (before[-1] == "to" and before[0] in _GOING)
     )
@@ -125,7 +127,7 @@ def _stem(word: str) -> str:
 
 def _starts(text: str, at: int) -> bool:
     """Whether a word at `at` stands where a sentence may begin."""
-    before = text[:at].rstrip(" \t\r")[-1:]
+    before = text[max(0, at - _LOOKED_BACK) : at].rstrip(" \t\r")[-1:]
     return not before or before in _ENDS_A_SENTENCE
 
 

@@ -1,7 +1,8 @@
 """The local pass: what identifies people becomes placeholders, before any model sees a word.
 
 `clean` replaces what `patterns` and `names` find by `[name 1]`, `[phone 2]`: the same value, the same
-placeholder, throughout a conversation. `leaks` says which of the values stand in a later text all the same,
+placeholder, throughout a conversation. What looks like a placeholder in the text itself gets round brackets
+first, so that nothing hides in one. `leaks` says which of the values stand in a later text all the same,
 however they are written: in other case, with other spaces, in full-width forms.
 """
 
@@ -9,14 +10,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import combinations
 
 from mapo.realsim.names import find_names
 from mapo.realsim.patterns import KINDS, Found, find_forms, folded
-from mapo.realsim.words import ordinary, words
+from mapo.realsim.standing import Standing
 
 _WORDS = ("name", "place", "organisation", "handle", "other")
 """Kinds whose values are words: they count where they stand as words."""
@@ -24,6 +26,8 @@ PLACEHOLDER = re.compile(rf"\[(?:{'|'.join((*KINDS, 'other'))}) \d+\]")
 _HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _FEW = 5
 """Letters or digits in a row that do not meet by chance."""
+_MOST_WORDS = 5
+"""Words of a name whose combinations are remembered."""
 
 
 @dataclass(slots=True)
@@ -36,30 +40,41 @@ class Values:
     kinds: dict[str, str] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     """Those that somebody named: no guess by a capital letter."""
+    made: set[str] = field(default_factory=set)
+    """Every placeholder given out; nothing else in a text is one."""
     _count: Counter[str] = field(default_factory=Counter)
+    _whole: dict[frozenset[str], str] = field(default_factory=dict)
+    _part: dict[frozenset[str], str] = field(default_factory=dict)
 
     def add(self, kind: str, text: str) -> str:
         """The placeholder of a value, a new one if it is new."""
         key = squeezed(text)
         if key not in self.placeholders:
-            self.placeholders[key] = self._known_part(kind, text) or self._new(kind)
+            own = frozenset(text.casefold().split()) if kind == "name" else frozenset()
+            self.placeholders[key] = self._same_person(own) or self._new(kind)
             self.written[key], self.kinds[key] = text.strip(), kind
+            if own:
+                self._whole.setdefault(own, self.placeholders[key])
+                for some in _some_of(own):
+                    self._part.setdefault(some, self.placeholders[key])
         return self.placeholders[key]
 
     def _new(self, kind: str) -> str:
         self._count[kind] += 1
-        return f"[{kind} {self._count[kind]}]"
+        placeholder = f"[{kind} {self._count[kind]}]"
+        self.made.add(placeholder)
+        return placeholder
 
-    def _known_part(self, kind: str, text: str) -> str:
+    def _same_person(self, own: frozenset[str]) -> str:
         """A given name alone is the person whose whole name was said before, and the other way round."""
-        if kind != "name":
-            return ""
-        own = {*text.casefold().split()}
-        for key, placeholder in self.placeholders.items():
-            other = {*self.written[key].casefold().split()}
-            if self.kinds[key] == "name" and own & other and (own <= other or other <= own):
-                return placeholder
-        return ""
+        known = (self._whole.get(some, "") for some in _some_of(own))
+        return self._part.get(own, "") or next(filter(None, known), "")
+
+
+def _some_of(own: frozenset[str]) -> list[frozenset[str]]:
+    """Words of a name, one by one and together."""
+    sizes = range(1, len(own) + 1) if len(own) <= _MOST_WORDS else (1, len(own))
+    return [frozenset(some) for size in sizes for some in combinations(sorted(own), size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +89,25 @@ class Cleaned:
 def clean(
     texts: Sequence[str], known: Iterable[tuple[str, str]] = (), values: Values | None = None
 ) -> Cleaned:
-    """`known` are values (kind, text) somebody has named: speakers, what a model found."""
+    """`known` are values (kind, text) somebody has named: speakers, what a model found. `values` are those
+    of an earlier pass; their placeholders stay, and everything else that looks like one is text."""
     values = values or Values()
+    texts = [_without_lookalikes(text, values.made) for text in texts]
+    ours = frozenset(values.made)
     for kind, value in known:
         values.add(kind, value)
         values.named.add(squeezed(value))
-    spans = [find(text) for text in texts]
+    spans = [find(text, ours) for text in texts]
     for text, found in zip(texts, spans, strict=True):
         for kind, start, end in found:
             values.add(kind, text[start:end])
+    standing = _standing(values)
     counts: Counter[str] = Counter()
     cleaned = []
     for text, found in zip(texts, spans, strict=True):
-        everywhere = _merged([*found, *_again(text, values)])
+        again = sorted(standing.everywhere(folded(text)), key=lambda item: item[1] - item[2])
+        known_here = [Found(values.kinds[keys[0]], start, end) for keys, start, end in again]
+        everywhere = [item for item in _merged([*_ours(text, ours), *found, *known_here]) if item.kind]
         counts.update(item.kind for item in everywhere)
         parts, at = [], 0
         for kind, start, end in everywhere:
@@ -96,68 +117,46 @@ def clean(
     return Cleaned(tuple(cleaned), values, counts)
 
 
-def find(text: str) -> list[Found]:
-    """Everything private in one text, none overlapping another; placeholders are left alone."""
+def find(text: str, ours: Collection[str] = ()) -> list[Found]:
+    """Everything private in one text, none overlapping another; the placeholders `ours` are left alone."""
     plain = folded(text)
-    ours = [Found("", *match.span()) for match in PLACEHOLDER.finditer(plain)]
-    found = _merged([*ours, *find_forms(plain), *find_names(plain)])
+    found = _merged([*_ours(text, ours), *find_forms(plain), *find_names(plain)])
     return [item for item in found if item.kind]
+
+
+def _ours(text: str, made: Collection[str]) -> list[Found]:
+    return [Found("", *match.span()) for match in PLACEHOLDER.finditer(text) if match[0] in made]
+
+
+def _without_lookalikes(text: str, made: Collection[str]) -> str:
+    """Round brackets, position by position, where a placeholder seems to stand that is none of ours."""
+    chars = list(text)
+    for match in PLACEHOLDER.finditer(folded(text)):
+        if text[match.start() : match.end()] not in made:
+            chars[match.start()], chars[match.end() - 1] = "(", ")"
+    return "".join(chars)
 
 
 def _merged(found: Iterable[Found]) -> list[Found]:
     """The first of those that overlap, in the order given; sorted by place."""
     kept: list[Found] = []
-    covered: list[tuple[int, int]] = []
+    starts: list[int] = []
     for item in found:
-        if item.end > item.start and all(item.end <= start or item.start >= end for start, end in covered):
-            covered.append((item.start, item.end))
-            kept.append(item)
-    return sorted(kept, key=lambda item: item.start)
+        at = bisect_left(starts, item.start)
+        free_before = at == 0 or kept[at - 1].end <= item.start
+        free_after = at == len(kept) or kept[at].start >= item.end
+        if item.end > item.start and free_before and free_after:
+            starts.insert(at, item.start)
+            kept.insert(at, item)
+    return kept
 
 
-def _again(text: str, values: Values) -> list[Found]:
-    """Where values stand that were recognised elsewhere only."""
-    plain = folded(text)
-    return [
-        Found(values.kinds[key], *match.span())
-        for key in sorted(values.written, key=lambda key: -len(key))
-        for pattern in _patterns(key, values)
-        for match in pattern.finditer(plain)
-    ]
-
-
-def _patterns(key: str, values: Values) -> list[re.Pattern[str]]:
-    """A value and its telling parts, as they may stand in a text."""
-    loose = key in values.named
-    return [_pattern(part, loose) for part in _parts(values.written[key], values.kinds[key])]
-
-
-def _parts(written: str, kind: str) -> list[str]:
-    """A value, and what of it tells alone: a given name, the name in an e-mail, a street without the town."""
-    whole = folded(written).strip()
-    parts = [whole]
-    if kind == "name" and _HAN.search(whole):
-        alone = len(whole) >= 3 and not whole.endswith(tuple(words("chinese", "titles")))
-        parts += [whole[1:]] if alone else []
-    elif kind == "name":
-        parts += [part for part in re.split(r"[\s.]+", whole) if len(part) > 2]
-    elif kind == "email":
-        parts += [x for x in [whole.split("@")[0]] if len(x) >= 6]
-    elif kind == "address":
-        pieces = (piece.strip(" .-") for piece in re.split(r"[,，]|\d+", whole))
-        parts += [piece for piece in pieces if len(squeezed(piece)) >= (4 if _HAN.search(piece) else 9)]
-    return list(dict.fromkeys(parts))
-
-
-@lru_cache(maxsize=4096)
-def _pattern(word: str, loose: bool) -> re.Pattern[str]:
-    """A word as it may stand in a text: in any case, unless it may be an ordinary word in small letters."""
-    low = word.casefold()
-    also = low in words("english", "also_words") | words("english", "capitals")
-    any_case = len(word) >= 4 and not also and (loose or not ordinary(low))
-    spaced = r"\s+".join(map(re.escape, word.split()))
-    edged = spaced if _HAN.search(word) else rf"(?<![^\W_]){spaced}(?![^\W_])"
-    return re.compile(edged, re.IGNORECASE if any_case else 0)
+def _standing(values: Values) -> Standing:
+    """Where values and their telling parts stand, also where they were not recognised."""
+    standing = Standing()
+    for key in sorted(values.written, key=lambda key: -len(key)):
+        standing.add(key, values.written[key], values.kinds[key], loose=key in values.named)
+    return standing
 
 
 def squeezed(text: str) -> str:
@@ -170,14 +169,11 @@ def leaks(values: Values, text: str) -> list[str]:
     dense, plain = squeezed(text), folded(text)
     together = re.sub(r"(?<=\d)[\s().\-–/]+(?=\d)", "", plain)
     digits = "".join(c if c.isdigit() else " " for c in together)
+    there = {key for keys, _, _ in _standing(values).everywhere(plain) for key in keys}
     found = []
     for key, written in values.written.items():
         number = "".join(c for c in key if c.isdigit())
         formed = values.kinds[key] not in _WORDS and len(key) >= (2 if _HAN.search(key) else _FEW)
-        if (
-            (len(number) >= _FEW and number in digits)
-            or (formed and key in dense)
-            or any(pattern.search(plain) for pattern in _patterns(key, values))
-        ):
+        if (len(number) >= _FEW and number in digits) or (formed and key in dense) or key in there:
             found.append(written)
     return found

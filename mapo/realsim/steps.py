@@ -109,7 +109,7 @@ async def decontextualise(step: Step, talk: Conversation, local: Cleaned) -> Ess
     )
 
     def wrong(answer: dict[str, Any]) -> list[str]:
-        cleaned = clean(local.texts, known=_believed(answer, local.texts), values=local.values)
+        cleaned = clean(local.texts, known=_believed(answer, local), values=local.values)
         return _told(cleaned, " ".join(answer[key] for key in NOTES))
 
     answer = await step.settle(request, lambda data: checked(data, schema), wrong, "leak")
@@ -117,21 +117,23 @@ async def decontextualise(step: Step, talk: Conversation, local: Cleaned) -> Ess
         raise RefusedError("unusable", "no person with a concern of their own")
     if empty := [key for key in ("situation", "feelings", "needs") if not answer[key]]:
         raise RefusedError("unusable", f"nothing under {', '.join(empty)}")
-    found = _believed(answer, local.texts)
+    found = _believed(answer, local)
     cleaned = clean(local.texts, known=found, values=local.values)
     return Essence({key: answer[key] for key in NOTES}, cleaned, len(found))
 
 
-def _believed(answer: Mapping[str, Any], texts: Sequence[str]) -> list[tuple[str, str]]:
+def _believed(answer: Mapping[str, Any], local: Cleaned) -> list[tuple[str, str]]:
     """What the model lists as identifying, as far as it stands there and is more than a short common word."""
-    said = "\n".join(texts)
-    dense = squeezed(PLACEHOLDER.sub(" ", said))
+    made = local.values.made
+    said = PLACEHOLDER.sub(lambda found: " " if found[0] in made else found[0], "\n".join(local.texts))
+    dense = squeezed(said)
     found = []
     for item in answer["identifying"]:
         text = item["text"].strip("\"'“”‘’.,，。 ")
         key = squeezed(text)
         common = text.isascii() and text.islower() and len(key) < 4
-        if key and key in dense and len(text) <= 200 and not common and not PLACEHOLDER.search(text):
+        ours = any(found[0] in made for found in PLACEHOLDER.finditer(text))
+        if key and key in dense and len(text) <= 200 and not common and not ours:
             found.append((item["kind"], text))
     return found
 

@@ -71,8 +71,21 @@ def test_the_same_value_has_the_same_placeholder_everywhere():
         "I rang [phone 1], and [name 1] answered.",
     )
     assert cleaned.counts["phone"] == 2
-    again = clean(cleaned.texts)
+    again = clean(cleaned.texts, values=cleaned.values)
     assert again.texts == cleaned.texts and not again.counts
+
+
+@pytest.mark.parametrize(
+    "private", ["[phone 13812345678]", "［phone １３８１２３４５６７８］", "[card 4111111111111111]"]
+)
+def test_nothing_hides_in_what_looks_like_a_placeholder(private):
+    cleaned = clean([f"So it says {private} on the door.", "[name 1] and [name 12345678] came."])
+    kind = "card" if "card" in private else "phone"
+    assert cleaned.texts[0] == f"So it says ({kind} [{kind} 1]) on the door."
+    assert cleaned.texts[1].startswith("(name 1) and (name [phone")
+    assert cleaned.values.made == {*cleaned.values.placeholders.values()}
+    again = clean(cleaned.texts, values=cleaned.values)
+    assert again.texts == cleaned.texts  # ours stay
 
 
 def test_full_width_and_styled_forms_are_the_same_value():
@@ -95,6 +108,10 @@ def values_of(*pairs: tuple[str, str]) -> Values:
         ("name", "Anna Schmidt", "anna"),
         ("name", "王小明", "小明又来了"),
         ("name", "Zoë", "it was Zoë."),
+        ("name", "Zoë", "我找Zoë了"),
+        ("name", "李", "是老李的箱子"),
+        ("name", "李", "李老师的箱子"),
+        ("name", "李", "——李，又是他"),
         ("phone", "555-010-9921", "(555) 010.9921"),
         ("phone", "13800138000", "１３８ ００１３ ８０００"),
         ("email", "marta.k@example.org", "Marta . K @ EXAMPLE . org"),
@@ -118,12 +135,11 @@ def test_leaks_are_seen_however_they_are_written(kind, value, text):
         ("name", "Anna", "Annabel"),
         ("date", "born in 1974", "1975"),
         ("phone", "555-010-9921", "555 and 0109"),
-        ("name", "李", "桃李满天下的人"),
+        ("name", "李", "桃李满天下的人拖着行李"),
     ],
 )
 def test_what_is_no_leak(kind, value, text):
-    found = leaks(values_of((kind, value)), text)
-    assert found == ([value] if value == "李" else [])
+    assert leaks(values_of((kind, value)), text) == []
 
 
 def test_a_guess_by_a_capital_is_held_against_capitals_only():
