@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +43,7 @@ def make(
     person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
     window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
+    prefix: Annotated[str, typer.Option(help="What ids begin with: another one for each run.")] = "made",
     forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
     judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
     against: Annotated[
@@ -65,7 +67,9 @@ def make(
     from mapo.sandbox.places import DEFAULT, domain_folder, domain_name
     from mapo.sandbox.rubric import Rubric
 
-    found = read_sources(sources, person=person, window=window)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", prefix):
+        raise InputError("no beginning of an id", where="--prefix", fix="Letters, digits, - and _")
+    found = read_sources(sources, prefix=prefix, person=person, window=window)
     _tell(found, files_of(sources))
     chosen = found.conversations[:limit]
     if not chosen:
@@ -123,15 +127,19 @@ def _lines(
     from mapo.cli.bench import solve_until_stopped
     from mapo.evals.identity import identity
     from mapo.realsim.make import Maker
+    from mapo.realsim.source import fingerprints, keep_key
 
+    told, key = fingerprints(run.out, source)
     asked = {
-        **making.manifest(source, {role: one.model for role, one in who.items()}),
+        **making.manifest(told, {role: one.model for role, one in who.items()}),
         "limit": len(chosen),
+        "prefix": chosen[0].id.rpartition("-")[0],
         **identity(**who),
     }
 
     async def cast(stage: Stage, kept: Kept) -> Solve[Conversation]:
         maker, judge = (stage.endpoint(one, role) for role, one in who.items())
+        keep_key(run.out, key)
         return Maker(run.out, making, maker, judge, kept.halves).solve
 
     solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage)

@@ -44,13 +44,22 @@ class Start:
 
 
 async def fill_start(
-    chat: Chat, scenario: Scenario, rubric: Rubric, *, forms: int, temperature: float, attempt: int = 0
+    chat: Chat,
+    scenario: Scenario,
+    rubric: Rubric,
+    *,
+    forms: int,
+    temperature: float,
+    anew: dict[str, int] | None = None,
 ) -> Start:
-    """AnswerError where fewer than half of the forms could be had."""
+    """AnswerError where fewer than half of the forms could be had. `anew` says how often each was asked for
+    in vain before; those that are lacking now are counted in it."""
     way = Sampling(temperature=temperature)
+    anew = {} if anew is None else anew
 
     async def one(number: int) -> dict[str, int] | None:
-        judge = ModelJudge(chat, scenario, rubric, attempt=attempt * forms + number, sampling=way)
+        attempt = number + forms * anew.get(_form(number), 0)
+        judge = ModelJudge(chat, scenario, rubric, attempt=attempt, sampling=way)
         try:
             return {key: mark.level for key, mark in (await judge.start()).items()}
         except AnswerError:
@@ -59,14 +68,21 @@ async def fill_start(
     asked = await asyncio.gather(*(one(number) for number in range(1, forms + 1)))
     filled = [levels for levels in asked if levels is not None]
     if 2 * len(filled) <= forms:
+        for number, levels in enumerate(asked, 1):
+            if levels is None:
+                anew[_form(number)] = anew.get(_form(number), 0) + 1
         raise AnswerError(
             f"{forms - len(filled)} of {forms} start forms were not filled in",
             where=chat.name,
             fix="Use a judge that can fill in forms",
         )
     given = {item.key: [levels[item.key] for levels in filled] for item in rubric.indicators}
-    levels = {key: median_low(values) for key, values in given.items()}
-    return Start(levels, given, forms - len(filled))
+    middle = {key: median_low(values) for key, values in given.items()}
+    return Start(middle, given, forms - len(filled))
+
+
+def _form(number: int) -> str:
+    return f"start form {number}"
 
 
 def alpha(ratings: Sequence[Sequence[int]]) -> float | None:

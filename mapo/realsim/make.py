@@ -1,7 +1,7 @@
 """From conversations to scenarios, one item at a time, resumable at any point.
 
 OUT/manifest.json      what is being made; a resume must ask for the same
-    source.jsonl       each conversation's id, hash, file number and line; no word of it
+    source.jsonl       each conversation's id, file number and line; no word of it
     1-local/ID.json    the conversation with placeholders, the local pass's and the model's
     2-decontextualised/ID.json   the notes that were kept
     3-recontextualised/ID.json   the invented person
@@ -11,6 +11,7 @@ OUT/manifest.json      what is being made; a resume must ask for the same
     report.json        counts by kind, refusals, agreement, problems by line
     ledger.json        calls, tokens, cost by role
     private.sqlite     every model call, so that nothing is paid twice; removed when all is done
+    private.key        by which the run knows its files again; removed with it
 
 Answers of models may hold what the local pass missed. So they are kept in a file of their own while they are
 needed, and nothing else is written before it has been checked against every value that was found.
@@ -18,19 +19,20 @@ needed, and nothing else is written before it has been checked against every val
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import AnswerError, EndpointError, MapoError
+from mapo.errors import AnswerError, ContextError, EndpointError, MapoError
 from mapo.evals.bench import HalfwayError, Line
 from mapo.evals.folder import digest
 from mapo.realsim.levels import FORMS, TEMPERATURE, fill_start
-from mapo.realsim.patterns import find_forms, folded
-from mapo.realsim.private import Cleaned, Values, clean, leaks
-from mapo.realsim.read import WINDOW, Conversation, Source
+from mapo.realsim.private import Cleaned, clean, leaks
+from mapo.realsim.read import WINDOW, Conversation
 from mapo.realsim.steps import (
     Essence,
     RefusedError,
@@ -47,12 +49,13 @@ from mapo.sandbox.scenario import Scenario
 from mapo.store import write_atomic
 
 PRIVATE = "private.sqlite"
-SOURCE = "source.jsonl"
 STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
-_LONGEST = 300
-"""Characters of an error that are kept."""
-_NEVER = ("email", "phone", "national_id", "card", "iban", "address", "account", "secret")
-"""Kinds that no message of an endpoint needs."""
+_OURS = re.compile(
+    r"HTTP \d{3}|no answer within [\d.e+]+ s|no connection|an empty answer|no text within max_tokens=\d+"
+    r"|no recorded answer for this request"
+)
+"""How errors begin, in words of our own; what follows may be an endpoint's, and quote the request."""
+_TRIED = re.compile(r" \(after \d+ attempts\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,11 @@ class Making:
     reviewed: bool = True
     keep_raw: bool = False
 
-    def manifest(self, source: Source, models: Mapping[str, str]) -> dict[str, Any]:
-        """What makes a run the run it is."""
+    def manifest(self, source: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+        """What makes a run the run it is; `source` are its fingerprints."""
         return {
             "schema": "mapo.realsim/1",
-            "files": source.files,
-            "conversations": digest([talk.id for talk in source.conversations]),
+            **source,
             "rubric": f"{self.rubric.name} {digest(self.rubric.measure)}",
             "models": dict(models),
             **{key: value for key, value in asdict(self).items() if key != "rubric"},
@@ -96,7 +98,7 @@ class Maker:
         """The line of one item; see `mapo.evals.bench`."""
         del attempt  # which step failed says more, and stands in the line
         anew: dict[str, int] = dict(self.failed.get(talk.id, {}).get("anew", {}))
-        local = local_pass(talk)
+        local = await asyncio.to_thread(local_pass, talk)
         item = _Item(self, talk, local, anew)
         told = {"kinds": dict(local.counts), "cut": talk.cut}
         try:
@@ -104,28 +106,27 @@ class Maker:
         except RefusedError as refusal:
             why = {"reason": refusal.reason, "detail": refusal.detail, "step": item.step}
             return {"verdict": "refused", **why, **told}
-        except (AnswerError, EndpointError) as error:
-            if isinstance(error, AnswerError):
-                anew[item.step] = anew.get(item.step, 0) + 1
-            problem = type(error)(f"{item.step}: {_quotable(error, local.values)}")
+        except (AnswerError, EndpointError, ContextError) as error:
+            problem = type(error)(f"{item.step}: {_quotable(error)}")
             raise HalfwayError({"anew": anew, **told}, problem) from None
 
 
 @dataclass(slots=True)
 class _Item:
-    """One conversation on its way; `step` is where it stands."""
+    """One conversation on its way; `step` is where it stands. `anew` counts, request by request, how often
+    the recorded answer was unusable: only those are asked anew."""
 
     maker: Maker
     talk: Conversation
     local: Cleaned
-    anew: Mapping[str, int]
+    anew: dict[str, int]
     step: str = STEPS[0]
 
     async def through(self) -> dict[str, Any]:
         making, case = self.maker.making, self.talk.id
         self.step = STEPS[1]
         essence = await decontextualise(self._asking(self.maker.maker), self.talk, self.local)
-        self._keep(STEPS[0], self._turns(essence), essence)
+        self._keep(STEPS[0], await asyncio.to_thread(self._turns, essence), essence)
         self._keep(STEPS[1], essence.notes, essence)
         self.step = STEPS[2]
         scenario = await self._invented(essence)
@@ -137,7 +138,7 @@ class _Item:
             making.rubric,
             forms=making.forms,
             temperature=making.temperature,
-            attempt=self.anew.get(self.step, 0),
+            anew=self.anew,
         )
         told = {"given": start.given, "agreement": start.agreement, "missing": start.missing}
         self._keep(STEPS[3], told, essence)
@@ -166,8 +167,9 @@ class _Item:
         )
 
     def _asking(self, chat: Chat) -> Step:
-        nonce = f"{self.talk.id}/{self.step}/{self.anew.get(self.step, 0)}"
-        return Step(chat, self.maker.making.rubric, self._language(), nonce)
+        return Step(
+            chat, self.maker.making.rubric, self._language(), f"{self.talk.id}/{self.step}", self.anew
+        )
 
     def _language(self) -> str:
         return self.maker.making.language or language_in([turn.text for turn in self.talk.turns])
@@ -209,33 +211,6 @@ def language_in(texts: Sequence[str]) -> str:
     return "zh" if sum("\u4e00" <= char <= "\u9fff" for char in letters) * 3 > len(letters) else "en"
 
 
-def write_source(out: Path, source: Source) -> None:
-    """What each conversation was, without a word of it."""
-    lines = [
-        json.dumps(
-            {
-                "schema": "mapo.source/1",
-                "id": talk.id,
-                "hash": talk.hash,
-                "file": talk.file,
-                "line": talk.line,
-                "turns": len(talk.turns),
-                "cut": talk.cut,
-            }
-        )
-        for talk in source.conversations
-    ]
-    write_atomic(out / SOURCE, "".join(f"{line}\n" for line in lines))
-
-
-def write_raw(out: Path, source: Source) -> None:
-    """The conversations as they were read, for those who ask for it."""
-    for talk in source.conversations:
-        turns = [{"side": turn.side, "text": turn.text} for turn in talk.turns]
-        text = json.dumps({"id": talk.id, "speakers": talk.speakers, "turns": turns}, ensure_ascii=False)
-        write_atomic(out / "0-raw" / f"{talk.id}.json", text + "\n")
-
-
 def _texts(data: Any) -> list[str]:
     if isinstance(data, str):
         return [data]
@@ -244,10 +219,11 @@ def _texts(data: Any) -> list[str]:
     return [text for item in data for text in _texts(item)] if isinstance(data, list | tuple) else []
 
 
-def _quotable(error: MapoError, values: Values) -> str:
-    """What of an error may be kept: of an unusable answer, only that it was one."""
-    if isinstance(error, AnswerError):
-        return str(error).partition(";")[0][:_LONGEST]
-    text = str(error)[:_LONGEST]
-    private = any(found.kind in _NEVER for found in find_forms(folded(text))) or leaks(values, text)
-    return "the endpoint failed, and its message quoted something private" if private else text
+def _quotable(error: MapoError) -> str:
+    """What of an error may be kept: our own words, and an endpoint's status. Its message may quote anything
+    of what was asked, and so may the last part of what an unusable answer is told."""
+    if isinstance(error, EndpointError):
+        ours, tried = _OURS.match(error.problem), _TRIED.search(error.problem)
+        told = (ours[0] if ours else "an answer that cannot be read") + (tried[0] if tried else "")
+        return str(EndpointError(told, where=error.where, fix=error.fix))
+    return str(error).partition(";")[0]

@@ -52,7 +52,6 @@ class Conversation:
     turns: tuple[Turn, ...]
     speakers: tuple[str, ...] = ()
     cut: str = ""
-    hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,9 @@ class Source:
 def read_sources(
     paths: Sequence[Path], *, prefix: str = "made", person: str = "", window: int = WINDOW
 ) -> Source:
-    """Everything in `paths`, files or folders of them."""
+    """Everything in `paths`, files or folders of them; ids are `prefix` and a running number."""
     source = Source()
-    seen: dict[str, Conversation] = {}
+    seen: dict[str, tuple[int, int]] = {}
     for number, path in enumerate(files_of(paths), 1):
         data = _bytes(path)
         source.files.append(hashlib.sha256(data).hexdigest())
@@ -87,16 +86,20 @@ def read_sources(
                 source.problems.append(item)
                 continue
             try:
-                found = _conversation(item, number, prefix, person, window)
+                turns, speakers = _turns(item[1], person)
             except InputError as error:
                 source.problems.append(Problem(number, item[0], error.problem))
                 continue
-            first = seen.setdefault(found.hash, found)
-            if first is not found:
-                place = f"line {first.line}" + (f" of file {first.file}" if first.file != number else "")
-                source.problems.append(Problem(number, found.line, f"the same conversation as {place}"))
+            said = hashlib.sha256(json.dumps(turns).encode()).hexdigest()
+            if said in seen:
+                file, line = seen[said]
+                place = f"line {line}" + (f" of file {file}" if file != number else "")
+                source.problems.append(Problem(number, item[0], f"the same conversation as {place}"))
                 continue
-            source.conversations.append(found)
+            seen[said] = number, item[0]
+            kept, cut = _windowed(turns, window)
+            case = f"{prefix}-{len(seen):05d}"
+            source.conversations.append(Conversation(case, number, item[0], kept, speakers, cut))
     return source
 
 
@@ -233,9 +236,9 @@ def _table(lines: Sequence[Line], file: int, comma: str) -> Iterator[_Heard | Pr
     yield from heard.values()
 
 
-def _conversation(heard: _Heard, file: int, prefix: str, person: str, window: int) -> Conversation:
-    line, heard_there = heard
-    said = [Said(visible(one.speaker), visible(one.text)) for one in heard_there]
+def _turns(heard: Sequence[Said], person: str) -> tuple[list[Turn], tuple[str, ...]]:
+    """The turns of a conversation that can be worked on, and the names of its speakers."""
+    said = [Said(visible(one.speaker), visible(one.text)) for one in heard]
     turns, speakers = sides(said, person)
     if not turns:
         raise InputError("an empty conversation")
@@ -244,9 +247,7 @@ def _conversation(heard: _Heard, file: int, prefix: str, person: str, window: in
         raise InputError("only one side speaks")
     if len(spoke) < FEWEST:
         raise InputError(f"the person speaks {len(spoke)} time, at least {FEWEST} are needed")
-    whole = hashlib.sha256(json.dumps(turns, ensure_ascii=True).encode()).hexdigest()
-    kept, cut = _windowed(turns, window)
-    return Conversation(f"{prefix}-{whole[:12]}", file, line, kept, tuple(speakers), cut, whole)
+    return turns, tuple(speakers)
 
 
 def _windowed(turns: Sequence[Turn], window: int) -> tuple[tuple[Turn, ...], str]:

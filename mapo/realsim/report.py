@@ -1,7 +1,7 @@
 """The end of a making: near-copies dropped, scenario files written, one report of everything.
 
 The report holds counts, ids and reasons. What was private stands in none of it; files of the source are known
-by number and hash, lines by number.
+by number, and lines too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 from mapo.evals.bench import Line
 from mapo.realsim.levels import agreement_of
-from mapo.realsim.make import PRIVATE, Making, write_raw, write_source
+from mapo.realsim.make import PRIVATE, Making
 from mapo.realsim.read import Conversation, Source
+from mapo.realsim.source import KEY, forget, write_raw, write_source
 from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
 from mapo.sandbox.scenario import Scenario
@@ -55,9 +56,11 @@ def finish(
     private = "kept" if making.keep_raw or given else "kept until no item fails" if failed else "removed"
     if private == "removed":
         forget(calls)
+    if not (making.keep_raw or failed):
+        (out / KEY).unlink(missing_ok=True)
     report = {
         "schema": "mapo.realsim.report/1",
-        "files": source.files,
+        "files": len(source.files),
         "conversations": len(source.conversations),
         "asked": len(asked),
         "made": len(kept),
@@ -77,12 +80,6 @@ def finish(
     text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / REPORT, text + "\n")
     return report
-
-
-def forget(calls: Path) -> None:
-    """Remove the answers of models, and what the database keeps beside them."""
-    for end in ("", "-wal", "-shm", "-journal"):
-        calls.with_name(f"{calls.name}{end}").unlink(missing_ok=True)
 
 
 def _scenario(line: Line, making: Making) -> Scenario:

@@ -7,13 +7,15 @@ and notes stand in prompts as quoted data, so nothing said in them can steer.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from string import Template
 from typing import Any, TypeVar
 
+from mapo.errors import AnswerError
 from mapo.realsim.form import TEXT, TRUTH, WHOLE, Schema, checked, example, form, keyed, listed, one_of
 from mapo.realsim.private import PLACEHOLDER, Cleaned, clean, leaks, squeezed
 from mapo.realsim.read import Conversation
@@ -42,12 +44,14 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A model at work for one item: `nonce` tells one try of an item from the next."""
+    """A model at work for one item in one step (`place`). `anew` counts how often the recorded answer to one
+    of its requests was unusable, so that this one is asked anew and what was paid for before is not."""
 
     chat: Chat
     rubric: Rubric
     language: str
-    nonce: str = ""
+    place: str = ""
+    anew: dict[str, int] = field(default_factory=dict)
 
     def request(self, name: str, schema: Schema, temperature: float, **shown: str) -> Request:
         told = {
@@ -62,21 +66,31 @@ class Step:
             temperature=temperature,
             max_tokens=MAX_TOKENS,
             schema=schema,
-            session=f"{name}/{self.nonce}",
-            nonce=self.nonce,
+            session=f"{name}/{self.place}",
         )
+
+    async def ask(self, request: Request, parse: Callable[[Any], _T], which: str = "first") -> _T:
+        """One request of this step, by its own name in the cache."""
+        name = f"{self.place}/{which}"
+        asked = replace(request, nonce=f"{name}/{self.anew.get(name, 0)}")
+        try:
+            return await ask(self.chat, asked, parse)
+        except AnswerError:
+            self.anew[name] = self.anew.get(name, 0) + 1
+            raise
 
     async def settle(
         self, request: Request, parse: Callable[[Any], _T], wrong: Callable[[_T], Sequence[str]], reason: str
     ) -> _T:
         """The answer once nothing is wrong with it; a second one is asked for, then it is refused."""
-        first = await ask(self.chat, request, lambda data: (parse(data), data))
-        if not (problems := wrong(first[0])):
+        first = await self.ask(request, lambda data: (parse(data), data))
+        if not (problems := await asyncio.to_thread(wrong, first[0])):
             return first[0]
         shown = Message("assistant", json.dumps(first[1], ensure_ascii=False))
         told = Message("user", fill("again", problems="\n".join(f"- {line}" for line in problems)))
-        second = await ask(self.chat, replace(request, messages=(*request.messages, shown, told)), parse)
-        if problems := wrong(second):
+        asked = replace(request, messages=(*request.messages, shown, told))
+        second = await self.ask(asked, parse, "again")
+        if problems := await asyncio.to_thread(wrong, second):
             raise RefusedError(reason, f"{len(problems)} problems left after a second try")
         return second
 
@@ -118,7 +132,7 @@ async def decontextualise(step: Step, talk: Conversation, local: Cleaned) -> Ess
     if empty := [key for key in ("situation", "feelings", "needs") if not answer[key]]:
         raise RefusedError("unusable", f"nothing under {', '.join(empty)}")
     found = _believed(answer, local)
-    cleaned = clean(local.texts, known=found, values=local.values)
+    cleaned = await asyncio.to_thread(clean, local.texts, found, local.values)
     return Essence({key: answer[key] for key in NOTES}, cleaned, len(found))
 
 
@@ -207,7 +221,7 @@ async def review(step: Step, scenario: Scenario) -> None:
         f"{means[key].title}: {means[key].means[level]}" for key, level in scenario.start_levels.items()
     )
     request = step.request("review", schema, 0.0, mark=mark, file=file, levels=levels or "(nothing)")
-    answer = await ask(step.chat, request, lambda data: checked(data, schema))
+    answer = await step.ask(request, lambda data: checked(data, schema))
     if failed := [name for name in CHECKS if not answer[name]["fine"]]:
         raise RefusedError("unsafe" if "safe" in failed else "inconsistent", f"not {', '.join(failed)}")
 

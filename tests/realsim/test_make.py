@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from planted import PLANTED
-from writers import Writer, kind_of, talk, write_jsonl
+from writers import Writer, kind_of, shown, talk, write_jsonl
 
 from command import mapo
+from mapo.errors import AnswerError, EndpointError
+from mapo.realsim.make import _quotable
 from mapo.realsim.private import squeezed
 from mapo.realsim.toml import toml_of
 from mapo.sandbox.rubric import Rubric
@@ -333,7 +336,7 @@ def test_what_is_said_in_a_conversation_cannot_steer(tmp_path):
     mark = opened.split()[0].removeprefix("<<")
     assert closed == f"<<{mark} end>>" and mark not in line
     ids = [f.stem for f in (tmp_path / "out" / "scenarios").iterdir()]
-    assert ids[0].startswith("made-") and ids[0].removeprefix("made-").isalnum()
+    assert ids == ["made-00001"]
 
 
 # ---- when things fail
@@ -378,36 +381,105 @@ def test_items_that_fail_are_asked_anew_where_they_failed(tmp_path, source):
     assert not (tmp_path / "out" / "private.sqlite").exists()
 
 
-def test_an_endpoint_that_is_down_fails_the_items_and_quotes_nothing(tmp_path):
-    source = tmp_path / "a.jsonl"
-    write_jsonl(source, [talk("I am Jessica.", "Hello.", "My number is 13800138000.", "Yes?")])
+class Echo(LoopbackServer):
+    """An endpoint that refuses, and says what it was asked."""
 
-    def leaky(number: int, _body: dict) -> str:
-        return "400"
+    def _complaint(self, body: dict) -> str:
+        return f"this is too much for me: {shown(body)}"
 
-    with LoopbackServer(Writer(), fault=leaky) as server:
+
+def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
+    with Echo(Writer()) as server:
         done = made(server, source, tmp_path / "out", "--retries", 0)
-    assert done.returncode == 1 and "told to fail" in everything(tmp_path / "out")
-    from mapo.errors import EndpointError
-    from mapo.realsim.make import _quotable
-    from mapo.realsim.private import clean
+    assert done.returncode == 1
+    told = everything(tmp_path / "out") + done.stderr + done.stdout
+    assert "HTTP 400" in told and "does not take this request" in told
+    assert "night shift" not in told and "too much for me" not in told
 
-    values = clean(["I am Jessica, 13800138000"]).values
-    assert "quoted something private" in _quotable(EndpointError("no: 138 0013 8000"), values)
-    assert "quoted something private" in _quotable(EndpointError("no: jessica"), values)
-    assert "quoted something private" in _quotable(EndpointError("no: a@example.org"), values)
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (EndpointError("HTTP 503: Anna wept (after 3 attempts)", where="m"), "m: HTTP 503 (after 3 attempts)"),
+        (EndpointError("no answer within 180 s", where="m"), "m: no answer within 180 s"),
+        (EndpointError("no connection (to Anna)", fix="Look"), "no connection. Look"),
+        (EndpointError("not JSON: Anna wept"), "an answer that cannot be read"),
+        (AnswerError("no usable answer in 3 attempts; the last: Anna"), "no usable answer in 3 attempts"),
+    ],
+)  # fmt: skip
+def test_of_errors_our_own_words_are_kept(error, told):
+    assert _quotable(error) == told
+
+
+def test_a_second_try_that_fails_is_asked_anew_alone(tmp_path, source):
+    """The first person is wrong, and the second answer is no form, until the resume: the first one and the
+    notes are paid for once."""
+    spoilt = [True]
+
+    def person(form: dict, text: str, tries: int) -> dict:
+        return {**form, "memories": []} if tries == 1 else form
+
+    def fault(_number: int, body: dict) -> str | None:
+        again = kind_of(body) == "recontextualise" and len(body["messages"]) > 2
+        return "not-json" if spoilt[0] and again else None
+
+    with LoopbackServer(writer := Writer(person=person), fault=fault) as server:
+        assert made(server, source, tmp_path / "out").returncode == 1
+        assert writer.calls == {"decontextualise": 1, "recontextualise": 1 + 3}
+        spoilt[0] = False
+        done = made(server, source, tmp_path / "out", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert writer.calls["decontextualise"] == 1 and writer.calls["recontextualise"] == 1 + 3 + 1
 
 
 def test_a_judge_that_fails_on_most_forms_fails_the_item(tmp_path, source):
+    """Of three forms the first to come is filled in; it is kept, and the others are asked for anew."""
     judge = iter(range(100))
 
     def fault(_number: int, body: dict) -> str | None:
-        return "bad-level" if kind_of(body) == "levels" and next(judge) < 9 else None
+        return "bad-level" if kind_of(body) == "levels" and 0 < next(judge) < 7 else None
 
-    with LoopbackServer(Writer(), fault=fault) as server:
+    with LoopbackServer(writer := Writer(), fault=fault) as server:
         done = made(server, source, tmp_path / "out")
         assert done.returncode == 1 and "start forms were not filled in" in done.stderr
+        assert writer.calls["levels"] == 1 + 2 * 3
         assert made(server, source, tmp_path / "out", "--resume").returncode == 0
+    assert writer.calls["levels"] == 1 + 2 * 3 + 2
+
+
+# ---- what a folder says of its source
+
+
+def test_what_was_said_cannot_be_proven_from_a_finished_run(tmp_path, source):
+    """No hash of a conversation or a file that anybody could compute again, and ids are numbers."""
+    with LoopbackServer(Writer()) as server:
+        for out in ("a", "b"):
+            assert made(server, source, tmp_path / out, "--prefix", "first").returncode == 0
+    manifests = [json.loads((tmp_path / out / "manifest.json").read_text()) for out in ("a", "b")]
+    assert manifests[0]["files"] != manifests[1]["files"]
+    assert manifests[0]["conversations"] != manifests[1]["conversations"]
+    assert hashlib.sha256(source.read_bytes()).hexdigest()[:12] not in everything(tmp_path / "a")
+    assert [f.stem for f in (tmp_path / "a" / "scenarios").iterdir()] == ["first-00001"]
+    assert not (tmp_path / "a" / "private.key").exists()
+    assert "no beginning of an id" in made(server, source, tmp_path / "c", "--prefix", "../x").stderr
+
+
+def test_an_unfinished_run_knows_its_files_again(tmp_path, source):
+    other = tmp_path / "other.jsonl"
+    write_jsonl(other, talks(1))
+    with LoopbackServer(Writer(), fault=lambda *_: "400") as server:
+        assert made(server, source, tmp_path / "out", "--retries", 0).returncode == 1
+    key = tmp_path / "out" / "private.key"
+    assert key.exists()
+    with LoopbackServer(Writer()) as server:
+        refused = made(server, other, tmp_path / "out", "--resume")
+        assert refused.returncode == 2 and "another one (conversations" in refused.stderr
+        kept = key.read_bytes()
+        key.write_bytes(b"\xff")
+        assert "private.key: cannot be read" in made(server, source, tmp_path / "out", "--resume").stderr
+        key.write_bytes(kept)
+        assert made(server, source, tmp_path / "out", "--resume").returncode == 0
+    assert not key.exists()
 
 
 def test_a_resume_must_be_the_same_run(tmp_path, source):

@@ -1,0 +1,90 @@
+"""What a run folder says of the conversations it was made from, without a word of them.
+
+Ids are running numbers. A run must know its files again when it goes on, and a plain hash would let anybody
+who has a conversation prove that it was among them; so files and conversations are hashed with a random key
+(`private.key`), which goes when the answers of models go. A run that is finished asks nobody anything, and
+what it was made from can no longer be told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from mapo.errors import InputError
+from mapo.evals.folder import read_manifest
+from mapo.realsim.read import Source
+from mapo.store import RunDir, write_atomic
+
+KEY = "private.key"
+SOURCE = "source.jsonl"
+_FINGERPRINTS = ("files", "conversations")
+
+
+def fingerprints(out: Path, source: Source) -> tuple[dict[str, Any], str]:
+    """What the manifest says of `source`, and the key to be kept if it is a new one (else nothing).
+
+    Where the key is gone, the run is finished, and what stands in its manifest is taken as it is.
+    """
+    new, manifest = "", RunDir(out).manifest
+    if (out / KEY).is_file():
+        key = _read(out / KEY)
+    elif manifest.is_file():
+        there = read_manifest(manifest)
+        return {name: there.get(name) for name in _FINGERPRINTS}, ""
+    else:
+        key = new = secrets.token_hex(32)
+    said = json.dumps([talk.turns for talk in source.conversations])
+    return {"files": [_keyed(key, file) for file in source.files], "conversations": _keyed(key, said)}, new
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(file), fix="Choose another --out") from None
+
+
+def _keyed(key: str, text: str) -> str:
+    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def keep_key(out: Path, key: str) -> None:
+    if key:
+        write_atomic(out / KEY, f"{key}\n")
+
+
+def forget(calls: Path) -> None:
+    """Remove the answers of models, and what the database keeps beside them."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        calls.with_name(f"{calls.name}{end}").unlink(missing_ok=True)
+
+
+def write_source(out: Path, source: Source) -> None:
+    """What each conversation was, without a word of it."""
+    lines = [
+        json.dumps(
+            {
+                "schema": "mapo.source/1",
+                "id": talk.id,
+                "file": talk.file,
+                "line": talk.line,
+                "turns": len(talk.turns),
+                "cut": talk.cut,
+            }
+        )
+        for talk in source.conversations
+    ]
+    write_atomic(out / SOURCE, "".join(f"{line}\n" for line in lines))
+
+
+def write_raw(out: Path, source: Source) -> None:
+    """The conversations as they were read, for those who ask for it."""
+    for talk in source.conversations:
+        turns = [{"side": turn.side, "text": turn.text} for turn in talk.turns]
+        text = json.dumps({"id": talk.id, "speakers": talk.speakers, "turns": turns}, ensure_ascii=False)
+        write_atomic(out / "0-raw" / f"{talk.id}.json", text + "\n")
