@@ -118,8 +118,8 @@ class Rollout(_Section):
     max_turns: int = Field(default=15, ge=1)
     max_tokens: int = Field(default=256, ge=1)
     """Longest reply."""
-    context: int = Field(default=8192, ge=64)
-    """Longest dialogue, in tokens; one that outgrows it ends there."""
+    context: int | None = Field(default=None, ge=64)
+    """Longest dialogue, in tokens; one that outgrows it ends there. Default: 8192, or all the model reads."""
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Only the likeliest tokens, of this probability together, are drawn; at least 1 - optim.clip_low."""

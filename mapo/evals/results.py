@@ -44,7 +44,7 @@ class Folder:
     bad: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
     broken: set[tuple[str, str]] = field(default_factory=set)
-    """Broken dialogues, by step and id; one that was played again and finished is not among them in the end."""
+    """Broken dialogues, by step and id; one that was played again and finished is not among them."""
     steps: set[str] = field(default_factory=set)
     """The training steps whose dialogues these are; none for a test's."""
 
@@ -112,8 +112,8 @@ def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Fo
 
 
 class _Record(NamedTuple):
-    """`result` is None of a broken dialogue, and of one that cannot be scored. `step` is the training step its
-    file is of, if any: each step names its dialogues anew."""
+    """`result` is None of a broken dialogue, and of one that cannot be scored. `step` is the training step
+    its file is of, if any: each step names its dialogues anew."""
 
     model: str
     id: str

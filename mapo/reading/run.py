@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -93,7 +92,7 @@ def rubric_file(folder: Path) -> Path:
     own = folder / "rubric.toml"
     if own.exists() or (folder / "manifest.json").exists():
         return own
-    above = Path(os.path.abspath(folder)).parents[:2]
+    above = folder.resolve().parents[:2]
     run = next((each for each in above if (each / "manifest.json").is_file()), None)
     return run / "rubric.toml" if run and (run / "rubric.toml").exists() else own
 

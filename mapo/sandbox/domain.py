@@ -45,14 +45,24 @@ def check_cues(domain: str, scenario: Scenario) -> list[str]:
     return list(check(scenario)) if check else []
 
 
+_MISSING = {
+    "scripted": (
+        "no user, director and judge of plain code",
+        "Use models for its roles (--agents llm), or write it: docs/own-domain.md",
+    ),
+    "policies": (
+        "no policies of plain code, so none can be named with scripted:NAME",
+        "Name a model, or write it: docs/own-domain.md",
+    ),
+}
+"""What a domain without this file lacks, and what to do about it."""
+
+
 def _module(domain: str, part: str) -> ModuleType:
     folder, name = domain_folder(domain), domain_name(domain)
     if not (folder / f"{part}.py").is_file():
-        raise InputError(
-            f"domain '{name}' has no {part} roles",
-            where=str(folder),
-            fix="Use models for its roles: --agents llm",
-        )
+        told, fix = _MISSING[part]
+        raise InputError(f"domain '{name}' has no {part}.py: {told}", where=str(folder), fix=fix)
     return import_module(f"{_package(name)}.{part}")
 
 

@@ -11,9 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mapo.errors import ContextError
+from mapo.errors import ContextError, InputError
 from mapo.train.template import Template
 from mapo.types import Message, Reply
+
+USUAL = 8192
+"""Tokens of the longest dialogue, where nobody said."""
+
+
+def longest_dialogue(asked: int | None, reads: int | None, where: str, key: str = "rollout.context") -> int:
+    """Tokens a dialogue may grow to; `reads` is how many the model can read, as far as it says."""
+    if asked is None:
+        return min(USUAL, reads or USUAL)
+    if reads and asked > reads:
+        told = f"{key} is {asked}, but the model reads {reads} tokens"
+        raise InputError(told, where=where, fix="Lower it, or leave it out")
+    return asked
 
 
 @dataclass(frozen=True, slots=True)

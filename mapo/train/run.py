@@ -24,6 +24,7 @@ from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.scenarios import load_scenarios
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
+from mapo.train.context import longest_dialogue
 from mapo.train.evaluate import evaluated
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
@@ -159,12 +160,10 @@ async def prepared(
         keep_reference=config.run.reference,
     )
     tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
-    longest = getattr(policy.model.config, "max_position_embeddings", None)
-    if longest and r.context > longest:
-        told = f"rollout.context is {r.context}, but the model reads {longest} tokens"
-        raise InputError(told, where=m.source, fix="Lower it")
+    reads = getattr(policy.model.config, "max_position_embeddings", None)
+    context = longest_dialogue(r.context, reads, m.source)
     template = read_template(policy.tokenizer, enable_thinking=m.thinking)
-    sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=r.context)
+    sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=context)
     if team.leads:  # everything that can be refused has been
         claim_run(out, config, scenarios)
     team.wait()

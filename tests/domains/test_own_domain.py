@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def support(tmp_path, monkeypatch) -> Path:
 
 def commands() -> list[list[str]]:
     lines = [line.strip() for line in PAGE.read_text(encoding="utf-8").splitlines()]
-    return [shlex.split(line)[1:] for line in lines if line.startswith("mapo ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("mapo ")]
 
 
 def test_every_command_of_the_page_works(support):
@@ -62,6 +63,33 @@ def test_every_command_of_the_page_works(support):
         assert done.returncode == 0, (command, done.stdout, done.stderr)
     assert "Fault" in (support / "rubric.toml").read_text() == Path("runs/support/rubric.toml").read_text()
     assert Path("runs/support/report.html").is_file()
+
+
+def test_the_page_shows_the_whole_config():
+    [shown] = re.findall(r"```toml\n(\[scenarios\]\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert tomllib.loads(shown) == tomllib.loads((EXAMPLE / "config.toml").read_text(encoding="utf-8"))
+
+
+def test_a_config_that_names_only_the_domain_is_enough(support):
+    (support / "config.toml").write_text('[scenarios]\ndomain = "."\n', encoding="utf-8")
+    short = ["optim.steps=1", "eval.every=1", "eval.test_repeats=0", "run.threads=1", "run.trackers=[]"]
+    short += ["rollout.scenarios=1", "rollout.siblings=2", "rollout.max_turns=2", "rollout.max_tokens=16"]
+    short += ["rollout.at_once=4"]
+    done = mapo("train", support / "config.toml", "--out", "runs/bare", *short)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "says"),
+    [
+        ("policies", ("--model", "scripted:honest"), "has no policies.py: no policies of plain code"),
+        ("scripted", ("--model", "local:pocket"), "has no scripted.py: no user, director and judge"),
+    ],
+)
+def test_a_file_the_domain_lacks_is_named(support, part, given, says):
+    (support / f"{part}.py").unlink()
+    done = mapo("eval", "empa", "--domain", "support", *given, "--out", "runs/x")
+    assert done.returncode == 2 and says in done.stderr and "roles. Use models" not in done.stderr
 
 
 def test_the_readme_of_the_example_names_its_folder():
@@ -155,9 +183,10 @@ def test_a_domain_without_python_is_for_models_alone(support):
     (support / "policies.py").unlink()
     scenarios = load_scenarios("builtin:train", "support")
     assert check_cues("support", scenarios[0]) == []
-    for ask in (lambda: scripted_cast("support"), lambda: scripted_policy("support", "honest")):
-        with pytest.raises(InputError, match="--agents llm"):
-            ask()
+    with pytest.raises(InputError, match="--agents llm"):
+        scripted_cast("support")
+    with pytest.raises(InputError, match=r"has no policies\.py.*Name a model"):
+        scripted_policy("support", "honest")
 
 
 def test_a_domain_need_not_check_its_cues(support):

@@ -29,7 +29,7 @@ RAY = "+ray_kwargs.ray_init"
 
 def told(*given: str, config: str | None = None) -> dict[str, str]:
     environment = {"PLACE": "/a/b", "COUNT": "2"}
-    lines = overrides(load_config(config, given), Path("/r"), TABLES, "/models/m", environment)
+    lines = overrides(load_config(config, given), Path("/r"), TABLES, "/models/m", 8192, environment)
     return dict(line.split("=", 1) for line in lines)
 
 
@@ -41,9 +41,7 @@ def test_shipped_configs_can_be_told(name):
     found = told(config=name)
     assert found["actor_rollout_ref.model.path"] == "/models/m"
     assert found["algorithm.adv_estimator"] == "mapo" and found["+algorithm.mapo.gamma"] == "0.85"
-    assert int(found["data.max_prompt_length"]) + int(found["data.max_response_length"]) == (
-        config.rollout.context
-    )
+    assert int(found["data.max_prompt_length"]) + int(found["data.max_response_length"]) == 8192
     assert int(found["actor_rollout_ref.actor.ppo_mini_batch_size"]) * config.optim.updates == (
         config.rollout.scenarios
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 
 import pytest
 
 import small
+from mapo.config import load_config
 from mapo.errors import InputError, JudgeError, TrainError
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
-from mapo.train.run import public
+from mapo.train.context import longest_dialogue
+from mapo.train.run import public, run
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +193,24 @@ def test_a_context_the_model_cannot_read_is_refused(model, tmp_path):
     with pytest.raises(InputError, match=r"rollout\.context is 9999, but the model reads 4096"):
         small.trained(model, tmp_path / "run", "rollout.context=9999")
     assert not (tmp_path / "run").exists()
+
+
+def test_without_a_context_a_dialogue_may_fill_what_the_model_reads(model, tmp_path):
+    (tmp_path / "own.toml").write_text('[scenarios]\ndomain = "empathy"\n')
+    told = [o for o in small.SMALL if "context" not in o] + [f"model.source={model}", "optim.steps=1"]
+    chosen = load_config(tmp_path / "own.toml", told)
+    for resume in (False, True):
+        asyncio.run(run(chosen, tmp_path / "run", scripted_cast("empathy"), resume=resume))
+    assert "context" not in (tmp_path / "run" / "config.toml").read_text()
+    assert [line["step"] for line in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reads", "found"),
+    [(None, 4096, 4096), (None, 32768, 8192), (None, None, 8192), (512, 4096, 512)],
+)
+def test_how_long_a_dialogue_may_grow(asked, reads, found):
+    assert longest_dialogue(asked, reads, "m") == found
 
 
 @pytest.mark.parametrize("family", ["llama3", "qwen3", "gemma"])

@@ -23,6 +23,7 @@ from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.endpoint import Endpoint
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.sandbox.scenario import Scenario
+from mapo.train.context import longest_dialogue
 from mapo.train.sampler import Sampler
 from mapo.train.template import Template, read_template
 from mapo.types import Dialogue
@@ -43,9 +44,9 @@ class Sandbox:
     """Plays the scenarios that a dataset's rows name; the `rollout_func` of one MAPOTrainer.
 
     `scenarios` are all that any row may name, `rules` how they are played (the temperature is the trainer's).
-    `context` is the longest dialogue in tokens, `at_once` how many are played at a time in one process. The
-    run stops when more than `max_unscored` of a batch's turns have no judgement. `on_done` gets every
-    dialogue as it ends, in a thread of its own.
+    `context` is the longest dialogue in tokens (None: 8192, or all the model reads), `at_once` how many are
+    played at a time in one process. The run stops when more than `max_unscored` of a batch's turns have no
+    judgement. `on_done` gets every dialogue as it ends, in a thread of its own.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Sandbox:
         casting: Casting,
         rules: Rules,
         *,
-        context: int = 8192,
+        context: int | None = None,
         at_once: int = 64,
         max_unscored: float = 0.5,
         on_done: Callable[[Dialogue], None] | None = None,
@@ -64,6 +65,7 @@ class Sandbox:
         self.at_once, self.max_unscored, self.on_done = at_once, max_unscored, on_done
         self._template: Template | None = None
         self._sampler: Sampler | None = None
+        self._longest = 0
         self._played = (-1, 0)
         self._loop = _Loop()
 
@@ -77,11 +79,9 @@ class Sandbox:
                 where=str(trainer.processing_class.name_or_path),
                 fix="Set a chat template that only appends, or use the local engine (mapo train)",
             )
-        longest = getattr(trainer.model.config, "max_position_embeddings", None)
-        if longest and self.context > longest:
-            raise InputError(
-                f"context is {self.context}, but the model reads {longest} tokens", fix="Lower it"
-            )
+        reads = getattr(trainer.model.config, "max_position_embeddings", None)
+        name = str(trainer.processing_class.name_or_path)
+        self._longest = longest_dialogue(self.context, reads, name, "context")
         self._template, self._sampler = template, None
 
     def __call__(self, _prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Sandbox:
             assert self._template is not None, "MAPOTrainer calls begin"
             name = str(model.config._name_or_path).rstrip("/").split("/")[-1] or "policy"
             self._sampler = Sampler(
-                model, self._template, name=name, slots=self.at_once, context=self.context
+                model, self._template, name=name, slots=self.at_once, context=self._longest
             )
         try:
             dialogues = self._loop.run(self._play(self._sampler, jobs, trainer.temperature))

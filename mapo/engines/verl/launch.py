@@ -96,7 +96,7 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     scenarios = chosen_scenarios(config)
     check_options(config)
     check_trackers(config.run.trackers)
-    model = _model(config)
+    model, context = _model(config)
     check_run(root, config, scenarios, resume=resume, engine="verl")
     claim_run(root, config, scenarios, engine="verl")
     with _alone(root):
@@ -105,29 +105,28 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
     write_atomic(root / "verl" / "agent.yaml", json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
     environment = _environment(config, root)
-    settings = overrides(config, root, tables, model, environment)
+    settings = overrides(config, root, tables, model, context, environment)
     write_atomic(root / "verl" / "settings.txt", "\n".join(settings) + "\n")
     settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
     settings += [f"hydra.run.dir={hydra_value(str(root / 'verl'))}"]
     return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
 
 
-def _model(config: Config) -> str:
-    """Where verl loads the model from, after what the local engine would refuse about it."""
+def _model(config: Config) -> tuple[str, int]:
+    """Where verl loads the model from, after what the local engine would refuse about it; and how many tokens
+    a dialogue may grow to."""
+    from mapo.train.context import longest_dialogue
     from mapo.train.policy import folder_of, load_tokenizer, longest_of
     from mapo.train.template import as_said, read_template
 
-    source, context = config.model.source, config.rollout.context
+    source = config.model.source
     folder = folder_of(source)
     if folder and (folder / "adapter_config.json").is_file():
         told = "holds an adapter, and the verl engine trains whole models"
         raise InputError(told, where=source, fix="Merge it into its base first")
     as_said(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
-    longest = longest_of(source)
-    if longest and context > longest:
-        told = f"rollout.context is {context}, but the model reads {longest} tokens"
-        raise InputError(told, where=source, fix="Lower it")
-    return str(folder.resolve()) if folder else source
+    context = longest_dialogue(config.rollout.context, longest_of(source), source)
+    return str(folder.resolve()) if folder else source, context
 
 
 def _environment(config: Config, root: Path) -> dict[str, str]:

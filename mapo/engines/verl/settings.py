@@ -72,14 +72,19 @@ def check_settings(config: Config) -> None:
 
 
 def overrides(
-    config: Config, root: Path, tables: dict[str, Path], model: str, environment: dict[str, str]
+    config: Config,
+    root: Path,
+    tables: dict[str, Path],
+    model: str,
+    context: int,
+    environment: dict[str, str],
 ) -> list[str]:
-    """Everything verl is told, in Hydra's form."""
+    """Everything verl is told, in Hydra's form; a dialogue grows to `context` tokens at most."""
     found = {
-        **_data(config, tables),
+        **_data(config, tables, context),
         **_model(config, model),
-        **_training(config),
-        **_sampling(config, root),
+        **_training(config, context),
+        **_sampling(config, root, context),
         **_trainer(config, root),
         **_ray(config, environment),
     }
@@ -103,15 +108,15 @@ def hydra_value(value: object) -> str:
 Settings = dict[str, object]
 
 
-def _data(config: Config, tables: dict[str, Path]) -> Settings:
-    prompt = min(2048, config.rollout.context // 2)
+def _data(config: Config, tables: dict[str, Path], context: int) -> Settings:
+    prompt = min(2048, context // 2)
     return {
         "data.train_files": str(tables["train"]),
         "data.val_files": str(tables["validation"]),
         "+data.mapo_test": str(tables["test"]),
         "data.train_batch_size": config.rollout.scenarios,
         "data.max_prompt_length": prompt,
-        "data.max_response_length": config.rollout.context - prompt,
+        "data.max_response_length": context - prompt,
         "data.shuffle": False,  # the table has the order
         "data.filter_overlong_prompts": False,
         "data.return_raw_chat": True,
@@ -132,7 +137,7 @@ def _model(config: Config, model: str) -> Settings:
     return found
 
 
-def _training(config: Config) -> Settings:
+def _training(config: Config, context: int) -> Settings:
     o, a = config.optim, config.advantage
     return {
         "algorithm.adv_estimator": verl_name(a.method),
@@ -144,7 +149,7 @@ def _training(config: Config) -> Settings:
         f"{_ACTOR}.strategy": "fsdp2",
         f"{_ACTOR}.ppo_mini_batch_size": config.rollout.scenarios // o.updates,
         f"{_ACTOR}.use_dynamic_bsz": True,
-        f"{_ACTOR}.ppo_max_token_len_per_gpu": max(o.tokens, config.rollout.context),
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": max(o.tokens, context),
         f"{_ACTOR}.ulysses_sequence_parallel_size": config.verl.sequence_parallel,
         f"{_ACTOR}.fsdp_config.param_offload": config.verl.offload,
         f"{_ACTOR}.fsdp_config.optimizer_offload": config.verl.offload,
@@ -169,7 +174,7 @@ def _training(config: Config) -> Settings:
     }
 
 
-def _sampling(config: Config, root: Path) -> Settings:
+def _sampling(config: Config, root: Path, context: int) -> Settings:
     v, r, e = config.verl, config.rollout, config.eval
     return {
         f"{_ROLLOUT}.name": v.rollout,
@@ -178,10 +183,10 @@ def _sampling(config: Config, root: Path) -> Settings:
         f"{_ROLLOUT}.temperature": r.temperature,
         f"{_ROLLOUT}.tensor_model_parallel_size": v.tensor_parallel,
         f"{_ROLLOUT}.gpu_memory_utilization": v.memory,
-        f"{_ROLLOUT}.max_model_len": r.context,
+        f"{_ROLLOUT}.max_model_len": context,
         f"{_ROLLOUT}.calculate_log_probs": True,
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz": True,
-        f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": max(config.optim.tokens, r.context),
+        f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": max(config.optim.tokens, context),
         f"{_ROLLOUT}.val_kwargs.temperature": e.temperature,
         f"{_ROLLOUT}.val_kwargs.do_sample": e.temperature > 0,
         f"{_ROLLOUT}.val_kwargs.n": e.repeats,
