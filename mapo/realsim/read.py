@@ -7,7 +7,6 @@ most. A problem never quotes what it is about.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.realsim.decode import Line, lines_of, visible
+from mapo.realsim.rows import rows_of
 from mapo.realsim.shapes import (
     Columns,
     Said,
@@ -199,34 +199,29 @@ def _transcript(lines: Iterable[Line], file: int) -> Iterator[_Heard | Problem]:
             began = began if heard else line.number
             heard.append(new)
         elif line.text.strip() and heard:
-            heard[-1] = Said(heard[-1].speaker, f"{heard[-1].text}\n{line.text.strip()}")
+            speaker, text, first = heard[-1]
+            new_text, whole = (f"{part}\n{line.text.strip()}" for part in (text, first))
+            heard[-1] = Said(speaker, new_text, whole)
         elif line.text.strip():
             lost = lost or line.number
 
 
 def _table(lines: Sequence[Line], file: int, comma: str) -> Iterator[_Heard | Problem]:
     """Rows with the same id are one conversation; without ids, a file is one, or a row of two sides is."""
-    csv.field_size_limit(1 << 27)
-    numbers = [line.number for line in lines]
-    rows = csv.reader((f"{line.text}\n" for line in lines), delimiter=comma)
     columns: Columns | None = None
     heard: dict[str, _Heard] = {}
-    while True:
-        before = rows.line_num
+    for place, row in rows_of(lines, comma):
         try:
-            row = next(rows)
-            place = numbers[before]
+            if row is None:
+                raise InputError("no row of a table: a quote is opened here that is never closed rightly")
             if not any(cell.strip() for cell in row):
                 continue
             if columns is None:
                 columns = columns_of(row)
                 continue
             case, said = from_row(row, columns)
-        except StopIteration:
-            break
-        except (InputError, csv.Error) as error:
-            told = error.problem if isinstance(error, InputError) else "not a row of a table"
-            yield Problem(file, numbers[min(before, len(numbers) - 1)], told)
+        except InputError as error:
+            yield Problem(file, place, error.problem)
             if columns is None:
                 return
             continue

@@ -2,7 +2,8 @@
 
 JSON: `{"messages": [{"role", "content"}]}` (content a text or a list of parts), ShareGPT's `{"conversations":
 [{"from", "value"}]}`, or such a list alone. Tables: one message a row, with columns for speaker and text and
-perhaps for the conversation; or a column for each side. Transcripts: `Speaker: text`, further lines belong to
+perhaps for the conversation; or a column for each side. Transcripts: `Speaker: text`, or speaker and time on
+a line above the text, as WeChat has it; dates and times before a speaker are left out, further lines belong to
 the one before, a line of dashes ends a conversation.
 """
 
@@ -24,12 +25,30 @@ _TEXT_KEYS = ("content", "value", "text", "message", "utterance", "body")
 _LIST_KEYS = ("messages", "conversations", "conversation", "dialog", "dialogue", "turns", "utterances")
 _ID_KEYS = ("conversation_id", "conversation", "dialogue_id", "dialog_id", "thread_id", "session_id", "id")
 _BREAK = re.compile(r"\s*(?:-{3,}|={3,}|\*{3,}|_{3,})\s*")
-_SPEAKER = re.compile(r"\s*(?:\[[^\]]{1,40}\]\s*)?([^\s:：][^:：]{0,39}?)\s*[:：](?!//)\s*(.*)")
+_DATE = r"(?:\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})"
+_HALF = r"(?:[ap]\.?m\.?|[上下中]午|凌晨|早上|晚上)"
+_CLOCK = r"\d{1,2}[:：]\d{2}(?:[:：]\d{2})?(?:[.,]\d{1,6})?"
+_TIME = rf"(?:{_HALF}\s*)?{_CLOCK}(?:\s?{_HALF})?(?:Z|\s?[+-]\d{{2}}:?\d{{2}})?"
+_DATED = rf"{_DATE}(?:[T,，]?\s*{_TIME})?|{_TIME},?\s+{_DATE}"
+_STAMP = re.compile(
+    rf"\s*(?:[\[(（【](?:{_DATED}|{_TIME}|[^\])）】]{{1,40}})[\])）】]|(?:{_DATED}|{_TIME})(?!\d))\s*(?P<dash>[-–—]\s)?\s*",
+    re.I,
+)
+_DATED_STAMP = re.compile(rf"\s*[\[(（【]?(?:{_DATED})", re.I)
+_NAME_AND_TIME = re.compile(rf"\s*([^\s:：][^:：]{{0,39}}?)\s+(?:{_DATED}|{_TIME})\s*", re.I)
+_SPEAKER = re.compile(
+    rf"\s*([^\s:：][^:：]{{0,39}}?)\s*(?:[\[(（](?:{_DATED}|{_TIME})[\])）])?\s*[:：](?!//)\s*(.*)", re.I
+)
+_MOST_WORDS = 4
+"""Of the name of a speaker."""
 
 
 class Said(NamedTuple):
+    """`line` is how it stood in a transcript, should it turn out to be no speaker's."""
+
     speaker: str
     text: str
+    line: str = ""
 
 
 class Turn(NamedTuple):
@@ -114,23 +133,35 @@ def ends_here(line: str) -> bool:
 
 
 def spoken(line: str) -> Said | None:
-    """A line of a transcript that begins with a speaker; None for one that goes on."""
-    found = _SPEAKER.fullmatch(line)
-    if found is None or len(found[1].split()) > 4:
-        return None
-    return Said(found[1].strip(), found[2])
+    """A line of a transcript that begins with a speaker; None for one that goes on. What a program notes
+    between dated lines ("Anna left") is nobody's."""
+    stamp = _STAMP.match(line)
+    rest = line[stamp.end() :] if stamp else line
+    dated = stamp is not None and _DATED_STAMP.match(line) is not None
+    if (found := _NAME_AND_TIME.fullmatch(line)) and _is_name(found[1]):
+        return Said(found[1], "", line)
+    if found := _SPEAKER.fullmatch(rest):
+        return Said(found[1], found[2], line) if _is_name(found[1]) else None
+    if stamp and dated and stamp["dash"]:
+        return Said("system", rest, line)
+    return Said(rest.strip(), "", line) if dated and _is_name(rest) else None
+
+
+def _is_name(text: str) -> bool:
+    """Few words, and letters among them: a time is no speaker."""
+    return len(text.split()) <= _MOST_WORDS and any(map(str.isalpha, text))
 
 
 def only_speakers(said: Sequence[Said]) -> list[Said]:
     """What looked like a speaker once, beside two who speak oftener, was a part of the sentence before."""
     counts = Counter(_key(one.speaker) for one in said)
-    often = {name for name, n in counts.items() if n > 1 or name in _PERSON | _PARTNER}
+    often = {name for name, n in counts.items() if n > 1 or name in _PERSON | _PARTNER} - _SILENT
     if len(often) < 2:
         return list(said)
     kept: list[Said] = []
     for one in said:
-        if kept and _key(one.speaker) not in often:
-            kept[-1] = Said(kept[-1].speaker, f"{kept[-1].text}\n{one.speaker}: {one.text}")
+        if kept and _key(one.speaker) not in often | _SILENT:
+            kept[-1] = Said(kept[-1].speaker, f"{kept[-1].text}\n{one.line or one.text}")
         else:
             kept.append(one)
     return kept

@@ -400,7 +400,7 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (EndpointError("HTTP 503: Anna wept (after 3 attempts)", where="m"), "m: HTTP 503 (after 3 attempts)"),
+        (EndpointError("HTTP 503: Anna (after 3 attempts)", where="m"), "m: HTTP 503 (after 3 attempts)"),
         (EndpointError("no answer within 180 s", where="m"), "m: no answer within 180 s"),
         (EndpointError("no connection (to Anna)", fix="Look"), "no connection. Look"),
         (EndpointError("not JSON: Anna wept"), "an answer that cannot be read"),

@@ -110,6 +110,53 @@ Mira: I am here.
     assert second.line == 10 and [turn.side for turn in second.turns] == ["partner", "person", "person"]
 
 
+STAMPED = {
+    "plain": "2024-01-02 10:1{n} {who}: {text}",
+    "iso": "2024-01-02T10:11:1{n}Z {who}: {text}",
+    "brackets": "[10:1{n}, 1/2/2024] {who}: {text}",
+    "dash": "1/2/24, 10:1{n} - {who}: {text}",
+    "american": "12/31/23, 9:1{n} PM - {who}: {text}",
+    "dots": "[02.01.24, 10:11:1{n}] {who}: {text}",
+    "time": "10:1{n} {who}: {text}",
+    "behind": "{who} (10:1{n}): {text}",
+    "wechat": "{who} 10:1{n}\n{text}",
+    "wechat, dated": "{who}  2024-01-02 10:11:1{n}\n{text}\n",
+    "wechat, date first": "2024-01-02 10:11:1{n} {who}\n{text}\n",
+    "chinese": "2024年1月2日 上午10:1{n} {who}：{text}",
+}
+
+
+@pytest.mark.parametrize("form", STAMPED)
+def test_dates_and_times_are_no_speakers(tmp_path, form):
+    names = {"person": "Anna", "partner": "Bert B."}
+    lines = [
+        STAMPED[form].format(n=number, who=names[side], text=text)
+        for number, (side, text) in enumerate(ALTERNATING)
+    ]
+    source = read(tmp_path, "a.txt", "\n".join(lines))
+    assert said(source) == ALTERNATING and source.conversations[0].speakers == ("Anna", "Bert B.")
+
+
+def test_what_a_program_notes_is_nobodys(tmp_path):
+    text = """1/2/24, 10:10 - Messages are encrypted. Nobody can read them.
+1/2/24, 10:11 - Anna: I feel lost.
+at 10:30
+12:45: still
+1/2/24, 10:11 - Bert: Why?
+1/2/24, 10:12 - Anna left
+1/2/24, 10:13 - Anna: I am back
+See you 10:45
+1/2/24, 10:14 - Bert: Yes
+"""
+    turns = said(read(tmp_path, "a.txt", text))
+    assert turns == [
+        ("person", "I feel lost.\nat 10:30\n12:45: still"),
+        ("partner", "Why?"),
+        ("person", "I am back\nSee you 10:45"),
+        ("partner", "Yes"),
+    ]
+
+
 def test_two_strangers_and_the_one_who_is_named(tmp_path):
     text = "Anna: Hello.\nBert: I am low.\nAnna: Why?\nBert: It is winter.\n"
     assert said(read(tmp_path, "a.txt", text))[0] == ("person", "Hello.")
@@ -226,6 +273,33 @@ def test_all_together_stays_within_what_a_model_can_read(tmp_path):
     source = read(tmp_path, "a.jsonl", json.dumps(talk(*["x" * 3900] * 60)))
     [found] = source.conversations
     assert sum(len(turn.text) for turn in found.turns) <= 40_000 and "40000 characters in all" in found.cut
+
+
+def test_an_unclosed_quote_costs_its_row_alone(tmp_path):
+    table = """role,text
+user,"one
+more"
+assistant,"never closed
+user,two
+assistant,"fine, ""really"" fine"
+user,"so" I said
+assistant,last
+user,"open to the end
+assistant,after
+"""
+    source = read(tmp_path, "a.csv", table)
+    assert [(p.line, p.text.partition(":")[0]) for p in source.problems] == [
+        (4, "no row of a table"),
+        (9, "no row of a table"),
+    ]
+    assert said(source) == [
+        ("person", "one\nmore"),
+        ("person", "two"),
+        ("partner", 'fine, "really" fine'),
+        ("person", "so I said"),
+        ("partner", "last"),
+        ("partner", "after"),
+    ]
 
 
 def test_tables_that_cannot_be_read(tmp_path):
