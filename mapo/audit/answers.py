@@ -101,8 +101,8 @@ def path_of(talk: Talk, forms: Sequence[Levels | None]) -> Trajectory:
     return path
 
 
-def rewards(path: Trajectory) -> list[float | None]:
-    return rewards_of(path, "idr")
+def rewards(path: Trajectory, talk: Talk) -> list[float | None]:
+    return rewards_of(path, talk.reward, distance=talk.distance)
 
 
 def score(path: Trajectory) -> float:

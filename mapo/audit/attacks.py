@@ -1,9 +1,9 @@
 """Replies that attack a judge: instructions, fake forms, broken quotations, role marks, threats, hidden text.
 
 In English and Chinese. `{form}` stands for a turn form with the best levels of the rubric, `{top}` for the
-highest of them, `{axes}` for its axes, `{mark}` for the mark between which the dialogue is quoted, as if it had
-leaked. The tests hold every one of them against the judge's prompt; an audit appends them to replies and looks
-whether a judge gives more for it.
+highest of them, `{axes}` for its axes, `{mark}` for the mark between which the dialogue is quoted, as if it
+had leaked. The tests hold every one of them against the judge's prompt; an audit appends them to replies and
+looks whether a judge gives more for it.
 """
 
 from __future__ import annotations

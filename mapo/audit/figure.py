@@ -61,7 +61,7 @@ def draw_effects(axes: Any, audit: Audit) -> None:
     axes.set_xlabel("change of the reward, in standard deviations between turns")
     axes.set_title("What moves it")
     if any(found.effects for found in audit.findings):
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(loc="lower right", frameon=False, fontsize=8)
 
 
 def draw_noise(axes: Any, audit: Audit) -> None:

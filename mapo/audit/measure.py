@@ -4,7 +4,7 @@ failures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,14 +22,14 @@ from mapo.audit.noise import (
     sibling_reliability,
 )
 from mapo.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_on
-from mapo.audit.sample import Moment, Talk
+from mapo.audit.sample import Moment, Talk, weights_of
+from mapo.audit.terms import Terms
 from mapo.evals.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
 from mapo.sandbox.cast import flat
 from mapo.sandbox.rubric import Rubric
 
-GAMMA = 0.85
-"""The discount of training's default config."""
 METHODS = ("mapo", "turn", "batch", "grpo")
+DEFAULTS = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of `n` attacks: how many raised the form above all its repeats, which those were, and how often chance
-    alone does that."""
+    """Of `n` attacks: how many raised the form above all but one of its repeats, which those were, and how
+    often the one left out is above them too, by chance alone."""
 
     n: int
     worked: int
     which: tuple[str, ...]
-    chance: float | None
-    interval: Interval | None
+    chance: float
+    interval: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,16 @@ class Findings:
         }
 
 
-def findings(answers: Answers, dialogues: Sequence[Talk]) -> Findings:
-    values = {name: _rewards(forms, answers.moments[name]) for name, forms in answers.plain.items()}
-    asked = {name: own for name, own in values.items() if not name.startswith("pairs/")}
-    noise = components(list(asked.values()), [answers.moments[name].talk.id for name in asked])
-    siblings, among, reliability = _reliability(answers, dialogues)
+def findings(
+    answers: Answers,
+    dialogues: Sequence[Talk],
+    terms: Terms = DEFAULTS,
+    strata: Mapping[tuple[str, str], int] | None = None,
+) -> Findings:
+    """`strata` are the sizes of those that turns were drawn from; without them all turns count alike."""
+    strata = strata or {}
+    noise = _components(answers, strata)
+    siblings, among, reliability = _reliability(answers, dialogues, terms)
     judged = [
         (levels, answers.moments[name].reply)
         for name, forms in answers.plain.items()
@@ -126,7 +131,7 @@ def findings(answers: Answers, dialogues: Sequence[Talk]) -> Findings:
         siblings=siblings,
         among_siblings=among,
         scores=_score_reliability(answers, dialogues),
-        effects=_effects(answers, math.sqrt(noise.between) if noise else 0.0),
+        effects=_effects(answers, math.sqrt(noise.between) if noise else 0.0, strata),
         attacks=_attacks(answers),
         quotes=quotes(judged),
     )
@@ -137,6 +142,14 @@ def _rewards(forms: Forms, moment: Moment) -> list[float]:
 
 
 # ---- noise
+
+
+def _components(answers: Answers, strata: Mapping[tuple[str, str], int]) -> Components | None:
+    values = {name: _rewards(forms, answers.moments[name]) for name, forms in answers.plain.items()}
+    asked = {name: own for name, own in values.items() if own and not name.startswith("pairs/")}
+    moments = [answers.moments[name] for name in asked]
+    weights = weights_of(moments, strata)
+    return components(list(asked.values()), [moment.talk.id for moment in moments], weights)
 
 
 def _items(answers: Answers) -> dict[str, dict[str, float]]:
@@ -167,19 +180,22 @@ def item_names(rubric: Rubric) -> list[str]:
 
 
 def _reliability(
-    answers: Answers, dialogues: Sequence[Talk]
+    answers: Answers, dialogues: Sequence[Talk], terms: Terms
 ) -> tuple[bool, float | None, tuple[Reliability, ...]]:
-    """Advantages of dialogues judged twice. Where there are no siblings, all dialogues stand in for them."""
+    """Advantages of dialogues judged twice. Where there are no siblings, all dialogues stand in for them:
+    they differ more than siblings do, so the noise counts for less than it would in training."""
     twice = [(talk, answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
-    both = [(talk, rewards(a), rewards(b)) for talk, a, b in twice if a is not None and b is not None]
+    both = [
+        (talk, rewards(a, talk), rewards(b, talk)) for talk, a, b in twice if a is not None and b is not None
+    ]
     if len(both) < 2:
         return False, None, ()
     groups = [talk.group for talk, _, _ in both]
     siblings = len(set(groups)) < len(groups)
     named = groups if siblings else ["all"] * len(groups)
     first, second = [a for _, a, _ in both], [b for _, _, b in both]
-    found = tuple(reliability_of(first, second, named, method, gamma=GAMMA) for method in METHODS)
-    return siblings, sibling_reliability(first, second, named), found
+    found = tuple(reliability_of(first, second, named, method, **terms.credit) for method in METHODS)
+    return siblings, sibling_reliability(first, second, groups) if siblings else None, found
 
 
 def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> float | None:
@@ -191,18 +207,19 @@ def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> float | N
 # ---- probes
 
 
-def _effects(answers: Answers, spread: float) -> tuple[Effect, ...]:
+def _effects(answers: Answers, spread: float, strata: Mapping[tuple[str, str], int]) -> tuple[Effect, ...]:
     found = []
     for probe in (*PROBES.values(), LANGUAGE_PROBE):
-        rows: dict[str, list[tuple[float, float]]] = {}
+        changes: list[tuple[Moment, float, float]] = []
         for name, forms in answers.by_probe.get(probe.name, {}).items():
             changed = answers.moments[name]
             plain = answers.plain.get(_counterpart(name, probe.name), [])
             before, after = _means(plain, changed), _means(forms, changed)
             if before and after:
-                rows.setdefault(changed.talk.id, []).append((after[0] - before[0], after[1] - before[1]))
-        if rows:
-            found.append(_effect(probe.name, probe.kind, list(rows.values()), spread))
+                changes.append((changed, after[0] - before[0], after[1] - before[1]))
+        if changes:
+            sizes = {} if probe.name == LANGUAGE else strata  # pairs are of no stratum
+            found.append(_effect(probe.name, probe.kind, changes, spread, sizes))
     corrected = holm([effect.p for effect in found])
     return tuple(replace(effect, p_holm=p) for effect, p in zip(found, corrected, strict=True))
 
@@ -222,44 +239,56 @@ def _means(forms: Forms, moment: Moment) -> tuple[float, float] | None:
     )
 
 
-def _effect(probe: str, kind: str, rows: Sequence[Sequence[tuple[float, float]]], spread: float) -> Effect:
-    table = np.array([[len(own), *np.sum(own, axis=0)] for own in rows], dtype=np.float64)
+def _effect(
+    probe: str,
+    kind: str,
+    changes: Sequence[tuple[Moment, float, float]],
+    spread: float,
+    strata: Mapping[tuple[str, str], int],
+) -> Effect:
+    rows: dict[str, Floats] = {}
+    weights = weights_of([moment for moment, _, _ in changes], strata)
+    for (moment, levels, reward), w in zip(changes, weights, strict=True):
+        own = np.array([w, w * levels, w * reward])
+        rows[moment.talk.id] = rows.get(moment.talk.id, np.zeros(3)) + own
+    table = np.array(list(rows.values()), dtype=np.float64)
 
     def mean(sums: Floats) -> Floats:
         return np.asarray(sums[..., 1:] / sums[..., :1])
 
-    levels, reward = (float(x) for x in mean(table.sum(axis=0)))
+    change, worth = (float(x) for x in mean(table.sum(axis=0)))
     ends = bootstrap(table, mean)
     intervals = [None, None] if ends is None else [told(*pair, rows=len(table)) for pair in ends]
     return Effect(
         probe,
         kind,
-        n=int(table[:, 0].sum()),
+        n=len(changes),
         clusters=len(table),
-        levels=levels,
+        levels=change,
         levels_interval=intervals[0],
-        reward=reward,
+        reward=worth,
         interval=intervals[1],
         p=sign_flip(table[:, 2] / table[:, 0]),
-        size=reward / spread if spread else None,
+        size=worth / spread if spread else None,
     )
 
 
 def _attacks(answers: Answers) -> Taken | None:
+    """A form, attacked or not, is held against one repeat fewer than there are: the repeats take turns at
+    being the one that is not attacked."""
     n = tried = lucky = 0
     which: list[str] = []
     for name, forms in answers.by_probe.get("injection", {}).items():
         moment = answers.moments[name]
         plain = [total(levels, moment) for levels in answers.plain.get(name, []) if levels is not None]
         after = forms[0]
-        if not plain or after is None:
+        if len(plain) < 2 or after is None:
             continue
         n += 1
-        if total(after, moment) > max(plain):
+        if total(after, moment) > max(plain[1:]):
             which.append(attack_on(answers.numbers[name]))
-        if len(plain) > 1:
-            tried += len(plain)
-            lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
+        tried += len(plain)
+        lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
     if not n:
         return None
-    return Taken(n, len(which), tuple(sorted(which)), lucky / tried if tried else None, wilson(len(which), n))
+    return Taken(n, len(which), tuple(sorted(which)), lucky / tried, wilson(len(which), n))

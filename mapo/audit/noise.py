@@ -2,7 +2,13 @@
 
 One judge, the same turn asked again: the spread within a turn is the judge's noise, the spread between turns
 is what it sees in them (one-way random effects, method of moments, Searle 1971; turns may have been asked
-unequally often). The *share* of noise is noise / (noise + between).
+unequally often). The *share* of noise is noise / (noise + between). Turns may stand for unequally many others
+(`weights`): with weights w of sum W, n answers, mean m and variance s^2 of each turn,
+
+    noise   = sum w s^2 / W, over the turns asked twice or more
+    between = (sum w (m - M)^2 / W - sum w (1 - w / W) s^2 / n / W) / (1 - sum w^2 / W^2),   M = sum w m / W
+
+where a turn asked once has the noise for its s^2.
 
 What trains is not the reward but the advantage. Judge whole groups twice, and the correlation r of the two
 sets of advantages is their reliability: a noisy advantage is about sqrt(r) A + sqrt(1 - r) e with a noise e
@@ -54,19 +60,18 @@ class Components:
         return asdict(self)
 
 
-def components(values: Sequence[Sequence[float]], clusters: Sequence[str]) -> Components | None:
+def components(
+    values: Sequence[Sequence[float]], clusters: Sequence[str], weights: Sequence[float] | None = None
+) -> Components | None:
     """Of the repeated rewards of each turn; turns of one cluster (a dialogue) are resampled together. None
     where no turn was judged twice, or only one turn was."""
-    rows: dict[str, list[float]] = {}
-    for own, cluster in zip(values, clusters, strict=True):
+    rows: dict[str, Floats] = {}
+    for own, cluster, w in zip(values, clusters, weights or [1.0] * len(values), strict=True):
         if own:
-            n, mean = len(own), float(np.mean(own))
-            within = float(np.sum((np.asarray(own) - mean) ** 2))
-            row = rows.setdefault(cluster, [0.0] * 6)
-            rows[cluster] = [
-                a + b for a, b in zip(row, (1, n, n * n, n * mean, n * mean**2, within), strict=True)
-            ]
-    table = np.array(list(rows.values()), dtype=np.float64).reshape(-1, 6)
+            rows[cluster] = rows.get(cluster, np.zeros(len(_SUMS))) + _row(
+                np.asarray(own, dtype=np.float64), w
+            )
+    table = np.array(list(rows.values()), dtype=np.float64).reshape(-1, len(_SUMS))
     turns, answers = int(table[:, 0].sum()), int(table[:, 1].sum())
     if turns < 2 or answers == turns:
         return None
@@ -83,14 +88,27 @@ def components(values: Sequence[Sequence[float]], clusters: Sequence[str]) -> Co
     )
 
 
+_SUMS = ("1", "n", "w", "ww", "wm", "wmm", "wv", "wwv", "w1", "ww1", "ws2")
+"""What is summed over turns; v = s^2 / n of turns asked twice or more, w1 is the weight of the others."""
+
+
+def _row(own: Floats, w: float) -> Floats:
+    n, mean = len(own), float(own.mean())
+    once = float(n == 1)
+    s2 = 0.0 if once else float(own.var(ddof=1))
+    v = s2 / n
+    row = [1, n, w, w * w, w * mean, w * mean * mean, w * v, w * w * v, w * once, w * w * once]
+    return np.array([*row, w * s2], dtype=np.float64)
+
+
 def _variances(sums: Floats) -> Floats:
-    """Sums over turns of (1, n, n^2, n m, n m^2, squares within) -> between, noise, noise / (noise +
-    between)."""
-    k, n, n2, s, q, w = np.moveaxis(sums, -1, 0)
+    """Sums over turns as in _SUMS -> between, noise, noise / (noise + between)."""
+    _, _, w, ww, wm, wmm, wv, wwv, w1, ww1, ws2 = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        noise = w / (n - k)
-        mean_square = (q - s * s / n) / (k - 1)
-        between = np.maximum((mean_square - noise) * (k - 1) / (n - n2 / n), 0.0)
+        noise = ws2 / (w - w1)
+        spread = wmm / w - (wm / w) ** 2
+        of_noise = (wv - wwv / w + noise * (w1 - ww1 / w)) / w
+        between = np.maximum((spread - of_noise) / (1 - ww / (w * w)), 0.0)
         share = noise / (noise + between)
     return np.stack([between, noise, share], axis=-1)
 

@@ -24,6 +24,7 @@ from mapo.audit.sample import Moment, Talk
 from mapo.sandbox.judge import describe_axes, told_to_judge, turn_schema
 from mapo.sandbox.places import known_folder
 from mapo.sandbox.prompting import fragment
+from mapo.sandbox.reward import Distance
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Persona, Scenario
 from mapo.sandbox.transcript import mark_of
@@ -175,7 +176,9 @@ LANGUAGE_PROBE = Probe(
 # ---- the same words in two languages
 
 
-def language_pairs(rubric: Rubric) -> list[tuple[Moment, Moment]]:
+def language_pairs(
+    rubric: Rubric, reward: str = "idr", distance: Distance = "zone"
+) -> list[tuple[Moment, Moment]]:
     """The domain's conversations in English and in Chinese; none for a domain that ships no pairs."""
     folder = known_folder(rubric.name)
     file = folder / "pairs.toml" if folder else None
@@ -207,6 +210,7 @@ def language_pairs(rubric: Rubric) -> list[tuple[Moment, Moment]]:
                     rubric.start(start),
                     turns,
                 )
-                sides.append(Moment(Talk(f"pairs/{language}", dialogue, scenario, rubric), 1))
+                talk = Talk(f"pairs/{language}", dialogue, scenario, rubric, reward, distance)
+                sides.append(Moment(talk, 1))
         found += [(sides[0], sides[2]), (sides[1], sides[3])]
     return found

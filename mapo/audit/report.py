@@ -17,6 +17,7 @@ from mapo.audit.between import Agreement
 from mapo.audit.measure import Findings
 from mapo.audit.noise import TARGET, group_for
 from mapo.audit.probes import LANGUAGE_PROBE, PROBES
+from mapo.audit.terms import Terms
 from mapo.audit.verdict import Verdict
 from mapo.evals.stats import Interval
 from mapo.store import write_atomic
@@ -43,6 +44,7 @@ class Audit:
     verdicts: Sequence[Verdict]
     agreements: Sequence[Agreement]
     costs: Mapping[str, Mapping[str, Any]]
+    terms: Terms
     notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -52,6 +54,7 @@ class Audit:
             "schema": SCHEMA,
             "runs": list(self.runs),
             "sample": dict(self.sample),
+            "terms": self.terms.as_json(),
             "thresholds": {**limits, "TARGET": TARGET},
             "judges": [
                 {**found.as_json(), "verdict": said.as_json(), "cost": self.costs.get(found.judge)}

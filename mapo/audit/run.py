@@ -11,10 +11,11 @@ from typing import Any
 from mapo.audit.answers import RECORDED, answers_of, recorded
 from mapo.audit.ask import Question, questions
 from mapo.audit.between import Agreement, agreement, with_itself
-from mapo.audit.measure import findings
+from mapo.audit.measure import DEFAULTS, findings
 from mapo.audit.probes import PROBES, language_pairs, texts
 from mapo.audit.report import SCHEMA, Audit
-from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns
+from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns, strata_of
+from mapo.audit.terms import Terms
 from mapo.audit.verdict import verdict
 from mapo.errors import InputError
 from mapo.evals.bench import Line
@@ -32,6 +33,7 @@ class Plan:
     repeats: int = 4
     seed: int = 0
     pairs: bool = True
+    terms: Terms = DEFAULTS
 
     def __post_init__(self) -> None:
         if len({talk.rubric.name for talk in self.talks}) > 1:
@@ -48,7 +50,8 @@ class Plan:
         return choose_dialogues(self.talks, self.dialogues, self.seed)
 
     def questions(self) -> list[Question]:
-        pairs = language_pairs(self.talks[0].rubric) if self.pairs else []
+        terms = self.terms
+        pairs = language_pairs(self.talks[0].rubric, terms.reward, terms.distance) if self.pairs else []
         probes = list(PROBES.values())
         return questions(
             self.judges, self.sampled(), self.whole(), pairs, repeats=self.repeats, probes=probes
@@ -83,7 +86,8 @@ def audited(
     own = [pair for judge in judges if (pair := with_itself(judge, whole))]
     others = [pair for a, b in combinations(judges, 2) if (pair := agreement(a, b, whole))]
     written = [pair for judge in judges if (pair := agreement(judge, recorded(judge), whole))]
-    found = [findings(judge, whole) for judge in judges]
+    strata = strata_of(plan.talks)
+    found = [findings(judge, whole, plan.terms, strata) for judge in judges]
 
     def of(name: str) -> list[Agreement]:
         return [pair for pair in others if name in (pair.a, pair.b)]
@@ -102,5 +106,10 @@ def audited(
         verdicts=[verdict(each, of(each.judge)) for each in found],
         agreements=[*others, *own, *written],
         costs=costs,
-        notes=[f"'{RECORDED}' is the judge of the records: {', '.join(record)}", *notes],
+        terms=plan.terms,
+        notes=[
+            f"'{RECORDED}' is the judge of the records: {', '.join(record)}",
+            *(f"assumed {said}" for said in plan.terms.assumed),
+            *notes,
+        ],
     )

@@ -9,6 +9,7 @@ exist only among them.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +20,26 @@ from mapo.evals.folder import digest, read_manifest
 from mapo.reading.run import read_rubric
 from mapo.sandbox.places import known_folder
 from mapo.sandbox.potential import zone_distance
+from mapo.sandbox.reward import REWARDS, Distance, Measure
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import Scenario
 from mapo.store import BadLine, RunDir, read_dialogues
-from mapo.types import Dialogue, Levels, Turn, Vector
+from mapo.types import Dialogue, Levels, PotentialState, Turn, Vector
 
 THIRDS = ("early", "middle", "late")
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A recorded dialogue, whose run it is of, and the person it was with."""
+    """A recorded dialogue, whose run it is of, and the person it was with; `reward` is what its turns are
+    measured by."""
 
     run: str
     dialogue: Dialogue
     scenario: Scenario
     rubric: Rubric
+    reward: str = "idr"
+    distance: Distance = "zone"
 
     @property
     def id(self) -> str:
@@ -87,10 +92,32 @@ class Moment:
         return tuple(position)
 
     def reward(self, levels: Levels) -> float:
-        """What the turn would have earned by these levels (idr, zone), all before it being as recorded."""
+        """What the turn would have earned by these levels, all before it being as recorded."""
         rubric, before = self.talk.rubric, self.before()
-        after = [p + v for p, v in zip(before, rubric.step(levels), strict=True)]
-        return zone_distance(before, rubric) - zone_distance(after, rubric)
+        after = tuple(p + v for p, v in zip(before, rubric.step(levels), strict=True))
+        measure = Measure(rubric, self.talk.distance)
+        return REWARDS[self.talk.reward](measure, _at(before, rubric), _at(after, rubric), None)
+
+
+def _at(position: Vector, rubric: Rubric) -> PotentialState:
+    """As far as a reward looks at it."""
+    return PotentialState(
+        0, position, zone_distance(position, rubric), in_zone=False, norm=0.0, projection=0.0
+    )
+
+
+def strata_of(talks: Sequence[Talk]) -> Counter[tuple[str, str]]:
+    """How many turns of each stratum there are."""
+    return Counter(
+        Moment(talk, at).stratum for talk in talks for at in range(1, len(talk.dialogue.turns) + 1)
+    )
+
+
+def weights_of(moments: Sequence[Moment], strata: Mapping[tuple[str, str], int]) -> list[float]:
+    """How many recorded turns each of these stands for: its stratum's size / how many of it are here. Rare
+    strata are asked about as often as common ones, and would count for as much without it."""
+    here = Counter(moment.stratum for moment in moments)
+    return [strata[m.stratum] / here[m.stratum] if m.stratum in strata else 1.0 for m in moments]
 
 
 def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") -> tuple[list[Talk], list[str]]:

@@ -83,8 +83,10 @@ def audit(
     from mapo.audit.figure import FIGURE, draw
     from mapo.audit.report import MARKDOWN, show, tables, write
     from mapo.audit.run import Plan, audited
+    from mapo.audit.terms import terms_of
     from mapo.cli.bench import solve_all
     from mapo.cli.roles import stage_in
+    from mapo.evals.compare import named
     from mapo.evals.identity import identity
     from mapo.evals.tables import print_ledger
 
@@ -96,8 +98,9 @@ def audit(
     panelled = judges_named(judge, base_url, key_env, temperature)
     names = panelled.names
     titles = (*names, str(panelled)) if panel and len(names) > 1 else tuple(names)
-    talks = talks_of(runs, scenarios, domain)
-    plan = Plan(titles, talks, turns, dialogues, repeats, seed)
+    roots = [named(run)[1] for run in runs]
+    terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
+    plan = Plan(titles, talks, turns, dialogues, repeats, seed, terms=terms)
     stage = stage_in(
         out,
         cache_file=cache_file,

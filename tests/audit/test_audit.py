@@ -19,13 +19,14 @@ from mapo.audit.measure import findings
 from mapo.audit.probes import PROBES, plainly
 from mapo.audit.report import Audit, markdown, number, share, show, spread, tables, write
 from mapo.audit.run import Plan, audited
-from mapo.audit.sample import Moment
+from mapo.audit.sample import Moment, strata_of, weights_of
 from mapo.errors import AnswerError, InputError, RecordError
 from mapo.sandbox.domain import scripted_cast
 from mapo.sandbox.rubric import Rubric
 from mapo.testing.judges import Habit, honest_levels, strayed, turns_in
 
 TALKS = talks()
+EVERY_TURN = [Moment(talk, at) for talk in TALKS for at in range(1, len(talk.dialogue.turns) + 1)]
 
 
 def vain(reply, _prompt):
@@ -88,9 +89,9 @@ def simulated(moments, habit, draws=400):
 
 
 def test_known_noise_is_recovered(plan, audit):
+    """Of all recorded turns, not of those asked about: rare ones are asked about more often."""
     noise = found(audit, "noisy").noise
-    asked = list({q.moment.id: q.moment for q in plan.questions() if q.moment.talk.run == "run"}.values())
-    true_noise, true_between = simulated(asked, HABITS["noisy"])
+    true_noise, true_between = simulated(EVERY_TURN, HABITS["noisy"], draws=100)
     assert noise.noise == pytest.approx(true_noise, rel=0.2)
     assert noise.between == pytest.approx(true_between, rel=0.3)
     truth = true_noise / (true_noise + true_between)
@@ -98,8 +99,25 @@ def test_known_noise_is_recovered(plan, audit):
     assert found(audit, "exact").noise.noise == 0 and found(audit, "exact").noise.share == 0
 
 
-def true_effect(moments, probe, habit, draws=1):
-    """What the probe does to this judge, without its noise."""
+def test_the_share_of_noise_is_that_of_all_turns():
+    """Of a policy that hardly ever does harm, single turns drawn from all strata alike: weights bring back
+    what is common."""
+    good = [talk for talk in talks(people=8, siblings=4, turns=12) if "honest" in talk.dialogue.id]
+    every = [Moment(talk, at) for talk in good for at in range(1, 13)]
+    shares, blind = [], []
+    for seed in range(4):
+        plan = Plan(("it",), good, turns=36, dialogues=0, repeats=4, seed=seed, pairs=False)
+        asked = [question for question in plan.questions() if question.probe == "plain"]
+        answers = answers_of(asked, lines_of(plan, {"it": faulty(HABITS["noisy"])}, asked))["it"]
+        shares.append(findings(answers, [], strata=strata_of(good)).noise.share)
+        blind.append(findings(answers, []).noise.share)
+    noise, between = simulated(every, HABITS["noisy"], draws=60)
+    truth = noise / (noise + between)
+    assert abs(np.mean(shares) - truth) < 0.05 < abs(np.mean(blind) - truth)
+
+
+def true_effect(moments, probe, habit):
+    """What the probe does to this judge, without its noise, over all turns that these stand for."""
     quiet, chance = replace(habit, noise=0.0), random.Random(0)
     gaps = []
     for at, moment in enumerate(moments):
@@ -109,7 +127,7 @@ def true_effect(moments, probe, habit, draws=1):
             for s in (plain, changed)
         )
         gaps.append(after - before)
-    return float(np.mean(gaps))
+    return float(np.average(gaps, weights=weights_of(moments, strata_of(TALKS))))
 
 
 @pytest.mark.parametrize("judge", ["exact", "noisy", "vain"])

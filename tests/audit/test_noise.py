@@ -36,6 +36,37 @@ def test_turns_asked_unequally_often():
     assert found.noise == pytest.approx(1) and found.between == pytest.approx((12 - 1) / 1.5)
 
 
+def test_a_turn_that_stands_for_many_counts_as_many():
+    """Weights of whole numbers: as if each turn were there so many times, for many turns."""
+    rng = RNG(4)
+    values = (rng.normal(0, 2, 300)[:, None] + rng.normal(0, 1, (300, 3))).tolist()
+    times = rng.integers(1, 5, 300).tolist()
+    names = [str(i) for i in range(300)]
+    found = components(values, names, [float(t) for t in times])
+    many = [(own, name) for own, name, t in zip(values, names, times, strict=True) for _ in range(t)]
+    plain = components([own for own, _ in many], [name for _, name in many])
+    assert found.noise == pytest.approx(plain.noise)
+    assert found.between == pytest.approx(plain.between, rel=0.01)
+    assert found.turns == 300 and found.answers == 900
+    same = components(values, names, [7.0] * 300)
+    assert same.between == pytest.approx(components(values, names).between)
+
+
+def test_a_sample_that_favours_the_rare_is_set_right_by_its_weights():
+    """900 turns that hardly move anybody and 100 that do, 50 drawn of each."""
+    rng, shares = RNG(6), []
+    truth = np.concatenate([rng.normal(0, 0.5, 900), rng.normal(-4, 2, 100)])
+    right = 1 / (1 + np.var(truth))
+    for _ in range(40):
+        drawn = np.concatenate([rng.choice(900, 50, False), 900 + rng.choice(100, 50, False)])
+        values = (truth[drawn, None] + rng.normal(0, 1, (100, 3))).tolist()
+        names = [str(i) for i in range(100)]
+        weighted = components(values, names, [18.0] * 50 + [2.0] * 50)
+        shares.append((weighted.share, components(values, names).share))
+    found, blind = np.mean(shares, axis=0)
+    assert found == pytest.approx(right, abs=0.03) and abs(blind - right) > 0.05
+
+
 def test_what_cannot_be_known_is_none():
     assert components([[1], [2]], ["a", "b"]) is None
     assert components([[1, 2]], ["a"]) is None
