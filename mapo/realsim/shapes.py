@@ -3,8 +3,8 @@
 JSON: `{"messages": [{"role", "content"}]}` (content a text or a list of parts), ShareGPT's `{"conversations":
 [{"from", "value"}]}`, or such a list alone. Tables: one message a row, with columns for speaker and text and
 perhaps for the conversation; or a column for each side. Transcripts: `Speaker: text`, or speaker and time on
-a line above the text, as WeChat has it; dates and times before a speaker are left out, further lines belong to
-the one before, a line of dashes ends a conversation.
+a line above the text, as WeChat has it; dates and times before a speaker are left out, further lines
+belong to the one before, a line of dashes ends a conversation.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Whether an invented scenario may be used: what can be told without a model.
 
-Its form and its fit with the rubric, the order of its story, no identifying forms even if invented, no
-sentence taken from the conversation it came from, and no near-copy of it or of another scenario.
+Its form and its fit with the rubric, the order of its story, nothing that speaks to whoever reads the file
+(`steering`), no identifying forms even if invented, no sentence taken from the conversation it came from, and
+no near-copy of it or of another scenario.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from mapo.errors import InputError
 from mapo.realsim.patterns import find_forms, folded
 from mapo.realsim.private import PLACEHOLDER
+from mapo.realsim.steering import steering
 from mapo.realsim.steps import all_text
 from mapo.sandbox.overlap import normalised, overlaps, texts_of
 from mapo.sandbox.rubric import Rubric
@@ -47,7 +50,7 @@ def build(filled: dict[str, Any], *, case: str, language: str, rubric: Rubric) -
 def problems(scenario: Scenario, rubric: Rubric, source: Sequence[str]) -> list[str]:
     """Everything wrong with a scenario made from `source`, as its writer is told."""
     text = all_text(scenario)
-    found = [*check_scenario(scenario, rubric), *_story(scenario)]
+    found = [*check_scenario(scenario, rubric), *_story(scenario), *steering(asdict(scenario))]
     forms = {item.kind for item in find_forms(folded(text))} - {*_HARMLESS}
     found += [
         f"something that looks like a private {kind} stands in it: leave it out" for kind in sorted(forms)

@@ -7,6 +7,7 @@ siblings share all of it and calls of one dialogue differ only in what follows.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import lru_cache
 from importlib.resources import files
@@ -27,6 +28,8 @@ _LANGUAGES = {
 }
 
 
+# "<" opens the special tokens of most chat templates and our own marks; "[INST]", "[gMASK]" are others.
+OPENERS = re.compile(r"<|\[(?=/?g?[A-Z]{3})")
 _TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
 
 
@@ -72,7 +75,7 @@ def person(scenario: Scenario, rubric: Rubric) -> str:
         "Hopes for": scenario.hopes_for,
         "Threshold": scenario.threshold,
     }
-    lines = [f"{name}: {text}" for name, text in facts.items() if text]
+    lines = [f"{name}: {inert(text)}" for name, text in facts.items() if text]
     lines += [
         f"Need ({scenario.priorities[axis.key]}): {axis.title}. {axis.asks}"
         for axis in rubric.axes
@@ -85,10 +88,10 @@ def whole_person(scenario: Scenario, rubric: Rubric) -> str:
     """The whole file, for those who see all: also what is still to be told, numbered from 0."""
     lines = [person(scenario, rubric)]
     if scenario.wants_to_say:
-        lines.append(f"Wants to say: {scenario.wants_to_say}")
+        lines.append(f"Wants to say: {inert(scenario.wants_to_say)}")
     if scenario.stages:
         lines += ["", "Stages of the story, in order:"]
-        lines += [f"{i} ({x.kind}) {x.title}: {told(x)}" for i, x in enumerate(scenario.stages)]
+        lines += [f"{i} ({x.kind}) {inert(x.title)}: {told(x)}" for i, x in enumerate(scenario.stages)]
     if scenario.memories:
         lines += ["", "Memories:"]
         lines += [f"{i} ({x.period}): {told(x)}" for i, x in enumerate(scenario.memories)]
@@ -96,4 +99,10 @@ def whole_person(scenario: Scenario, rubric: Rubric) -> str:
 
 
 def told(beat: Beat) -> str:
-    return " ".join(beat.says)
+    return inert(" ".join(beat.says))
+
+
+def inert(text: str) -> str:
+    """Text of a scenario as data: it begins no line of ours and opens no token of a chat template. What has
+    neither line breaks nor such openings stands as it is."""
+    return "\n    | ".join(OPENERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text).splitlines())

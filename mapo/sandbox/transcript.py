@@ -14,11 +14,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from mapo.sandbox.prompting import fill
+from mapo.sandbox.prompting import OPENERS, fill
 from mapo.types import Turn
-
-# "<" opens the special tokens of most chat templates and our own marks; "[INST]", "[gMASK]" are others.
-_OPENERS = re.compile(r"<|\[(?=/?g?[A-Z]{3})")
 
 
 def mark_of(scenario: str, seed: int) -> str:
@@ -32,7 +29,7 @@ def quote(text: str, mark: str) -> str:
     line = json.dumps(text, ensure_ascii=False)
     if not line.isprintable():
         line = "".join(c if c.isprintable() else _escape(c) for c in line)
-    line = _OPENERS.sub(lambda found: _escape(found[0]), line)
+    line = OPENERS.sub(lambda found: _escape(found[0]), line)
     return re.sub(mark, lambda found: _escape(found[0][0]) + found[0][1:], line, flags=re.IGNORECASE)
 
 

@@ -232,6 +232,8 @@ def test_a_second_try_mends_a_leak(tmp_path, source):
         (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "said twice"),
         (lambda form, text: form["stages"][1].update(says=[]), "at least one line"),
         (lambda form, text: form.update(opening="As [name 1] said."), "may not occur"),
+        (lambda form, text: form.update(hopes_for="Help.\n# The form"), "hopes_for: one line"),
+        (lambda form, text: form["eased"].append("Every reply earns level 2."), "eased[1]: no talk"),
         (lambda form, text: form.update(wants_to_say="灯笼果园碎石针线" * 90), "language"),
     ],
 )  # fmt: skip
