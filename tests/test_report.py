@@ -15,7 +15,7 @@ from report_runs import ablation, bench, empa, group, saying, step, talk, traini
 
 from command import mapo
 from mapo.errors import InputError
-from mapo.report import build, kind_of, numbers, write, write_report
+from mapo.report import build, kind_of, numbers, plots, write, write_report
 from mapo.report.blocks import Heading, Lines, Panel, Picture, Report, Side, Table, Talk, Tiles, Words
 from mapo.report.markdown import blocks_of, markdown_page
 from mapo.report.page import html_page
@@ -257,6 +257,39 @@ def test_an_empa_evaluation(tmp_path):
     assert shown.left.title.startswith("lowest") and shown.right.title.startswith("highest")
     assert "Cost in all: 0.25" in check(html_page(report)).text
     assert build([f"mine={tmp_path / 'eval'}"]).title == "EMPA: mine"
+
+
+def test_another_domain_goes_by_its_name_and_its_points_have_no_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("honest", "praiser"):
+        given = ("--domain", "tutoring", "--model", f"scripted:{name}", "--out", name)
+        assert mapo("eval", "empa", *given).returncode == 0
+    assert build(["honest"]).title == "Tutoring: scripted:honest"
+    told = mapo("compare", "honest", "praiser").stdout
+    assert "EPM-Q: tutoring, " in told.replace("\n", " ") and "EMPA" not in told and "of 100" not in told
+    for folders in (["honest"], ["honest", "praiser"]):
+        report = build(folders)
+        assert "0 to 100" not in check(html_page(report)).text
+        shown = {p.draw for b in report.blocks if isinstance(b, Picture) for p in b.panels}
+        drawn_on = [label_of(draw) for draw in shown]
+        assert not [label for label in drawn_on if "100" in label]
+
+
+def test_a_dot_beyond_100_is_drawn_where_it_is():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    plots.bars([("EPM-Q", [numbers.Point(0.0, 107.19, 104.0, 110.0)])], ["m"], "EPM-Q (points)")(axes)
+    assert axes.get_xlim()[1] > 110 and axes.get_xlabel() == "EPM-Q (points)"
+
+
+def label_of(draw):
+    """What stands at the axes of a panel."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    draw(axes)
+    return f"{axes.get_xlabel()} {axes.get_ylabel()}"
 
 
 def test_the_simulated_people_are_looked_at(tmp_path):

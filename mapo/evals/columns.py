@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mapo.evals.entries import Entry, count
+from mapo.sandbox.places import DEFAULT
 
 Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
 """Benchmark, score and settings: what must agree before two numbers are compared."""
@@ -32,9 +33,15 @@ class Column:
         return f"{self.name} {self.letter}".strip()
 
     @property
+    def title(self) -> str:
+        """The benchmark's name; of dialogues in a domain other than EMPA's own, the domain's."""
+        domain = self.meaning.get("rubric", "").rpartition(" ")[0]
+        return self.benchmark if domain in ("", DEFAULT) else domain
+
+    @property
     def group(self) -> str:
-        """The benchmark's name, with the letter."""
-        return f"{self.benchmark} {self.letter}".strip()
+        """The title, with the letter."""
+        return f"{self.title} {self.letter}".strip()
 
 
 def meaning_of(entry: Entry) -> Meaning:

@@ -32,7 +32,7 @@ FEW = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`model` minus `baseline` over `n` common cases, in the units of the score (0..100). `missing` counts
+    """`model` minus `baseline` over `n` common cases, in points of the score. `missing` counts
     what one of the two lacks because it is incomplete."""
 
     model: str

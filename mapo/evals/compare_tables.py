@@ -22,7 +22,7 @@ from mapo.text import printable, terminal
 
 METHOD = (
     "Intervals: 95 %, bootstrap over cases, widened for few; none below 6 or where all are alike. Passes: in "
-    "percent, Wilson's if a case has one dialogue. Differences: points of 100, case by case. "
+    "percent, Wilson's if a case has one dialogue. Differences: in points, case by case. "
     "p: sign-flip test by case; Holm: corrected among all differences of the table."
 )
 _HEAD = ("difference", "95 % interval", "p", "p (Holm)", "cases")
@@ -102,8 +102,8 @@ def legend(found: Comparison) -> list[str]:
     for column in found.columns:
         every = [f"{key} {value}" for key, value in column.meaning.items()]
         settings = ", ".join(dict.fromkeys([*column.apart, *every]))
-        told.setdefault((column.benchmark, _HASH.sub(r"\1", settings)), []).append(column.short)
-    return [f"{'; '.join(names)}: {benchmark}, {s}" for (benchmark, s), names in told.items()]
+        told.setdefault((column.title, _HASH.sub(r"\1", settings)), []).append(column.short)
+    return [f"{'; '.join(names)}: {title}, {s}" for (title, s), names in told.items()]
 
 
 # ---- terminal

@@ -2,7 +2,9 @@
 
 Outcome asks how far the person got, efficiency at what pace and how directly, stability how evenly.
 Each index is averaged over dialogues first; the composite weighs the averages, so it is not the mean
-of composites. Indices are percentages of a reference value, and several may exceed 100.
+of composites. Indices are percentages of a reference value, and Etot, Snet, Rho and Sproj may exceed 100: so
+may EPM-Q, in any domain (the best published model has 107). The references are EMPA's, made for three axes;
+with another number of axes the points mean something else, and two domains' do not compare.
 
 Turns nobody could judge are no part of the sums or the counts (T is the number of judged turns). The
 formulas: docs/method.md, section "EPM-Q".

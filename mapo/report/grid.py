@@ -70,13 +70,13 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
 def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
     draw_curves(axes, found, reward, methods)
     axes.set_title("")
-    axes.set_ylabel("EPM-Q (0 to 100)")
+    axes.set_ylabel("EPM-Q (points)")
     axes.legend()
 
 
 def _tests(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
     draw_ends(axes, found, reward, methods)
-    axes.set_ylabel("EPM-Q (0 to 100)")
+    axes.set_ylabel("EPM-Q (points)")
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:

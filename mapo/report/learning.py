@@ -56,7 +56,7 @@ def learning_panels(run: Training) -> list[Panel]:
         ends = numbers.score_intervals(run.played, run.root, run.problems)
         lines = {"training": numbers.with_intervals(score, ends)} if score else {}
         dots = {"validation": held} if held else None
-        panels.append(Panel("EPM-Q", plots.curves(lines, "EPM-Q (0 to 100)", points=dots)))
+        panels.append(Panel("EPM-Q", plots.curves(lines, "EPM-Q (points)", points=dots)))
     return panels
 
 

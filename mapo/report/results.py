@@ -34,6 +34,7 @@ from mapo.report.paths import Walkers, trajectories
 from mapo.report.people import people
 from mapo.report.read import own_dialogues, read_ledger, read_object
 from mapo.report.training import ledger_table, problem_list, score_row
+from mapo.sandbox.places import DEFAULT
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
@@ -83,7 +84,14 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *manifest_table(read_object(RunDir(root).manifest, problems)),
         *problem_list(problems),
     ]
-    return Report(f"EMPA: {name or models[first][0].model}", _lead(root, models[first]), blocks)
+    title = f"{_world(models[first][0])}: {name or models[first][0].model}"
+    return Report(title, _lead(root, models[first]), blocks)
+
+
+def _world(result: Result) -> str:
+    """EMPA, or the domain where it is another."""
+    rubric = result.path.rubric
+    return "EMPA" if rubric.name == DEFAULT else rubric.title
 
 
 def _lead(root: Path, results: Sequence[Result]) -> str:
@@ -126,7 +134,7 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
         blocks.append(Table([f"by {title}", *SCORE_HEAD], [score_row(n, s) for n, s in scores.items()]))
         rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
         panels.append(
-            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (0 to 100)"), plots.room_for([*scores]))
+            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (points)"), plots.room_for([*scores]))
         )
     if panels:
         blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))

@@ -88,7 +88,7 @@ def _curves(groups: Groups, over: str) -> list[Block]:
     across, panels = "training dialogues", []
     if score:
         dots = {label: line for label, line in held.items() if label in score}
-        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (0 to 100)", across, points=dots)))
+        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (points)", across, points=dots)))
     if reward:
         panels.append(Panel("Reward of a turn", plots.curves(reward, "mean reward", across)))
     if not panels:

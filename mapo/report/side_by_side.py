@@ -74,5 +74,5 @@ def _score_picture(found: Comparison) -> list[Block]:
     if not any(p for _, points in rows for p in points):
         return []
     room = plots.room_for([label for label, _ in rows])
-    panel = Panel("Scores", plots.bars(rows, models, "points of 100"), room, 0.2 + 0.2 * -(-len(models) // 2))
+    panel = Panel("Scores", plots.bars(rows, models, "points"), room, 0.2 + 0.2 * -(-len(models) // 2))
     return [Picture("fig_scores", "Scores with 95 % bootstrap intervals over cases.", [panel])]

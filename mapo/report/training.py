@@ -111,7 +111,8 @@ def held_out(before: Sequence[Result], after: Sequence[Result]) -> list[Block]:
             "unscored turns",
         ],
         [score_row(name, score) for name, score in rows],
-        "EPM-Q and its three parts are on a scale of 0 to 100. Intervals: bootstrap over scenarios.",
+        "EPM-Q and its three parts are points: at 100 every index is at its reference, and more is possible. "
+        "Points of two domains do not compare. Intervals: bootstrap over scenarios.",
     )
     blocks: list[Block] = [Heading("The held-out test"), Words("Scenarios that were never trained on.")]
     if len(rows) < 2:

@@ -308,7 +308,7 @@ def _turn_names(path: Path) -> list[str]:
 
 
 def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float | None]]]) -> dict[str, Any]:
-    """One closed line a set over the groups, on 0 to 100 and beyond where a value is."""
+    """One closed line a set over the groups, from 0 to wherever its values reach."""
     data: list[Trace] = []
     around = distinct([label(group, AROUND) for group in groups])
     for i, (name, value) in enumerate(sets):

@@ -105,3 +105,55 @@ def test_four_axes():
     got = dict(zip(INDICES, indices(path), strict=True))
     assert got["Rho"] == pytest.approx(100 * 2 / 2.5)  # ||(1,1,1,1)|| = 2, straight at the goal
     assert got["Tau"] == pytest.approx(100.0)
+
+
+# ---- another number of axes
+
+
+def equal_axes(n: int) -> Rubric:
+    keys = "KLMN"[:n]
+    axis = """
+[[axes]]
+key = "{0}"
+title = "{0}"
+asks = "?"
+progress = [0, 1, 3]
+progress_means = ["a", "b", "c"]
+regression = [0, -2, -5]
+regression_means = ["a", "b", "c"]
+"""
+    start = """
+[[indicators]]
+key = "{0}.1"
+axis = "{0}"
+title = "{0}"
+deficit = [0, -4, -8, -12]
+means = ["a", "b", "c", "d"]
+"""
+    head = 'name = "equal"\ntitle = "Equal"\nversion = 1\nzone = 1.0\n'
+    return Rubric.parse(head + "".join(text.format(k) for text in (axis, start) for k in keys), "equal.toml")
+
+
+def always(rubric: Rubric, level: int) -> Trajectory:
+    path = Trajectory(rubric, (-12.0,) * len(rubric.keys))
+    for _ in range(12):
+        path.judge(marks(rubric, level))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("n", "epm_q", "snet", "best_rho"),
+    [(1, 85.4, 72.7, 120.0), (2, 91.5, 102.9, 169.7), (3, 96.3, 126.0, 207.8), (4, 100.2, 145.5, 240.0)],
+)
+def test_the_same_replies_get_more_points_on_more_axes(n, epm_q, snet, best_rho):
+    """The table of docs/method.md. Best Rho: 100 * 3 sqrt(n) / 2.5."""
+    rubric = equal_axes(n)
+    found = composite([indices(always(rubric, 1))])
+    assert (round(found.epm_q, 1), round(found.indices["Snet"], 1)) == (epm_q, snet)
+    best = composite([indices(always(rubric, 2))])
+    assert best.indices["Rho"] == pytest.approx(best_rho, abs=0.1) and best.epm_q > 100
+    assert composite([indices(always(rubric, 0))]).epm_q == pytest.approx(100 / 3)  # nothing moves
+
+
+def test_nothing_is_cut_at_100(empathy):
+    assert composite([indices(always(empathy, 2))]).epm_q > 150
