@@ -32,9 +32,9 @@ _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies 
 
 class Case(NamedTuple):
     """A case's score in points, 0..100 (EPM-Q may go beyond), the mean of `repeats`. A score over several
-    kinds of cases is the mean of the kinds' means. `version` is a hash of the case's words, empty where nobody
-    wrote one down. Cases of one `group` (the languages of a question) are one text, and count as one once the
-    common ones are found."""
+    kinds of cases is the mean of the kinds' means. `version` is a hash of the case's words, empty where
+    nobody wrote one down. Cases of one `group` (the languages of a question) are one text, and count as one
+    once the common ones are found."""
 
     score: float
     kind: str = ""
