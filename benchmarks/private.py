@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from planted import HELD_OUT, PLANTED, UNSEEN
+from planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
 from mapo.realsim.private import clean, leaks, squeezed
 from mapo.realsim.read import LONGEST_TURN
@@ -41,22 +41,43 @@ HOSTILE = (
     "12 a ",
     "在王",
     "u/",
+    "a(dot)",
+    "1,",
+    "ab:",
+    "A1-",
+    "一 ",
+    "加我v",
+    "first of ",
 )
 
+
+def _word(chance: random.Random) -> str:
+    return "".join(chance.choices("abcdefghij", k=4))
+
+
+MANY = {
+    "numbers": lambda chance: str(chance.randrange(10**7, 10**11)),
+    "names": lambda chance: f"{_word(chance).capitalize()},",
+    "people of one name": lambda chance: f"Anna {_word(chance).capitalize()},",
+    "addresses": lambda chance: f"{_word(chance)}@{_word(chance)}.com",
+}
 REGIONS = ("US", "GB", "CN")
 
 
 def recall() -> None:
-    for name, items in (("planted", PLANTED), ("second set", HELD_OUT), ("unseen", UNSEEN)):
+    sets = {"planted": PLANTED, "second set": HELD_OUT, "unseen": UNSEEN, "fresh": FRESH}
+    for name, items in sets.items():
         total = Counter((p.kind, p.language) for p in items)
         found = Counter(
             (p.kind, p.language)
             for p in items
             if squeezed(p.item) not in squeezed(clean([p.sentence]).texts[0])
         )
-        print(f"{name}: {sum(found.values())} of {len(items)}")
-        for kind, language in total:
-            print(f"  {kind:12} {language}  {found[kind, language]:3} of {total[kind, language]}")
+        whole = Counter((p.kind, p.language) for p in items if not left_of(p, clean([p.sentence]).texts[0]))
+        print(f"{name}: {sum(found.values())} of {len(items)}, {sum(whole.values())} as a whole")
+        for key in total:
+            kind, language = key
+            print(f"  {kind:13} {language}  {found[key]:3} of {total[key]}, {whole[key]:3} as a whole")
 
 
 def by_chance(name: str, texts: list[str]) -> None:
@@ -75,6 +96,16 @@ def hostile() -> None:
         clean([(piece * LONGEST_TURN)[:LONGEST_TURN]])
         slowest = max(slowest, time.perf_counter() - began)
     print(f"slowest turn of {LONGEST_TURN} characters: {slowest:.2f} s")
+    chance = random.Random(0)
+    for name, many in MANY.items():
+        turns = [" ".join(many(chance) for _ in range(LONGEST_TURN))[:LONGEST_TURN] for _ in range(10)]
+        began = time.perf_counter()
+        cleaned = clean(turns)
+        between = time.perf_counter()
+        leaks(cleaned.values, "\n".join(turns)[:LONGEST_TURN])
+        spent, looked = between - began, time.perf_counter() - between
+        found = len(cleaned.values.written)
+        print(f"ten turns of {name}: {spent:.2f} s, {found} values; looked for in one turn: {looked:.2f} s")
 
 
 def libraries() -> None:

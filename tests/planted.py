@@ -6,6 +6,8 @@ put together by hand.
 
 from __future__ import annotations
 
+import re
+from os.path import commonprefix
 from typing import NamedTuple
 
 
@@ -14,6 +16,15 @@ class Planted(NamedTuple):
     language: str
     item: str
     sentence: str
+
+
+def left_of(planted: Planted, cleaned: str) -> str:
+    """What stands where the item stood, without placeholders: nothing if it went as a whole."""
+    before, _, after = planted.sentence.partition(planted.item)
+    start = len(commonprefix([before, cleaned]))
+    end = len(cleaned) - len(commonprefix([after[::-1], cleaned[start:][::-1]]))
+    there = re.sub(r"\[[a-z_]+ \d+\]", " ", cleaned[start:end])
+    return "".join(char for char in there if char.isalnum())
 
 
 _ENGLISH = {
@@ -410,3 +421,64 @@ UNSEEN = [
     ),
 ]
 """Forty names and places, written last; nothing was changed after they were tried."""
+
+_FRESH = {
+    ("form", "en"): (
+        ("mia_underscore_k at gmail", "find me, mia_underscore_k at gmail"),
+        ("0412 555 199", "text 0412 555 199 and i will answer"),
+        ("five-oh-three, five five five, 0148", "It's five-oh-three, five five five, 0148."),
+        ("@the.pale.otter", "it was @the.pale.otter who screenshotted it"),
+        ("22 October 2011", "On 22 October 2011 my life stopped."),
+        ("the twenty-first of June", "We buried her on the twenty-first of June."),
+        ("Unit 6, 118 Kestrel Parade", "They found me at Unit 6, 118 Kestrel Parade."),
+        (
+            "ghp_9sT2vQ0xW3yZ4aB5cD6eF7gH8iJ9kL0mN1oP",
+            "he put ghp_9sT2vQ0xW3yZ4aB5cD6eF7gH8iJ9kL0mN1oP in the chat",
+        ),
+        ("MRN 00418-72", "My chart says MRN 00418-72 and nothing else about me."),
+        ("Tr0ub4dor&3", "he changed the wifi password to Tr0ub4dor&3 so i cant get on"),
+    ),
+    ("form", "zh"): (
+        ("136 1234 0000", "急的话打136 1234 0000。"),
+        ("一八六，零零零零，一二三四", "号码是一八六，零零零零，一二三四，别打错。"),
+        ("ahuan_lonely", "绿泡泡：ahuan_lonely，备注树洞。"),
+        ("1145141919", "我扣扣1145141919。"),
+        ("高雄市三民區建國三路231號7樓", "我租在高雄市三民區建國三路231號7樓。"),
+        ("翠湖天地6幢1803", "他知道我住翠湖天地6幢1803。"),
+        ("九五年六月十八", "我是九五年六月十八的生日。"),
+        ("沪A·8K392", "追尾我的是沪A·8K392。"),
+        ("zhouzhou艾特163点com", "邮件发zhouzhou艾特163点com。"),
+        ("Qwe123456", "支付密码就是Qwe123456，他都知道。"),
+    ),
+    ("name or place", "en"): (
+        ("Rasheeda", "Rasheeda told the whole ward about me."),
+        ("Gus", "I walked Gus at four in the morning again."),
+        ("kiera", "kiera unfriended me and i found out from a screenshot"),
+        ("Mr Thistlewood", "Mr Thistlewood put me on a warning."),
+        ("BRENDAN KEOGH", "The letter was addressed to BRENDAN KEOGH, that's my dead father."),
+        ("Tunde and Folake", "I raised Tunde and Folake on my own."),
+        ("Ballymena", "Nobody in Ballymena talks about it."),
+        ("wagga wagga", "stuck out in wagga wagga with the inlaws"),
+        ("Costco", "I broke down in the Costco car park."),
+        ("Hollis Street Clinic", "The Hollis Street Clinic lost my file."),
+    ),
+    ("name or place", "zh"): (
+        ("许志强", "许志强把房子卖了都没跟我说。"),
+        ("蔡依晨", "同桌蔡依晨不理我了。"),
+        ("老郑头", "楼下老郑头天天骂人。"),
+        ("贝贝", "我家贝贝发烧三天了。"),
+        ("孟姐", "孟姐劝我别离。"),
+        ("黄护士长", "黄护士长排班总针对我。"),
+        ("昆明", "从昆明回来我就病了。"),
+        ("万达广场", "在万达广场碰见他和那个女的。"),
+        ("西南财大", "我在西南财大读研二。"),
+        ("拼多多", "老公在拼多多上班，一个月见不到两次。"),
+    ),
+}
+FRESH = [
+    Planted(kind, language, item, sentence)
+    for (kind, language), rows in _FRESH.items()
+    for item, sentence in rows
+]
+"""Forty more, written after the second widening of the patterns and before any of them was tried; nothing was
+changed after that."""

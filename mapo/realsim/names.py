@@ -17,6 +17,8 @@ from mapo.realsim.patterns import Found, Pattern, read_patterns
 from mapo.realsim.words import ordinary, words
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
+_CYRILLIC = re.compile(r"[\u0400-\u04ff]")
+"""What is written so has no vocabulary here: a capital tells in the middle of a sentence alone."""
 _ENDS_A_SENTENCE = '.!?…\n"“”([*:;—–>'
 _GERMAN = frozenset(("der", "die", "das", "und", "ich", "nicht", "ist", "ein", "eine", "mit", "auch", "mich"))
 _BEFORE_A_PLACE = frozenset(("in", "from", "near", "around", "outside", "at", "across"))
@@ -38,11 +40,6 @@ _GENERIC = re.compile(
 def find_names(text: str) -> Iterator[Found]:
     """Names in the folded `text`, the surest first; they may overlap."""
     plain = words("chinese", "ordinary")
-    for place in words("chinese", "places"):
-        at = text.find(place)
-        while at >= 0:
-            yield Found("place", at, at + len(place))
-            at = text.find(place, at + len(place))
     for found in (found for pattern in _patterns() for found in pattern.spans(text)):
         value = text[found.start : found.end]
         first = value.split()[0].casefold() if value.split() else ""
@@ -51,6 +48,11 @@ def find_names(text: str) -> Iterator[Found]:
             found.kind == "place" and any(value.endswith(x) for x in plain)
         ):
             yield found
+    for place in words("chinese", "places"):  # after what is longer: a university has its town in its name
+        at = text.find(place)
+        while at >= 0:
+            yield Found("place", at, at + len(place))
+            at = text.find(place, at + len(place))
     if _WORD.search(text):
         yield from _beside_kin(text)
         yield from _listed_and_capital(text)
@@ -93,8 +95,12 @@ def _listed_and_capital(text: str) -> Iterator[Found]:
             sure = known and low not in ambiguous
             inside = big and low not in capitals and by_capital
             if inside and _starts(text, match.start()):
-                inside = not ordinary(low)
-            joined = bool(run) and big and low not in capitals and text[run[-1].end() : match.start()] == " "
+                inside = not (ordinary(low) or _CYRILLIC.match(word))
+            loud = (
+                word.isupper() and bool(run) and run[-1][0].isupper() and (low in family or not ordinary(low))
+            )
+            beside = bool(run) and text[run[-1].end() : match.start()] == " "
+            joined = beside and (big or loud) and low not in capitals
             if sure or inside or joined or (big and low in either and _paired(text, match)):
                 if not (joined or not run):
                     yield _whole(text, run, places)
@@ -141,7 +147,7 @@ def _paired(text: str, match: re.Match[str]) -> bool:
 
 def _capitals_tell(text: str) -> bool:
     """Not where everything is in capitals, nor where all nouns have one."""
-    letters = [char for char in text if char.isalpha() and char.isascii()]
+    letters = [char for char in text if char.isupper() or char.islower()]
     if not letters or sum(char.isupper() for char in letters) > len(letters) * 0.5:
         return False
     plain = [word.casefold() for word in _WORD.findall(text)]

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
 
 import pytest
 
@@ -135,6 +141,44 @@ def test_too_easy_is_dropped_and_nothing_is_played_twice(few, tmp_path):
     assert (out / "strong" / "dialogues" / "empa.jsonl").read_bytes() == strong
     assert file.read_bytes().startswith(b"".join(lines[:3]))
     assert json.loads((out / "screen.json").read_text()) == data
+
+
+def test_killed_and_resumed_the_verdicts_are_those_of_one_go(few, tmp_path):
+    """kill -9 of the real program while models play; nothing that was finished is asked for again, and what
+    comes out is what comes out of a run that nobody disturbed."""
+    lines = ("That sounds hard.", "Tell me more about it.", "I am here, take your time.", "What hurts most?")
+
+    def answer(body: dict) -> str:
+        seen.append(json.dumps(body, sort_keys=True))
+        return lines[zlib.crc32(seen[-1].encode()) % len(lines)]
+
+    def command(out) -> list[str]:
+        models = ["--strong", "big", "--weak", "small", "--base-url", server.base_url]
+        more = ["--plays", "2", "--max-turns", "5", "--concurrency", "2"]
+        return ["scenarios", "screen", str(few), "--out", str(out), *models, *more]
+
+    seen: list[str] = []
+    with LoopbackServer(answer, latency=0.02) as server:
+        whole = mapo(*command(tmp_path / "whole"))
+        assert whole.returncode == 0, whole.stderr
+        once, seen[:] = Counter(seen), []
+        child = subprocess.Popen(
+            [sys.executable, "-m", "mapo", *command(tmp_path / "cut")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        patience = time.monotonic() + 60
+        while len(seen) < once.total() * 2 // 3 and time.monotonic() < patience:  # the weak one's turn
+            time.sleep(0.01)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert len(seen) < once.total() and not (tmp_path / "cut" / "screen.json").exists()
+        done = mapo(*command(tmp_path / "cut"), "--resume")
+        assert done.returncode == 0, done.stderr
+    again = Counter(seen) - once
+    assert not once - Counter(seen) and again.total() <= 2  # the calls under way, at most one a dialogue
+    told = [(tmp_path / out / "screen.json").read_text() for out in ("whole", "cut")]
+    assert told[0] == told[1]
 
 
 def test_without_a_weak_model_only_the_hopeless_go(few, tmp_path):
