@@ -36,6 +36,7 @@ def make_app(index: Index, *, names: Collection[str] = (), token: str = "") -> A
         Route("/", runs.all_runs, name="runs"),
         Route("/overlay", runs.overlay, name="overlay"),
         Route("/run/{run}", runs.one_run, name="run"),
+        Route("/run/{run}/audit.png", runs.figure),
         Route("/dialogues", dialogues.search, name="dialogues"),
         Route(one, dialogues.one, name="dialogue"),
         Route(f"{one}/text/{{turn:whole}}/{{who}}", dialogues.whole_text, name="text"),

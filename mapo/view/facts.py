@@ -1,9 +1,9 @@
 """What a run is and how it stands, from its small files: kind, method, model, step, score, state.
 
-A run is *finished* when it left its summary or result, *running* while a process holds the lock of a file it
-writes or a record was written in the last minutes (the lock is not seen across machines), *failed* when its
-last word was an error, and *stopped* otherwise. A file that is damaged or half-written costs what it would
-have told, and is named among the problems.
+A run is *finished* when it left its summary or result, an audit's or a swap's too, *running* while a process
+holds the lock of a file it writes or a record was written in the last minutes (the lock is not seen across
+machines), *failed* when its last word was an error, and *stopped* otherwise. A file that is damaged or
+half-written costs what it would have told, and is named among the problems.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 from mapo.reading.files import read_bytes, read_object
 from mapo.reading.result import headline
-from mapo.reading.run import number, read_settings, read_steps, whole
+from mapo.reading.run import number, read_settings, read_steps, rubric_in, whole
+from mapo.sandbox.places import DEFAULT
 from mapo.text import printable
 from mapo.view.files import RunFiles
+from mapo.view.judging import AUDIT, KINDS, SWAP
 
 LATELY = 180.0
 """Seconds after its last record in which a run counts as running."""
@@ -26,7 +28,7 @@ SPARK = 48
 """Points of a sparkline."""
 
 Facts = dict[str, Any]
-_TOLD = ("manifest.json", "summary.json", "result.json", "best.json")
+_TOLD = ("manifest.json", "summary.json", "result.json", "best.json", AUDIT, SWAP)
 
 
 def facts_of(run: RunFiles) -> Facts:
@@ -74,11 +76,11 @@ def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[str]]:
 def _named(run: RunFiles, told: Mapping[str, dict[str, Any]], config: dict[str, Any]) -> Facts:
     manifest, summary, result = told["manifest.json"], told["summary.json"], told["result.json"]
     known = _SCHEMA.fullmatch(str(manifest.get("schema")))
-    kind = known[1] if known else "train" if "metrics.jsonl" in run.small else ""
+    kind = KINDS.get(known[1], known[1]) if known else "train" if "metrics.jsonl" in run.small else ""
     if result:
         kind = str(result.get("benchmark") or kind)
     model = summary.get("model") or result.get("model") or manifest.get("model")
-    model = model or _dig(config, "model", "source")
+    model = model or _dig(config, "model", "source") or _judges(manifest)
     return {
         "kind": printable(kind or "unknown")[:40],
         "method": _word(
@@ -88,7 +90,22 @@ def _named(run: RunFiles, told: Mapping[str, dict[str, Any]], config: dict[str, 
         "model": _word(model),
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
         "seed": whole(summary.get("seed", manifest.get("seed"))),
+        "domain": _domain(run),
     }
+
+
+def _judges(manifest: Mapping[str, Any]) -> str:
+    """Whom an audit or a swap is about."""
+    several = manifest.get("judges")
+    return ", ".join(_word(each) for each in (several if isinstance(several, list) else [])[:20]) or _word(
+        manifest.get("judge")
+    )
+
+
+def _domain(run: RunFiles) -> str:
+    """What the talk was about, by the run's own rubric; empty for the usual domain, and where nobody says."""
+    rubric, _ = rubric_in(run.root / "rubric.toml") if "rubric.toml" in run.small else (None, "")
+    return _word(rubric.name) if rubric and rubric.name != DEFAULT else ""
 
 
 def _progress(
@@ -110,7 +127,7 @@ def _progress(
         "after": after,
         "best": whole(told["best.json"].get("step")),
         "spark": thinned(curve, SPARK),
-        "complete": bool(summary) or bool(result.get("complete")),
+        "complete": bool(summary or result.get("complete") or told[AUDIT] or told[SWAP]),
         "planned": planned * (whole(manifest.get("repeats")) or 0),
     }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mapo.reading.files import read_small
+from mapo.reading.files import read_object
 from mapo.reading.run import read_rubric
 from mapo.sandbox.rubric import Rubric
 from mapo.text import printable
@@ -87,7 +87,8 @@ def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
     relative = os.path.relpath(folder, root)
     if any(e.name in MARKS and not e.is_symlink() for e in entries) and not _folder_of_runs(folder):
         yield _run(folder, "" if relative == "." else relative, root, entries)
-        return
+        if not _schema(folder).startswith("mapo.swap/"):
+            return  # what was judged again lies beside the judge's answers, each a run of its own
     for entry in entries:
         plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
         if plain and depth < DEPTH:
@@ -95,8 +96,11 @@ def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
 
 
 def _folder_of_runs(folder: Path) -> bool:
-    told, _ = read_small(folder / "manifest.json")
-    return isinstance(told, dict) and told.get("schema") == "mapo.ablate/1"
+    return _schema(folder) == "mapo.ablate/1"
+
+
+def _schema(folder: Path) -> str:
+    return str(read_object(folder / "manifest.json")[0].get("schema"))
 
 
 def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]]) -> RunFiles:
@@ -117,15 +121,21 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
         elif entry.is_file() and (entry.name in _SMALL_FILES or _is_ledger(entry.name)):
             if seen := _seen(entry, ""):
                 run.small[entry.name] = seen
-        elif not _known(entry.name):
+        elif not _known(entry.name) and not _is_run(entry):
             run.other.append(name_of(entry.name))
     return run
 
 
 _SMALL_FILES = {
     "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json",
-    "result.json", "items.jsonl", "health.json", "stopped.txt", "report.html",
+    "result.json", "items.jsonl", "health.json", "stopped.txt", "report.html", "audit.json", "audit.png",
+    "swap.json",
 }  # fmt: skip
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    """A run in a run's folder, as a swap leaves them; it is listed by itself."""
+    return entry.is_dir(follow_symlinks=False) and _schema(Path(entry.path)).startswith("mapo.empa/")
 
 
 def _is_ledger(name: str) -> bool:
@@ -134,6 +144,7 @@ def _is_ledger(name: str) -> bool:
 
 def _known(name: str) -> bool:
     folders = {"checkpoints", "tensorboard", "empa", "verl", "logs", "figures", "score.json"}
+    folders |= {"audit.md", "swap.md"}
     return name in folders or name.startswith((".", "cache.sqlite", "report"))
 
 

@@ -42,7 +42,10 @@ def runs(db: sqlite3.Connection, text: str = "", state: str = "") -> list[dict[s
         row
         for row in rows
         if (not state or row["state"] == state)
-        and (not low or low in f"{row['name']} {row['model']} {row['method']} {row['kind']}".casefold())
+        and (
+            not low
+            or low in f"{row['name']} {row['model']} {row['method']} {row['kind']} {row['domain']}".casefold()
+        )
     ]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mapo.reading.files import read_object
 from mapo.reading.run import read_ledger
 from mapo.sandbox.findings import findings
-from mapo.view import bench, queries
+from mapo.view import bench, judging, queries
 from mapo.view.curves import PLOTS, run_figures
 from mapo.view.facts import steps_of
 from mapo.view.files import RunFiles
@@ -57,10 +58,21 @@ def one_run(request: Request) -> Response:
         problems=problems,
         sets=scored,
         result=bench.result_of(files),
+        judging=judging.judging_of(files),
         plots=PLOTS if row["kind"] == "train" else {},
         costs=costs_of(files),
         people=people_of(files),
     )
+
+
+def figure(request: Request) -> Response:
+    """The picture an audit left."""
+    with reading(request) as db:
+        _, files = run_asked(request, db, request.path_params["run"])
+    found = judging.figure_of(files)
+    if found is None:
+        raise HTTPException(404, "no figure of an audit")
+    return Response(found, media_type="image/png")
 
 
 def overlay(request: Request) -> Response:

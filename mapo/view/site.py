@@ -168,7 +168,7 @@ def part_name(part: str) -> str:
     name, _, step = part.rpartition("_")
     if name == "validation" and step.isdecimal():
         return f"validation, step {int(step)}"
-    return {"train": "training", "before": "test before", "after": "test after", "empa": "EMPA"}.get(
+    return {"train": "training", "before": "test before", "after": "test after", "empa": "evaluation"}.get(
         part, part
     )
 

@@ -63,8 +63,12 @@ async function draw(figure) {
   const told = drawn.get(figure);
   if (!told || !told.near) return;
   const canvas = figure.querySelector(".canvas");
-  const options = { responsive: true, displaylogo: false, displayModeBar: touch.matches ? false : "hover" };
-  await Plotly.react(canvas, lit(told.data), layout(told.layout), options);
+  // On a small chart the toolbar would lie over the data; there a double click undoes a zoom.
+  const bar = !touch.matches && canvas.clientWidth >= 560;
+  const asked = layout(told.layout);
+  if (bar && !asked.scene) asked.margin = { ...asked.margin, t: Math.max(asked.margin.t, 34) };
+  const options = { responsive: true, displaylogo: false, displayModeBar: bar ? "hover" : false };
+  await Plotly.react(canvas, lit(told.data), asked, options);
   figure.dataset.drawn = "yes";
 }
 
