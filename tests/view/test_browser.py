@@ -174,6 +174,21 @@ def test_curves_are_drawn(page):
     assert page.locator('[data-figure="reward"] .scatterlayer path.js-line').first.is_visible()
 
 
+def test_no_toolbar_lies_over_the_data(page):
+    page.goto("/run/first")
+    chart = drawn(page, "reward")
+    chart.hover()
+    assert chart.locator(".canvas").bounding_box()["width"] < 560
+    assert chart.locator(".modebar").count() == 0
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.goto("/run/first")
+    wide = drawn(page, "reward")
+    wide.hover()
+    assert wide.locator(".canvas").bounding_box()["width"] >= 560
+    bar, plot = wide.locator(".modebar").bounding_box(), wide.locator(".nsewdrag").bounding_box()
+    assert bar["y"] + bar["height"] <= plot["y"] + 1
+
+
 def test_filters_and_search_work(page):
     page.goto("/dialogues?run=first")
     page.locator("[name=part]").select_option("train")
