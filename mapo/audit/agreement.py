@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.evals.stats import FEWEST, Floats, Interval, bootstrap, told
 
 
 def quadratic_kappa(a: Sequence[int], b: Sequence[int]) -> float | None:
@@ -78,6 +78,17 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
         return None
     x, y = x - x.mean(), y - y.mean()
     return float((x @ y) / math.sqrt(float((x @ x) * (y @ y))))
+
+
+def correlation_interval(r: float | None, n: int, *, of_ranks: bool = False) -> Interval | None:
+    """95 % of a correlation over `n`, by Fisher's z = atanh(r) of standard error 1 / sqrt(n - 3); of ranks,
+    sqrt((1 + r^2 / 2) / (n - 3)) (Bonett and Wright 2000). None for fewer than six."""
+    if r is None or n < FEWEST:
+        return None
+    if abs(r) >= 1 - 1e-12:
+        return (r, r)
+    half = 1.959963984540054 * math.sqrt((1 + r * r / 2 if of_ranks else 1.0) / (n - 3))
+    return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mapo.audit.agreement import kappa_interval, mean_cosine, pooled_kappa, quadratic_kappa, spearman
+from mapo.audit.agreement import (
+    correlation_interval,
+    kappa_interval,
+    mean_cosine,
+    pooled_kappa,
+    quadratic_kappa,
+    spearman,
+)
 from mapo.audit.answers import Answers, score
 from mapo.audit.measure import item_names
 from mapo.audit.sample import Moment, Talk
@@ -33,6 +40,9 @@ class Agreement:
     dialogues: int
     ranks: float | None
     milder: float
+    ranks_interval: Interval | None = None
+    clusters: int = 0
+    """Dialogues that the turns are of."""
 
 
 def agreement(a: Answers, b: Answers, dialogues: Sequence[Talk]) -> Agreement | None:
@@ -74,6 +84,8 @@ def _agreement(
     }
     steps = [[rubric.step(form[name]) for name in common] for form in (first, second)]
     cosine, moved = mean_cosine(*steps)
+    ordered = spearman([s for s, _ in scores], [s for _, s in scores])
+    of = [moments[name].talk.id for name in common]
     gaps = [moments[name].reward(first[name]) - moments[name].reward(second[name]) for name in common]
     return Agreement(
         a,
@@ -81,10 +93,12 @@ def _agreement(
         turns=len(common),
         kappas=kappas,
         kappa=pooled_kappa(x.T.tolist(), y.T.tolist()),
-        interval=kappa_interval(x, y, [moments[name].talk.id for name in common]),
+        interval=kappa_interval(x, y, of),
         cosine=cosine,
         moved=moved,
         dialogues=len(scores),
-        ranks=spearman([s for s, _ in scores], [s for _, s in scores]),
+        ranks=ordered,
         milder=sum(gaps) / len(gaps),
+        ranks_interval=correlation_interval(ordered, len(scores), of_ranks=True),
+        clusters=len(set(of)),
     )

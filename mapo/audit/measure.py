@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from mapo.audit.agreement import pearson
-from mapo.audit.answers import Answers, Forms, rewards, score, total
+from mapo.audit.agreement import correlation_interval, pearson
+from mapo.audit.answers import Answers, Forms, rewards, score
+from mapo.audit.effects import Effect, Taken, attacks_on, effects_of
 from mapo.audit.evidence import Quotes, quotes
 from mapo.audit.noise import (
     Components,
@@ -21,47 +22,14 @@ from mapo.audit.noise import (
     reliability_of,
     sibling_reliability,
 )
-from mapo.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_on
 from mapo.audit.sample import Moment, Talk, weights_of
 from mapo.audit.terms import Terms
-from mapo.evals.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
+from mapo.evals.stats import Interval
 from mapo.sandbox.cast import flat
 from mapo.sandbox.rubric import Rubric
 
 METHODS = ("mapo", "turn", "batch", "grpo")
 DEFAULTS = Terms()
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a probe does to a judge, over `n` turns of `clusters` dialogues: the mean change of the sum of a
-    form's levels, and of the reward, with a 95 % interval; `size` is the reward's in standard deviations of
-    what the judge sees between turns. `p` is of the sign-flip test over dialogues, `p_holm` corrected among a
-    judge's probes."""
-
-    probe: str
-    kind: str
-    n: int
-    clusters: int
-    levels: float
-    levels_interval: Interval | None
-    reward: float
-    interval: Interval | None
-    p: float | None
-    size: float | None = None
-    p_holm: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Of `n` attacks: how many raised the form above all but one of its repeats, which those were, and how
-    often the one left out is above them too, by chance alone."""
-
-    n: int
-    worked: int
-    which: tuple[str, ...]
-    chance: float
-    interval: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +47,8 @@ class Findings:
     among_siblings: float | None
     """Reliability of what dialogues earn in all, measured from their group's mean."""
     scores: float | None
-    """Correlation of whole dialogues' scores when they are judged twice."""
+    """Correlation of whole dialogues' scores when they are judged twice; and its interval."""
+    scores_interval: Interval | None
     effects: tuple[Effect, ...]
     attacks: Taken | None
     quotes: Quotes
@@ -91,7 +60,7 @@ class Findings:
         return {
             **{
                 key: getattr(self, key)
-                for key in ("judge", "asked", "unscored", "missing", "items", "scores")
+                for key in ("judge", "asked", "unscored", "missing", "items", "scores", "scores_interval")
             },
             "noise": self.noise and self.noise.as_json(),
             "advantages": [r.as_json() for r in self.reliability],
@@ -114,6 +83,7 @@ def findings(
     strata = strata or {}
     noise = _components(answers, strata)
     siblings, among, reliability = _reliability(answers, dialogues, terms)
+    scores, scores_interval = _score_reliability(answers, dialogues)
     judged = [
         (levels, answers.moments[name].reply)
         for name, forms in answers.plain.items()
@@ -130,9 +100,10 @@ def findings(
         reliability=reliability,
         siblings=siblings,
         among_siblings=among,
-        scores=_score_reliability(answers, dialogues),
-        effects=_effects(answers, math.sqrt(noise.between) if noise else 0.0, strata),
-        attacks=_attacks(answers),
+        scores=scores,
+        scores_interval=scores_interval,
+        effects=effects_of(answers, math.sqrt(noise.between) if noise else 0.0, strata),
+        attacks=attacks_on(answers),
         quotes=quotes(judged),
     )
 
@@ -198,97 +169,8 @@ def _reliability(
     return siblings, sibling_reliability(first, second, groups) if siblings else None, found
 
 
-def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> float | None:
+def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> tuple[float | None, Interval | None]:
     twice = [(answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
     both = [(score(a), score(b)) for a, b in twice if a is not None and b is not None]
-    return pearson([a for a, _ in both], [b for _, b in both]) if len(both) > 2 else None
-
-
-# ---- probes
-
-
-def _effects(answers: Answers, spread: float, strata: Mapping[tuple[str, str], int]) -> tuple[Effect, ...]:
-    found = []
-    for probe in (*PROBES.values(), LANGUAGE_PROBE):
-        changes: list[tuple[Moment, float, float]] = []
-        for name, forms in answers.by_probe.get(probe.name, {}).items():
-            changed = answers.moments[name]
-            plain = answers.plain.get(_counterpart(name, probe.name), [])
-            before, after = _means(plain, changed), _means(forms, changed)
-            if before and after:
-                changes.append((changed, after[0] - before[0], after[1] - before[1]))
-        if changes:
-            sizes = {} if probe.name == LANGUAGE else strata  # pairs are of no stratum
-            found.append(_effect(probe.name, probe.kind, changes, spread, sizes))
-    corrected = holm([effect.p for effect in found])
-    return tuple(replace(effect, p_holm=p) for effect, p in zip(found, corrected, strict=True))
-
-
-def _counterpart(name: str, probe: str) -> str:
-    """The turn that a changed one is held against: itself, or the English side of a pair."""
-    return name.replace("pairs/zh", "pairs/en", 1) if probe == LANGUAGE else name
-
-
-def _means(forms: Forms, moment: Moment) -> tuple[float, float] | None:
-    known = [levels for levels in forms if levels is not None]
-    if not known:
-        return None
-    return (
-        sum(total(levels, moment) for levels in known) / len(known),
-        sum(moment.reward(levels) for levels in known) / len(known),
-    )
-
-
-def _effect(
-    probe: str,
-    kind: str,
-    changes: Sequence[tuple[Moment, float, float]],
-    spread: float,
-    strata: Mapping[tuple[str, str], int],
-) -> Effect:
-    rows: dict[str, Floats] = {}
-    weights = weights_of([moment for moment, _, _ in changes], strata)
-    for (moment, levels, reward), w in zip(changes, weights, strict=True):
-        own = np.array([w, w * levels, w * reward])
-        rows[moment.talk.id] = rows.get(moment.talk.id, np.zeros(3)) + own
-    table = np.array(list(rows.values()), dtype=np.float64)
-
-    def mean(sums: Floats) -> Floats:
-        return np.asarray(sums[..., 1:] / sums[..., :1])
-
-    change, worth = (float(x) for x in mean(table.sum(axis=0)))
-    ends = bootstrap(table, mean)
-    intervals = [None, None] if ends is None else [told(*pair, rows=len(table)) for pair in ends]
-    return Effect(
-        probe,
-        kind,
-        n=len(changes),
-        clusters=len(table),
-        levels=change,
-        levels_interval=intervals[0],
-        reward=worth,
-        interval=intervals[1],
-        p=sign_flip(table[:, 2] / table[:, 0]),
-        size=worth / spread if spread else None,
-    )
-
-
-def _attacks(answers: Answers) -> Taken | None:
-    """A form, attacked or not, is held against one repeat fewer than there are: the repeats take turns at
-    being the one that is not attacked."""
-    n = tried = lucky = 0
-    which: list[str] = []
-    for name, forms in answers.by_probe.get("injection", {}).items():
-        moment = answers.moments[name]
-        plain = [total(levels, moment) for levels in answers.plain.get(name, []) if levels is not None]
-        after = forms[0]
-        if len(plain) < 2 or after is None:
-            continue
-        n += 1
-        if total(after, moment) > max(plain[1:]):
-            which.append(attack_on(answers.numbers[name]))
-        tried += len(plain)
-        lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
-    if not n:
-        return None
-    return Taken(n, len(which), tuple(sorted(which)), lucky / tried, wilson(len(which), n))
+    r = pearson([a for a, _ in both], [b for _, b in both]) if len(both) > 2 else None
+    return r, correlation_interval(r, len(both))

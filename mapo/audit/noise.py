@@ -115,13 +115,15 @@ def _variances(sums: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Of advantages judged twice: `r` is the correlation of the two, over `turns` of `groups`."""
+    """Of advantages judged twice: `r` is the correlation of the two, over `turns` of `dialogues` in `groups`;
+    the interval is over dialogues, each of which the judge met on its own."""
 
     method: str
     r: float | None
     interval: Interval | None
     turns: int
     groups: int
+    dialogues: int
 
     @property
     def with_truth(self) -> float | None:
@@ -142,23 +144,29 @@ def reliability_of(
 ) -> Reliability:
     """Of the advantages of the same dialogues judged twice."""
     a, b = (advantages(rewards, groups, method, **options) for rewards in (first, second))
-    rows: dict[str, Floats] = {}
-    turns = 0
+    rows: list[Floats] = []
+    seen = set()
     for at, group in enumerate(groups):
         both = a.mask[at] & b.mask[at]
         x, y = a.mixed[at][both], b.mixed[at][both]
-        turns += len(x)
-        own = np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y], dtype=np.float64)
-        rows[group] = rows.get(group, np.zeros(6)) + own
-    table = np.array([row for row in rows.values() if row[0]]).reshape(-1, 6)
+        if len(x):
+            rows.append(np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y], dtype=np.float64))
+            seen.add(group)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
     r = float(_correlation(table.sum(axis=0))) if len(table) else math.nan
-    ends = bootstrap(table, lambda means: _correlation(means)[..., None])
+
+    def again(means: Floats) -> Floats:
+        found = _correlation(means)
+        return np.where(np.isfinite(found), found, r)[..., None]  # one dialogue alone, whose turns are alike
+
+    ends = bootstrap(table, again)
     known = ends is not None and bool(np.isfinite(ends).all())
     return Reliability(
         method,
         None if math.isnan(r) else r,
         told(*ends[0], rows=len(table)) if known and ends is not None else None,
-        turns,
+        int(table[:, 0].sum()),
+        len(seen),
         len(table),
     )
 
@@ -166,8 +174,9 @@ def reliability_of(
 def _correlation(sums: Floats) -> Floats:
     """Sums (or their means) of (1, x, y, x^2, y^2, x y) -> Pearson's r."""
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    both = (xx - x * x / n) * (yy - y * y / n)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((xy - x * y / n) / np.sqrt((xx - x * x / n) * (yy - y * y / n)))
+        return np.where(both > 1e-12 * xx * yy, (xy - x * y / n) / np.sqrt(both), math.nan)
 
 
 def sibling_reliability(

@@ -72,9 +72,8 @@ def tables(audit: Audit) -> list[Table]:
 def _verdicts(audit: Audit) -> Table:
     rows = []
     for said in audit.verdicts:
-        why = dict.fromkeys([*said.against_training, *said.against_evaluation])
-        nothing = "too little was measured" if rules.UNKNOWN in (said.training, said.evaluation) else "-"
-        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or nothing])
+        why = dict.fromkeys([*said.because("training"), *said.because("evaluation")])
+        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or "-"])
     return Table("Verdict", ["judge", "for training", "for evaluation", "because"], rows)
 
 

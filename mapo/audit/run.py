@@ -16,7 +16,7 @@ from mapo.audit.probes import PROBES, language_pairs, texts
 from mapo.audit.report import SCHEMA, Audit
 from mapo.audit.sample import Moment, Talk, choose_dialogues, choose_turns, strata_of
 from mapo.audit.terms import Terms
-from mapo.audit.verdict import verdict
+from mapo.audit.verdict import dialogues_needed, verdict
 from mapo.errors import InputError
 from mapo.evals.bench import Line
 from mapo.evals.folder import digest
@@ -48,6 +48,13 @@ class Plan:
 
     def whole(self) -> list[Talk]:
         return choose_dialogues(self.talks, self.dialogues, self.seed)
+
+    def warnings(self) -> list[str]:
+        """What the answers will not tell, whatever they are."""
+        probed = len({moment.talk.id for moment in self.sampled()})
+        need = dialogues_needed(len(PROBES) + 1)
+        few = f"probes over {probed} dialogues can show no effect, {need} are needed (more runs, or --turns)"
+        return [few] if probed < need else []
 
     def questions(self) -> list[Question]:
         terms = self.terms

@@ -101,6 +101,7 @@ def audit(
     roots = [named(run)[1] for run in runs]
     terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
     plan = Plan(titles, talks, turns, dialogues, repeats, seed, terms=terms)
+    say_all("warning", plan.warnings())
     stage = stage_in(
         out,
         cache_file=cache_file,

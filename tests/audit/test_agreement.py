@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy
 
 from mapo.audit.agreement import (
+    correlation_interval,
     cosine,
     kappa_interval,
     mean_cosine,
@@ -120,3 +121,18 @@ def _expected() -> float:
 
 
 EXPECTED = _expected()
+
+
+def test_the_interval_of_a_correlation_covers_it():
+    """Fisher's z over normal pairs: 95 of 100 hold the correlation they were drawn with."""
+    rng, hits, ranked = np.random.default_rng(1), 0, 0
+    for _ in range(400):
+        x = rng.normal(size=20)
+        y = 0.8 * x + 0.6 * rng.normal(size=20)
+        low, high = correlation_interval(pearson(x, y), 20)
+        hits += low < 0.8 < high
+        low, high = correlation_interval(spearman(x, y), 20, of_ranks=True)
+        ranked += low < 6 / math.pi * math.asin(0.4) < high
+    assert 370 <= hits <= 390 and 365 <= ranked <= 393
+    assert correlation_interval(None, 20) is None and correlation_interval(0.5, 5) is None
+    assert correlation_interval(1.0, 6) == (1.0, 1.0)

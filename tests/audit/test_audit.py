@@ -14,6 +14,7 @@ from judging import EMPATHY, faulty, lines_of, talks
 from mapo.audit.answers import Answers, answers_of, recorded
 from mapo.audit.ask import Question, levels_in, panel_asking, questions, scripted_asking, solving
 from mapo.audit.between import agreement, with_itself
+from mapo.audit.effects import attacks_on
 from mapo.audit.figure import draw
 from mapo.audit.measure import findings
 from mapo.audit.probes import PROBES, plainly
@@ -155,6 +156,49 @@ def test_the_verdict_names_the_fault(audit):
     assert said(audit, "vain").training == said(audit, "vain").evaluation == "not fit"
 
 
+@pytest.mark.parametrize("repeats", [2, 4])
+def test_attacks_that_do_nothing_work_as_often_as_chance_does(repeats):
+    """Forms of one distribution, attacked or not: both rates must be the same but for their own chance."""
+    rng, moment, n = np.random.default_rng(repeats), Moment(TALKS[0], 1), 4000
+    names = [f"run/{i}@1" for i in range(n)]
+    answers = Answers("it", moments=dict.fromkeys(names, moment), numbers=dict.fromkeys(names, 0))
+    drawn = rng.integers(0, 3, (n, repeats + 1, 3)).tolist()
+    forms = [[form(dict(zip("CAP", ((x, 0) for x in own), strict=True))) for own in row] for row in drawn]
+    answers.by_probe["plain"] = {name: row[:-1] for name, row in zip(names, forms, strict=True)}
+    answers.by_probe["injection"] = {name: row[-1:] for name, row in zip(names, forms, strict=True)}
+    taken = attacks_on(answers)
+    assert taken.n == n and taken.worked / n == pytest.approx(taken.chance, abs=0.025)
+    alone = {name: own[:1] for name, own in answers.plain.items()}  # against one form nothing can be told
+    assert attacks_on(replace(answers, by_probe={**answers.by_probe, "plain": alone})) is None
+
+
+def test_without_siblings_nothing_is_said_of_them():
+    alone = [replace(t, dialogue=replace(t.dialogue, group=t.dialogue.id)) for t in TALKS[:8]]
+    plan = Plan(("it",), alone, turns=4, dialogues=8, repeats=2, pairs=False)
+    audit = audited(plan, lines_of(plan, {"it": faulty(Habit(noise=0.1))}), {})
+    it = found(audit, "it")
+    assert not it.siblings and it.among_siblings is None and it.as_json()["group"] is None
+    assert it.reliability[0].r > 0.5  # unlike dialogues, told as such
+    assert said(audit, "it").training == "unknown"
+    assert any("its noise among siblings" in line for line in said(audit, "it").open_training)
+
+
+def test_a_biased_judge_is_not_called_fit_over_four_dialogues():
+    """Signs of four dialogues are alike by chance once in eight: no test can tell, and that is said."""
+    few = [talk for talk in TALKS if talk.dialogue.seed == 0 and "honest" in talk.dialogue.id][:4]
+    plan = Plan(("vain",), few, turns=12, dialogues=4, repeats=2, pairs=False)
+    audit = audited(plan, lines_of(plan, {"vain": faulty(Habit(likes=vain))}), {})
+    assert found(audit, "vain").effect("flattery").size > 1  # badly so
+    it = said(audit, "vain")
+    assert (it.training, it.evaluation) == ("unknown", "unknown")
+    for why in (it.open_training, it.open_evaluation):
+        assert "what moves it: over 4 dialogues no effect shows, 9 are needed" in why
+    assert plan.warnings() == [
+        "probes over 4 dialogues can show no effect, 9 are needed (more runs, or --turns)"
+    ]
+    assert Plan(("vain",), TALKS, turns=36).warnings() == []
+
+
 def test_nothing_moves_a_judge_that_sees_the_reply_alone(audit):
     for name in ("order", "position", "prompt short", "prompt inspector", "prompt backwards", "language"):
         assert found(audit, "exact").effect(name).reward == pytest.approx(0)
@@ -207,8 +251,7 @@ def test_evidence_is_looked_up(audit):
     assert 0.3 < deaf.unscored / deaf.asked < 0.7  # 0.8 ** 3: each form is asked for three times
     assert any("forms cannot be used" in why for why in said(audit, "deaf").against_training)
     assert (
-        said(audit, "liar").training == "unknown"
-        and "no two whole dialogues" in said(audit, "liar").unknown[0]
+        said(audit, "liar").training == "unknown" and "no two whole dialogues" in said(audit, "liar").told()
     )
     assert deaf.effect("language") is None
 
