@@ -7,7 +7,6 @@ put together by hand.
 from __future__ import annotations
 
 import re
-from os.path import commonprefix
 from typing import NamedTuple
 
 
@@ -21,10 +20,15 @@ class Planted(NamedTuple):
 def left_of(planted: Planted, cleaned: str) -> str:
     """What stands where the item stood, without placeholders: nothing if it went as a whole."""
     before, _, after = planted.sentence.partition(planted.item)
-    start = len(commonprefix([before, cleaned]))
-    end = len(cleaned) - len(commonprefix([after[::-1], cleaned[start:][::-1]]))
+    start = _shared(before, cleaned)
+    end = len(cleaned) - _shared(after[::-1], cleaned[start:][::-1])
     there = re.sub(r"\[[a-z_]+ \d+\]", " ", cleaned[start:end])
     return "".join(char for char in there if char.isalnum())
+
+
+def _shared(a: str, b: str) -> int:
+    """Characters with which both begin."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 _ENGLISH = {

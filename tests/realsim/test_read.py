@@ -303,6 +303,8 @@ assistant,after
 
 
 def test_tables_that_cannot_be_read(tmp_path):
+    odd = read(tmp_path, "a.csv", "role,text\nuser,a\rb\nuser,a\nassistant,b\nuser,c\n")
+    assert [p.line for p in odd.problems] == [2] and len(said(odd)) == 3
     assert "names no columns" in read(tmp_path, "a.csv", "x,y\n1,2\n").problems[0].text
     short = read(tmp_path, "a.csv", "role,text\nuser\nuser,a\nassistant,b\nuser,c\n")
     assert [(p.line, p.text) for p in short.problems] == [(2, "1 columns, too few")]
