@@ -30,7 +30,8 @@ small groups (at four siblings by up to 0.05): these divide by a spread that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from mapo.advantage import advantages
-from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.evals.stats import FEWEST, Floats, Interval, bootstrap, told
 
 TARGET = 0.9
 """The correlation with the noise-free advantage that training should have."""
@@ -115,8 +116,8 @@ def _variances(sums: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Of advantages judged twice: `r` is the correlation of the two, over `turns` of `dialogues` in `groups`;
-    the interval is over dialogues, each of which the judge met on its own."""
+    """Of advantages judged twice: `r` is the correlation of the two, over `turns` of `dialogues` in `groups`.
+    The interval is over groups; where they are too few, over dialogues, which makes it a little narrow."""
 
     method: str
     r: float | None
@@ -144,15 +145,18 @@ def reliability_of(
 ) -> Reliability:
     """Of the advantages of the same dialogues judged twice."""
     a, b = (advantages(rewards, groups, method, **options) for rewards in (first, second))
-    rows: list[Floats] = []
-    seen = set()
+    rows: dict[Hashable, Floats] = {}
+    seen: Counter[str] = Counter()
+    whole = len(set(groups)) >= FEWEST
     for at, group in enumerate(groups):
         both = a.mask[at] & b.mask[at]
         x, y = a.mixed[at][both], b.mixed[at][both]
         if len(x):
-            rows.append(np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y], dtype=np.float64))
-            seen.add(group)
-    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+            own = np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y], dtype=np.float64)
+            unit: Hashable = group if whole else at
+            rows[unit] = rows.get(unit, np.zeros(6)) + own
+            seen[group] += 1
+    table = np.array(list(rows.values()), dtype=np.float64).reshape(-1, 6)
     r = float(_correlation(table.sum(axis=0))) if len(table) else math.nan
 
     def again(means: Floats) -> Floats:
@@ -167,7 +171,7 @@ def reliability_of(
         told(*ends[0], rows=len(table)) if known and ends is not None else None,
         int(table[:, 0].sum()),
         len(seen),
-        len(table),
+        seen.total(),
     )
 
 

@@ -135,7 +135,8 @@ def _probes(audit: Audit) -> Table:
     note = (
         "Change of the reward against the same turn as it was, with 95 % intervals over dialogues. "
         f"*: larger than {rules.MAX_SIZE:g} standard deviations of the reward between turns, and "
-        f"p < {rules.SURE:g} after Holm's correction."
+        f"p < {rules.SURE:g} after Holm's correction. Attacks: forms above all but one of their repeats; by "
+        "chance, the one left out above the others."
     )
     names = [found.judge for found in audit.findings]
     return Table("What moves it", ["probe", *names], [*rows, ["attacks that raised a form", *worked]], note)

@@ -166,6 +166,20 @@ def test_a_batch_grown_by_one_over_r_carries_as_much():
     assert grown == pytest.approx(clean, rel=0.15)
 
 
+@pytest.mark.parametrize(("groups", "siblings"), [(3, 4), (8, 2)])
+def test_the_interval_of_a_reliability_covers_it(groups, siblings):
+    """Over groups, or over dialogues where groups are few; a little narrow, so 4 in 5 are asked for."""
+    _, (a, b), names = groups_of(1500, siblings, 8, 1.0, 0.5, RNG(1))
+    truth = reliability_of(a.tolist(), b.tolist(), names, gamma=0.85).r
+    hits = 0
+    for seed in range(40):
+        _, (a, b), names = groups_of(groups, siblings, 8, 1.0, 0.5, RNG(100 + seed))
+        found = reliability_of(a.tolist(), b.tolist(), names, gamma=0.85)
+        hits += found.interval[0] <= truth <= found.interval[1]
+        assert (found.groups, found.dialogues) == (groups, groups * siblings)
+    assert hits >= 32
+
+
 def test_unscored_turns_and_lonely_dialogues_are_left_out():
     a = [[1.0, None, 3.0], [2.0, 1.0, None], [0.0, 0.0, 1.0]]
     b = [[1.1, 2.0, 2.9], [2.2, 1.1, None], [0.1, 0.2, 0.9]]
