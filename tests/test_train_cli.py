@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -153,20 +154,21 @@ def test_there_is_no_pair_without_two_dialogues():
 
 @pytest.mark.slow
 def test_a_run_that_is_terminated_says_how_to_go_on(model, tmp_path):
-    """SIGTERM to the leader of a team of two, twice: status 143, a command that goes on, and it does."""
+    """SIGTERM to a whole team of two, twice: status 143, a command that goes on, and it does."""
     out, said = tmp_path / "run", tmp_path / "said"
     given = [*small.SMALL, f"model.source={model}", "optim.steps=100000", "run.processes=2"]
 
     def terminated_after(steps: int, *more: str) -> int:
         begin = [sys.executable, "-m", "mapo", "train", "pocket", *given, *more, "--out", str(out)]
         with said.open("w") as file:
-            process = subprocess.Popen(begin, stderr=file, stdout=file)
+            process = subprocess.Popen(begin, stderr=file, stdout=file, start_new_session=True)
             while steps_of(out) < steps:
                 assert process.poll() is None, said.read_text()
                 time.sleep(0.1)
-            process.terminate()
-            assert process.wait(120) == 143
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.wait(120) == 143, said.read_text()
         assert f"go on with: mapo train --out {out} --resume" in said.read_text()
+        assert "error" not in said.read_text()
         return steps_of(out)
 
     first = terminated_after(1)

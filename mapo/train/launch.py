@@ -112,8 +112,9 @@ def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Pa
 
 
 def _follow(leader: int) -> None:
-    """End with the process that started this one, however it ended; leave Ctrl-C to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End with the process that started this one, however it ended; leave signals to the whole group to it."""
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == leader:
@@ -171,18 +172,13 @@ def _story(others: Sequence[Other], out: Path) -> TrainError:
 
 
 def _end(others: Sequence[Other], patience: float = 0) -> None:
-    """Wait for them as long as `patience` lasts, then end them."""
+    """Wait for them as long as `patience` lasts, then end them: a run is made to be cut off anywhere."""
     for other in others:
         with suppress(subprocess.TimeoutExpired):
             other.process.wait(patience)
     for other in others:
-        other.process.terminate()
-    for other in others:
-        try:
-            other.process.wait(2)
-        except subprocess.TimeoutExpired:
-            other.process.kill()
-            other.process.wait()
+        other.process.kill()
+        other.process.wait()
 
 
 def _free_port() -> int:
