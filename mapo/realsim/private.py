@@ -3,7 +3,7 @@
 `clean` replaces what `patterns` and `names` find by `[name 1]`, `[phone 2]`: the same value, the same
 placeholder, throughout a conversation. What looks like a placeholder in the text itself gets round brackets
 first, so that nothing hides in one. `leaks` says which of the values stand in a later text all the same,
-however they are written: in other case, with other spaces, in full-width forms.
+however they are written: in other case, with other spaces, in full-width forms, without accents, in pieces.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from mapo.realsim.bare import Pieces, bare, stripped
 from mapo.realsim.names import find_names
 from mapo.realsim.patterns import KINDS, Found, find_forms, folded
-from mapo.realsim.standing import Standing
+from mapo.realsim.standing import Standing, telling
 
 _WORDS = ("name", "place", "organisation", "handle", "other")
 """Kinds whose values are words: they count where they stand as words."""
@@ -26,6 +27,10 @@ PLACEHOLDER = re.compile(rf"\[(?:{'|'.join((*KINDS, 'other'))}) \d+\]")
 _HAN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _FEW = 5
 """Letters or digits in a row that do not meet by chance."""
+_TELLING = 7
+"""Last digits of a longer number that tell it."""
+_CARD = 12
+"""Digits of a number that people name by its last four."""
 _MOST_WORDS = 5
 """Words of a name whose combinations are remembered."""
 
@@ -50,7 +55,7 @@ class Values:
         """The placeholder of a value, a new one if it is new."""
         key = squeezed(text)
         if key not in self.placeholders:
-            own = frozenset(text.casefold().split()) if kind == "name" else frozenset()
+            own = frozenset(stripped(text).casefold().split()) if kind == "name" else frozenset()
             self.placeholders[key] = self._same_person(own) or self._new(kind)
             self.written[key], self.kinds[key] = text.strip(), kind
             if own:
@@ -101,11 +106,11 @@ def clean(
     for text, found in zip(texts, spans, strict=True):
         for kind, start, end in found:
             values.add(kind, text[start:end])
-    standing = _standing(values)
+    standing = _standing(values, bare)
     counts: Counter[str] = Counter()
     cleaned = []
     for text, found in zip(texts, spans, strict=True):
-        again = sorted(standing.everywhere(folded(text)), key=lambda item: item[1] - item[2])
+        again = sorted(standing.everywhere(bare(text)), key=lambda item: item[1] - item[2])
         known_here = [Found(values.kinds[keys[0]], start, end) for keys, start, end in again]
         everywhere = [item for item in _merged([*_ours(text, ours), *found, *known_here]) if item.kind]
         counts.update(item.kind for item in everywhere)
@@ -151,11 +156,11 @@ def _merged(found: Iterable[Found]) -> list[Found]:
     return kept
 
 
-def _standing(values: Values) -> Standing:
+def _standing(values: Values, plain: Callable[[str], str]) -> Standing:
     """Where values and their telling parts stand, also where they were not recognised."""
     standing = Standing()
     for key in sorted(values.written, key=lambda key: -len(key)):
-        standing.add(key, values.written[key], values.kinds[key], loose=key in values.named)
+        standing.add(key, plain(values.written[key]), values.kinds[key], loose=key in values.named)
     return standing
 
 
@@ -166,14 +171,35 @@ def squeezed(text: str) -> str:
 
 def leaks(values: Values, text: str) -> list[str]:
     """The values that stand in `text`, as they were written in the conversation."""
-    dense, plain = squeezed(text), folded(text)
-    together = re.sub(r"(?<=\d)[\s().\-–/]+(?=\d)", "", plain)
-    digits = "".join(c if c.isdigit() else " " for c in together)
-    there = {key for keys, _, _ in _standing(values).everywhere(plain) for key in keys}
+    plain = stripped(text)
+    dense, pieces, digits = squeezed(plain), Pieces(plain), _digits(plain)
+    there = {key for keys, _, _ in _standing(values, stripped).everywhere(plain) for key in keys}
     found = []
     for key, written in values.written.items():
-        number = "".join(c for c in key if c.isdigit())
-        formed = values.kinds[key] not in _WORDS and len(key) >= (2 if _HAN.search(key) else _FEW)
-        if (len(number) >= _FEW and number in digits) or (formed and key in dense) or key in there:
+        kind, own = values.kinds[key], squeezed(stripped(written))
+        if kind in _WORDS:
+            seen = pieces.hold(telling(stripped(written), kind))
+        else:
+            seen = len(own) >= (2 if _HAN.search(own) else _FEW) and own in dense
+        if key in there or seen or _same_number(own, kind, digits):
             found.append(written)
     return found
+
+
+def _digits(plain: str) -> str:
+    """The numbers of a text, each without what divides it."""
+    together = re.sub(r"(?<=\d)[\s().\-–/]+(?=\d)", "", plain)
+    return "".join(c if c.isdigit() else " " for c in together)
+
+
+def _same_number(own: str, kind: str, digits: str) -> bool:
+    """Whether a value's digits stand there: all, or the last ones, as a telephone number is said without its
+    country and a card by its last four (unless they may be a year)."""
+    number = "".join(c for c in own if c.isdigit())
+    if len(number) < _FEW:
+        return False
+    last = number[-4:]
+    by_last = (
+        kind in ("card", "account", "iban") and len(number) >= _CARD and not last.startswith(("19", "20"))
+    )
+    return number[-_TELLING:] in digits or (by_last and last in digits.split())

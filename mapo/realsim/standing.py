@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from mapo.realsim.patterns import folded
 from mapo.realsim.words import ordinary, words
 
 _CJK = r"\u3040-\u30ff\u3400-\u9fff"
@@ -22,6 +21,9 @@ _LETTER = rf"[^\W_{_CJK}]"
 _LATIN = re.compile(_LETTER)
 _SPACE = re.compile(r"\s+")
 _FIRST = re.compile(rf"{_LETTER}+|[{_CJK}]")
+_DISTRICT = re.compile(r"([A-Z]{1,2}\d[A-Z\d]?) ?\d[A-Z]{2}|([A-Z]\d[A-Z]) ?\d[A-Z]\d", re.I)
+"""The first half of a British or Canadian postcode."""
+_CODE = re.compile(r"(?=\w*\d)(?=\w*[^\W\d_])\w+")
 _DEEP = 4
 """Words by which parts are told apart before they are compared."""
 _LEAST_IN_A_MAIL, _LEAST_CHINESE, _LEAST_LATIN = 6, 4, 9
@@ -41,7 +43,7 @@ class Standing:
 
     def add(self, key: str, written: str, kind: str, *, loose: bool) -> None:
         """`loose`: somebody named it, so it counts in any case."""
-        for part in _telling(written, kind):
+        for part in telling(written, kind):
             if first := _FIRST.search(part):
                 begun = part[first.start() :]
                 begin = tuple(word.casefold() for word in _FIRST.findall(begun)[:_DEEP])
@@ -49,19 +51,26 @@ class Standing:
                 self._parts[begin].setdefault(known, []).append(key)
 
     def everywhere(self, plain: str) -> Iterator[tuple[list[str], int, int]]:
-        """Keys, start and end of every value in the folded text; they may overlap."""
+        """Keys, start and end of every value in the plain text; they may overlap."""
         found = list(_FIRST.finditer(plain))
         low = [word[0].casefold() for word in found]
         for number, word in enumerate(found):
             for deep in range(1, min(_DEEP, len(found) - number) + 1):
-                for part, keys in self._parts.get(tuple(low[number : number + deep]), {}).items():
+                begin = tuple(low[number : number + deep])
+                for part, keys in self._begun(begin):
                     if end := _end(part, plain, word.start()):
                         yield keys, word.start(), end
 
+    def _begun(self, begin: tuple[str, ...]) -> Iterator[tuple[_Part, list[str]]]:
+        """The parts that begin so, or so without a last "s" ("the Okonkwos")."""
+        yield from self._parts.get(begin, {}).items()
+        if begin[-1].endswith("s"):
+            yield from self._parts.get((*begin[:-1], begin[-1][:-1]), {}).items()
 
-def _telling(written: str, kind: str) -> list[str]:
+
+def telling(written: str, kind: str) -> list[str]:
     """A value, and what of it tells alone."""
-    whole = folded(written).strip()
+    whole = written.strip()
     parts = [whole]
     if kind == "name" and _HAN.search(whole):
         alone = len(whole) >= 3 and not whole.endswith(tuple(words("chinese", "titles")))
@@ -73,6 +82,8 @@ def _telling(written: str, kind: str) -> list[str]:
     elif kind == "address":
         pieces = (piece.strip(" .-") for piece in re.split(r"[,，]|\d+", whole))
         parts += [piece for piece in pieces if _long(piece)]
+    elif kind == "postcode" and (district := _DISTRICT.fullmatch(whole)):
+        parts.append(district[1] or district[2])
     return list(dict.fromkeys(parts))
 
 
@@ -89,6 +100,8 @@ def _also_words() -> frozenset[str]:
 def _in_any_case(word: str, loose: bool) -> bool:
     """Not where it may be an ordinary word in small letters."""
     low = word.casefold()
+    if _CODE.fullmatch(word):
+        return True
     return len(word) >= 4 and low not in _also_words() and (loose or not ordinary(low))
 
 
@@ -105,6 +118,8 @@ def _end(part: _Part, plain: str, start: int) -> int:
         at += len(word)
     if _HAN.match(plain[at - 1]):
         return 0 if at - start == 1 and not _alone(plain, start) else at
+    if part.any_case and plain[at : at + 1] in ("s", "S") and not _LATIN.match(plain, at + 1):
+        return at
     return 0 if _LATIN.match(plain, at) else at
 
 

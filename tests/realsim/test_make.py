@@ -210,6 +210,24 @@ def test_a_model_that_leaks_twice_is_refused(tmp_path):
     assert "deirdre" not in everything(tmp_path / "out").lower()
 
 
+def test_a_person_with_a_name_in_disguise_is_refused(tmp_path):
+    source = tmp_path / "a.jsonl"
+    lines = (
+        "My aunt is called Ewa Wiśniewska.",
+        "Oh.",
+        "Her number is +48 601 234 567, and I ring.",
+        "I see.",
+    )
+    write_jsonl(source, [talk(*lines)])
+
+    def person(form: dict, text: str, tries: int) -> dict:
+        form["stages"][1]["says"][0] = "They spell it W-i-s-n-i-e-w-s-k-a, always."
+        return form
+
+    [refused] = refusals(tmp_path, source, Writer(person=person))
+    assert refused["reason"] == "invalid" and refused["step"] == "3-recontextualised"
+
+
 def test_a_second_try_mends_a_leak(tmp_path, source):
     def person(form: dict, text: str, tries: int) -> dict:
         form["opening"] = "Write to someone@example.org, please." if tries == 1 else form["opening"]

@@ -132,6 +132,11 @@ def test_nothing_hides_in_what_looks_like_a_placeholder(private):
     assert again.texts == cleaned.texts  # ours stay
 
 
+def test_a_name_without_its_accents_is_replaced_too():
+    cleaned = clean(["My aunt is called Ewa Wiśniewska.", "wisniewska wrote again."])
+    assert cleaned.texts[1] == "[name 1] wrote again."
+
+
 def test_full_width_and_styled_forms_are_the_same_value():
     cleaned = clean(["电话１３８００１３８０００，再打13800138000", "mail 𝐚𝐧𝐧𝐚@example.org"])
     assert cleaned.texts == ("电话[phone 1]，再打[phone 1]", "mail [email 1]")
@@ -165,6 +170,22 @@ def values_of(*pairs: tuple[str, str]) -> Values:
         ("place", "Upper Wexcombe", "upper\nwexcombe"),
         ("card", "4000 1234 5678 9017", "4000-1234-5678-9017"),
         ("date", "March 3, 1987", "march 3 1987"),
+        ("phone", "+48 601 234 567", "601-234-567"),
+        ("phone", "+44 7700 900123", "07700 900 123"),
+        ("name", "Ewa Wiśniewska", "W i ś n i e w s k a"),
+        ("name", "Ewa Wiśniewska", "W.i.s.n.i.e.w.s.k.a"),
+        ("name", "Ewa Wiśniewska", "Wiś\u200bniew\u00adska"),
+        ("name", "Ewa Wiśniewska", "wis-niewska"),
+        ("name", "Ewa Wiśniewska", "Wisniewska"),
+        ("name", "Ewa Wiśniewska", "Wis\u0301niewska"),
+        ("name", "Ewa Wiśniewska", "Wіśnіеwskа"),
+        ("name", "Weiß", "Weiss"),
+        ("name", "Ada Okonkwo", "the Okonkwos"),
+        ("name", "Ada Okonkwo", "OKONKWOS"),
+        ("name", "欧阳小明", "欧 阳 小 明"),
+        ("postcode", "LS6 2AB", "a flat in LS6"),
+        ("postcode", "K1A 0B1", "over in k1a"),
+        ("card", "4000 1234 5678 9017", "the one that ends in 9017"),
     ],
 )
 def test_leaks_are_seen_however_they_are_written(kind, value, text):
@@ -180,6 +201,13 @@ def test_leaks_are_seen_however_they_are_written(kind, value, text):
         ("date", "born in 1974", "1975"),
         ("phone", "555-010-9921", "555 and 0109"),
         ("name", "李", "桃李满天下的人拖着行李"),
+        ("name", "Amina", "I am in a mess"),
+        ("name", "Mason", "I am a son"),
+        ("name", "Will", "Wills"),
+        ("card", "4000 1234 5678 1987", "since 1987"),
+        ("postcode", "LS6 2AB", "LS61"),
+        ("postcode", "90210-1234", "90"),
+        ("phone", "601 234 567", "234"),
     ],
 )
 def test_what_is_no_leak(kind, value, text):
