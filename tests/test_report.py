@@ -15,6 +15,7 @@ from report_runs import ablation, bench, empa, group, saying, step, talk, traini
 
 from command import mapo
 from mapo.errors import InputError
+from mapo.evals.figures import TEST_WORLD
 from mapo.report import build, kind_of, numbers, plots, write, write_report
 from mapo.report.blocks import Heading, Lines, Panel, Picture, Report, Side, Table, Talk, Tiles, Words
 from mapo.report.markdown import blocks_of, markdown_page
@@ -237,6 +238,29 @@ def test_judge_calls_and_roles_without_their_addresses(tmp_path):
     page = check(html_page(build([str(root)])))
     assert "Not all models have a price" in page.text and "5,000" in page.text
     assert "secret" not in page.text and "model big" in page.text
+
+
+def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_path):
+    from mapo.config import dump_config, load_config
+
+    mine, other = training(tmp_path / "mine"), training(tmp_path / "other")
+    for report in (build([str(mine)]), build([str(empa(tmp_path / "eval"))]), build([str(mine), str(other)])):
+        assert report.caution == TEST_WORLD and "judge were plain code" in TEST_WORLD
+        assert TEST_WORLD in check(html_page(report)).text and TEST_WORLD in markdown_page(report, "")
+    models = ["roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://h"]
+    (other / "config.toml").write_text(dump_config(load_config(None, models)))
+    alone = build([str(other)])
+    assert alone.caution == "" and "plain code" not in html_page(alone) + markdown_page(alone, "")
+    both = build([str(mine), str(other), str(tmp_path / "eval")])
+    assert both.caution == f"Of mine, eval: {TEST_WORLD}"
+    # the dialogues know better than a config that is lost
+    (other / "config.toml").unlink()
+    assert build([str(other)]).caution == ""
+    for role, said in (("scripted", TEST_WORLD), ("big", "")):
+        cast = {"user": "scripted", "director": "scripted", "judge": role}
+        played = [talk([1, 1], id="c0_1", scenario="c0", cast=cast)]
+        write_lines(other / "eval" / "after" / "dialogues.jsonl", played)
+        assert build([str(other)]).caution == said
 
 
 # ---- evaluations
@@ -504,7 +528,7 @@ def test_an_ablation(tmp_path):
     assert "Held-out EPM-Q (passes)" in headings(report) and "Paired by seed" in headings(report)
     cells = next(b for b in report.blocks if isinstance(b, Table) and "gradient norm" in b.head)
     assert [row[:3] for row in cells.rows] == [["mapo", "idr", "2"], ["grpo", "idr", "2"]]
-    check(html_page(report))
+    assert report.caution == TEST_WORLD and check(html_page(report)).text.count(TEST_WORLD) == 1
 
 
 def test_a_damaged_ablation(tmp_path):

@@ -240,11 +240,13 @@ def _report(out: Path, reach: float | None) -> None:
     from mapo.evals.figures import draw, markdown
     from mapo.store import write_atomic
 
-    cells = _cells(_grid(out))
+    grid = _grid(out)
+    cells = _cells(grid)
     found = [run for cell in cells if (run := read_run(out, cell)) is not None]
     report = analyse(found, wanted=len(cells), reach=reach)
     write_atomic(out / "ablation.json", _json(report))
-    text = markdown(report)
+    roles = grid["settings"].get("roles", {})
+    text = markdown(report, scripted=roles.get("agents") == "scripted")
     write_atomic(out / "ablation.md", text)
     typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
     try:

@@ -51,7 +51,7 @@ def train(
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if (engine or _engine_there(folder, resume)) == "verl":
-        _tell(on_verl(config, folder, resume), folder, "--step last ")
+        _tell(on_verl(config, folder, resume), config, folder, "--step last ")
         return
     from mapo.stage import calm_threads, need_torch
     from mapo.train.launch import with_others
@@ -63,7 +63,7 @@ def train(
     with with_others(config.run.processes, again, folder):
         found = trained(config, folder, resume)
     if found is not None:
-        _tell(found, folder)
+        _tell(found, config, folder)
 
 
 def _engine_there(out: Path, resume: bool) -> str:
@@ -141,12 +141,12 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     return found if team.leads else None
 
 
-def _tell(found: Outcome, out: Path, step: str = "") -> None:
+def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
     """What came of it: the scores, one person met before and after, and where everything is."""
     from mapo.cli.outcome import print_outcome
     from mapo.report import write_report
 
-    print_outcome(found)
+    print_outcome(found, scripted=config.roles.agents == "scripted")
     report = write_report(out)
     say(f"report: {report}")
     say(f"model:  mapo export {quote(str(out))} {step}--out DIR   (a plain Hugging Face folder)")

@@ -119,6 +119,8 @@ class Report:
     blocks: Sequence[Block]
     lacking: Sequence[str] = ()
     """Why runs that were asked for are not in it."""
+    caution: str = ""
+    """What nobody may miss who reads a number in it."""
 
 
 # ---- bounding what others wrote

@@ -10,7 +10,7 @@ from typing import Any
 
 from mapo.advantage import METHODS
 from mapo.evals.ablation import Cell, Run, analyse
-from mapo.evals.figures import draw_curves, draw_ends, markdown
+from mapo.evals.figures import TEST_WORLD, draw_curves, draw_ends, markdown
 from mapo.reading.run import number
 from mapo.report import numbers
 from mapo.report.blocks import Block, Panel, Picture, Report, Words
@@ -64,7 +64,8 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
         *late_ways(groups, problems),
         *problem_list(problems),
     ]
-    return Report(title, f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}.", blocks)
+    lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
+    return Report(title, lead, blocks, caution=TEST_WORLD if any(run.scripted for run in trained) else "")
 
 
 def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:

@@ -28,6 +28,7 @@ _TALK = 600
 def markdown_page(report: Report, figures: str) -> str:
     """`figures` is the folder of the PNG files, as the file will refer to it; "" leaves them out."""
     parts = [f"# {plain(report.title)}", plain(report.lead, 600)]
+    parts += [f"**{plain(report.caution, 1000)}**"] if report.caution else []
     parts += [part for block in report.blocks if (part := _block(block, figures))]
     return "\n\n".join(parts) + "\n"
 

@@ -34,6 +34,7 @@ def html_page(report: Report) -> str:
     style = files("mapo.report").joinpath("page.css").read_text(encoding="utf-8")
     drawn = draw.can_draw()
     body = "".join(_block(block, drawn) for block in report.blocks)
+    caution = f"<p class=note>{text(report.caution, 1000)}</p>" if report.caution else ""
     if not drawn and any(isinstance(b, Picture) for b in report.blocks):
         body = "<p class=note>Figures are left out: they need matplotlib (pip install matplotlib).</p>" + body
     return (
@@ -42,7 +43,7 @@ def html_page(report: Report) -> str:
         "<meta name=viewport content='width=device-width, initial-scale=1'>\n"
         "<meta name=color-scheme content='light dark'>\n<meta name=referrer content=no-referrer>\n"
         f"<title>{text(report.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
-        f"<header><h1>{text(report.title)}</h1><p class=lead>{text(report.lead, 600)}</p></header>\n"
+        f"<header><h1>{text(report.title)}</h1><p class=lead>{text(report.lead, 600)}</p>{caution}</header>\n"
         f"{body}</main>\n</body>\n</html>\n"
     )
 

@@ -7,7 +7,7 @@ cannot be used is named in `problems` and the rest is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ class Training:
         return "unknown" if told is None else str(told)
 
     @property
+    def scripted(self) -> bool:
+        """Whether plain code played the other roles: as the dialogues say, else as the config does."""
+        for d in (*self.after, *self.before, *(d for own in self.played.values() for d in own)):
+            if d.cast:
+                return is_scripted(d.cast)
+        return self.config is not None and self.config.roles.agents == "scripted"
+
+    @property
     def finished(self) -> bool:
         return bool(self.summary)
 
@@ -84,6 +92,13 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     found.played = _played(run.dialogues, budget, found.problems)
     found.ledger = read_ledger(root, found.problems)
     return found
+
+
+def is_scripted(cast: object) -> bool:
+    """Of a cast as records and manifests have it: whether user, director and judge were plain code."""
+    if isinstance(cast, Mapping):
+        return all(cast.get(role) == "scripted" for role in ("user", "director", "judge"))
+    return cast == "scripted"
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.evals.entries import read_bench
+from mapo.evals.figures import TEST_WORLD
 from mapo.evals.result import Result
 from mapo.evals.results import read_folders
 from mapo.evals.score import Score, score_results
@@ -32,7 +33,7 @@ from mapo.report.blocks import (
 from mapo.report.numbers import Point
 from mapo.report.paths import Walkers, trajectories
 from mapo.report.people import people
-from mapo.report.read import own_dialogues, read_ledger, read_object
+from mapo.report.read import is_scripted, own_dialogues, read_ledger, read_object
 from mapo.report.training import ledger_table, problem_list, score_row
 from mapo.sandbox.places import DEFAULT
 from mapo.store import RunDir
@@ -85,7 +86,13 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *problem_list(problems),
     ]
     title = f"{_world(models[first][0])}: {name or models[first][0].model}"
-    return Report(title, _lead(root, models[first]), blocks)
+    caution = TEST_WORLD if played_in_scripts(root, models[first][0].cast) else ""
+    return Report(title, _lead(root, models[first]), blocks, caution=caution)
+
+
+def played_in_scripts(root: Path, cast: Mapping[str, str]) -> bool:
+    """Whether plain code played the other roles: as a record's cast says, else as the manifest does."""
+    return is_scripted(cast or read_object(RunDir(root).manifest, []).get("cast"))
 
 
 def _world(result: Result) -> str:

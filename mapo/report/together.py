@@ -12,9 +12,11 @@ from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.evals.compare import named
+from mapo.evals.figures import TEST_WORLD
 from mapo.report.blocks import Block, Report, clean
 from mapo.report.kind import kind_of
 from mapo.report.read import Training, read_training
+from mapo.report.results import played_in_scripts
 from mapo.report.several import training_blocks
 from mapo.report.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
@@ -28,6 +30,8 @@ class _Found:
     readable: list[str] = field(default_factory=list)
     """As `mapo compare` takes them."""
     names: list[str] = field(default_factory=list)
+    scripted: list[str] = field(default_factory=list)
+    """Names of those in which plain code played the other roles."""
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -49,7 +53,15 @@ def several_report(runs: Sequence[str]) -> Report:
     found.lost += unread
     lead = ", ".join(clean(name) for name in found.names[:12])
     blocks += [*compared, *problem_list([*found.lost, *found.problems])]
-    return Report(f"{shown} run{'' if shown == 1 else 's'}", f"{lead}.", blocks, found.lost)
+    title = f"{shown} run{'' if shown == 1 else 's'}"
+    return Report(title, f"{lead}.", blocks, found.lost, caution=_caution(found))
+
+
+def _caution(found: _Found) -> str:
+    """Which of them were played in the scripted world; nothing where none was."""
+    if not found.scripted or found.scripted == found.names:
+        return TEST_WORLD if found.scripted else ""
+    return f"Of {', '.join(clean(name) for name in found.scripted[:12])}: {TEST_WORLD}"
 
 
 def names_of(runs: Sequence[str]) -> list[str]:
@@ -74,9 +86,11 @@ def _read(found: _Found, run: str, name: str) -> None:
     if kind == "training":
         found.trained.append(read_training(root, name))
         found.problems += found.trained[-1].problems
+    scripted = found.trained[-1].scripted if kind == "training" else played_in_scripts(root, {})
     own = kind == "training" and "=" not in name  # a test's rows are called as the run's curves are
     found.readable.append(f"{name}={root}" if own else run)
     found.names.append(name)
+    found.scripted += [name] if scripted else []
 
 
 def _trainings(found: _Found) -> list[Block]:

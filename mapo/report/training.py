@@ -7,6 +7,7 @@ from typing import Any
 
 from mapo.evals.compare import paired
 from mapo.evals.entries import Case
+from mapo.evals.figures import TEST_WORLD
 from mapo.evals.result import Result
 from mapo.evals.score import PARTS, Score, score_results
 from mapo.evals.stats import Interval
@@ -51,7 +52,8 @@ def training_report(run: Training) -> Report:
         *_settings(run),
         *problem_list(run.problems),
     ]
-    return Report(f"{run.method} on {run.model}", _lead(run), blocks)
+    caution = TEST_WORLD if run.scripted else ""
+    return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=caution)
 
 
 def _lead(run: Training) -> str:

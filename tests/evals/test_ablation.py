@@ -11,7 +11,7 @@ import pytest
 from helpers import dialogue, marks
 from mapo.errors import InputError
 from mapo.evals.ablation import Cell, Run, analyse, read_run
-from mapo.evals.figures import draw, markdown
+from mapo.evals.figures import TEST_WORLD, draw, markdown
 from mapo.evals.score import score_dialogues
 from mapo.records import encode_dialogue
 
@@ -182,6 +182,7 @@ def test_tables_and_figure(tmp_path):
     text = markdown(report)
     assert "| mapo | 60.6 ± 0.6 (6.0/12) | 50.6 ± 0.6 (6.0/12) |" in text
     assert "| grpo | idr | > 512 | 0 of 5 | > 512, > 512, > 512, > 512, > 512 |" in text
+    assert TEST_WORLD not in text and f"\n\n**{TEST_WORLD}**\n\n" in markdown(report, scripted=True)
     assert "**holds**" in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
     paths = draw(report, tmp_path)
     assert [p.name for p in paths] == ["ablation.png", "ablation.svg"]
