@@ -8,9 +8,10 @@ read, repeated and resumed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -266,18 +267,35 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
     for override in overrides:
         _override(data, override)
     _place_domain(data, Path())
-    return read_config(data, str(path))
+    return read_config(data, str(path), overrides)
 
 
-def read_config(data: dict[str, Any], where: str) -> Config:
+def read_config(data: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{key or 'the config'}: {first['msg']}", where=where, fix="Every key is in docs/training.md"
-        ) from None
+    parts = [str(part) for part in first["loc"]]
+    key, fix = ".".join(parts), "Every key is in docs/training.md"
+    told = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        told = "there is no such setting"
+        if near := get_close_matches(key, _keys(Config), 1):
+            fix = f"Is it {near[0]}? {fix}"
+    mine = next((text for text in overrides if key and text.split("=")[0].strip().startswith(key)), None)
+    raise InputError(
+        f"{key}: {told}" if key else told, where=f"'{mine}'" if mine else where, fix=fix
+    ) from None
+
+
+def _keys(section: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Every setting by its dotted name."""
+    for name, field in section.model_fields.items():
+        yield before + name
+        kinds = (field.annotation, *get_args(field.annotation))
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _keys(kind, f"{before}{name}.")
 
 
 def shipped_configs() -> dict[str, Path]:

@@ -89,3 +89,12 @@ def test_every_role_needs_a_model():
     load_config(None, ["roles.agents=llm", "roles.everyone.model=m", "roles.judge.base_url=http://x/v1"])
     with pytest.raises(InputError, match="no model for the director"):
         load_config(None, ["roles.agents=llm", "roles.user.model=m", "roles.judge.model=j"])
+
+
+def test_a_wrong_setting_is_told_where_it_was_given_and_what_it_may_be():
+    with pytest.raises(
+        InputError, match=r"'optim.step=3': optim.step: there is no such setting. Is it optim.steps\?"
+    ):
+        load_config("pocket", ["optim.step=3"])
+    with pytest.raises(InputError, match=r"pocket.toml: rollout.top_p below 1 - optim.clip_low"):
+        load_config("pocket", ["rollout.top_p=0.5"])

@@ -34,5 +34,14 @@ def export(
             f"{error.name} is not installed", where="mapo export", fix="Run: pip install 'mapo[train]'"
         ) from error
     kind = cast("Literal['float32', 'bfloat16'] | None", dtype)
-    made = exporting.export(run, out, step=step, merge=not adapter, dtype=kind)
-    typer.echo(f"{made}: ready")
+    chosen = exporting.find_checkpoint(run, step)
+    made = exporting.export(chosen, out, merge=not adapter, dtype=kind)
+    typer.echo(f"{made}: ready, from {chosen}{_whether_finished(run)}")
+
+
+def _whether_finished(run: Path) -> str:
+    """A run is exported at any time; that it is still under way should not go unsaid."""
+    from mapo.store import RunDir
+
+    under_way = RunDir(run).manifest.exists() and not (run / "summary.json").exists()
+    return " (the run is not finished)" if under_way else ""

@@ -65,8 +65,12 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
     """The checkpoint meant by a run's folder and a step, or `place` itself where it is one."""
     if (place / "state.json").is_file() or _plain(place):
         return place
+    if not place.is_dir():
+        raise InputError("there is no such folder", where=str(place), fix="Give a run's folder")
     run = RunDir(place)
     parent = run.checkpoint(0).parent
+    if not parent.is_dir():
+        raise InputError("has no checkpoints, and is none", where=str(place), fix="Give a run's folder")
     if step.isdecimal():
         wanted: Path | None = run.checkpoint(int(step))
     elif step == "best" and (place / "best.json").is_file():

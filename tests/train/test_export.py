@@ -165,7 +165,7 @@ def test_what_is_not_there_is_told(whole, tmp_path):
         export(whole[0], tmp_path / "out", step="9")
     with pytest.raises(InputError, match="best, last or a number"):
         export(whole[0], tmp_path / "out", step="first")
-    with pytest.raises(InputError, match="has saved checkpoints"):
+    with pytest.raises(InputError, match="there is no such folder"):
         export(tmp_path / "no-run", tmp_path / "out")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.json").write_text("{}")
@@ -205,7 +205,7 @@ app.command()(export_command)
 
 def test_the_command(whole, tmp_path):
     done = CliRunner().invoke(app, [str(whole[0]), "--out", str(tmp_path / "m"), "--step", "1"])
-    assert done.stdout == f"{tmp_path / 'm'}: ready\n"
+    assert done.stdout.startswith(f"{tmp_path / 'm'}: ready, from {RunDir(whole[0]).checkpoint(1)}")
     assert torch.equal(logits_of(tmp_path / "m"), whole[1][1])
     error = (
         CliRunner().invoke(app, [str(whole[0]), "--out", str(tmp_path / "n"), "--dtype", "int4"]).exception
