@@ -41,8 +41,8 @@ def screen(
     plays: Annotated[int, typer.Option(min=1, help="Plays of each scenario by each policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
-    agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    agents_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
+    agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
+    agents_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     judge_model: Annotated[str | None, typer.Option(help="Another model as judge.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
@@ -75,8 +75,9 @@ def screen(
     found = _readable(read_set(source, domain), source)
     own = found.scenarios[0].domain
     who = _who(run, strong, (weak, weak_base_url, weak_key_env))
-    given = (agents_model, agents_base_url, agents_key_env)
-    roles = _roles(found.scenarios, agents, given, (judge_model, judge_base_url, judge_key_env))
+    judge = (judge_model, judge_base_url, judge_key_env)
+    everyone = _everyone(run, agents, (agents_model, agents_base_url, agents_key_env), judge)
+    roles = _roles(found.scenarios, agents, everyone, judge)
     run.stage().check([*who.values(), *(roles or {}).values()], own)
     rubric = Rubric.load(domain_folder(own))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
@@ -108,6 +109,16 @@ def _who(run: Run, strong: str, given: tuple[str | None, str | None, str | None]
         inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
         found["weak"] = Who(weak, url or run.base_url, key or inherited)
     return found
+
+
+def _everyone(run: Run, agents: str | None, given: Given, judge: Given) -> Given:
+    """Who plays the roles, at --base-url where nothing else is said: what was made from private conversations
+    goes to no endpoint that was not named."""
+    model, url, key = given
+    if not (agents == "llm" or any((model, url, *judge))):
+        return model, url, key
+    inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
+    return model, url or run.base_url, key or inherited
 
 
 def _roles(

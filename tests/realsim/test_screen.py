@@ -206,6 +206,24 @@ def test_models_play_every_part_over_http(few, tmp_path):
     assert {row["reason"] for row in data["scenarios"]} == {"the strong model passed none of 1"}
 
 
+@pytest.mark.parametrize(
+    "roles", [("--agents-model", "judge"), ("--agents-model", "user", "--judge-model", "judge")]
+)
+def test_roles_are_asked_where_the_policy_is(few, tmp_path, roles, monkeypatch):
+    """Nothing made from private conversations goes to an endpoint that was not named."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("MY_KEY", "k")
+    with LoopbackServer(world(), models=ROLES) as server:
+        done = mapo(
+            *("scenarios", "screen", few, "--out", tmp_path / "out", "--strong", "policy", *roles),
+            *("--base-url", server.base_url, "--plays", 1, "--max-turns", 3, "--retries", 0),
+            *("--key-env", "MY_KEY"),
+        )
+        assert not server.errors
+    assert done.returncode == 0, done.stderr
+
+
 def test_models_that_fail_leave_a_scenario_undecided(few, tmp_path):
     done = mapo(
         *(
