@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapo.evals.bench import Line
+from mapo.evals.bench import ITEMS, Line, read_kept
 from mapo.realsim.levels import agreement_of
 from mapo.realsim.make import PRIVATE, Making
 from mapo.realsim.read import Conversation, Source
 from mapo.realsim.source import KEY, forget, write_raw, write_source
 from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
+from mapo.records import encode
 from mapo.sandbox.scenario import Scenario
 from mapo.store import write_atomic
 
@@ -43,9 +44,10 @@ def finish(
     made = [
         _scenario(lines[talk.id], making)
         for talk in asked
-        if talk.id in lines and lines[talk.id]["verdict"] == "made"
+        if talk.id in lines and "scenario" in lines[talk.id]
     ]
     copies = near_copies(made, others)
+    lines = with_copies(out / ITEMS, lines, copies)
     kept = [scenario for scenario in made if scenario.id not in copies]
     for case in copies:  # left by a run that was stopped and had not met the other one yet
         (out / SCENARIOS / f"{case}.toml").unlink(missing_ok=True)
@@ -64,9 +66,9 @@ def finish(
         "conversations": len(source.conversations),
         "asked": len(asked),
         "made": len(kept),
-        "refused": _refusals(asked, lines, copies),
+        "refused": _refusals(asked, lines),
         "failed": failed,
-        "found": _counted(lines, "kinds"),
+        "found": _counted({**read_kept(out).halves, **lines}, "kinds"),
         "listed_by_the_model": sum(line.get("listed", 0) for line in lines.values()),
         "cut": {talk.id: talk.cut for talk in asked if talk.cut},
         "agreement": agreement_of([lines[s.id]["given"] for s in kept], making.rubric) if kept else {},
@@ -88,20 +90,36 @@ def _scenario(line: Line, making: Making) -> Scenario:
     return build(own, case=case, language=language, rubric=making.rubric)
 
 
-def _refusals(
-    asked: Sequence[Conversation], lines: Mapping[str, Line], copies: Mapping[str, str]
-) -> list[dict[str, str]]:
-    found = []
-    for talk in asked:
-        line = lines.get(talk.id, {})
-        if line.get("verdict") == "refused":
-            found.append(
-                {"id": talk.id, "reason": line["reason"], "detail": line["detail"], "step": line["step"]}
-            )
-        elif talk.id in copies:
-            other = f"too near to {copies[talk.id]}"
-            found.append({"id": talk.id, "reason": "copy", "detail": other, "step": "validate"})
-    return found
+def with_copies(file: Path, lines: Mapping[str, Line], copies: Mapping[str, str]) -> dict[str, Line]:
+    """The lines with the verdicts that only all of them together can give, on disk as well. They are given
+    anew each time: what was a copy of something is none when that one is refused in its turn."""
+    changed = {}
+    for case, line in lines.items():
+        if "scenario" in line:
+            plain = {key: value for key, value in line.items() if key not in ("reason", "detail", "step")}
+            why = {"reason": "copy", "detail": f"too near to {copies.get(case)}", "step": "validate"}
+            new = {**plain, "verdict": "refused", **why} if case in copies else {**plain, "verdict": "made"}
+            if new != line:
+                changed[case] = new
+    if changed:
+        kept = [_instead(raw, changed) for raw in file.read_bytes().split(b"\n")]
+        write_atomic(file, b"\n".join(kept))
+    return {**lines, **changed}
+
+
+def _instead(raw: bytes, changed: Mapping[str, Line]) -> bytes:
+    """A line of the file, or what it says now; one that cannot be read stays as it is."""
+    try:
+        line = json.loads(raw)
+        new = changed.get(line["id"]) if line["error"] is None else None
+    except (ValueError, TypeError, KeyError):
+        return raw
+    return raw if new is None else encode(new, "an item")
+
+
+def _refusals(asked: Sequence[Conversation], lines: Mapping[str, Line]) -> list[dict[str, str]]:
+    refused = [lines[talk.id] for talk in asked if lines.get(talk.id, {}).get("verdict") == "refused"]
+    return [{key: line[key] for key in ("id", "reason", "detail", "step")} for line in refused]
 
 
 def _counted(lines: Mapping[str, Line], key: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from command import mapo
 from mapo.errors import AnswerError, EndpointError
 from mapo.realsim.make import _quotable
 from mapo.realsim.private import squeezed
+from mapo.realsim.report import with_copies
 from mapo.realsim.toml import toml_of
 from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.scenario import check_scenario, read_scenario
@@ -306,6 +307,27 @@ def test_near_copies_among_the_made_and_of_known_scenarios_are_dropped(tmp_path)
     details = {one["detail"] for one in report["refused"]}
     assert f"too near to {shipped.id}" in details and any(d.startswith("too near to made-") for d in details)
     assert len(list((tmp_path / "out" / "scenarios").glob("*.toml"))) == 1
+    lines = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    assert Counter(line["verdict"] for line in lines) == {"made": 1, "refused": 2}  # the same truth
+    with LoopbackServer(Writer()) as server:
+        again = made(server, source, tmp_path / "out", "--concurrency", 1, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert report_of(tmp_path / "out") == report
+
+
+def test_a_copy_of_what_is_itself_refused_is_made_after_all(tmp_path):
+    file = tmp_path / "items.jsonl"
+    lines = {c: {"id": c, "error": None, "verdict": "made", "scenario": {}} for c in ("a", "b")}
+    said = [json.dumps(lines["a"]), "broken {", json.dumps({"id": "b", "error": "x"}), json.dumps(lines["b"])]
+    file.write_text("\n".join([*said, ""]))
+    first = with_copies(file, lines, {"b": "a"})
+    assert first["b"]["verdict"] == "refused" and first["b"]["detail"] == "too near to a"
+    there = file.read_text().split("\n")
+    assert there[:3] == said[:3] and json.loads(there[3]) == first["b"] and there[4:] == [""]
+    second = with_copies(file, first, {"a": "z"})
+    assert second["b"] == lines["b"] and second["a"]["verdict"] == "refused"
+    before = file.read_bytes()
+    assert with_copies(file, second, {"a": "z"}) == second and file.read_bytes() == before
 
 
 def test_the_review_and_the_levels_can_refuse(tmp_path, source):
