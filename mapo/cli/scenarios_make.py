@@ -75,7 +75,7 @@ def make(
     if not chosen:
         raise InputError("no conversation that can be used", fix="See the problems above")
     if local:
-        _local(chosen)
+        _local(run, found, chosen)
         return
     if model is None:
         raise InputError("no model to write with", fix="Give --model, or --local for the pass without one")
@@ -172,15 +172,14 @@ def _tell(source: Source, paths: Sequence[Path]) -> None:
     say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")
 
 
-def _local(chosen: Sequence[Conversation]) -> None:
-    from collections import Counter
+def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
+    from mapo.evals.folder import look
+    from mapo.realsim.make import STEPS
+    from mapo.realsim.report import REPORT, finish_local
 
-    from mapo.realsim.make import local_pass
-
-    counts: Counter[str] = Counter()
-    for talk in chosen:
-        counts.update(local_pass(talk).counts)
-    _table("found by the local pass", dict(counts.most_common()))
+    look(run.out, {}, resume=False)
+    _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
+    say(f"with placeholders: {run.out / STEPS[0]}; report: {run.out / REPORT}")
 
 
 def _show(report: dict[str, Any]) -> None:

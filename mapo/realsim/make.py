@@ -126,7 +126,9 @@ class _Item:
         making, case = self.maker.making, self.talk.id
         self.step = STEPS[1]
         essence = await decontextualise(self._asking(self.maker.maker), self.talk, self.local)
-        self._keep(STEPS[0], await asyncio.to_thread(self._turns, essence), essence)
+        shown = await asyncio.to_thread(shown_turns, self.talk, essence.cleaned)
+        found = {"found": dict(self.local.counts), "listed": essence.listed}
+        self._keep(STEPS[0], {"turns": shown, **found}, essence)
         self._keep(STEPS[1], essence.notes, essence)
         self.step = STEPS[2]
         scenario = await self._invented(essence)
@@ -174,14 +176,6 @@ class _Item:
     def _language(self) -> str:
         return self.maker.making.language or language_in([turn.text for turn in self.talk.turns])
 
-    def _turns(self, essence: Essence) -> dict[str, Any]:
-        pairs = zip(self.talk.turns, essence.cleaned.texts, strict=True)
-        values = essence.cleaned.values
-        turns = [
-            {"side": turn.side, "text": "(withheld)" if leaks(values, text) else text} for turn, text in pairs
-        ]
-        return {"turns": turns, "found": dict(self.local.counts), "listed": essence.listed}
-
     def _keep(self, step: str, data: Mapping[str, Any], essence: Essence) -> None:
         """A step's result on disk, once nothing private stands in it."""
         text = json.dumps({"id": self.talk.id, **data}, ensure_ascii=False, indent=1)
@@ -196,6 +190,14 @@ def local_pass(talk: Conversation) -> Cleaned:
     like "Husband"."""
     names = [name for name in talk.speakers if not ordinary(name.casefold()) or len(name) < SHORT]
     return clean([turn.text for turn in talk.turns], known=[("name", name) for name in names])
+
+
+def shown_turns(talk: Conversation, cleaned: Cleaned) -> list[dict[str, str]]:
+    """The turns with placeholders; one that still holds something is withheld."""
+    return [
+        {"side": turn.side, "text": "(withheld)" if leaks(cleaned.values, text) else text}
+        for turn, text in zip(talk.turns, cleaned.texts, strict=True)
+    ]
 
 
 def with_levels(scenario: Scenario, levels: Mapping[str, int], rubric: Rubric) -> Scenario:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.evals.bench import ITEMS, Line, read_kept
 from mapo.realsim.levels import agreement_of
-from mapo.realsim.make import PRIVATE, Making
+from mapo.realsim.make import PRIVATE, STEPS, Making, local_pass, shown_turns
 from mapo.realsim.read import Conversation, Source
 from mapo.realsim.source import KEY, forget, write_raw, write_source
 from mapo.realsim.toml import write_scenario
@@ -62,26 +62,56 @@ def finish(
         (out / KEY).unlink(missing_ok=True)
     report = {
         "schema": "mapo.realsim.report/1",
-        "files": len(source.files),
-        "conversations": len(source.conversations),
-        "asked": len(asked),
+        **_read_from(source, asked),
         "made": len(kept),
         "refused": _refusals(asked, lines),
         "failed": failed,
         "found": _counted({**read_kept(out).halves, **lines}, "kinds"),
         "listed_by_the_model": sum(line.get("listed", 0) for line in lines.values()),
-        "cut": {talk.id: talk.cut for talk in asked if talk.cut},
         "agreement": agreement_of([lines[s.id]["given"] for s in kept], making.rubric) if kept else {},
         "forms": making.forms,
         "tags": {
             tag: dict(Counter(getattr(s, tag) for s in kept)) for tag in ("category", "axis", "difficulty")
         },
         "private_calls": private,
-        "problems": [{"file": p.file, "line": p.line, "problem": p.text} for p in source.problems],
+        "problems": _problems(source),
     }
     text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / REPORT, text + "\n")
     return report
+
+
+def finish_local(out: Path, source: Source, asked: Sequence[Conversation]) -> dict[str, Any]:
+    """The pass without a model alone: OUT/1-local, source.jsonl and report.json."""
+    total: Counter[str] = Counter()
+    for talk in asked:
+        cleaned = local_pass(talk)
+        total.update(cleaned.counts)
+        data = {"id": talk.id, "turns": shown_turns(talk, cleaned), "found": dict(cleaned.counts)}
+        text = json.dumps(data, ensure_ascii=False, indent=1)
+        write_atomic(out / STEPS[0] / f"{talk.id}.json", text + "\n")
+    write_source(out, source)
+    report = {
+        "schema": "mapo.realsim.local/1",
+        **_read_from(source, asked),
+        "found": dict(total.most_common()),
+        "problems": _problems(source),
+    }
+    write_atomic(out / REPORT, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+    return report
+
+
+def _read_from(source: Source, asked: Sequence[Conversation]) -> dict[str, Any]:
+    return {
+        "files": len(source.files),
+        "conversations": len(source.conversations),
+        "asked": len(asked),
+        "cut": {talk.id: talk.cut for talk in asked if talk.cut},
+    }
+
+
+def _problems(source: Source) -> list[dict[str, Any]]:
+    return [{"file": p.file, "line": p.line, "problem": p.text} for p in source.problems]
 
 
 def _scenario(line: Line, making: Making) -> Scenario:

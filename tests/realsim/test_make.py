@@ -631,7 +631,13 @@ def test_the_local_pass_alone_asks_nobody(tmp_path):
     write_jsonl(source, [talk("Call me on 555-010-9921.", "When?", "Or write to a@example.org.", "Fine.")])
     done = mapo("scenarios", "make", source, "--out", tmp_path / "out", "--local")
     assert done.returncode == 0 and "email" in done.stdout and "phone" in done.stdout
-    assert "555" not in done.stdout and not (tmp_path / "out").exists()
+    assert "555" not in done.stdout + everything(tmp_path / "out")
+    [file] = (tmp_path / "out" / "1-local").glob("*.json")
+    assert json.loads(file.read_text())["turns"][0] == {"side": "person", "text": "Call me on [phone 1]."}
+    report = report_of(tmp_path / "out")
+    assert report["found"] == {"phone": 1, "email": 1} and report["asked"] == 1 and report["problems"] == []
+    again = mapo("scenarios", "make", source, "--out", tmp_path / "out", "--local")
+    assert again.returncode == 2 and "is not empty" in again.stderr
 
 
 def test_what_cannot_be_made_is_refused_at_the_door(tmp_path, source):
