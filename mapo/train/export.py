@@ -69,8 +69,6 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
         raise InputError("there is no such folder", where=str(place), fix="Give a run's folder")
     run = RunDir(place)
     parent = run.checkpoint(0).parent
-    if not parent.is_dir():
-        raise InputError("has no checkpoints, and is none", where=str(place), fix="Give a run's folder")
     if step.isdecimal():
         wanted: Path | None = run.checkpoint(int(step))
     elif step == "best" and (place / "best.json").is_file():
@@ -82,7 +80,8 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
     if wanted is None or not wanted.is_dir():
         steps = ", ".join(str(found.step) for found in all_steps(parent))
         fix = f"There are: {steps}" if steps else "Give a run that has saved checkpoints"
-        raise InputError("has no whole checkpoint of that step", where=f"{place}, step {step}", fix=fix)
+        told = "has no whole checkpoint of that step" if parent.is_dir() else "has no checkpoints, and is none"
+        raise InputError(told, where=f"{place}, step {step}", fix=fix)
     return wanted
 
 
