@@ -80,7 +80,8 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
     if wanted is None or not wanted.is_dir():
         steps = ", ".join(str(found.step) for found in all_steps(parent))
         fix = f"There are: {steps}" if steps else "Give a run that has saved checkpoints"
-        told = "has no whole checkpoint of that step" if parent.is_dir() else "has no checkpoints, and is none"
+        known = parent.is_dir()
+        told = "has no whole checkpoint of that step" if known else "has no checkpoints, and is none"
         raise InputError(told, where=f"{place}, step {step}", fix=fix)
     return wanted
 

@@ -112,7 +112,7 @@ def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Pa
 
 
 def _follow(leader: int) -> None:
-    """End with the process that started this one, however it ended; leave signals to the whole group to it."""
+    """End with the process that started this one, however it ended; leave signals to all of us to it."""
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, signal.SIG_IGN)
 
