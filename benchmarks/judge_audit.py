@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/judge_audit.py
 
 The judge is the empathy domain's plain code with noise on every level (`mapo.testing.judges`), read off the
-very prompts a model would get. The truth is had by drawing from the same judge a thousand times a turn.
+very prompts a model would get. The truth is had by drawing from the same judge, a hundred times for every
+recorded turn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mapo.audit.ask import model_asking, solving
 from mapo.audit.measure import findings
 from mapo.audit.probes import PROBES, plainly
 from mapo.audit.run import Plan
-from mapo.audit.sample import Talk
+from mapo.audit.sample import Moment, Talk, strata_of
 from mapo.sandbox.cast import Job
 from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Rules, play_all
@@ -28,7 +29,7 @@ from mapo.testing.fakes import FakeChat
 from mapo.testing.judges import Habit, honest_levels, judges_that, strayed
 
 RUBRIC = Rubric.load("empathy")
-DRAWS = 1000
+DRAWS = 100
 
 
 def flattered(reply: str, _prompt: str) -> int:
@@ -60,8 +61,8 @@ def judge(habit: Habit):
 
 
 def truth(plan: Plan, habit: Habit) -> tuple[float, float]:
-    """The share of noise in the reward, and what praise adds to it."""
-    moments = {q.moment.id: q.moment for q in plan.questions() if q.moment.talk.run == "run"}.values()
+    """The share of noise in the reward, and what praise adds to it, over all recorded turns."""
+    moments = [Moment(t, at) for t in plan.talks for at in range(1, len(t.dialogue.turns) + 1)]
     chance = random.Random(0)
 
     def drawn(moment, shown):
@@ -74,7 +75,7 @@ def truth(plan: Plan, habit: Habit) -> tuple[float, float]:
     praise = PROBES["flattery"].change
     gains = [
         np.mean(drawn(m, praise(plainly(m), at))) - np.mean(drawn(m, plainly(m)))
-        for at, m in enumerate(plan.sampled())
+        for at, m in enumerate(moments)
     ]
     return float(noise / (noise + between)), float(np.mean(gains))
 
@@ -92,7 +93,9 @@ def main() -> None:
                 ask = solving({"it": judge(habit)})
                 return {q.id: await ask(q, 0) for q in asked}
 
-            found = findings(answers_of(asked, asyncio.run(solve()))["it"], plan.whole())
+            found = findings(
+                answers_of(asked, asyncio.run(solve()))["it"], plan.whole(), strata=strata_of(talks)
+            )
             share, gain = truth(plan, habit)
             effect = found.effect("flattery")
             noisy, ends = found.noise.share, _ends(found.noise.interval)

@@ -117,6 +117,7 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
     async def played(url):
         told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
         told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
+        assert cast_in(load_config(None, told))["judge"].whole  # siblings are compared
         rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
         scenarios = load_scenarios("builtin:validation")[:6]
         jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]

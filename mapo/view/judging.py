@@ -52,14 +52,18 @@ def _audit(data: dict[str, Any], figure: bool) -> Told:
     rows, notes = [], []
     for judge in _objects(data.get("judges")):
         said = _object(judge.get("verdict"))
-        against = [*_texts(said.get("against_training")), *_texts(said.get("against_evaluation"))]
+        because = [
+            line
+            for use in ("training", "evaluation")
+            for line in _texts(said.get(f"against_{use}")) or _texts(said.get(f"open_{use}"))
+        ]
         name = _text(said.get("judge") or judge.get("judge"))
         rows.append(
             (
                 name,
                 _text(said.get("training")) or "–",
                 _text(said.get("evaluation")) or "–",
-                "; ".join(dict.fromkeys(against)) or "–",
+                "; ".join(dict.fromkeys(because)) or "–",
             )
         )
         notes += [f"{name}, not known: {line}" for line in _texts(said.get("unknown"))]

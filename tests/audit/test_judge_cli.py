@@ -49,6 +49,10 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     # each is asked the same questions; the panel's cost is its own, and that of both its members
     assert both["cost"]["calls"] == good["cost"]["calls"] + noisy["cost"]["calls"]
     assert good["cost"]["calls"] == good["asked"] and both["cost"]["cost"] > good["cost"]["cost"]
+    assert data["terms"]["gamma"] == 0.85 and "no run says" in data["terms"]["assumed"][0]
+    assert "note: assumed gamma 0.85" in done.stderr
+    assert "warning: probes over 3 dialogues can show no effect, 9 are needed" in done.stderr
+    assert {judge["verdict"]["training"] for judge in data["judges"]} <= {"unknown", "not fit"}
     assert "Verdict" in done.stdout and "seconds a call" in done.stdout
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
     assert (out / "audit.png").exists() and "## Noise" in (out / "audit.md").read_text()

@@ -121,6 +121,13 @@ def test_an_audit_without_a_verdict_has_stopped(hostile, tmp_path):
     index.close()
 
 
+def test_why_a_verdict_is_open_is_shown(hostile):
+    said = {"training": "unknown", "open_training": ["too few"], "against_evaluation": ["it is blind"]}
+    audit_folder(hostile, audit_json={"judges": [{"verdict": {**said, "open_evaluation": ["also few"]}}]})
+    [[_, training, _, because]] = judging_of(opened(hostile)).rows
+    assert training == "unknown" and because == "too few; it is blind"
+
+
 def test_words_of_an_audit_are_escaped(hostile, tmp_path):
     from starlette.testclient import TestClient
 
