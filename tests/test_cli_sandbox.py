@@ -254,3 +254,13 @@ def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile)
 def test_play_fails_where_the_model_cannot_be_reached():
     done = mapo("play", "--as", "user", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", typed="Hm.\n")
     assert done.returncode == 2 and "no connection" in done.stderr
+
+
+def test_a_policy_without_a_system_prompt_is_another_run(tmp_path):
+    out = tmp_path / "run"
+    given = ["eval", "empa", "--model", "scripted:honest", "--cases", "career-biscuit-tin"]
+    given += ["--scenarios", "builtin:all", "--max-turns", "1", "--out", str(out)]
+    assert mapo(*given, "--no-system").returncode == 0
+    assert json.loads((out / "manifest.json").read_text())["system"] is False
+    assert "--resume" in mapo(*given).stderr
+    assert "system" in mapo(*given, "--resume").stderr

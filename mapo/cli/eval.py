@@ -70,6 +70,7 @@ def empa(
         float | None, typer.Option(min=0.0, help="The judge's (default: 0).")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
+    system: Annotated[bool, typer.Option(help="Give the policy the domain's system prompt.")] = True,
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
@@ -103,7 +104,7 @@ def empa(
         rubric,
         profile,
         max_turns=max_turns,
-        system=policy_system,
+        system=policy_system if system else None,
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,

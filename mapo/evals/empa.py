@@ -89,6 +89,7 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "temperature": rules.temperature,
         **({"top_p": rules.top_p} if rules.top_p != 1 else {}),
         "max_tokens": rules.max_tokens,
+        **({"system": False} if rules.system is None else {}),
     }
 
 
