@@ -93,7 +93,7 @@ def _listed_and_capital(text: str) -> Iterator[Found]:
             low, big = word.casefold(), word[0].isupper() and not (word.isupper() and len(word) > 1)
             known = low in given or low in places
             sure = known and low not in ambiguous
-            inside = big and low not in capitals and by_capital
+            inside = big and low not in capitals and by_capital and not _letters_of_a_code(text, match)
             if inside and _starts(text, match.start()):
                 inside = not (ordinary(low) or _CYRILLIC.match(word))
             loud = (
@@ -129,6 +129,12 @@ def _stem(word: str) -> str:
     for end in ("'s", "’s", "'", "’", "'S"):
         word = word.removesuffix(end)
     return word
+
+
+def _letters_of_a_code(text: str, match: re.Match[str]) -> bool:
+    """A letter alone, or letters with a digit beside them, are no name: "plan B", "A4", "3fK9"."""
+    around = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
+    return len(match[0]) == 1 or any(char.isdigit() or char == "_" for char in around)
 
 
 def _starts(text: str, at: int) -> bool:
