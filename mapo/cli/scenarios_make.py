@@ -167,6 +167,8 @@ def _known(domain: str, against: list[str] | None) -> list[Scenario]:
 def _tell(source: Source, paths: Sequence[Path]) -> None:
     told = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.problems]
     say_all("problem", told, most=_SHOWN)
+    noted = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.notes]
+    say_all("note", noted, most=_SHOWN)
     cut = [f"{paths[t.file - 1]}, line {t.line}: {t.cut}" for t in source.conversations if t.cut]
     say_all("cut", cut, most=_SHOWN)
     say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")

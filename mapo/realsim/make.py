@@ -55,6 +55,12 @@ _OURS = re.compile(
     r"|no recorded answer for this request"
 )
 """How errors begin, in words of our own; what follows may be an endpoint's, and quote the request."""
+_LAST = re.compile(
+    r"; the last: ((?:the form[\w.\[\]]*: )?(?:not JSON|it was empty|it was cut off after \d+ tokens"
+    r"|missing [\w, ]+|not an object|not a list of at most \d+ entries|not a text of at most \d+ characters"
+    r"|none of the choices|\d+ keys that were not asked for|not true or false|no whole number))"
+)
+"""What was wrong with an unusable answer, in words of our own; keys are those of the form."""
 _TRIED = re.compile(r" \(after \d+ attempts\)$")
 
 
@@ -228,4 +234,5 @@ def _quotable(error: MapoError) -> str:
         ours, tried = _OURS.match(error.problem), _TRIED.search(error.problem)
         told = (ours[0] if ours else "an answer that cannot be read") + (tried[0] if tried else "")
         return str(EndpointError(told, where=error.where, fix=error.fix))
-    return str(error).partition(";")[0]
+    last = _LAST.search(str(error))
+    return str(error).partition(";")[0] + (f" (the last: {last[1]})" if last else "")

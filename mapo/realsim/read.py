@@ -63,12 +63,17 @@ class Problem:
     text: str
 
 
+class Note(Problem):
+    """What was guessed and cost nothing."""
+
+
 @dataclass(slots=True)
 class Source:
-    """All that was read: conversations in order, problems, and of each file its hash."""
+    """All that was read: conversations in order, problems, notes, and of each file its hash."""
 
     conversations: list[Conversation] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
 
@@ -82,6 +87,9 @@ def read_sources(
         data = _bytes(path)
         source.files.append(hashlib.sha256(data).hexdigest())
         for item in _read(data, path.suffix.lower(), number):
+            if isinstance(item, Note):
+                source.notes.append(item)
+                continue
             if isinstance(item, Problem):
                 source.problems.append(item)
                 continue
@@ -130,13 +138,16 @@ _Heard = tuple[int, list[Said]]
 
 def _read(data: bytes, kind: str, file: int) -> Iterator[_Heard | Problem]:
     lines = []
+    guessed: dict[str, list[int]] = {}
     for line in lines_of(data):
         if line.problem:
             yield Problem(file, line.number, line.problem)
         if line.encoding and line.text.strip() and not line.encoding.startswith("utf"):
-            yield Problem(file, line.number, f"not UTF-8; read as {line.encoding}")
+            guessed.setdefault(line.encoding, []).append(line.number)
         if not line.problem:
             lines.append(line)
+    for encoding, where in guessed.items():
+        yield Note(file, where[0], f"{len(where)} lines from here on not UTF-8; read as {encoding}")
     reader = {".json": _json, ".jsonl": _jsonl, ".txt": _transcript}.get(kind)
     if reader:
         yield from reader(lines, file)

@@ -74,7 +74,7 @@ def finish(
             tag: dict(Counter(getattr(s, tag) for s in kept)) for tag in ("category", "axis", "difficulty")
         },
         "private_calls": private,
-        "problems": _problems(source),
+        **_problems(source),
     }
     text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / REPORT, text + "\n")
@@ -95,7 +95,7 @@ def finish_local(out: Path, source: Source, asked: Sequence[Conversation]) -> di
         "schema": "mapo.realsim.local/1",
         **_read_from(source, asked),
         "found": dict(total.most_common()),
-        "problems": _problems(source),
+        **_problems(source),
     }
     write_atomic(out / REPORT, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
     return report
@@ -110,8 +110,11 @@ def _read_from(source: Source, asked: Sequence[Conversation]) -> dict[str, Any]:
     }
 
 
-def _problems(source: Source) -> list[dict[str, Any]]:
-    return [{"file": p.file, "line": p.line, "problem": p.text} for p in source.problems]
+def _problems(source: Source) -> dict[str, Any]:
+    return {
+        "problems": [{"file": p.file, "line": p.line, "problem": p.text} for p in source.problems],
+        "notes": [{"file": p.file, "line": p.line, "note": p.text} for p in source.notes],
+    }
 
 
 def _scenario(line: Line, making: Making) -> Scenario:

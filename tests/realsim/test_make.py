@@ -415,6 +415,7 @@ def test_items_that_fail_are_asked_anew_where_they_failed(tmp_path, source):
         assert done.returncode == 1 and "3-recontextualised: m: no usable answer in 3 attempts" in done.stderr
         report = report_of(tmp_path / "out")
         assert report["failed"] and report["private_calls"] == "kept until no item fails"
+        assert "(the last: " in done.stderr
         assert (tmp_path / "out" / "private.sqlite").exists()
         spoilt[0] = False
         done = made(server, source, tmp_path / "out", "--resume")
@@ -447,6 +448,8 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
         (EndpointError("no connection (to Anna)", fix="Look"), "no connection. Look"),
         (EndpointError("not JSON: Anna wept"), "an answer that cannot be read"),
         (AnswerError("no usable answer in 3 attempts; the last: Anna"), "no usable answer in 3 attempts"),
+        (AnswerError("none; the last: not JSON: Anna, line 1"), "none (the last: not JSON)"),
+        (AnswerError("none; the last: the form.a[0]: missing b, c. Anna"), "none (the last: the form.a[0]: missing b, c)"),
     ],
 )  # fmt: skip
 def test_of_errors_our_own_words_are_kept(error, told):

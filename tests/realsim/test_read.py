@@ -238,9 +238,21 @@ def test_mixed_encodings_are_told_line_by_line(tmp_path):
     ]
     source = read(tmp_path, "a.jsonl", b"\n".join(lines))
     assert [said(source, i)[0][1] for i in (1, 2)] == ["我很难过。", "Café closed, déjà vu."]
-    told = {p.line: p.text for p in source.problems}
-    assert told[2] == "not UTF-8; read as gb18030" and told[3] == "not UTF-8; read as cp1252"
-    assert "no encoding known here" in told[4]
+    noted = {note.line: note.text for note in source.notes}
+    assert noted[2].endswith("read as gb18030") and noted[3].endswith("read as cp1252")
+    [told] = source.problems
+    assert told.line == 4 and "no encoding known here" in told.text
+
+
+def test_another_encoding_is_one_note_for_a_file(tmp_path):
+    said_often = [talk("我很难过。", "怎么了？", f"第{i}次了。", "嗯。") for i in range(30)]
+    text = "\n".join(json.dumps(one, ensure_ascii=False) for one in said_often)
+    source = read(tmp_path, "a.jsonl", text.encode("gb18030"))
+    assert len(source.conversations) == 30 and not source.problems
+    [note] = source.notes
+    assert (note.line, note.text) == (1, "30 lines from here on not UTF-8; read as gb18030")
+    done = mapo("scenarios", "make", tmp_path / "a.jsonl", "--out", tmp_path / "o", "--local")
+    assert "30 lines from here on" in done.stderr and ", 0 problems" in done.stderr
 
 
 def test_broken_utf_16_is_read_as_far_as_it_goes():
