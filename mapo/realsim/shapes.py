@@ -1,10 +1,10 @@
 """The shapes conversations come in: decoded JSON, rows of a table or lines of a transcript -> who said what.
 
 JSON: `{"messages": [{"role", "content"}]}` (content a text or a list of parts), ShareGPT's `{"conversations":
-[{"from", "value"}]}`, or such a list alone. Tables: one message a row, with columns for speaker and text and
-perhaps for the conversation; or a column for each side. Transcripts: `Speaker: text`, or speaker and time on
-a line above the text, as WeChat has it; dates and times before a speaker are left out, further lines
-belong to the one before, a line of dashes ends a conversation.
+[{"from", "value"}]}`, or such a list alone; ChatGPT's export (`mapping`). Tables: one message a row, with
+columns for speaker and text and perhaps for the conversation; or a column for each side. Transcripts:
+`Speaker: text`, or speaker and time on a line above the text, as WeChat has it; dates and times before a
+speaker are left out, further lines belong to the one before, a line of dashes ends a conversation.
 """
 
 from __future__ import annotations
@@ -59,13 +59,37 @@ class Turn(NamedTuple):
 def from_json(data: Any) -> list[Said]:
     """What was said in one decoded conversation; InputError where it has none of the known shapes."""
     listed = data
+    if isinstance(data, dict) and isinstance(data.get("mapping"), dict):
+        return _of_nodes(data["mapping"], data.get("current_node"))
     if isinstance(data, dict):
         listed = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
         if listed is None:
+            if {*data} & {"prompt", "instruction", "question"}:
+                raise InputError("a question and its answer alone: the person speaks once, too little")
             raise InputError(f"no list of messages under any of {', '.join(_LIST_KEYS[:3])} ...")
     if not isinstance(listed, list):
         raise InputError("neither an object nor a list of messages")
     return [_message(item, number) for number, item in enumerate(listed, 1)]
+
+
+def _of_nodes(nodes: dict[str, Any], last: Any) -> list[Said]:
+    """ChatGPT's export: a tree of messages, of which the branch that was shown last counts."""
+    said: list[Said] = []
+    seen: set[str] = set()
+    while isinstance(last, str) and last in nodes and last not in seen:
+        seen.add(last)
+        node = nodes[last] if isinstance(nodes[last], dict) else {}
+        message = node.get("message")
+        if isinstance(message, dict):
+            author, content = message.get("author"), message.get("content")
+            role = author.get("role") if isinstance(author, dict) else None
+            parts = content.get("parts") if isinstance(content, dict) else None
+            if isinstance(role, str) and isinstance(parts, list):
+                said.append(Said(role, _text(parts)))
+        last = node.get("parent")
+    if not said:
+        raise InputError("no branch of messages from its current_node")
+    return said[::-1]
 
 
 def _message(item: Any, number: int) -> Said:

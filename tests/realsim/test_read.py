@@ -367,3 +367,34 @@ def test_problems_are_shown_by_file_and_line(tmp_path):
     done = mapo("scenarios", "make", tmp_path / "a.jsonl", "--out", tmp_path / "o", "--local")
     assert done.returncode == 0 and f"problem: {tmp_path / 'a.jsonl'}, line 1: not JSON" in done.stderr
     assert "cut: " in done.stderr and "of 200" in done.stderr and "2 conversations in 1 files" in done.stderr
+
+
+def tree(*lines: str) -> dict:
+    """A conversation as ChatGPT exports it, with a branch that was left."""
+    nodes = {"root": {"parent": None, "message": None}}
+    last = "root"
+    for number, line in enumerate(lines):
+        role = "assistant" if number % 2 else "user"
+        message = {"author": {"role": role}, "content": {"content_type": "text", "parts": [line]}}
+        nodes[f"n{number}"] = {"parent": last, "message": message}
+        last = f"n{number}"
+    left = {"author": {"role": "assistant"}, "content": {"parts": ["Left behind."]}}
+    nodes["other"] = {"parent": "n0", "message": left}
+    return {"title": "x", "mapping": nodes, "current_node": last}
+
+
+def test_an_export_of_chatgpt_is_read_along_its_last_branch(tmp_path):
+    data = tree("I am lost.", "Where?", "At home.", "I see.")
+    source = read(tmp_path, "a.json", json.dumps([data]).encode())
+    assert [text for _, text in said(source, 0)] == ["I am lost.", "Where?", "At home.", "I see."]
+    data["mapping"]["root"]["parent"] = "n3"  # a ring ends
+    data["mapping"]["n1"]["message"] = {"author": "x"}
+    assert len(said(read(tmp_path, "b.json", json.dumps([data]).encode()), 0)) == 3
+    for broken in ({**data, "current_node": "gone"}, {"mapping": {"a": 1}, "current_node": "a"}):
+        [problem] = read(tmp_path, "c.json", json.dumps([broken]).encode()).problems
+        assert "no branch of messages" in problem.text
+
+
+def test_a_question_and_its_answer_are_too_little(tmp_path):
+    [problem] = read(tmp_path, "a.jsonl", b'{"prompt": "Why?", "response": "So."}').problems
+    assert "a question and its answer alone" in problem.text
