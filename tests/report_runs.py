@@ -157,7 +157,8 @@ def empa(root: Path, *, model: str = "m", cases: int = 4) -> Path:
     ]  # fmt: skip
     write_lines(root / "dialogues" / "empa.jsonl", played)
     manifest = {
-        "schema": "mapo.empa/1", "model": model, "cast": "scripted", "repeats": 1, "seed": 0,
+        "schema": "mapo.empa/1", "model": model, "cast": "scripted", "rubric": "empathy 0123",
+        "repeats": 1, "seed": 0,
         "scenarios": {f"c{k}": "h" for k in range(cases)},
     }  # fmt: skip
     (root / "manifest.json").write_text(json.dumps(manifest))

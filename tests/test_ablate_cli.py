@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mapo.advantage import METHODS
 from mapo.errors import InputError
-from mapo.evals.figures import TEST_WORLD
+from mapo.evals.figures import scripted_world
 
 ablate, grid = import_module("mapo.cli.ablate"), import_module("mapo.cli.grid")
 
@@ -74,7 +74,8 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names
     assert "8/8 done" in told and "| mapo | 48.0" in told
-    assert f"**{TEST_WORLD}**" in told and TEST_WORLD in (out / "ablation.md").read_text()
+    caution = scripted_world(["empathy"])
+    assert f"**{caution}**" in told and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
     assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8
     [versus] = report["paired"]["epm_q/idr"]

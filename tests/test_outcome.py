@@ -8,7 +8,6 @@ import pytest
 from report_runs import RUBRIC, talk
 
 from mapo.cli.outcome import print_outcome
-from mapo.evals.figures import TEST_WORLD
 from mapo.evals.score import score_dialogues
 
 
@@ -28,15 +27,15 @@ def outcome(before: list, after: list) -> SimpleNamespace:
 def shown(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
 
-    def show(found: SimpleNamespace, *, scripted: bool = False) -> str:
-        print_outcome(found, scripted=scripted)
+    def show(found: SimpleNamespace, caution: str = "") -> str:
+        print_outcome(found, caution)
         return " ".join(capsys.readouterr().out.split())
 
     return show
 
 
-def test_a_scripted_world_is_said_with_and_without_a_test(shown):
+def test_a_caution_is_said_with_and_without_a_test(shown):
     found = outcome([talk([0, 1])], [talk([1, 1])])
-    assert TEST_WORLD in shown(found, scripted=True) and TEST_WORLD not in shown(found)
+    assert "Beware of [it]." in shown(found, "Beware of [it].") and "Beware" not in shown(found)
     untested = outcome([], [])
-    assert TEST_WORLD in shown(untested, scripted=True) and "never trained on" not in shown(untested)
+    assert "Beware." in shown(untested, "Beware.") and "never trained on" not in shown(untested)

@@ -15,7 +15,7 @@ from report_runs import ablation, bench, empa, group, saying, step, talk, traini
 
 from command import mapo
 from mapo.errors import InputError
-from mapo.evals.figures import TEST_WORLD
+from mapo.evals.figures import scripted_world
 from mapo.report import build, kind_of, numbers, plots, write, write_report
 from mapo.report.blocks import Heading, Lines, Panel, Picture, Report, Side, Table, Talk, Tiles, Words
 from mapo.report.markdown import blocks_of, markdown_page
@@ -23,7 +23,7 @@ from mapo.report.page import html_page
 from mapo.report.read import read_training
 from mapo.report.training import training_report
 
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 
 PAPER = {
     "fig_reward_by_turn",
@@ -32,6 +32,7 @@ PAPER = {
     "fig_gradient_norms",
     "fig_trajectories",
 }
+TEST_WORLD = scripted_world(["empathy"])
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 EVIL = "| `x` ![a](http://b) <script>alert(1)</script><img onerror=alert(2)>\"'><svg onload=alert(3)>\u202e"
 
@@ -221,6 +222,43 @@ def test_a_run_tested_on_one_side_only(tmp_path):
     )
 
 
+def test_passed_dialogues_are_told_of_as_many_as_there_were(tmp_path):
+    root = training(tmp_path / "mine")
+    assert ("Passed dialogues", "0 → 0 of 3") in tiles_of(build([str(root)]))
+    write_lines(root / "eval" / "after" / "dialogues.jsonl", [talk([1, 1], id="c0_1", scenario="c0")])
+    assert ("Passed dialogues", "0 of 3 → 0 of 1") in tiles_of(build([str(root)]))
+
+
+def tiles_of(report: Report) -> list[tuple[str, str]]:
+    (found,) = (b for b in report.blocks if isinstance(b, Tiles))
+    return [(tile.label, tile.value) for tile in found.tiles]
+
+
+@pytest.mark.parametrize("kinds", [1, 3, 4, 6])
+def test_the_legend_of_endings_stays_within_its_picture(tmp_path, kinds):
+    from matplotlib.figure import Figure
+
+    root = training(tmp_path / "mine", steps=2)
+    names = ("success", "failure", "stagnation", "timeout", "director", "length")[:kinds]
+    lines = [step(n, endings=dict.fromkeys(names, 1)) for n in (1, 2)]
+    (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    panels = [p for b in build([str(root)]).blocks if isinstance(b, Picture) for p in b.panels]
+    panel = next(p for p in panels if p.title == "How dialogues ended")
+    figure = Figure(figsize=(3.7, 2.5))
+    axes = figure.add_axes((0.2, 0.2, 0.77, 0.8 - panel.above / 2.5))
+    with matplotlib.rc_context({"legend.fontsize": 9}):
+        panel.draw(axes)
+    figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().y1 <= figure.bbox.y1
+
+
+def test_a_caption_stands_below_its_figure(tmp_path):
+    page = html_page(build([str(training(tmp_path / "mine"))]))
+    own = page[page.index("<figure id=fig_gradient_norms>") :]
+    assert own.index("</svg>") < own.index("</div></div><figcaption>The norm of the gradient")
+    assert not re.search(r"\bfigure[^{}]*\{[^}]*grid", page)  # nothing beside nothing
+
+
 def test_a_single_step_is_shown_once(tmp_path):
     report = build([str(training(tmp_path / "mine", steps=1))])
     by_turn = next(b for b in report.blocks if isinstance(b, Picture) and b.name == "fig_reward_by_turn")
@@ -245,7 +283,7 @@ def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_p
 
     mine, other = training(tmp_path / "mine"), training(tmp_path / "other")
     for report in (build([str(mine)]), build([str(empa(tmp_path / "eval"))]), build([str(mine), str(other)])):
-        assert report.caution == TEST_WORLD and "judge were plain code" in TEST_WORLD
+        assert report.caution == TEST_WORLD
         assert TEST_WORLD in check(html_page(report)).text and TEST_WORLD in markdown_page(report, "")
     models = ["roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://h"]
     (other / "config.toml").write_text(dump_config(load_config(None, models)))

@@ -237,7 +237,7 @@ def _report(out: Path, reach: float | None) -> None:
     """ablation.json, ablation.md, ablation.png and ablation.svg of the runs that are finished."""
     from mapo.errors import InputError
     from mapo.evals.ablation import analyse, read_run
-    from mapo.evals.figures import draw, markdown
+    from mapo.evals.figures import draw, markdown, scripted_world
     from mapo.store import write_atomic
 
     grid = _grid(out)
@@ -245,8 +245,9 @@ def _report(out: Path, reach: float | None) -> None:
     found = [run for cell in cells if (run := read_run(out, cell)) is not None]
     report = analyse(found, wanted=len(cells), reach=reach)
     write_atomic(out / "ablation.json", _json(report))
-    roles = grid["settings"].get("roles", {})
-    text = markdown(report, scripted=roles.get("agents") == "scripted")
+    told = grid["settings"]
+    scripted = told["roles"]["agents"] == "scripted"
+    text = markdown(report, caution=scripted_world([told["scenarios"]["domain"]]) if scripted else "")
     write_atomic(out / "ablation.md", text)
     typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
     try:

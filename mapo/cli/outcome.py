@@ -17,9 +17,8 @@ SHOWN = 6
 """Turns shown of each of the two dialogues."""
 
 
-def print_outcome(found: Outcome, *, scripted: bool) -> None:
-    """`scripted`: plain code played the other roles, and that is said."""
-    from mapo.evals.figures import TEST_WORLD
+def print_outcome(found: Outcome, caution: str = "") -> None:
+    """`caution` is what nobody may miss who reads the numbers."""
     from mapo.evals.tables import escape
     from mapo.report import typical_pair
     from mapo.text import terminal
@@ -31,8 +30,8 @@ def print_outcome(found: Outcome, *, scripted: bool) -> None:
         f"{told['dialogues']} dialogues, "
         f"{told['seconds']:.0f} s of training (seed {told['seed']})"
     )
-    if scripted:
-        console.print(TEST_WORLD)
+    if caution:
+        console.print(escape(caution))
     if found.before is None or found.after is None:
         return
     console.print(_scores(found.before, found.after, told["chosen_step"]))

@@ -144,9 +144,11 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
 def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
     """What came of it: the scores, one person met before and after, and where everything is."""
     from mapo.cli.outcome import print_outcome
+    from mapo.evals.figures import scripted_world
     from mapo.report import write_report
 
-    print_outcome(found, scripted=config.roles.agents == "scripted")
+    scripted = config.roles.agents == "scripted"
+    print_outcome(found, scripted_world([config.scenarios.domain]) if scripted else "")
     report = write_report(out)
     say(f"report: {report}")
     say(f"model:  mapo export {quote(str(out))} {step}--out DIR   (a plain Hugging Face folder)")

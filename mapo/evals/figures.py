@@ -18,11 +18,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's: told apart by colour-blind people too; line styles and markers repeat the message."""
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
-TEST_WORLD = (
-    "User, director and judge were plain code: a test world, no measure of real empathy or teaching "
-    "(docs/scripted-world.md)."
-)
-"""Said wherever scores of scripted roles are shown."""
 
 
 def draw(report: dict[str, Any], folder: Path) -> list[Path]:
@@ -100,14 +95,22 @@ def draw_ends(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[
 # ---- tables
 
 
-def markdown(report: dict[str, Any], *, scripted: bool = False) -> str:
-    """ablation.md: what was found, the tables it rests on, and how they were made. `scripted`: the roles were
-    plain code, which is said first."""
+def scripted_world(domains: Sequence[str]) -> str:
+    """Said wherever scores are shown that were made with scripted roles; a domain is a name or a folder."""
+    named = " or ".join(dict.fromkeys(Path(domain).name for domain in domains))
+    return (
+        "User, director and judge were plain code: a test world, no measure of real "
+        f"{named or 'conversation'} (docs/scripted-world.md)."
+    )
+
+
+def markdown(report: dict[str, Any], *, caution: str = "") -> str:
+    """ablation.md: what was found, the tables it rests on, and how they were made; `caution` comes first."""
     rewards = list(dict.fromkeys(c["reward"] for c in report["cells"]))
     dialogues = sorted({c["dialogues"] for c in report["cells"]})
     parts = [
         f"# Ablation on {', '.join(report['model'])}",
-        *([f"**{TEST_WORLD}**"] if scripted else []),
+        *([f"**{caution}**"] if caution else []),
         f"{report['runs']} of {report['wanted']} runs finished, {_range(dialogues)} dialogues each. Held-out "
         "EPM-Q is of scenarios never trained on, with the checkpoint that was best in validation. Intervals "
         "are 95 %, Student's t over seeds.",

@@ -2,7 +2,7 @@
 
     read.py                    what a run left on disk, with nothing taken on trust
     numbers.py                 the numbers that are drawn and told
-    training.py learning.py credit.py paths.py people.py     the sections of a training run
+    training.py held_out.py learning.py credit.py paths.py people.py     the sections of a training run
     results.py                 evaluations
     together.py several.py side_by_side.py         several runs: which, their curves, their scores compared
     grid.py                    grids of `mapo ablate`; kind.py tells what a folder is

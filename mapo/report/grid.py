@@ -10,7 +10,7 @@ from typing import Any
 
 from mapo.advantage import METHODS
 from mapo.evals.ablation import Cell, Run, analyse
-from mapo.evals.figures import TEST_WORLD, draw_curves, draw_ends, markdown
+from mapo.evals.figures import draw_curves, draw_ends, markdown, scripted_world
 from mapo.reading.run import number
 from mapo.report import numbers
 from mapo.report.blocks import Block, Panel, Picture, Report, Words
@@ -65,7 +65,8 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
         *problem_list(problems),
     ]
     lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
-    return Report(title, lead, blocks, caution=TEST_WORLD if any(run.scripted for run in trained) else "")
+    scripted = [run.scripted for run in trained if run.scripted]
+    return Report(title, lead, blocks, caution=scripted_world(scripted) if scripted else "")
 
 
 def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:

@@ -69,7 +69,8 @@ def play(run: Training) -> list[Block]:
         panels.append(Panel("Turns a dialogue", plots.curves({"turns": turns}, "mean turns")))
     panels += _panels(("Tokens a reply", "reply_tokens", "mean tokens"), steps=run.steps)
     if ends:
-        panels.append(Panel("How dialogues ended", plots.stacked(ends, "share of dialogues"), above=0.4))
+        shares = plots.stacked(ends, "share of dialogues")
+        panels.append(Panel("How dialogues ended", shares, above=plots.room_above(len(ends))))
     unscored = {
         name: line
         for name, key in (("turns without a judgement", "unscored"), ("replies cut off", "cut"))

@@ -121,9 +121,8 @@ def _picture(picture: Picture) -> str:
         f"<span class=key><i style='background:{draw.ON_PAGE.get(colour, colour)}'></i>{text(meaning)}</span>"
         for colour, meaning in picture.key
     )
-    lone = " class=lone" if len(picture.panels) == 1 else ""
     return (
-        f"<figure id={picture.name}{lone}>{f'<div>{key}</div>' if key else ''}"
+        f"<figure id={picture.name}>{f'<div>{key}</div>' if key else ''}"
         f"<div class='panels{' small' if picture.small else ''}'>{panels}</div>"
         f"<figcaption>{text(picture.caption, 1000)}</figcaption></figure>\n"
     )

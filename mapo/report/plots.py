@@ -29,7 +29,8 @@ _CJK = (
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Microsoft YaHei", "PingFang SC"),
     *("SimHei", "Hiragino Sans GB", "Arial Unicode MS"),
 )
-
+_ABREAST = 3
+"""Names in a row of the legend of stacked shares."""
 
 Draw = Callable[[Any], None]
 
@@ -109,9 +110,15 @@ def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
         _frame(axes, "step", ylabel, whole=True)
         axes.set_ylim(0, 1)
         axes.grid(visible=False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        tight = {"columnspacing": 1, "handlelength": 1.4}
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=_ABREAST, **tight)
 
     return draw
+
+
+def room_above(names: int) -> float:
+    """Inches above the axes for the legend of so many stacked shares."""
+    return 0.16 + 0.19 * -(-names // _ABREAST)
 
 
 def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: str = COLOURS[0]) -> Draw:

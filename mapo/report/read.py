@@ -62,12 +62,14 @@ class Training:
         return "unknown" if told is None else str(told)
 
     @property
-    def scripted(self) -> bool:
-        """Whether plain code played the other roles: as the dialogues say, else as the config does."""
+    def scripted(self) -> str:
+        """The domain, where plain code played the other roles: as the dialogues say, else as the config does;
+        "" where models did."""
         for d in (*self.after, *self.before, *(d for own in self.played.values() for d in own)):
             if d.cast:
-                return is_scripted(d.cast)
-        return self.config is not None and self.config.roles.agents == "scripted"
+                return d.rubric if is_scripted(d.cast) else ""
+        told = self.config
+        return told.scenarios.domain if told is not None and told.roles.agents == "scripted" else ""
 
     @property
     def finished(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.evals.entries import read_bench
-from mapo.evals.figures import TEST_WORLD
+from mapo.evals.figures import scripted_world
 from mapo.evals.result import Result
 from mapo.evals.results import read_folders
 from mapo.evals.score import Score, score_results
@@ -30,11 +30,12 @@ from mapo.report.blocks import (
     span,
     told,
 )
+from mapo.report.held_out import score_row
 from mapo.report.numbers import Point
 from mapo.report.paths import Walkers, trajectories
 from mapo.report.people import people
 from mapo.report.read import is_scripted, own_dialogues, read_ledger, read_object
-from mapo.report.training import ledger_table, problem_list, score_row
+from mapo.report.training import ledger_table, problem_list
 from mapo.sandbox.places import DEFAULT
 from mapo.store import RunDir
 from mapo.types import Dialogue
@@ -86,13 +87,9 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *problem_list(problems),
     ]
     title = f"{_world(models[first][0])}: {name or models[first][0].model}"
-    caution = TEST_WORLD if played_in_scripts(root, models[first][0].cast) else ""
+    sample = models[first][0]
+    caution = scripted_world([sample.path.rubric.name]) if is_scripted(sample.cast) else ""
     return Report(title, _lead(root, models[first]), blocks, caution=caution)
-
-
-def played_in_scripts(root: Path, cast: Mapping[str, str]) -> bool:
-    """Whether plain code played the other roles: as a record's cast says, else as the manifest does."""
-    return is_scripted(cast or read_object(RunDir(root).manifest, []).get("cast"))
 
 
 def _world(result: Result) -> str:

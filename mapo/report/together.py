@@ -12,14 +12,14 @@ from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.evals.compare import named
-from mapo.evals.figures import TEST_WORLD
+from mapo.evals.figures import scripted_world
 from mapo.report.blocks import Block, Report, clean
 from mapo.report.kind import kind_of
-from mapo.report.read import Training, read_training
-from mapo.report.results import played_in_scripts
+from mapo.report.read import Training, is_scripted, read_object, read_training
 from mapo.report.several import training_blocks
 from mapo.report.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
+from mapo.store import RunDir
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class _Found:
     readable: list[str] = field(default_factory=list)
     """As `mapo compare` takes them."""
     names: list[str] = field(default_factory=list)
-    scripted: list[str] = field(default_factory=list)
-    """Names of those in which plain code played the other roles."""
+    scripted: dict[str, str] = field(default_factory=dict)
+    """Names of those in which plain code played the other roles, and their domains."""
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -59,9 +59,12 @@ def several_report(runs: Sequence[str]) -> Report:
 
 def _caution(found: _Found) -> str:
     """Which of them were played in the scripted world; nothing where none was."""
-    if not found.scripted or found.scripted == found.names:
-        return TEST_WORLD if found.scripted else ""
-    return f"Of {', '.join(clean(name) for name in found.scripted[:12])}: {TEST_WORLD}"
+    if not found.scripted:
+        return ""
+    told = scripted_world([*found.scripted.values()])
+    if [*found.scripted] == found.names:
+        return told
+    return f"Of {', '.join(clean(name) for name in [*found.scripted][:6])}: {told}"
 
 
 def names_of(runs: Sequence[str]) -> list[str]:
@@ -86,11 +89,17 @@ def _read(found: _Found, run: str, name: str) -> None:
     if kind == "training":
         found.trained.append(read_training(root, name))
         found.problems += found.trained[-1].problems
-    scripted = found.trained[-1].scripted if kind == "training" else played_in_scripts(root, {})
+    scripted = found.trained[-1].scripted if kind == "training" else _scripted(root)
     own = kind == "training" and "=" not in name  # a test's rows are called as the run's curves are
     found.readable.append(f"{name}={root}" if own else run)
     found.names.append(name)
-    found.scripted += [name] if scripted else []
+    found.scripted |= {name: scripted} if scripted else {}
+
+
+def _scripted(root: Path) -> str:
+    """The domain of an evaluation in which plain code played the other roles, as its manifest says."""
+    told = read_object(RunDir(root).manifest, [])
+    return str(told.get("rubric", "conversation")).partition(" ")[0] if is_scripted(told.get("cast")) else ""
 
 
 def _trainings(found: _Found) -> list[Block]:

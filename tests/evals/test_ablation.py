@@ -11,7 +11,7 @@ import pytest
 from helpers import dialogue, marks
 from mapo.errors import InputError
 from mapo.evals.ablation import Cell, Run, analyse, read_run
-from mapo.evals.figures import TEST_WORLD, draw, markdown
+from mapo.evals.figures import draw, markdown, scripted_world
 from mapo.evals.score import score_dialogues
 from mapo.records import encode_dialogue
 
@@ -182,7 +182,7 @@ def test_tables_and_figure(tmp_path):
     text = markdown(report)
     assert "| mapo | 60.6 ± 0.6 (6.0/12) | 50.6 ± 0.6 (6.0/12) |" in text
     assert "| grpo | idr | > 512 | 0 of 5 | > 512, > 512, > 512, > 512, > 512 |" in text
-    assert TEST_WORLD not in text and f"\n\n**{TEST_WORLD}**\n\n" in markdown(report, scripted=True)
+    assert "Beware." not in text and "\n\n**Beware.**\n\n" in markdown(report, caution="Beware.")
     assert "**holds**" in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
     paths = draw(report, tmp_path)
     assert [p.name for p in paths] == ["ablation.png", "ablation.svg"]
@@ -191,6 +191,16 @@ def test_tables_and_figure(tmp_path):
     ElementTree.fromstring(first)
     draw(report, tmp_path)
     assert paths[1].read_bytes() == first  # the same numbers, the same file
+
+
+def test_a_scripted_world_is_no_measure_of_its_domains():
+    told = (
+        "User, director and judge were plain code: "
+        "a test world, no measure of real {} (docs/scripted-world.md)."
+    )
+    assert scripted_world(["empathy"]) == told.format("empathy")
+    assert scripted_world(["/my/haggling", "tutoring", "tutoring"]) == told.format("haggling or tutoring")
+    assert scripted_world([]) == told.format("conversation")
 
 
 def test_one_seed_and_no_steps_can_be_drawn(tmp_path):
