@@ -48,7 +48,8 @@ def screen(
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     domain: Domain = None,
     split: Annotated[
-        str | None, typer.Option(help="Also split what is kept: shares TRAIN/VALIDATION/TEST, like 2/1/1.")
+        str | None,
+        typer.Option(help="Also split what is kept: TRAIN/VALIDATION/TEST, like 2/1/1, or TRAIN/TEST."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the plays and of the split.")] = 0,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
@@ -56,8 +57,8 @@ def screen(
 ) -> None:
     """Play each scenario with a strong and a weak model; drop what is hopeless and what is too easy.
 
-    Exit status: 0 all well; 1 some plays broke (run again with --resume); 2 it could not go on; 130 or 143
-    it was stopped by hand.
+    Exit status: 0 all well; 1 some plays broke (run again with --resume) or too few were kept for --split; 2
+    it could not go on; 130 or 143 it was stopped by hand.
     """
     from mapo.evals.empa import Plan
     from mapo.evals.folder import claim, look
@@ -93,10 +94,9 @@ def screen(
     screened = screened_by(found.scenarios, results, plays, rubric)
     _keep(run.out, asked, screened, found)
     _show(screened)
-    if split is not None:
-        _split(run.out, found, screened, split, seed)
+    unsplit = split is not None and not _split(run.out, found, screened, split, seed)
     say(f"verdicts: {run.out / SCREEN}")
-    if broken or any(one.verdict == "undecided" for one in screened):
+    if unsplit or broken or any(one.verdict == "undecided" for one in screened):
         raise typer.Exit(1)
 
 
@@ -193,8 +193,10 @@ def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], fou
             (out / "scenarios" / file.name).unlink(missing_ok=True)
 
 
-def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: str, seed: int) -> None:
-    """OUT/splits.json: what is kept, even in category, measured axis and measured difficulty."""
+def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: str, seed: int) -> bool:
+    """OUT/splits.json: what is kept, even in category, measured axis and measured difficulty. False where it
+    is too little to be split; the screening stands."""
+    from mapo.errors import InputError
     from mapo.realsim.screen import sizes_of
     from mapo.sandbox.scenarios import MANIFEST, file_hash
     from mapo.sandbox.split import split_scenarios
@@ -206,7 +208,12 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
         for one in screened
         if one.verdict == "kept"
     ]
-    splits = split_scenarios(kept, sizes_of(shares, len(kept)), seed)
+    (out / MANIFEST).unlink(missing_ok=True)
+    try:
+        splits = split_scenarios(kept, sizes_of(shares, len(kept)), seed)
+    except InputError as error:
+        say(f"no splits: {error}")
+        return False
     manifest = {
         name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
     }
@@ -214,6 +221,7 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
     beside = "" if (out / "scenarios").is_dir() else ": put it beside the scenarios"
     counts = ", ".join(f"{name} {len(cases)}" for name, cases in splits.items())
     say(f"splits ({counts}): {out / MANIFEST}{beside}")
+    return True
 
 
 def _show(screened: Sequence[Screened]) -> None:
@@ -236,12 +244,17 @@ def _show(screened: Sequence[Screened]) -> None:
         verdict = one.verdict + (f": {one.reason}" if one.reason else "")
         table.add_row(escape(one.id), *cells, escape(declared), measured, moved, verdict)
     console = terminal()
-    console.width = max(console.width, 130)
+    console.width = max(console.width, 170)  # a long line is read more easily than a cell in pieces
     console.print(table)
     counts = {name: sum(one.verdict == name for one in screened) for name in ("kept", "dropped", "undecided")}
     say(", ".join(f"{name} {count}" for name, count in counts.items()))
     told = {name: value for name, value in agreement(screened).items() if value is not None}
-    say("declared as measured: " + ", ".join(f"{name} {value:.2f}" for name, value in told.items()))
+    rank = told.pop("rank", None)
+    say(
+        "share of scenarios whose declared tag is the measured one: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in told.items())
+        + ("" if rank is None else f"; rank correlation of declared difficulty with failures {rank:.2f}")
+    )
 
 
 def _plays_cell(found: Plays) -> str:

@@ -449,7 +449,7 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
         (EndpointError("not JSON: Anna wept"), "an answer that cannot be read"),
         (AnswerError("no usable answer in 3 attempts; the last: Anna"), "no usable answer in 3 attempts"),
         (AnswerError("none; the last: not JSON: Anna, line 1"), "none (the last: not JSON)"),
-        (AnswerError("no; the last: the form.a[0]: missing b, c. Anna"), "no (the last: the form.a[0]: missing b, c)"),
+        (AnswerError("no; the last: the form.a: missing b. Anna"), "no (the last: the form.a: missing b)"),
     ],
 )  # fmt: skip
 def test_of_errors_our_own_words_are_kept(error, told):

@@ -15,7 +15,7 @@ import pytest
 
 from cards import CARD, put_cards
 from command import mapo
-from mapo.errors import InputError, ScenarioError
+from mapo.errors import InputError
 from mapo.evals.results import recompute
 from mapo.realsim.screen import Plays, Screened, agreement, judge, measure, plays_of, screen, sizes_of
 from mapo.sandbox.places import domain_folder
@@ -261,7 +261,7 @@ def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):
     assert not out.exists()
 
 
-def test_cards_cannot_be_copied_one_by_one(tmp_path):
+def test_cards_cannot_be_copied_one_by_one(tmp_path, capsys):
     """The split of what is kept of EMPA's cards says where it belongs."""
     from mapo.cli.scenarios_screen import _keep, _split
     from mapo.sandbox.scenarios import read_set
@@ -276,8 +276,8 @@ def test_cards_cannot_be_copied_one_by_one(tmp_path):
     ]
     _keep(tmp_path / "out", {}, rows, found)
     assert not (tmp_path / "out" / "scenarios").exists()
-    with pytest.raises(ScenarioError, match="alike"):  # the two are one card but for two words
-        _split(tmp_path / "out", found, rows, "1/1", 0)
+    assert not _split(tmp_path / "out", found, rows, "1/1", 0)
+    assert "2 scenarios are alike" in capsys.readouterr().err  # the two are one card but for two words
 
 
 def test_declared_and_measured_are_compared():
@@ -303,3 +303,12 @@ def test_declared_and_measured_are_compared():
 
 def test_measure_needs_no_strong_play(empathy, few, tmp_path):
     assert measure({"strong": [], "weak": []}, empathy)["axis"] == ""
+
+
+def test_too_few_for_a_split_leave_the_screening_as_it_is(few, tmp_path):
+    (tmp_path / "one").mkdir()
+    file = sorted(few.glob("*.toml"))[0]
+    shutil.copy(file, tmp_path / "one")
+    done = screened(tmp_path / "one", tmp_path / "b", "--split", "2/1")
+    assert done.returncode == 1 and "no splits: --split: " in done.stderr
+    assert (tmp_path / "b" / "screen.json").is_file() and not (tmp_path / "b" / "splits.json").exists()
