@@ -12,7 +12,6 @@ holds, or does not, where the t test corrected after Holm says so, and is undeci
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -129,13 +128,13 @@ def verdict(family: Sequence[Comparison], sign: int) -> str:
 
 def told(c: Comparison, sign: int, digits: str) -> str:
     """One comparison in words."""
-    low, high = c.interval or (math.nan, math.nan)
+    signed = "+" + digits
+    ends = f" ({c.interval[0]:{signed}} to {c.interval[1]:{signed}})" if c.interval else ""
     wins = sum(d * sign > 0 for d in c.differences)
     p = "unknown" if c.p_holm is None else "< 0.001" if c.p_holm < 0.001 else f"{c.p_holm:.3f}"
     word = {True: "yes", False: "the other way round", None: "open"}[c.decides(sign)]
     return (
-        f"against {c.b} {format(c.mean, '+' + digits)} ({format(low, '+' + digits)} to "
-        f"{format(high, '+' + digits)}), {wins} of {c.n} seeds, p {p}: {word}"
+        f"against {c.b} {c.mean:{signed}}{ends}, {wins} of {c.n} seed{'' if c.n == 1 else 's'}, p {p}: {word}"
     )
 
 

@@ -207,3 +207,9 @@ def test_one_seed_and_no_steps_can_be_drawn(tmp_path):
     report = analyse([made("mapo", "idr", 0, [5.0, 6.0]), made("turn", "idr", 0, [])])
     assert len(draw(report, tmp_path)) == 2
     assert "- | - |" in markdown(report)
+
+
+def test_of_one_seed_there_is_no_interval():
+    runs = [made(m, "idr", 0, [5.0, 6.0, 7.0], after=end) for m, end in (("mapo", 60.0), ("grpo", 50.0))]
+    text = markdown(analyse(runs))
+    assert "against grpo +10.0, 1 of 1 seed, p unknown" in text and "nan" not in text
