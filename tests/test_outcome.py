@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from report_runs import RUBRIC, talk
+from report_runs import RUBRIC, talk, training
 
+from mapo.cli.live import Live
 from mapo.cli.outcome import print_outcome
 from mapo.evals.score import score_dialogues
+from mapo.report.read import read_training
 
 
 def outcome(before: list, after: list) -> SimpleNamespace:
@@ -24,11 +26,11 @@ def outcome(before: list, after: list) -> SimpleNamespace:
 
 
 @pytest.fixture
-def shown(capsys, monkeypatch):
+def shown(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "160")
 
     def show(found: SimpleNamespace, caution: str = "") -> str:
-        print_outcome(found, caution)
+        print_outcome(found, tmp_path, caution)
         return " ".join(capsys.readouterr().out.split())
 
     return show
@@ -39,3 +41,49 @@ def test_a_caution_is_said_with_and_without_a_test(shown):
     assert "Beware of [it]." in shown(found, "Beware of [it].") and "Beware" not in shown(found)
     untested = outcome([], [])
     assert "Beware." in shown(untested, "Beware.") and "never trained on" not in shown(untested)
+
+
+def test_the_difference_is_the_reports(shown, tmp_path):
+    from mapo.report import build
+    from mapo.report.blocks import Tiles
+
+    run = read_training(training(tmp_path / "mine", cases=8))
+    told = shown(outcome(run.before, run.after))
+    (tiles,) = (b for b in build([str(run.root)]).blocks if isinstance(b, Tiles))
+    tile = tiles.tiles[1]
+    ends = tile.detail.partition(" (95 %)")[0]
+    assert f"paired by scenario: {tile.value} EPM-Q, 95 % interval {ends} (8 scenarios)" in told
+    few = shown(outcome([talk([0, 1])], [talk([1, 1])]))
+    assert "EPM-Q (1 scenario)" in few and "nan" not in few
+    apart = outcome([talk([0, 1], scenario="a")], [talk([1, 1], scenario="b")])
+    assert "no paired difference" in shown(apart)
+
+
+def test_the_pair_says_who_speaks_and_how_much_of_it_is_shown(shown):
+    before, after = talk([0] * 8), talk([1, None, 1])
+    told = shown(outcome([before], [after]))
+    assert "after 8 turns (first 6 of 8 turns)" in told and "of 3 turns" not in told
+    assert "user: line 1" in told and "model: reply 1" in told and "line 7" not in told
+    assert "reward: +10.00" in told and "reward: unscored" in told
+
+
+@pytest.mark.parametrize(
+    ("resume", "played", "said"),
+    [
+        (False, 0, "held-out test, before training"),
+        (True, 0, "resumed at step 4"),
+        (True, 2, "held-out test, before training resumed at step 4"),
+    ],
+)
+def test_a_resumed_run_tells_of_the_test_it_plays_and_of_no_other(capsys, resume, played, said):
+    show = Live(9, resume=resume)
+    show.eval_begins("before", 2)
+    for _ in range(played):
+        show.dialogue_done(talk([1]))
+    for step in (4, 5):
+        show.step_begins(step, 2)
+        show.dialogue_done(talk([1]))
+    show.eval_begins("validation", 2)
+    show.dialogue_done(talk([1]))
+    show.close()
+    assert " ".join(capsys.readouterr().err.split()) == said

@@ -12,12 +12,14 @@ from mapo.types import Dialogue
 class Live(Show):
     """One line a step on standard error: reward, score, speed, time left."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, resume: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         from mapo.text import terminal
 
-        self.steps = steps
+        self.steps, self.resume = steps, resume
+        self.waiting = ""
+        """What is said once something is played: a resumed run may find a whole test on disk."""
         self.console = terminal(stderr=True, soft_wrap=True)
         columns = (
             TextColumn("{task.description}"),
@@ -38,18 +40,28 @@ class Live(Show):
     def step_begins(self, step: int, dialogues: int) -> None:
         if self.first is None:
             self.first = (step, time.monotonic())
+            if self.resume:
+                self.console.print(f"resumed at step {step}")
+        self.waiting = ""
         self._reset(f"step {step}", dialogues)
 
     def eval_begins(self, label: str, dialogues: int) -> None:
         self._reset(label.replace("_", " "), dialogues)
-        if label in ("before", "after"):
-            self.console.print(f"held-out test, {label} training")
+        self.waiting = f"held-out test, {label} training" if label in ("before", "after") else ""
+        if not self.resume:
+            self._say_what_waits()
+
+    def _say_what_waits(self) -> None:
+        if self.waiting:
+            self.console.print(self.waiting)
+        self.waiting = ""
 
     def _reset(self, text: str, dialogues: int) -> None:
         self.bar.reset(self.task, description=text, total=dialogues, completed=0)
 
     def dialogue_done(self, dialogue: Dialogue) -> None:
         del dialogue
+        self._say_what_waits()
         self.bar.advance(self.task)
 
     def step_ends(self, record: dict[str, Any]) -> None:

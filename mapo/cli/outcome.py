@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mapo.text import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
     from mapo.evals.score import Score
@@ -17,8 +19,8 @@ SHOWN = 6
 """Turns shown of each of the two dialogues."""
 
 
-def print_outcome(found: Outcome, caution: str = "") -> None:
-    """`caution` is what nobody may miss who reads the numbers."""
+def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
+    """Of the run in `out`. `caution` is what nobody may miss who reads the numbers."""
     from mapo.evals.tables import escape
     from mapo.report import typical_pair
     from mapo.text import terminal
@@ -35,6 +37,7 @@ def print_outcome(found: Outcome, caution: str = "") -> None:
     if found.before is None or found.after is None:
         return
     console.print(_scores(found.before, found.after, told["chosen_step"]))
+    console.print(_difference(found, out))
     pair = typical_pair(found.before_dialogues, found.after_dialogues)
     if pair:
         console.print(_side_by_side(*pair))
@@ -58,13 +61,29 @@ def _scores(before: Score, after: Score, step: int) -> Table:
     return table
 
 
+def _difference(found: Outcome, out: Path) -> str:
+    """After minus before, as the report has it."""
+    from mapo.report import held_out_difference
+
+    difference = held_out_difference(found.before_dialogues, found.after_dialogues, out)
+    if difference is None:
+        return "No scenario was played both before and after, so there is no paired difference."
+    mean, interval, _, n = difference
+    ends = f", 95 % interval {interval[0]:+.1f} to {interval[1]:+.1f}" if interval else ""
+    return (
+        f"after - before, paired by scenario: {mean:+.1f} EPM-Q{ends} ({n} scenario{'' if n == 1 else 's'})"
+    )
+
+
 def _side_by_side(before: Dialogue, after: Dialogue) -> Table:
     from rich.table import Table
 
     table = Table(title=f"{before.scenario}, a case of median gain", title_justify="left", show_lines=True)
     for name, dialogue in (("before", before), ("after", after)):
         ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
-        table.add_column(f"{name}: {ending} after {len(dialogue.turns)} turns", ratio=1)
+        turns = len(dialogue.turns)
+        part = f" (first {SHOWN} of {turns} turns)" if turns > SHOWN else ""
+        table.add_column(f"{name}: {ending} after {turns} turns{part}", ratio=1)
     for i in range(min(SHOWN, max(len(before.turns), len(after.turns)))):
         table.add_row(_turn(before, i), _turn(after, i))
     return table
@@ -78,4 +97,4 @@ def _turn(dialogue: Dialogue, i: int) -> str:
     turn = dialogue.turns[i]
     reward = "unscored" if turn.reward is None else f"{turn.reward:+.2f}"
     said, replied = escape(printable(turn.user)), escape(printable(turn.reply.text))
-    return f"[dim]{said}[/dim]\n{replied}\n[cyan]{reward}[/cyan]"
+    return f"[dim]user: {said}[/dim]\nmodel: {replied}\n[cyan]reward: {reward}[/cyan]"

@@ -115,7 +115,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     from mapo.train.team import join_team
 
     team = join_team(config.model.device)
-    show = Live(config.optim.steps) if team.leads else Show()
+    show = Live(config.optim.steps, resume=resume) if team.leads else Show()
 
     async def whole() -> Outcome:
         async with casting_of(config, out, team.rank) as (casting, _):
@@ -148,7 +148,7 @@ def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
     from mapo.report import write_report
 
     scripted = config.roles.agents == "scripted"
-    print_outcome(found, scripted_world([config.scenarios.domain]) if scripted else "")
+    print_outcome(found, out, scripted_world([config.scenarios.domain]) if scripted else "")
     report = write_report(out)
     say(f"report: {report}")
     say(f"model:  mapo export {quote(str(out))} {step}--out DIR   (a plain Hugging Face folder)")

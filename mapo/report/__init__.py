@@ -21,6 +21,7 @@ from mapo.evals.compare import named
 from mapo.report import draw
 from mapo.report.blocks import Picture, Report
 from mapo.report.grid import ablation_report
+from mapo.report.held_out import held_out_difference
 from mapo.report.kind import kind_of
 from mapo.report.markdown import markdown_page
 from mapo.report.numbers import typical_pair
@@ -31,7 +32,7 @@ from mapo.report.together import several_report
 from mapo.report.training import training_report
 from mapo.store import RunDir, write_atomic
 
-__all__ = ["build", "kind_of", "typical_pair", "write", "write_report"]
+__all__ = ["build", "held_out_difference", "kind_of", "typical_pair", "write", "write_report"]
 
 
 def write_report(root: Path) -> Path:

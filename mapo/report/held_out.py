@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from mapo.evals.compare import paired
 from mapo.evals.entries import Case
@@ -11,6 +12,7 @@ from mapo.evals.score import PARTS, Score, score_results
 from mapo.evals.stats import Interval
 from mapo.report import numbers
 from mapo.report.blocks import Block, Heading, Table, Tile, Tiles, Words, span, told
+from mapo.types import Dialogue
 
 Difference = tuple[float, Interval | None, float, int]
 """Mean, 95 % interval, p of the sign-flip test, scenarios."""
@@ -81,6 +83,13 @@ def paired_difference(before: Sequence[Result], after: Sequence[Result]) -> Diff
         return None
     mean, interval, p = paired([means[1][c] for c in common], [means[0][c] for c in common])
     return mean, interval, p, len(common)
+
+
+def held_out_difference(
+    before: Sequence[Dialogue], after: Sequence[Dialogue], root: Path
+) -> Difference | None:
+    """The paired difference of the test dialogues of the run in `root`."""
+    return paired_difference(numbers.recomputed(before, root, []), numbers.recomputed(after, root, []))
 
 
 def _tiles(before: Score, after: Score, difference: Difference | None) -> Tiles:
