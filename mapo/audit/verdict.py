@@ -41,14 +41,14 @@ MIN_RANKS = 0.7
 MIN_QUOTED = 0.8
 """Share of marks whose evidence is in the reply."""
 
-FIT, UNFIT, UNKNOWN = "fit", "not fit", "unknown"
+FIT, UNFIT, UNKNOWN, PARTLY = "fit", "not fit", "unknown", "fit, as far as known"
 BOTH = ("training", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`training` and `evaluation` are "fit", "fit with N repeats", "not fit" or "unknown"; with what speaks
-    against it, and with what is open: measured, but not surely enough."""
+    """`training` and `evaluation` are "fit", "fit with N repeats" (either "as far as known"), "not fit" or
+    "unknown"; with what speaks against it, and with what is open: not measured surely enough."""
 
     judge: str
     training: str
@@ -78,7 +78,7 @@ class Verdict:
 
 
 class Said(NamedTuple):
-    """What one number says: `state` is UNFIT or UNKNOWN, `uses` what for."""
+    """What one number says: `state` is UNFIT, UNKNOWN or PARTLY, `uses` what for."""
 
     state: str
     words: str
@@ -90,13 +90,14 @@ def verdict(found: Findings, others: Sequence[Agreement]) -> Verdict:
     mapo = next((r for r in found.reliability if r.method == "mapo"), None)
     every = [*_blind(found), *_taken_in(found), *_probed(found), *_lost(found), *_too_noisy(mapo)]
     every += [*_unsteady(found), *_alone(found.judge, others), *_unquoted(found)]
-    every += _unmeasured(found, mapo)
+    every += [*_unmeasured(found, mapo), *_unknown(found, others)]
 
     def of(state: str, use: str) -> tuple[str, ...]:
         return tuple(said.words for said in every if said.state == state and use in said.uses)
 
     repeats = repeats_for(mapo.r) if mapo else None
     fit = {"training": FIT if repeats in (None, 1) else f"fit with {repeats} repeats", "evaluation": FIT}
+    fit = {use: PARTLY.replace(FIT, fit[use], 1) if of(PARTLY, use) else fit[use] for use in BOTH}
     state = {use: UNFIT if of(UNFIT, use) else UNKNOWN if of(UNKNOWN, use) else fit[use] for use in BOTH}
     return Verdict(
         found.judge,
@@ -106,7 +107,7 @@ def verdict(found: Findings, others: Sequence[Agreement]) -> Verdict:
         of(UNFIT, "evaluation"),
         of(UNKNOWN, "training"),
         of(UNKNOWN, "evaluation"),
-        tuple(_unknown(found, others)),
+        tuple(said.words for said in every if said.state == PARTLY),
     )
 
 
@@ -173,7 +174,7 @@ def _unquoted(found: Findings) -> list[Said]:
     if share is None:
         return []
     state = held(found.quotes.interval, MIN_QUOTED, at_most=False)
-    words = f"only {share:.0%} of its evidence is in the reply"
+    words = f"{share:.0%} of its evidence is in the reply"
     return _against(state, words, f"{MIN_QUOTED:.0%} or more", ("evaluation",))
 
 
@@ -240,15 +241,12 @@ def _taken_in(found: Findings) -> list[Said]:
 
 def _alone(judge: str, others: Sequence[Agreement]) -> Iterator[Said]:
     """Told where it disagrees with more than half of the others: of two it may be either."""
-    for what, measure, least in (
-        ("it hardly agrees with {} (kappa {:.2f})", "kappa", MIN_KAPPA),
-        ("it orders dialogues otherwise than {} (rank correlation {:.2f})", "ranks", MIN_RANKS),
+    for apart_from, as_far_as, measure, least in (
+        ("it hardly agrees with", "agreement with", "kappa", MIN_KAPPA),
+        ("it orders dialogues otherwise than", "an order of dialogues like that of", "ranks", MIN_RANKS),
     ):
-        states = [
-            (o, value, _state(o, measure, least))
-            for o in others
-            if (value := getattr(o, measure)) is not None
-        ]
+        known = [(o, value) for o in others if (value := getattr(o, measure)) is not None]
+        states = [(o, value, _state(o, measure, least)) for o, value in known]
         apart = [s for s in states if s[2] == UNFIT]
         unsure = [s for s in states if s[2] == UNKNOWN]
         if 2 * len(apart) > len(others):
@@ -258,7 +256,9 @@ def _alone(judge: str, others: Sequence[Agreement]) -> Iterator[Said]:
         else:
             continue
         for other, value, state in told:
-            words = what.format(other.b if other.a == judge else other.a, value)
+            name = "kappa" if measure == "kappa" else "rank correlation"
+            words = apart_from if state == UNFIT else as_far_as
+            words += f" {other.b if other.a == judge else other.a} ({name} {value:.2f})"
             yield from _against(state, words, f"{least} or more", ("evaluation",))
 
 
@@ -274,6 +274,8 @@ def _state(pair: Agreement, measure: str, least: float) -> str:
 
 def _unmeasured(found: Findings, mapo: Reliability | None) -> Iterator[Said]:
     """Without these there is no verdict."""
+    if found.noise is None:
+        yield Said(UNKNOWN, "its noise: fewer than two turns were judged twice")
     if mapo is None or mapo.r is None:
         told = "what its noise does to advantages: no two whole dialogues were judged twice"
         yield Said(UNKNOWN, told, ("training",))
@@ -287,14 +289,12 @@ def _unmeasured(found: Findings, mapo: Reliability | None) -> Iterator[Said]:
         yield Said(UNKNOWN, "what moves it: no probe was answered")
 
 
-def _unknown(found: Findings, others: Sequence[Agreement]) -> list[str]:
-    told = []
-    if found.noise is None:
-        told.append("its noise: no turn was judged twice")
+def _unknown(found: Findings, others: Sequence[Agreement]) -> Iterator[Said]:
+    """A verdict without these says so."""
     if found.effect("language") is None:
-        told.append("whether the language moves it: no pairs for this domain, or it cannot read them")
+        told = "whether the language moves it: no pairs for this domain, or it cannot read them"
+        yield Said(PARTLY, told, ("evaluation",))
     if not others:
-        told.append("whether another judge agrees: there is no other")
+        yield Said(PARTLY, "whether another judge agrees: there is no other", ("evaluation",))
     if found.missing:
-        told.append(f"{found.missing} questions: the endpoint failed; --resume asks them again")
-    return told
+        yield Said(PARTLY, f"{found.missing} questions: the endpoint failed; --resume asks them again")

@@ -94,7 +94,29 @@ def test_what_rules_out_both(found, why):
     ],
 )
 def test_what_rules_out_nothing(found):
-    assert verdict(found, [PAIR]).training == "fit" == verdict(found, [PAIR]).evaluation
+    said = verdict(found, [PAIR])
+    assert said.training == "fit" and said.evaluation.startswith("fit")
+
+
+def test_fit_is_said_no_more_surely_than_it_is_known():
+    """Nobody else was asked, or the language's pairs were not: no plain "fit" for evaluation."""
+    for found, others in ((GOOD, []), (replace(GOOD, effects=(effect(),)), [PAIR])):
+        said = verdict(found, others)
+        assert (said.training, said.evaluation) == ("fit", "fit, as far as known") and len(said.unknown) == 1
+    some = verdict(replace(with_mapo(0.6), missing=2), [PAIR])
+    assert some.training == "fit with 3 repeats, as far as known"
+    assert some.evaluation == "fit, as far as known" and "2 questions" in some.unknown[0]
+    blind = verdict(replace(GOOD, noise=None), [PAIR])
+    assert (blind.training, blind.evaluation) == ("unknown", "unknown")
+    assert blind.open_training == ("its noise: fewer than two turns were judged twice",)
+
+
+def test_what_is_not_sure_is_not_worded_as_a_fault():
+    said = verdict(GOOD, [replace(PAIR, kappa=1.0, interval=None, clusters=3, ranks_interval=None)])
+    assert said.open_evaluation == (
+        "agreement with other (kappa 1.00); too few to be sure of 0.4 or more",
+        "an order of dialogues like that of other (rank correlation 0.90); too few to be sure of 0.7 or more",
+    )
 
 
 def test_effects_that_may_be_too_large_are_unknown():
@@ -112,7 +134,8 @@ def test_so_few_dialogues_that_nothing_can_be_shown():
     assert rules.smallest_p(8, 11) == 11 * 2 / 2**8 and rules.dialogues_needed(11) == 9
     assert rules.smallest_p(8, 11) >= 0.05 > rules.smallest_p(9, 11) and rules.smallest_p(1, 1) == 1
     for clusters, state in ((4, "unknown"), (8, "unknown"), (9, "fit")):
-        probes = tuple(effect(f"p{n}", clusters=clusters) for n in range(11))
+        names = ["language", *(f"p{n}" for n in range(10))]
+        probes = tuple(effect(name, clusters=clusters) for name in names)
         said = verdict(replace(GOOD, effects=probes), [PAIR])
         assert (said.training, said.evaluation) == (state, state)
         told = f"what moves it: over {clusters} dialogues no effect shows, 9 are needed"
@@ -155,7 +178,7 @@ def test_forms_that_cannot_be_used():
     [
         (replace(GOOD, scores=0.7, scores_interval=(0.5, 0.85)), [PAIR], "correlate 0.70 with themselves"),
         (replace(GOOD, effects=(effect("order", "shift", -0.4),)), [PAIR], "order moves it (-0.80 a turn)"),
-        (replace(GOOD, quotes=Quotes(100, 90, 60)), [PAIR], "only 60% of its evidence"),
+        (replace(GOOD, quotes=Quotes(100, 90, 60)), [PAIR], "60% of its evidence"),
         (GOOD, [replace(PAIR, kappa=0.2, interval=(0.1, 0.3))], "hardly agrees with other (kappa 0.20)"),
         (
             GOOD,
@@ -200,8 +223,8 @@ def test_of_three_judges_the_odd_one_is_told():
 def test_what_is_not_known_is_said():
     bare = replace(GOOD, noise=None, reliability=(), effects=(), missing=3, scores=None, scores_interval=None)
     said = verdict(bare, [])
-    assert (said.training, said.evaluation) == ("unknown", "unknown") and len(said.unknown) == 4
-    assert "no two whole dialogues" in said.open_training[0] and "no three" in said.open_evaluation[0]
+    assert (said.training, said.evaluation) == ("unknown", "unknown") and len(said.unknown) == 3
+    assert "no two whole dialogues" in said.open_training[1] and "no three" in said.open_evaluation[1]
     assert said.open_training[-1] == said.open_evaluation[-1] == "what moves it: no probe was answered"
     alone = verdict(replace(GOOD, siblings=False), [PAIR])
     assert alone.training == "unknown" and "these runs have none" in alone.open_training[0]
