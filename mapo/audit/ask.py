@@ -8,6 +8,7 @@ unscored one; an endpoint that fails is asked again by the next resume.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from mapo.evals.bench import ASK_ANEW, Line
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.chat import OWN_WAY, Chat, Sampling
 from mapo.sandbox.judge import ModelJudge
-from mapo.sandbox.panel import PanelJudge
+from mapo.sandbox.panel import median_levels
 from mapo.sandbox.rubric import Rubric
 from mapo.types import AxisMarks, Levels, Mark
 
@@ -72,29 +73,6 @@ def scripted_asking(casting: Casting) -> Asking:
     return ask
 
 
-def panel_asking(members: Mapping[str, Asking]) -> Asking:
-    """A panel, as in a run."""
-
-    @dataclass(frozen=True)
-    class _Member:
-        ask: Asking
-        shown: Shown
-        name: str
-
-        async def start(self) -> Any:
-            raise NotImplementedError  # an audit asks for no start forms
-
-        async def judge(self, turns: Any) -> Levels:
-            del turns
-            return await self.ask(self.shown, self.name)
-
-    async def ask(shown: Shown, name: str) -> Levels:
-        seats = {who: _Member(asking, shown, f"{name}/{who}") for who, asking in members.items()}
-        return await PanelJudge(seats).judge(shown.turns)
-
-    return ask
-
-
 def solving(judges: Mapping[str, Asking]) -> Callable[[Question, int], Awaitable[dict[str, Any]]]:
     """What `bench.run_items` calls for each question."""
 
@@ -140,6 +118,23 @@ def questions(
                 some = [Question(judge, side, name, repeat=n) for n in range(repeats)]
                 asked.update((question.id, question) for question in some)
     return list(asked.values())
+
+
+def panel_line(question: Question, given: Sequence[Line | None]) -> Line | None:
+    """What a panel says to a question that its members answered: as in a run, the median of their forms if
+    more than half filled one in. None while an answer is missing; skipped where a member cannot answer."""
+    if any(line is None for line in given):
+        return None
+    lines = [line for line in given if line is not None]
+    if skipped := [line for line in lines if "skipped" in line]:
+        return {"skipped": skipped[0]["skipped"]}
+    where = f"items.jsonl, {question.id}"
+    found = [levels_in(line, question.moment.talk.rubric, where) for line in lines]
+    forms = [form for form in found if form is not None]
+    if 2 * len(forms) <= len(lines):
+        return {"unscored": f"{len(forms)} of {len(lines)} judges of the panel answered"}
+    lost = random.Random(question.id) if len(forms) < len(lines) else None  # noqa: S311 (no secret)
+    return {"levels": {key: asdict(sides) for key, sides in median_levels(forms, lost).items()}}
 
 
 def levels_in(line: Line | None, rubric: Rubric, where: str) -> Levels | None:

@@ -4,12 +4,12 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 from mapo.audit.answers import RECORDED, answers_of, recorded
-from mapo.audit.ask import Question, questions
+from mapo.audit.ask import Question, panel_line, questions
 from mapo.audit.between import Agreement, agreement, with_itself
 from mapo.audit.measure import DEFAULTS, findings
 from mapo.audit.probes import PROBES, language_pairs, texts
@@ -34,6 +34,8 @@ class Plan:
     seed: int = 0
     pairs: bool = True
     terms: Terms = DEFAULTS
+    panel: str = ""
+    """What the panel of all judges is called, where it is audited too."""
 
     def __post_init__(self) -> None:
         if len({talk.rubric.name for talk in self.talks}) > 1:
@@ -57,12 +59,23 @@ class Plan:
         return [few] if probed < need else []
 
     def questions(self) -> list[Question]:
+        """A panel is asked nothing: its answers are its members'."""
+        return self._questions(self.judges)
+
+    def with_panel(self, lines: Mapping[str, Line]) -> tuple[list[Question], dict[str, Line]]:
+        """All questions, and the lines with those of the panel."""
+        together = self._questions((self.panel,)) if self.panel else []
+        own = {
+            q.id: panel_line(q, [lines.get(replace(q, judge=name).id) for name in self.judges])
+            for q in together
+        }
+        return [*self.questions(), *together], {**lines, **{key: line for key, line in own.items() if line}}
+
+    def _questions(self, judges: Sequence[str]) -> list[Question]:
         terms = self.terms
         pairs = language_pairs(self.talks[0].rubric, terms.reward, terms.distance) if self.pairs else []
         probes = list(PROBES.values())
-        return questions(
-            self.judges, self.sampled(), self.whole(), pairs, repeats=self.repeats, probes=probes
-        )
+        return questions(judges, self.sampled(), self.whole(), pairs, repeats=self.repeats, probes=probes)
 
     def manifest(self) -> dict[str, Any]:
         """What makes an audit the audit it is; a resume must agree in all of it."""
@@ -86,12 +99,14 @@ def audited(
     costs: Mapping[str, Mapping[str, Any]],
     notes: Sequence[str] = (),
 ) -> Audit:
-    """Everything about all judges, from their answers."""
-    asked = plan.questions()
+    """Everything about all judges, from their answers. A panel and its members share theirs, so how far they
+    agree would say nothing."""
+    asked, lines = plan.with_panel(lines)
     whole, answers = plan.whole(), answers_of(asked, lines)
-    judges = [answers[name] for name in plan.judges]
+    members = [answers[name] for name in plan.judges]
+    judges = [*members, answers[plan.panel]] if plan.panel else members
     own = [pair for judge in judges if (pair := with_itself(judge, whole))]
-    others = [pair for a, b in combinations(judges, 2) if (pair := agreement(a, b, whole))]
+    others = [pair for a, b in combinations(members, 2) if (pair := agreement(a, b, whole))]
     written = [pair for judge in judges if (pair := agreement(judge, recorded(judge), whole))]
     strata = strata_of(plan.talks)
     found = [findings(judge, whole, plan.terms, strata) for judge in judges]
@@ -107,7 +122,7 @@ def audited(
             "turns asked again": len(plan.sampled()),
             "repeats": plan.repeats,
             "whole dialogues judged twice": len(whole),
-            "questions": len(asked),
+            "questions": len(plan.questions()),
         },
         findings=found,
         verdicts=[verdict(each, of(each.judge)) for each in found],

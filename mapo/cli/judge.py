@@ -52,7 +52,9 @@ def audit(
     runs: Runs,
     judge: Judges = None,
     out: Annotated[Path | None, typer.Option(help="Where the audit goes; needed to ask a judge.")] = None,
-    panel: Annotated[bool, typer.Option("--panel", help="Also the panel of all judges named.")] = False,
+    panel: Annotated[
+        bool, typer.Option("--panel", help="Also the panel of all judges named, from their answers.")
+    ] = False,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
@@ -97,10 +99,10 @@ def audit(
         raise InputError("--judge without --out", fix="Say where the answers go")
     panelled = judges_named(judge, base_url, key_env, temperature)
     names = panelled.names
-    titles = (*names, str(panelled)) if panel and len(names) > 1 else tuple(names)
+    together = str(panelled) if panel and len(names) > 1 else ""
     roots = [named(run)[1] for run in runs]
     terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
-    plan = Plan(titles, talks, turns, dialogues, repeats, seed, terms=terms)
+    plan = Plan(tuple(names), talks, turns, dialogues, repeats, seed, terms=terms, panel=together)
     say_all("warning", plan.warnings())
     stage = stage_in(
         out,
@@ -117,7 +119,7 @@ def audit(
     async def cast(stage: Stage, _: Any) -> Any:
         from mapo.audit.ask import solving
 
-        return solving(_askings(stage, panelled, talks[0].scenario.domain, panel))
+        return solving(_askings(stage, panelled, talks[0].scenario.domain))
 
     real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**plan.manifest(), **identity(**real)}
@@ -157,8 +159,8 @@ def _as_recorded(runs: list[str]) -> None:
     show(tables([named(run)[1] for run in runs]))
 
 
-def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str, Asking]:
-    from mapo.audit.ask import model_asking, panel_asking, scripted_asking
+def _askings(stage: Stage, judges: Panel, domain: str) -> dict[str, Asking]:
+    from mapo.audit.ask import model_asking, scripted_asking
     from mapo.sandbox.domain import scripted_cast
 
     def asking(who: Who, role: str) -> Asking:
@@ -166,17 +168,12 @@ def _askings(stage: Stage, judges: Panel, domain: str, panel: bool) -> dict[str,
             return scripted_asking(scripted_cast(domain))
         return model_asking(stage.endpoint(who, role), who.sampling)
 
-    members = list(zip(judges.names, judges.members, strict=True))
-    found = {name: asking(who, name) for name, who in members}
-    if panel and len(found) > 1:
-        whole = str(judges)  # endpoints of its own: what the panel costs is not its members' cost
-        found[whole] = panel_asking({name: asking(who, whole) for name, who in members})
-    return found
+    return {name: asking(who, name) for name, who in zip(judges.names, judges.members, strict=True)}
 
 
 def _costs(stage: Stage) -> dict[str, dict[str, Any]]:
-    """What each judge's calls came to; its endpoint's role is its name. A panel's are those of several
-    models together; without a cost where one of them has no price."""
+    """What each judge's calls came to; its endpoint's role is its name. Without a cost where it has no
+    price."""
     found: dict[str, dict[str, Any]] = {}
     for row in stage.ledger.as_rows():
         own = found.setdefault(

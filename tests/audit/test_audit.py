@@ -12,7 +12,7 @@ import pytest
 from judging import EMPATHY, faulty, lines_of, talks
 
 from mapo.audit.answers import Answers, answers_of, recorded
-from mapo.audit.ask import Question, levels_in, panel_asking, questions, scripted_asking, solving
+from mapo.audit.ask import Question, levels_in, panel_line, questions, scripted_asking, solving
 from mapo.audit.between import agreement, with_itself
 from mapo.audit.effects import attacks_on
 from mapo.audit.figure import draw
@@ -258,12 +258,31 @@ def test_evidence_is_looked_up(audit):
 
 def test_a_panel_of_noisy_judges_is_less_noisy():
     """Three whose levels stray with a chance of 0.3: the median strays where two do so together, by 0.12."""
-    three = panel_asking({f"j{n}": faulty(Habit(noise=0.3, seed=n)) for n in range(3)})
-    plan = Plan(("one", "three"), TALKS, turns=60, dialogues=0, repeats=4, pairs=False)
+    three = {f"j{n}": faulty(Habit(noise=0.3, seed=n)) for n in range(3)}
+    plan = Plan(tuple(three), TALKS, turns=60, dialogues=0, repeats=4, pairs=False, panel="all")
     asked = [question for question in plan.questions() if question.probe == "plain"]
-    lines = lines_of(plan, {"one": faulty(Habit(noise=0.3)), "three": three}, asked)
-    noise = {name: findings(own, []).noise.noise for name, own in answers_of(asked, lines).items()}
-    assert 0.25 < noise["three"] / noise["one"] < 0.65
+    every, lines = plan.with_panel(lines_of(plan, three, asked))
+    noise = {name: findings(own, []).noise.noise for name, own in answers_of(every, lines).items()}
+    assert 0.25 < noise["all"] / noise["j0"] < 0.65
+
+
+def test_a_panel_says_what_its_members_said():
+    question = Question("all", Moment(TALKS[0], 1))
+
+    def gives(level):
+        marks = {"level": level, "evidence": f"e{level}", "reason": ""}
+        zero = {"level": 0, "evidence": "", "reason": ""}
+        return {"levels": {key: {"progress": marks, "regression": zero} for key in EMPATHY.keys}}
+
+    def levels(*given):
+        return {sides["progress"]["level"] for sides in panel_line(question, given)["levels"].values()}
+
+    lost = {"unscored": "no form"}
+    assert levels(gives(0), gives(2), gives(2)) == {2} and levels(gives(0), gives(1)) == {0}
+    assert levels(gives(2), lost, gives(2)) == {2}  # more than half answered
+    assert panel_line(question, [lost, gives(1)]) == {"unscored": "1 of 2 judges of the panel answered"}
+    assert panel_line(question, [gives(1), {"skipped": "cannot"}]) == {"skipped": "cannot"}
+    assert panel_line(question, [gives(1), None, gives(1)]) is None  # it may still come
 
 
 def test_the_scripted_judge_gives_what_it_gave():

@@ -46,9 +46,10 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     assert good["noise"]["noise"] == 0 < noisy["noise"]["noise"]
     assert good["cost"]["calls"] > 0 and good["cost"]["cost"] > 0 and good["cost"]["seconds"] > 0
     assert good["effects"] and good["siblings"]
-    # each is asked the same questions; the panel's cost is its own, and that of both its members
-    assert both["cost"]["calls"] == good["cost"]["calls"] + noisy["cost"]["calls"]
-    assert good["cost"]["calls"] == good["asked"] and both["cost"]["cost"] > good["cost"]["cost"]
+    # a panel's answers are its members': it is asked nothing, and says nothing of how far it agrees with them
+    assert both["cost"] is None and both["asked"] == good["asked"] == good["cost"]["calls"]
+    assert calls == good["cost"]["calls"] + noisy["cost"]["calls"]
+    assert both["judge"] not in {pair["b"] for pair in data["agreement"]}
     assert data["terms"]["gamma"] == 0.85 and "no run says" in data["terms"]["assumed"][0]
     assert "note: assumed gamma 0.85" in done.stderr
     assert "warning: probes over 3 dialogues can show no effect, 9 are needed" in done.stderr
@@ -78,6 +79,16 @@ def test_the_scripted_judge_needs_no_endpoint(run, tmp_path):
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert data["runs"] == ["mine"] and data["judges"][0]["noise"]["noise"] == 0
+
+
+def test_a_panel_is_not_asked_what_its_members_cannot_answer(run, tmp_path):
+    two = ("--judge", "scripted", "--judge", "scripted", "--panel")
+    done = mapo("judge", "audit", run, *two, "--out", tmp_path / "a", *SMALL)
+    assert done.returncode == 0, done.stderr
+    one, _, both = json.loads((tmp_path / "a" / "audit.json").read_text())["judges"]
+    assert both["judge"] == "panel of scripted, scripted #2"
+    assert (both["asked"], both["unscored"]) == (one["asked"], 0)
+    assert [e["reward"] for e in both["effects"]] == [e["reward"] for e in one["effects"]]
 
 
 def test_a_failing_endpoint_leaves_questions_open(run, tmp_path):
