@@ -2,10 +2,11 @@
 
 A panel's level is the median of its members' levels: of three, one member who is off, or who was talked into
 something, moves it no further than to the nearer of the other two. The same judge may sit on it several
-times: then it is asked as often, and the panel takes the noise out of it. Judges that take turns do so by scenario and step, never inside a group: siblings
-are compared with each other, and two judges among them would credit a dialogue for its judge's mildness. A
-panel that lost a member is another judge too: where siblings are compared (`whole`) its turn is unscored;
-elsewhere more than half is enough, and what lies between two levels is drawn, not always rounded one way.
+times: then it is asked as often, and the panel takes the noise out of it. Judges that take turns do so by
+scenario and step, never inside a group: siblings are compared with each other, and two judges among them
+would credit a dialogue for its judge's mildness. A panel that lost a member is another judge too: where
+siblings are compared (`whole`) its turn is unscored; elsewhere more than half is enough, and what lies
+between two levels is drawn, not always rounded one way.
 """
 
 from __future__ import annotations
