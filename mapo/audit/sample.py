@@ -147,12 +147,20 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
                 talk = Talk(f"{run}/{part}" if part else run, item, scenario, rubric)
                 found[talk.id] = talk
     if not found:
+        of = domain_in(root)
         raise InputError(
             f"no dialogue in it can be judged again{f': {problems[0]}' if problems else ''}",
             where=str(root),
-            fix="A run of mapo eval empa or mapo train, and --scenarios with its people",
+            fix="A run of mapo eval empa or mapo train, --scenarios with its people"
+            f" and --domain with the folder of its domain{f' ({of})' if of else ''}",
         )
     return list(found.values()), list(dict.fromkeys(problems))
+
+
+def domain_in(root: Path) -> str | None:
+    """The domain that a run's records name, which is that of their rubric; a name, never a path."""
+    records = (item for file in dialogue_files(root) for item in read_dialogues(file))
+    return next((item.rubric for item in records if not isinstance(item, BadLine)), None)
 
 
 def digest_of(scenario: Scenario) -> str:
@@ -173,6 +181,8 @@ def rubric_of(dialogue: Dialogue, root: Path) -> Rubric | None:
 
 def dialogue_files(root: Path) -> list[Path]:
     """Dialogue files: played in training, or the whole of an evaluation; a training's tests too."""
+    if not root.is_dir():
+        raise InputError("no such folder", where=str(root), fix="Is it spelt as `ls` shows it?")
     folders = [RunDir(root).dialogues, *(root / "eval" / when for when in ("before", "after"))]
     return [file for folder in folders if folder.is_dir() for file in sorted(folder.rglob("*.jsonl"))]
 

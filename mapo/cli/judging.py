@@ -55,14 +55,17 @@ def judges_named(
 
 
 def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:
-    from mapo.audit.sample import read_talks
+    from mapo.audit.sample import domain_in, read_talks
     from mapo.evals.compare import named
-    from mapo.sandbox.scenarios import load_scenarios
+    from mapo.sandbox.places import known_folder
+    from mapo.sandbox.scenarios import BUILTIN, load_scenarios
 
-    known = {scenario.id: scenario for scenario in load_scenarios(scenarios, domain)}
     found: dict[str, Talk] = {}
     for run in runs:
         name, root = named(run)
+        own = domain_in(root) if domain is None and scenarios.startswith(BUILTIN) else None
+        of = own if own and known_folder(own) else domain
+        known = {scenario.id: scenario for scenario in load_scenarios(scenarios, of)}
         talks, problems = read_talks(root, known, name or "")
         say_all("warning", problems, most=5)
         found |= {talk.id: talk for talk in talks}

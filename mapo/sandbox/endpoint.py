@@ -283,7 +283,9 @@ class Endpoint:
 
     @property
     def _where(self) -> str:
-        return f"{self.role} {self._model} at {self.base_url}"
+        named = f"{self.role} ".startswith(f"{self._model} ")  # judges of an audit are called by their models
+        who = self.role if named else f"{self.role} {self._model}"
+        return who if self.base_url in who else f"{who} at {self.base_url}"
 
     def _error(self, trouble: Trouble, attempts: int) -> EndpointError:
         tried = f" (after {attempts} attempts)" if attempts > 1 else ""

@@ -81,6 +81,32 @@ def test_the_scripted_judge_needs_no_endpoint(run, tmp_path):
     assert data["runs"] == ["mine"] and data["judges"][0]["noise"]["noise"] == 0
 
 
+def test_the_domain_is_that_of_the_run(tmp_path):
+    run, cases = tmp_path / "tutor", sorted(s.id for s in load_scenarios("builtin:test", "tutoring"))[:2]
+    played = mapo(
+        *("eval", "empa", "--model", "scripted:honest", "--domain", "tutoring", "--out", run),
+        *("--cases", ",".join(cases), "--max-turns", 3),
+    )
+    assert played.returncode == 0, played.stderr
+    for verb, more in (("audit", SMALL), ("swap", ())):
+        done = mapo("judge", verb, run, "--judge", "scripted", "--out", tmp_path / verb, *more)
+        assert done.returncode == 0, done.stderr
+    wrong = mapo("judge", "audit", run, "--judge", "scripted", "--out", tmp_path / "x", "--domain", "empathy")
+    assert wrong.returncode == 2 and "--domain with the folder of its domain (tutoring)" in wrong.stderr
+
+
+def test_a_folder_that_does_not_exist_is_told_so(tmp_path):
+    for more in ((), ("--judge", "scripted", "--out", tmp_path / "x")):
+        done = mapo("judge", "audit", tmp_path / "nonexist", *more)
+        assert done.returncode == 2 and "nonexist: no such folder" in done.stderr
+
+
+def test_a_judge_is_named_once_where_it_fails(run, tmp_path):
+    gone = ("--judge", "gone@http://127.0.0.1:9/v1", "--retries", 0, "--dialogues", 0, "--turns", 1)
+    done = mapo("judge", "audit", run, *gone, "--out", tmp_path / "x")
+    assert done.returncode == 2 and "last: gone at http://127.0.0.1:9/v1: no connection" in done.stderr
+
+
 def test_a_panel_is_not_asked_what_its_members_cannot_answer(run, tmp_path):
     two = ("--judge", "scripted", "--judge", "scripted", "--panel")
     done = mapo("judge", "audit", run, *two, "--out", tmp_path / "a", *SMALL)
