@@ -34,6 +34,7 @@ from mapo.store import RunDir, write_atomic
 from mapo.types import OUTSIDE_THE_RULES, AxisMarks, Dialogue, Levels, Mark, StartLevels, Turn
 
 SCHEMA = "mapo.swap/1"
+STEERED = ", on dialogues steered by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ def _form(given: Mapping[str, Any] | None) -> Levels | None:
 
 def title(judge: str, before: str) -> str:
     """What the judge of such records is called: no run that it judged while it was played stands beside
-    them."""
-    return f"{judge}, on dialogues steered by {before}"
+    them. Judged again and again, the dialogues are still those of the first."""
+    return f"{judge}{STEERED}{before.rpartition(STEERED)[2]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,10 @@ def test_a_slower_judge_leaves_the_dialogue_unfinished():
     assert found.start == before.start
 
 
+def test_of_a_swap_of_a_swap_the_first_judge_steered():
+    assert title("third", title("second", "first")) == "third, on dialogues steered by first"
+
+
 def test_a_harsher_judge_ends_it_earlier_and_the_rest_is_cut():
     found = swapped_record(Steady(up=0, down=-2))
     assert found.ending.reason is StopReason.FAILURE and len(found.turns) == 12
