@@ -145,21 +145,35 @@ def _probes(audit: Audit) -> Table:
 def _agreement(audit: Audit) -> Table:
     rows = []
     for pair in audit.agreements:
-        kappas = ", ".join(f"{item} {number(k, '.2f')}" for item, k in pair.kappas.items())
+        known = {item: k for item, k in pair.kappas.items() if k is not None}
+        worst = min(known, key=lambda item: known[item]) if known else ""
         rows.append(
             [
                 f"{pair.a} / {pair.b}",
                 str(pair.turns),
                 spread(pair.kappa, pair.interval, ".2f"),
-                kappas,
+                f"{worst} {known[worst]:.2f}" if worst else "-",
                 number(pair.cosine, ".2f"),
                 f"{number(pair.ranks, '.2f')} ({pair.dialogues})",
                 number(pair.milder, "+.2f"),
             ]
         )
-    head = ["judges", "turns", "kappa", "by level", "cosine", "ranks (dialogues)", "milder by"]
-    note = "Quadratic kappa of levels, cosine of steps, rank correlation of EPM-Q, difference of rewards."
+    head = ["judges", "turns", "kappa", "worst level", "cosine", "ranks (dialogues)", "milder by"]
+    note = (
+        "Quadratic kappa of all levels and of the one with least, cosine of steps, rank correlation of EPM-Q, "
+        "difference of rewards."
+    )
     return Table("Agreement", head, rows, note)
+
+
+def by_level(audit: Audit) -> Table:
+    """Too wide for a terminal: audit.md has it."""
+    items = list(dict.fromkeys(item for pair in audit.agreements for item in pair.kappas))
+    rows = [
+        [f"{pair.a} / {pair.b}", *(number(pair.kappas.get(item), ".2f") for item in items)]
+        for pair in audit.agreements
+    ]
+    return Table("Agreement by level", ["judges", *items], rows, "Quadratic kappa; -: neither ever moves.")
 
 
 def _costs(audit: Audit) -> Table:
@@ -214,7 +228,7 @@ def markdown(audit: Audit, figure: str = "") -> str:
     for said in audit.verdicts:
         parts.append(f"**{md(said.judge)}** {md(said.told())}.")
         parts += [f"- Not known: {md(line)}" for line in said.unknown]
-    parts += [text for table in tables(audit) for text in as_markdown(table)]
+    parts += [text for table in (*tables(audit), by_level(audit)) for text in as_markdown(table)]
     parts += [f"Note: {md(note)}" for note in audit.notes]
     if figure:
         parts.append(f"![Noise, and what moves the judges]({figure})")

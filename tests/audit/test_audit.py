@@ -336,6 +336,20 @@ def test_tables_and_files_say_what_was_found(audit, tmp_path, capsys):
     assert "![" not in markdown(whole)
 
 
+def test_two_judges_agreement_is_a_row_and_every_level_is_in_the_file(audit):
+    shown = next(table for table in tables(audit) if table.title == "Agreement")
+    assert len(shown.rows) == len(audit.agreements) and all(len(cell) < 30 for cell in shown.rows[0])
+    pair = next(pair for pair in audit.agreements if pair.a == "exact" and pair.b == "noisy")
+    worst = min(k for k in pair.kappas.values() if k is not None)
+    row = next(row for row in shown.rows if row[0] == "exact / noisy")
+    assert row[3].endswith(f" {worst:.2f}") and pair.kappas[row[3].rpartition(" ")[0]] == worst
+    text = markdown(audit).partition("## Agreement by level")[2]
+    assert all(item in text for item in pair.kappas)
+    none = replace(pair, kappas=dict.fromkeys(pair.kappas))
+    still = next(t for t in tables(replace(audit, agreements=[none])) if t.title == "Agreement")
+    assert still.rows[0][3] == "-"
+
+
 def test_numbers_as_text():
     assert number(None, ".2f") == "-" and spread(1.0, None, ".1f") == "1.0" and share(1, 0) == "-"
     assert spread(0.5, (0.25, 0.75), ".2f") == "0.50 (0.25 to 0.75)"
