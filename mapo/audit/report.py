@@ -160,7 +160,7 @@ def _agreement(audit: Audit) -> Table:
         )
     head = ["judges", "turns", "kappa", "worst level", "cosine", "ranks (dialogues)", "milder by"]
     note = (
-        "Quadratic kappa of all levels and of the one with least, cosine of steps, rank correlation of EPM-Q, "
+        "Quadratic kappa of all levels and of the worst one, cosine of steps, rank correlation of EPM-Q, "
         "difference of rewards."
     )
     return Table("Agreement", head, rows, note)
