@@ -15,7 +15,7 @@ from mapo.audit.answers import Answers, answers_of, recorded
 from mapo.audit.ask import Question, levels_in, panel_line, questions, scripted_asking, solving
 from mapo.audit.between import agreement, with_itself
 from mapo.audit.effects import attacks_on
-from mapo.audit.figure import draw
+from mapo.audit.figure import draw, draw_effects
 from mapo.audit.measure import findings
 from mapo.audit.probes import PROBES, plainly
 from mapo.audit.report import Audit, markdown, number, share, show, spread, tables, write
@@ -370,6 +370,24 @@ def test_an_audit_without_effects_or_answers_still_tells(tmp_path):
 def first_line():
     marks = {"level": 0, "evidence": "", "reason": ""}
     return {"levels": {key: {"progress": marks, "regression": marks} for key in EMPATHY.keys}}
+
+
+def test_the_figure_has_a_row_for_every_probe_and_says_what_is_not_known(audit):
+    from matplotlib.figure import Figure
+
+    def drawn(of):
+        axes = Figure().subplots()
+        draw_effects(axes, of)
+        at = dict(zip((t.get_text() for t in axes.get_yticklabels()), axes.get_yticks(), strict=True))
+        return axes, at, [text.get_text().strip() for text in axes.texts]
+
+    axes, at, texts = drawn(audit)
+    bottom, top = axes.get_ylim()
+    assert set(at) == {*PROBES, "language"} and all(top < row < bottom for row in at.values())
+    assert at["order"] - at["injection"] == 2 > at["injection"] - at["verbosity"]  # two groups, set apart
+    assert texts == ["should gain nothing", "should change nothing"] and axes.get_legend() is None
+    mute = [replace(f, effects=tuple(e for e in f.effects if e.probe != "language")) for f in audit.findings]
+    assert drawn(replace(audit, findings=mute))[2][2:] == ["not known"]
 
 
 def test_the_figure_says_what_it_needs(audit, tmp_path, monkeypatch):
