@@ -70,7 +70,7 @@ def empa(
         float | None, typer.Option(min=0.0, help="The judge's (default: 0).")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
-    system: Annotated[bool, typer.Option(help="Give the policy the domain's system prompt.")] = True,
+    no_system: Annotated[bool, typer.Option("--no-system", help="No system prompt for the policy.")] = False,
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
@@ -104,7 +104,7 @@ def empa(
         rubric,
         profile,
         max_turns=max_turns,
-        system=policy_system if system else None,
+        system=None if no_system else policy_system,
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,

@@ -259,7 +259,7 @@ def test_the_others_are_not_waited_for_when_the_one_that_leads_breaks(monkeypatc
     monkeypatch.setattr(launch, "_start", start)
     with pytest.raises(InputError, match="no"), launch.with_others(3, [], tmp_path):
         raise InputError(f"no {os.environ['WORLD_SIZE']}")
-    assert [other.process.returncode for other in others] == [-signal.SIGTERM] * 2
+    assert [other.process.returncode for other in others] == [-signal.SIGKILL] * 2
     assert "WORLD_SIZE" not in os.environ
 
 
