@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mapo.cli.judge_swap import swap
 from mapo.cli.judging import (
+    OWN,
     SCRIPTED,
     BaseUrl,
     Judges,
@@ -19,18 +19,7 @@ from mapo.cli.judging import (
     judges_named,
     talks_of,
 )
-from mapo.cli.options import (
-    Cache,
-    CacheFile,
-    Concurrency,
-    Domain,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Domain, Run, with_run
 from mapo.cli.say import say, say_all
 from mapo.errors import InputError
 
@@ -48,10 +37,11 @@ def main() -> None:
 
 
 @app.command()
+@with_run(without=OWN, out=None)
 def audit(
+    run: Run,
     runs: Runs,
     judge: Judges = None,
-    out: Annotated[Path | None, typer.Option(help="Where the audit goes; needed to ask a judge.")] = None,
     panel: Annotated[
         bool, typer.Option("--panel", help="Also the panel of all judges named, from their answers.")
     ] = False,
@@ -64,30 +54,19 @@ def audit(
     dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
     repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
-    concurrency: Concurrency = 32,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 120.0,
-    retries: Retries = 5,
-    cache: Cache = "record",
-    cache_file: CacheFile = None,
-    prices: Prices = None,
-    resume: Resume = False,
 ) -> None:
     """How much of a judge's word is noise, what moves it that should not, whom it agrees with, what it is fit
     for.
 
     Without --judge: what the records alone tell of the judge that made them. Exit status: 0 all well; 1 some
-    questions have no answer (run again with --resume); 2 nothing could be audited.
+    questions have no answer (run again with --resume); 2 nothing could be audited; 130 or
+    143 it was stopped by hand.
     """
-    import asyncio
-
     from mapo.audit.figure import FIGURE, draw
     from mapo.audit.report import MARKDOWN, show, tables, write
     from mapo.audit.run import Plan, audited
     from mapo.audit.terms import terms_of
-    from mapo.cli.bench import solve_all
-    from mapo.cli.roles import stage_in
+    from mapo.cli.bench import solve_until_stopped
     from mapo.evals.compare import named
     from mapo.evals.identity import identity
     from mapo.evals.tables import print_ledger
@@ -95,26 +74,16 @@ def audit(
     if not judge:
         _as_recorded(runs)
         return
-    if out is None:
+    if run.out is None:
         raise InputError("--judge without --out", fix="Say where the answers go")
     panelled = judges_named(judge, base_url, key_env, temperature)
     names = panelled.names
     together = str(panelled) if panel and len(names) > 1 else ""
-    roots = [named(run)[1] for run in runs]
+    roots = [named(each)[1] for each in runs]
     terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
     plan = Plan(tuple(names), talks, turns, dialogues, repeats, seed, terms=terms, panel=together)
     say_all("warning", plan.warnings())
-    stage = stage_in(
-        out,
-        cache_file=cache_file,
-        prices=prices,
-        cache_mode=cache,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-    )
+    stage = run.stage()
 
     async def cast(stage: Stage, _: Any) -> Any:
         from mapo.audit.ask import solving
@@ -123,27 +92,16 @@ def audit(
 
     real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**plan.manifest(), **identity(**real)}
-    solved = asyncio.run(
-        solve_all(
-            out,
-            asked,
-            plan.questions(),
-            list(real.values()),
-            cast,
-            stage,
-            concurrency=concurrency,
-            resume=resume,
-        )
-    )
+    solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, stage)
     found = audited(plan, solved.lines, _costs(stage), solved.notes)
-    draw(found, out)
-    write(found, out, FIGURE)
+    draw(found, run.out)
+    write(found, run.out, FIGURE)
     show(tables(found))
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
     print_ledger(stage.ledger)
-    say(f"audit: {out / MARKDOWN}")
+    say(f"audit: {run.out / MARKDOWN}")
     if any(each.missing for each in found.findings):
         raise typer.Exit(1)
 

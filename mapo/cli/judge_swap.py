@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mapo.cli.judging import (
+    OWN,
     SCRIPTED,
     BaseUrl,
     Judges,
@@ -18,18 +18,7 @@ from mapo.cli.judging import (
     judges_named,
     talks_of,
 )
-from mapo.cli.options import (
-    Cache,
-    CacheFile,
-    Concurrency,
-    Domain,
-    Prices,
-    RequestsPerMinute,
-    Resume,
-    Retries,
-    Timeout,
-    TokensPerMinute,
-)
+from mapo.cli.options import Domain, Run, with_run
 from mapo.cli.say import say, say_all
 from mapo.errors import InputError
 
@@ -40,37 +29,26 @@ if TYPE_CHECKING:
     from mapo.who import Panel
 
 
+@with_run(without=OWN)
 def swap(
+    run: Run,
     runs: Runs,
-    out: Annotated[Path, typer.Option(help="Where the runs go, judged again.")],
     judge: Judges = None,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
-    concurrency: Concurrency = 32,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    timeout: Timeout = 120.0,
-    retries: Retries = 5,
-    cache: Cache = "record",
-    cache_file: CacheFile = None,
-    prices: Prices = None,
-    resume: Resume = False,
 ) -> None:
     """Finished runs judged again by another judge (several --judge: by their panel): does the result stay?
 
     The dialogues stay as they were played. Exit status: 0 all well; 1 some dialogues were not judged (run
-    again with --resume); 2 nothing could be judged.
+    again with --resume); 2 nothing could be judged; 130 or 143 it was stopped by hand.
     """
-    import asyncio
-
     from mapo.audit import order
     from mapo.audit import swap as swapping
     from mapo.audit.report import show
-    from mapo.cli.bench import solve_all
-    from mapo.cli.roles import stage_in
+    from mapo.cli.bench import solve_until_stopped
     from mapo.evals.compare import named
     from mapo.evals.identity import identity
     from mapo.evals.tables import print_ledger
@@ -87,41 +65,31 @@ def swap(
         raise InputError("no finished evaluation in these runs", fix="Is the training's test still to come?")
     sources = {talk.run: swapping.Source.of(talk, roots) for talk in talks}
     items = swapping.again(talks, {name: swapping.starts_given(s.root) for name, s in sources.items()})
-    stage = stage_in(
-        out,
-        cache_file=cache_file,
-        prices=prices,
-        cache_mode=cache,
-        concurrency=concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        retries=retries,
-    )
+    stage = run.stage()
 
     async def cast(stage: Stage, _: Any) -> Any:
         return swapping.solving(_seat(stage, panelled, talks[0]))
 
     real = {n: who for n, who in zip(panelled.names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**swapping.swap_manifest(title, talks), **identity(**real)}
-    solved = asyncio.run(
-        solve_all(out, asked, items, list(real.values()), cast, stage, concurrency=concurrency, resume=resume)
-    )
+    solved = solve_until_stopped(run, asked, items, list(real.values()), cast, stage)
     lines = solved.lines
     pairs = []
     for name, source in sources.items():
         mine = [item for item in items if item.talk.run == name]
         if any(item.id in lines for item in mine):
-            folder = swapping.write_run(out, source, mine, lines, title)
+            folder = swapping.write_run(run.out, source, mine, lines, title)
             pairs.append((name, source.root, folder))
     if not pairs:
-        raise InputError("no dialogue was judged", where=str(out), fix="See the errors above; then --resume")
+        raise InputError(
+            "no dialogue was judged", where=str(run.out), fix="See the errors above; then --resume"
+        )
     found = order.swapped(pairs)
-    order.write(found, out)
+    order.write(found, run.out)
     show(order.tables(found))
     say_all("note", list(solved.notes))
     print_ledger(stage.ledger)
-    say(f"judged again: {out / 'swap.md'}; each run is a folder for `mapo compare`")
+    say(f"judged again: {run.out / 'swap.md'}; each run is a folder for `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SCRIPTED = "scripted"
 """The name of a domain's judge of plain code."""
 
+OWN = ("base_url", "key_env", "context")
+"""Options of a run that these commands have in a form of their own: there are several judges, none local."""
+
 Runs = Annotated[
     list[str],
     typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -76,12 +76,16 @@ class Run:
         )
 
 
-def with_run(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that takes a `run` has all options of `Run`, with other `defaults` where it says so."""
+def with_run(
+    *, without: Sequence[str] = (), **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that takes a `run` has the options of `Run`, with other `defaults` where it says so, and
+    `without` those that mean nothing to it or that it has in a form of its own."""
 
     def given_to(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(Run, include_extras=True)
-        shared = [_option(f.name, hints[f.name], defaults.get(f.name, f.default)) for f in fields(Run)]
+        taken = [f for f in fields(Run) if f.name not in without]
+        shared = [_option(f.name, hints[f.name], defaults.get(f.name, f.default)) for f in taken]
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "run"]
         both = [*(_option(p.name, p.annotation, p.default) for p in own), *shared]
 

@@ -8,11 +8,24 @@ domain's judge's to say (`mapo/domains/*/scripted.py`). Deterministic given a se
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
+from mapo.errors import ScenarioError
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.scenario import Beat, Scenario
 from mapo.types import Direction, Levels, Turn
+
+
+def check_marked(scenario: Scenario, cue: str, known: Container[str]) -> None:
+    """What scripted roles need of a scenario, whatever the domain; `cue` is what its judge goes by."""
+    unmarked = [b for b in scenario.beats if not b.about or b.cues.get(cue, "") not in known]
+    parts = (scenario.stages, scenario.start_levels, scenario.guarded, scenario.eased)
+    if unmarked or not all(parts):
+        raise ScenarioError(
+            f"'{scenario.id}' lacks what the scripted roles need: stages, start levels, guarded and "
+            f"eased lines, and for each beat `about` and a known `cues.{cue}`",
+            fix="Use models for its roles: --agents llm",
+        )
 
 
 class Story:

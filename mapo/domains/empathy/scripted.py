@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mapo.domains.empathy.reading import Reader, Reading, feelings, named_feelings
-from mapo.errors import ScenarioError
 from mapo.sandbox.cast import Cast, Job
 from mapo.sandbox.scenario import Beat, Scenario
-from mapo.sandbox.scripted import Story, StoryDirector, StoryUser
+from mapo.sandbox.scripted import Story, StoryDirector, StoryUser, check_marked
 from mapo.sandbox.words import particulars
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
@@ -53,15 +52,7 @@ class World:
     """What is true in one dialogue: what has been told, and how far the person trusts."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        known = feelings()
-        unmarked = [b for b in scenario.beats if not b.about or b.cues.get("feeling") not in known]
-        parts = (scenario.stages, scenario.start_levels, scenario.guarded, scenario.eased)
-        if unmarked or not all(parts):
-            raise ScenarioError(
-                f"'{scenario.id}' lacks what the scripted roles need: stages, start levels, guarded and "
-                "eased lines, and for each beat `about` and a known `cues.feeling`",
-                fix="Use models for its roles: --agents llm",
-            )
+        check_marked(scenario, "feeling", feelings())
         self.scenario = scenario
         self.story = Story(scenario, seed)
         self.patience = PATIENCE[scenario.threshold]

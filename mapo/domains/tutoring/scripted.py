@@ -15,11 +15,10 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 
-from mapo.errors import ScenarioError
 from mapo.sandbox.cast import Cast, Job
 from mapo.sandbox.potential import Trajectory
 from mapo.sandbox.scenario import Beat, Scenario
-from mapo.sandbox.scripted import Story, StoryDirector, StoryUser
+from mapo.sandbox.scripted import Story, StoryDirector, StoryUser, check_marked
 from mapo.sandbox.words import Phrases, Reader, Reading, content, particulars, phrase_book
 from mapo.types import AxisMarks, Direction, Levels, Mark, StartLevels, Turn
 
@@ -68,14 +67,7 @@ class World:
     """What is true in one dialogue: what was told, and how the learner stands to it."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        unmarked = [b for b in scenario.beats if not b.about or b.cues.get("shows") not in SHOWS]
-        parts = (scenario.stages, scenario.start_levels, scenario.guarded, scenario.eased)
-        if unmarked or not all(parts):
-            raise ScenarioError(
-                f"'{scenario.id}' lacks what the scripted roles need: stages, start levels, guarded and "
-                "eased lines, and for each beat `about` and a known `cues.shows`",
-                fix="Use models for its roles: --agents llm",
-            )
+        check_marked(scenario, "shows", SHOWS)
         self.scenario = scenario
         self.story = Story(scenario, seed)
         self.patience = PATIENCE[scenario.threshold]
