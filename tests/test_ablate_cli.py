@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from mapo.advantage import METHODS
 from mapo.errors import InputError
+from mapo.evals.ablation import Cell
 from mapo.evals.figures import scripted_world
 
 ablate, grid = import_module("mapo.cli.ablate"), import_module("mapo.cli.grid")
@@ -74,6 +75,8 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names
     assert "8/8 done" in told and "| mapo | 48.0" in told
+    assert told.startswith("8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n")
+    assert f"2 at once, 4 steps each, in {out}; what they say: {out / 'logs'}\n" in told
     caution = scripted_world(["empathy"])
     assert f"**{caution}**" in told and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
@@ -87,7 +90,8 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     assert "method" not in manifest["settings"]["advantage"]
 
     # again: nothing is left to do; more seeds: only they are played; the grid grows
-    call("--out", out)
+    _, told = call("--out", out)
+    assert f"nothing is left to train in {out}" in told and "at once" not in told
     assert (out / "logs" / "mapo_idr_seed0.log").read_text() == "mapo_idr_seed0 begins\n"
     code, told = call("--out", out, "--methods", "turn", "--rewards", "idr", "--seeds", "0,")
     assert code == 0 and (out / "turn_idr_seed0").is_dir() and not (out / "turn_idr_seed1").exists()
@@ -212,23 +216,87 @@ def test_two_at_a_time_in_one_folder(fake, tmp_path):
         call("--out", out)
 
 
-def test_time_left_goes_by_the_steps_done(tmp_path, monkeypatch):
-    from mapo.evals.ablation import Cell
+CELLS = [Cell("mapo", "idr", seed) for seed in range(4)]
 
-    cells = [Cell("mapo", "idr", seed) for seed in range(4)]
-    (tmp_path / cells[0].name).mkdir()
-    (tmp_path / cells[0].name / "summary.json").write_text("{}")
+
+def steps_of(out, cell, *steps, torn=""):
+    (out / cell.name).mkdir(exist_ok=True)
+    lines = "".join(json.dumps({"step": step, "score": None}) + "\n" for step in steps)
+    (out / cell.name / "metrics.jsonl").write_text(lines + torn)
+
+
+@pytest.fixture
+def clock(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(grid.time, "monotonic", lambda: now[0])
-    board = grid.Board(tmp_path, cells, 2, 10)
+    return now
+
+
+def test_time_left_goes_by_the_steps_done(tmp_path, clock):
+    (tmp_path / CELLS[0].name).mkdir()
+    (tmp_path / CELLS[0].name / "summary.json").write_text("{}")
+    board = grid.Board(tmp_path, CELLS, 2, 10)
     assert board.done == 1 and board.text() == "1/4 done, 0 running, ? left"
-    board.begins(cells[1])
-    (tmp_path / cells[1].name).mkdir()
-    (tmp_path / cells[1].name / "metrics.jsonl").write_text("{}\n" * 5)
-    now[0] += 60
+    board.begins(CELLS[1])
+    steps_of(tmp_path, CELLS[1], *range(1, 6))
+    clock[0] += 60
     # half a run in 60 s, 2.5 runs to go: 300 s
     assert board.text() == "1/4 done, 1 running, 5:00 left"
-    board.ends(cells[1], "broke")
-    now[0] += 3600
+    board.ends(CELLS[1], "broke")
+    clock[0] += 3600
     # one of three over in 3660 s: twice that
     assert board.text() == "1/4 done, 0 running, 1 failed, 2:02:00 left"
+
+
+def test_without_a_terminal_a_line_a_minute_tells_what_runs_and_at_which_step(tmp_path, clock, capsys):
+    with grid.Board(tmp_path, CELLS, 2, 10) as board:
+        board.begins(CELLS[0])
+        board.begins(CELLS[1])
+        steps_of(tmp_path, CELLS[0], 1, 2)
+        for _ in range(65):
+            clock[0] += 2
+            board.show()
+        plan, more, *lines = capsys.readouterr().err.splitlines()
+        assert plan == "4 runs, 0 of them finished: methods mapo; rewards idr; seeds 0, 1, 2, 3"
+        assert more.startswith("2 at once, 10 steps each")
+        # two tenths of a run in 60 s, then in 120 s; 3.8 to go
+        running = "0/4 done, 2 running, {} left; at step: mapo_idr_seed0 2/10, mapo_idr_seed1 0/10"
+        assert lines == [running.format("19:00"), running.format("38:00")]
+        board.ends(CELLS[1], None)
+        clock[0] += 59  # a minute since the last line, whatever that said
+        board.show()
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("mapo_idr_seed1 finished in 2:10; 1/4 done, 1 running")
+
+
+def test_on_a_terminal_one_line_is_written_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    with grid.Board(tmp_path, CELLS, 4, 10) as board:
+        for cell in CELLS:
+            board.begins(cell)
+        steps_of(tmp_path, CELLS[0], 7)
+        board.show()
+        line = str(board.live.status)
+        board.live._live.refresh()
+    assert line.startswith("0/4 done, 4 running, ") and line.endswith("…") and len(line) <= 57
+    assert "0/4 done, 4 running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("", 0),
+        ('{"step": 3}\n', 3),
+        ('{"step": 3}\n{"step": 4}', 3),
+        ('{"step": 3}\n{"st', 3),
+        ('{"step": 9}\n{"step": 8}\n', 8),  # a resumed run goes back to its checkpoint
+        ('{"step": 3}\n{"other": 1}\n[]\n\xff\n\n', 3),
+        ("x" * 100_000 + '\n{"step": 5}\n', 5),
+    ],
+)
+def test_where_a_run_is_stands_in_its_last_whole_line(tmp_path, text, step):
+    (tmp_path / "metrics.jsonl").write_bytes(text.encode("latin-1"))
+    assert grid.last_step(tmp_path / "metrics.jsonl") == step
+    assert grid.last_step(tmp_path / "nothing") == 0

@@ -11,16 +11,23 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
 import typer
 
 from mapo.cli.say import say
+from mapo.errors import RecordError
 from mapo.evals.ablation import Cell
+from mapo.records import parse
 from mapo.text import printable
 
 TRAIN = [sys.executable, "-m", "mapo", "train"]
+PAUSE = 60
+"""Seconds between two lines about runs under way, where there is no terminal."""
+TAIL = 1 << 16
+"""Bytes at the end of metrics.jsonl that hold its last line; files grow long, and are looked at often."""
 
 
 def _command(out: Path, cell: Cell) -> list[str]:
@@ -109,25 +116,26 @@ async def _play(out: Path, cell: Cell) -> str | None:
 
 
 class Board:
-    """How the grid stands, on standard error: a line a finished run, and on a terminal a live one."""
+    """How the grid stands, on standard error: a line a finished run, and about those under way a line that is
+    written anew on a terminal, and elsewhere one a minute."""
 
     def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
         from rich.status import Status
 
         from mapo.text import terminal
 
-        self.out, self.steps, self.jobs = out, steps, jobs
+        self.out, self.steps, self.jobs, self.cells = out, steps, jobs, cells
         self.todo = [c for c in cells if not (out / c.name / "summary.json").exists()]
         self.total, self.done = len(cells), len(cells) - len(self.todo)
         self.running: dict[Cell, float] = {}
         self.failed: dict[Cell, str] = {}
-        self.began = time.monotonic()
+        self.began = self.said = time.monotonic()
         self.before = sum(map(self._share, self.todo))
         self.console = terminal(stderr=True, soft_wrap=True)
         self.live = Status("", console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> Board:
-        say(f"{self.total} runs, {self.done} of them finished, {self.jobs} at once: {self.out}")
+        say(self.plan())
         if self.live:
             self.live.start()
         return self
@@ -135,6 +143,21 @@ class Board:
     def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()
+
+    def plan(self) -> str:
+        """What there is to do, and where to look meanwhile."""
+        parts = {
+            "methods": [c.method for c in self.cells],
+            "rewards": [c.reward for c in self.cells],
+            "seeds": [str(c.seed) for c in self.cells],
+        }
+        grid = "; ".join(f"{name} {', '.join(dict.fromkeys(all_))}" for name, all_ in parts.items())
+        first = f"{self.total} runs, {self.done} of them finished: {grid}"
+        if not self.todo:
+            return f"{first}\nnothing is left to train in {self.out}"
+        at_once = min(self.jobs, len(self.todo))
+        logs = self.out / "logs"
+        return f"{first}\n{at_once} at once, {self.steps} steps each, in {self.out}; what they say: {logs}"
 
     def begins(self, cell: Cell) -> None:
         self.running[cell] = time.monotonic()
@@ -148,15 +171,30 @@ class Board:
         else:
             self.failed[cell] = problem
             word = f"failed: {problem}"
-        self.console.print(printable(f"{cell.name} {word}; {self.text()}"), markup=False)
+        self._print(f"{cell.name} {word}; {self.text()}")
 
     def text(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{self.done}/{self.total} done, {len(self.running)} running{failed}, {self._left()} left"
 
+    def under_way(self) -> str:
+        """Each run that is being played, and at which step it is."""
+        at = (f"{c.name} {last_step(self.out / c.name / 'metrics.jsonl')}/{self.steps}" for c in self.running)
+        return f"{self.text()}; at step: {', '.join(at)}"
+
     def show(self) -> None:
         if self.live:
-            self.live.update(self.text())
+            from rich.text import Text
+
+            line = Text(self.under_way())
+            line.truncate(self.console.width - 3, overflow="ellipsis")  # beside the spinner
+            self.live.update(line)
+        elif time.monotonic() - self.said >= PAUSE:
+            self._print(self.under_way())
+
+    def _print(self, line: str) -> None:
+        self.said = time.monotonic()
+        self.console.print(printable(line), markup=False)
 
     def _left(self) -> str:
         """By how much of all steps was done since the start; failed runs count as over."""
@@ -166,15 +204,27 @@ class Board:
         return _clock((time.monotonic() - self.began) / (now - self.before) * (len(self.todo) - now))
 
     def _share(self, cell: Cell) -> float:
-        """How much of a run is done, by its lines in metrics.jsonl."""
+        """How much of a run is done."""
         folder = self.out / cell.name
         if (folder / "summary.json").exists():
             return 1.0
-        try:
-            lines = (folder / "metrics.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0.0
-        return min(lines / max(1, self.steps), 0.99)
+        return min(last_step(folder / "metrics.jsonl") / max(1, self.steps), 0.99)
+
+
+def last_step(metrics: Path) -> int:
+    """The step of the last line that is whole; 0 before there is one."""
+    try:
+        with open(metrics, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        with suppress(RecordError):
+            step = parse(line).get("step") if line.endswith(b"\n") else None
+            if isinstance(step, int):
+                return step
+    return 0
 
 
 def _clock(seconds: float) -> str:
