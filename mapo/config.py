@@ -169,8 +169,9 @@ class Optim(_Section):
 
 
 class Eval(_Section):
-    every: int = Field(default=10, ge=1)
-    """Steps between validations; the checkpoint with the best one is kept."""
+    every: int = Field(default=10, ge=0)
+    """Steps between validations; the checkpoint with the best one is kept, and tested. 0: no validation, and
+    the last checkpoint is tested."""
     repeats: int = Field(default=1, ge=1)
     """Dialogues a validation scenario."""
     test_repeats: int = Field(default=2, ge=0)
@@ -179,6 +180,10 @@ class Eval(_Section):
     """Turn limit in validation and test (default: the rollout's)."""
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+
+    def due(self, step: int, last: int) -> bool:
+        """Whether a validation follows this step of `last`."""
+        return bool(self.every) and (step % self.every == 0 or step == last)
 
 
 class Run(_Section):

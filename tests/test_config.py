@@ -59,6 +59,7 @@ def test_overrides_are_toml_or_plain_words():
         ("roles.user.top_p=0", "roles.user.top_p"),
         ("roles.everyone.max_tokens=0", "roles.everyone.max_tokens"),
         ("rollout.top_p=0.79", "clipped before any step"),
+        ("eval.every=-1", "eval.every"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_place(override, told):
@@ -83,6 +84,14 @@ def test_a_missing_or_broken_file_is_said_so(tmp_path):
 def test_top_p_may_go_as_low_as_the_clip():
     assert load_config(None, ["rollout.top_p=0.5", "optim.clip_low=0.5"]).rollout.top_p == 0.5
     assert load_config(None, ["eval.top_p=0.1"]).eval.top_p == 0.1
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "steps"), [(2, 5, [2, 4, 5]), (9, 3, [3]), (1, 2, [1, 2]), (0, 4, [])]
+)
+def test_validations_come_by_their_count_and_at_the_end_or_not_at_all(every, last, steps):
+    told = load_config(None, [f"eval.every={every}"]).eval
+    assert [step for step in range(1, last + 1) if told.due(step, last)] == steps
 
 
 def test_every_role_needs_a_model():

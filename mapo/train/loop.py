@@ -37,7 +37,7 @@ async def train(t: Training) -> None:
         t.done = step
         clock = {"rollout_s": talked - began, "update_s": time.monotonic() - talked}
         record = step_record(t, dialogues, rewards, credit, learnt, clock)
-        if step % t.config.eval.every == 0 or step == t.config.optim.steps:
+        if t.config.eval.due(step, t.config.optim.steps):
             await validate(t, record)
         keep_step(t, record)
 

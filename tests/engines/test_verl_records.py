@@ -143,6 +143,8 @@ def test_what_is_due_is_what_is_not_on_disk(local, tmp_path):
     assert due == [["test"], [], ["validation"], [], ["validation"], ["validation", "test"]]
     untested = config.model_copy(update={"eval": told.model_copy(update={"test_repeats": 0})})
     assert records.due(run, untested, 0) == [] and records.due(run, untested, 5) == ["validation"]
+    never = config.model_copy(update={"eval": told.model_copy(update={"every": 0})})
+    assert [records.due(run, never, step) for step in range(6)] == [["test"], [], [], [], [], ["test"]]
     played(run, config, "test", "before", 1, error="the user is gone")  # broken ones were played too
     played(run, config, "validation", "validation_00005", 2)
     assert records.due(run, config, 0) == [] and records.due(run, config, 5) == ["test"]

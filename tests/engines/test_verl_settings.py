@@ -157,14 +157,20 @@ def test_no_step_is_trained_with_no_rate(steps, warmup, schedule):
         assert rate_at(config, horizon(config)) == pytest.approx(0, abs=1e-12)
 
 
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 12))
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 12))
 def test_verl_asks_about_every_checkpoint_that_is_due(steps, saved, validated):
     given = [f"optim.steps={steps}", f"run.checkpoint_every={saved}", f"eval.every={validated}"]
     config = load_config(None, given)
     asked = int(told(*given)["trainer.save_freq"])
     due = {step for step in range(1, steps + 1) if saves_at(config, step)}
-    assert due == {s for s in range(1, steps + 1) if s % saved == 0 or s % validated == 0 or s == steps}
+    looked = {s for s in range(1, steps + 1) if validated and s % validated == 0}
+    assert due == looked | {s for s in range(1, steps + 1) if s % saved == 0 or s == steps}
     assert all(step % asked == 0 or step == steps for step in due)
+
+
+def test_without_validations_verl_still_comes_to_the_test_at_the_end():
+    found = told("optim.steps=7", "eval.every=0", "run.checkpoint_every=3")
+    assert (found["trainer.test_freq"], found["trainer.save_freq"]) == ("7", "3")
 
 
 @pytest.mark.parametrize(

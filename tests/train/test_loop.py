@@ -16,6 +16,7 @@ from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
 from mapo.train.context import longest_dialogue
+from mapo.train.export import find_checkpoint
 from mapo.train.run import public, run
 
 
@@ -50,6 +51,18 @@ def test_what_a_run_leaves(whole):
     best = json.loads((out / "best.json").read_text())
     assert best["step"] in (2, 4) and found.summary["chosen_step"] == best["step"]
     assert small.weights(out, 4) != small.weights(out, best["step"] if best["step"] == 2 else 3)
+
+
+def test_without_validations_the_last_checkpoint_is_tested(model, whole, tmp_path):
+    out = tmp_path / "run"
+    found = small.trained(model, out, "eval.every=0", "eval.test_repeats=1", "run.checkpoint_every=3")
+    assert not any("validation" in line for line in read_jsonl(out / "metrics.jsonl"))
+    assert {place.name for place in (out / "eval").iterdir()} == {"before", "after"}
+    assert found.summary["chosen_step"] == 4 and found.summary["validation"] is None
+    assert found.after.n == 12 and not (out / "best.json").exists()
+    assert small.weights(out, 4) == small.weights(whole[0], 4)  # looking changes nothing
+    assert [c.step for c in checkpoint.all_steps(out / "checkpoints")] == [3, 4]
+    assert find_checkpoint(out) == out / "checkpoints" / "step_00004"
 
 
 def test_siblings_share_a_world_and_every_token_is_accounted_for(whole):

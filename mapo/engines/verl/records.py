@@ -53,9 +53,9 @@ def dialogues_of(run: RunDir, config: Config, split: str, step: int) -> list[Dia
 
 def due(run: RunDir, config: Config, step: int) -> list[str]:
     """What is to be played at this point and is not on disk: validation, test, both or nothing."""
-    e, last = config.eval, step == config.optim.steps
-    found = ["validation"] if step and (last or step % e.every == 0) else []
-    if e.test_repeats and (step == 0 or last):
+    e, steps = config.eval, config.optim.steps
+    found = ["validation"] if step and e.due(step, steps) else []
+    if e.test_repeats and step in (0, steps):
         found.append("test")
     return [split for split in found if not complete(run, config, split, step)]
 

@@ -204,7 +204,8 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.n_gpus_per_node": config.verl.gpus,
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": config.optim.steps,
-        "trainer.test_freq": config.eval.every,
+        # without validations the test at the end is still one in verl's eyes
+        "trainer.test_freq": config.eval.every or config.optim.steps,
         "trainer.val_before_train": True,  # our trainer knows what is to be played, which may be nothing
         # whenever one of the two may be due; our trainer leaves the others out
         "trainer.save_freq": math.gcd(config.run.checkpoint_every, config.eval.every),
@@ -247,8 +248,8 @@ def horizon(config: Config) -> int:
 
 def saves_at(config: Config, step: int) -> bool:
     """A checkpoint is due: by its own count, at a validation (the best one's model is kept), at the end."""
-    every = (config.run.checkpoint_every, config.eval.every)
-    return step == config.optim.steps or any(step % n == 0 for n in every)
+    steps = config.optim.steps
+    return step == steps or step % config.run.checkpoint_every == 0 or config.eval.due(step, steps)
 
 
 def _full_precision() -> Settings:
