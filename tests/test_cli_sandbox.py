@@ -153,6 +153,8 @@ def test_play_refuses(args, words):
 def test_doctor_without_a_model():
     done = mapo("doctor")
     assert done.returncode == 0 and "192 built in" in done.stdout
+    told = [line.split()[1:3] for line in done.stdout.splitlines()]
+    assert [name for area, name in told if area == "machine"] == ["torch", "devices", "memory", "disk"]
 
 
 def test_doctor_finds_what_an_endpoint_can_do():
@@ -164,7 +166,7 @@ def test_doctor_finds_what_an_endpoint_can_do():
 
     with LoopbackServer(answer, models=("m",)) as server:
         done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
-    assert done.returncode == 0 and done.stdout.count("ok  ") == 6, done.stdout
+    assert done.returncode == 0 and done.stdout.count("ok    endpoint") == 4, done.stdout
 
 
 def test_doctor_tells_what_is_missing():

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.machine import Check, machine_checks
 from mapo.errors import MapoError
+from mapo.text import printable
 
 if TYPE_CHECKING:
     from mapo.sandbox.endpoint import Endpoint
 
-Check = tuple[str, bool, str]
+MACHINE = "machine"
+"""Whatever is to be said of it is a warning: what it cannot do may not be wanted."""
 
 
 def doctor(
@@ -23,13 +26,14 @@ def doctor(
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 60.0,
 ) -> None:
-    """Check the installation and, with --model, an endpoint: models, latency, JSON forms, tool calls.
+    """Check the installation, the machine and, with --model, an endpoint: models, latency, JSON, tool calls.
 
-    Exit status: 0 all well; 1 something that every role needs does not work.
+    Exit status: 0 all well, warnings or not; 1 something that every role needs does not work.
     """
     import asyncio
 
     checks = [("package", *check) for check in _installation()]
+    checks += [(MACHINE, *check) for check in machine_checks()]
     if model and model.startswith("local:"):
         checks += [("model", *check) for check in _local(model.removeprefix("local:"))]
     elif model:
@@ -37,9 +41,10 @@ def doctor(
             ("endpoint", *check) for check in asyncio.run(_endpoint(model, base_url, key_env, timeout))
         ]
     for area, name, fine, told in checks:
-        typer.echo(f"{'ok  ' if fine else 'FAIL'}  {area:9} {name:22} {told}")
+        bad = "warn" if area == MACHINE else "FAIL"
+        typer.echo(f"{'ok  ' if fine else bad}  {area:9} {name:22} {printable(told)}")
     optional = {"json schema", "tool calls", "models listed"}
-    if not all(fine for _, name, fine, _ in checks if name not in optional):
+    if not all(fine for area, name, fine, _ in checks if area != MACHINE and name not in optional):
         raise typer.Exit(1)
 
 
