@@ -19,6 +19,7 @@ from mapo.cli.eval import app as eval_app
 from mapo.cli.export import export
 from mapo.cli.fetch import fetch
 from mapo.cli.judge import app as judge_app
+from mapo.cli.plain import commands
 from mapo.cli.plan import plan
 from mapo.cli.play import play
 from mapo.cli.report import report
@@ -29,10 +30,9 @@ from mapo.cli.train import train
 from mapo.cli.view import view
 from mapo.errors import MapoError
 
-app = typer.Typer(
+app = commands(
+    "Train language models to hold long conversations that help, and see that they do.",
     name="mapo",
-    help="Train language models to hold long conversations that help, and see that they do.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )

@@ -30,7 +30,7 @@ def ablate(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            metavar="CONFIG|KEY.PATH=VALUE",
             help="What all runs share: a config file or a shipped one's name (pocket), and settings on top.",
         ),
     ] = None,

@@ -10,6 +10,7 @@ import typer
 from mapo.cli.eval_emobench import emobench
 from mapo.cli.eval_eqbench import eqbench
 from mapo.cli.options import Domain, JudgePanel, Run, with_run
+from mapo.cli.plain import commands
 from mapo.cli.say import say, say_all
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mapo.stage import Stage, Who
     from mapo.types import Dialogue
 
-app = typer.Typer(no_args_is_help=True, help="Put any model through a benchmark.")
+app = commands("Put any model through a benchmark.")
 
 
 @app.callback()

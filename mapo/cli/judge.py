@@ -20,6 +20,7 @@ from mapo.cli.judging import (
     talks_of,
 )
 from mapo.cli.options import Domain, Run, with_run
+from mapo.cli.plain import commands
 from mapo.cli.say import say, say_all
 from mapo.errors import InputError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mapo.stage import Stage
     from mapo.who import Panel, Who
 
-app = typer.Typer(no_args_is_help=True, help="Judges under audit; runs judged again by another judge.")
+app = commands("Judges under audit; runs judged again by another judge.")
 
 
 @app.callback()

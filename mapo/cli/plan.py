@@ -19,7 +19,7 @@ def plan(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            metavar="CONFIG|KEY.PATH=VALUE",
             help="A training config or a shipped one's name, and settings on top: its own "
             "(rollout.scenarios=32) and those of the rates (servers.everyone.replicas=3).",
         ),

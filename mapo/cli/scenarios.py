@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mapo.cli.options import Domain
+from mapo.cli.plain import commands
 from mapo.cli.say import say, say_all
 from mapo.cli.scenarios_make import make
 from mapo.cli.scenarios_screen import screen
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mapo.sandbox.scenario import Scenario
     from mapo.sandbox.scenarios import ScenarioSet
 
-app = typer.Typer(help="List, check, split, make and screen sets of scenarios.", no_args_is_help=True)
+app = commands("List, check, split, make and screen sets of scenarios.")
 
 _SOURCE = (
     "builtin:train|validation|test|all, a folder of TOML files, one file, a folder of EMPA's cards, "

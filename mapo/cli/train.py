@@ -22,7 +22,7 @@ def train(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            metavar="CONFIG|KEY.PATH=VALUE",
             help="A config file or the name of a shipped one (pocket), and settings on top.",
         ),
     ] = None,
