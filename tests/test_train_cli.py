@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +70,29 @@ def test_a_finished_run_scores_resumes_and_exports(finished, tmp_path):
     assert played.returncode == 0, played.stderr
     (dialogue,) = read_dialogues(tmp_path / "eval" / "dialogues" / "empa.jsonl")
     assert dialogue.turns[0].reply.token_ids and dialogue.system
+
+
+def test_a_run_is_not_made_longer_but_its_model_trains_further_as_the_refusal_says(finished, tmp_path):
+    out, _ = finished
+    shorter = mapo("train", "--out", out, "--resume", "optim.steps=1")
+    assert shorter.returncode == 2 and "Resume with the same settings" in shorter.stderr
+    done = mapo("train", "--out", out, "--resume", "optim.steps=3")
+    assert done.returncode == 2 and "A run keeps its number of steps (2)" in done.stderr
+    exported, further = re.search(r": mapo (export .*), then mapo (train .*)\n", done.stderr).groups()
+    model, new = str(tmp_path / "its model"), tmp_path / "further"
+    words = [model if word == "DIR" else word for word in shlex.split(exported)]
+    assert mapo(*words).returncode == 0
+    further = further.replace("=N", "=1").replace("ANOTHER", str(new))
+    done = mapo(*(word.replace("DIR", model) for word in shlex.split(further)))
+    assert done.returncode == 0, done.stderr
+    old, now = (json.loads((run / "summary.json").read_text()) for run in (out, new))
+    assert now["steps"] == 1 and now["before"] == old["after"]  # it begins where the other ended
+
+
+def test_a_run_named_where_a_config_goes_is_pointed_to_its_option(finished):
+    out, _ = finished
+    done = mapo("train", "--resume", out, "optim.steps=4")
+    assert done.returncode == 2 and f"--out {out} --resume" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def train(
     if len(files) > 1:
         raise InputError(f"two configs: {', '.join(files)}", fix="Settings are written key.path=value")
     if resume and out is None:
-        raise InputError("nothing to resume", fix="Give the run's folder: --out")
+        told = f" {quote(files[0])} --resume" if files and Path(files[0]).is_dir() else ""
+        raise InputError("nothing to resume", fix=f"Give the run's folder: --out{told}")
     if resume and not files and out is not None and (out / "config.toml").is_file():
         files = [str(out / "config.toml")]
     config = load_config(files[0] if files else None, overrides)

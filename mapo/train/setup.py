@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mapo.config import Config, dump_config, read_config
@@ -177,8 +178,21 @@ def _same(run: RunDir, config: Config, told: dict[str, Any]) -> None:
         raise InputError(
             f"the run there was started otherwise: {', '.join(other[:5])}",
             where=str(run.root),
-            fix="Resume with the same settings (its config.toml), or use another --out",
+            fix=_longer(run, there["optim"]["steps"], config.optim.steps)
+            or "Resume with the same settings (its config.toml), or use another --out",
         )
+
+
+def _longer(run: RunDir, there: int, asked: int) -> str:
+    """What to do instead of making a run longer: the rate of every step goes by how many there are."""
+    if asked <= there:
+        return ""
+    engine = " --engine verl" if engine_of(run.root) == "verl" else ""
+    return (
+        f"A run keeps its number of steps ({there}). To train its model further: "
+        f"mapo export {quote(str(run.root))} --out DIR, then "
+        f"mapo train {quote(str(run.config))} model.source=DIR optim.steps=N --out ANOTHER{engine}"
+    )
 
 
 def _course(config: Config) -> dict[str, dict[str, Any]]:
