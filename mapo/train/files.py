@@ -71,16 +71,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
-    """A new folder to fill, which takes the place of `folder` when the block ends well.
+    """A new folder to fill, which takes the place of `folder` when the block ends well; else it is removed.
 
-    Killed at any instant, it leaves at most hidden folders beside, which the next one for the same folder
-    clears away (or for all that match `leftovers`): one process at a time writes there.
+    Killed at any instant, it leaves at most hidden folders beside. The next one for the same folder clears
+    away those of processes that are gone; or everything that matches `leftovers`, where one process at a time
+    writes.
     """
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    old = leftovers or f".{glob.escape(folder.name)}.*.tmp"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _clear(folder.parent, old)
+        _clear(folder, leftovers)
         draft.mkdir()
         yield draft
         for file in draft.iterdir():
@@ -90,8 +90,8 @@ def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
             folder.rename(draft.with_name(f".{folder.name}.old.tmp"))
         draft.rename(folder)
         sync_folder(folder.parent)
-        _clear(folder.parent, old)
-    except Exception as error:
+        _clear(folder, leftovers)
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)  # a full disk wants its space back
         refusal = _as_os_error(error)
         if refusal is not None:
@@ -109,9 +109,24 @@ def remove(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _clear(parent: Path, pattern: str) -> None:
-    for entry in parent.glob(pattern):
-        shutil.rmtree(entry, ignore_errors=True)
+def _clear(folder: Path, leftovers: str) -> None:
+    for entry in folder.parent.glob(leftovers or f".{glob.escape(folder.name)}.*.tmp"):
+        whose = entry.name.removeprefix(f".{folder.name}.").removesuffix(".tmp")
+        if leftovers or whose == "old" or _gone(whose):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _gone(whose: str) -> bool:
+    """A process by that number runs no more; our own number is that of one before us."""
+    if not whose.isdecimal():  # of a folder whose name begins as ours
+        return False
+    try:
+        os.kill(int(whose), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False
+    return int(whose) == os.getpid()
 
 
 def _sync_file(path: Path) -> None:
@@ -122,7 +137,7 @@ def _sync_file(path: Path) -> None:
         os.close(fd)
 
 
-def _as_os_error(error: Exception) -> OSError | None:
+def _as_os_error(error: BaseException) -> OSError | None:
     """The disk's refusal in `error`: libraries written in Rust (tokenizers, safetensors) put it in words."""
     if isinstance(error, OSError) and error.errno is not None:
         return error

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from mapo.cli.export import export as export_command
+from mapo.cli.stop import tidy
 from mapo.config import Lora
 from mapo.errors import InputError, StoreError
 from mapo.store import RunDir
+from mapo.train import files
 from mapo.train.checkpoint import save
 from mapo.train.export import export, find_checkpoint
 from mapo.train.optim import make_optimizer
@@ -197,6 +205,27 @@ def test_an_adapter_whose_base_has_gone_is_told(tmp_path):
         export(tmp_path / "run", tmp_path / "out")
 
 
+def test_what_killed_exports_left_goes_with_the_next_and_nothing_else(whole, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, mine, living = ended.pid, os.getpid(), os.getppid()
+    gone = [f".m.{dead}.tmp", f".m.{mine}.tmp", ".m.old.tmp", f".m.{10**30}.tmp"]
+    kept = [f".m.{living}.tmp", f".m.v2.{dead}.tmp", ".m.notes.tmp", f".n.{dead}.tmp"]
+    for name in (*gone, *kept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("half")
+    export(whole[0], tmp_path / "m")
+    assert {path.name for path in tmp_path.iterdir()} == {"m", *kept}
+
+
+def test_another_persons_process_is_a_living_one(monkeypatch):
+    def theirs(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", theirs)
+    assert not files._gone("12345")
+
+
 # ---- the command
 
 app = typer.Typer()
@@ -211,6 +240,59 @@ def test_the_command(whole, tmp_path):
         CliRunner().invoke(app, [str(whole[0]), "--out", str(tmp_path / "n"), "--dtype", "int4"]).exception
     )
     assert isinstance(error, InputError) and "float32 or bfloat16" in str(error)
+
+
+STOPPED = """
+import signal
+from mapo.cli import run
+from mapo.train import export
+def half_way(folder):
+    with open({gate!r}, "w") as file:  # blocks until somebody reads
+        file.write(str(folder))
+    signal.pause()
+export._for_older_readers = half_way
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_stopped_half_way_it_leaves_nothing_or_what_the_next_one_removes(whole, tmp_path, how, status):
+    gate, out = tmp_path / "gate", tmp_path / "out" / "m"
+    os.mkfifo(gate)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED.format(gate=str(gate)), "export", str(whole[0]), "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with open(gate) as file:
+        draft = Path(file.read())
+    assert draft.is_dir() and draft.parent == out.parent
+    process.send_signal(how)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status and draft.exists() == (how == signal.SIGKILL)
+    if how != signal.SIGKILL:
+        assert said == f"stopped; nothing was written to {out}\n"
+    export(whole[0], out)
+    assert [path.name for path in out.parent.iterdir()] == ["m"]
+
+
+def test_the_word_of_a_stop_is_kept_within_the_work():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(typer.Exit) as stop, tidy("all is well"):
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
+    told = []
+
+    def elsewhere():
+        with tidy(""):
+            told.append("done")
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert told == ["done"] and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):
