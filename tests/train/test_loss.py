@@ -382,6 +382,14 @@ def test_loss_is_the_token_mean_of_its_terms(llama):
     assert 0 < told["clip_fraction"] < 1
 
 
+def test_the_distance_from_the_start_is_a_plain_estimate_and_may_be_below_zero(llama):
+    """mean(log policy - log start): -0.2 where the start finds every sampled token likelier by e^0.2."""
+    (micro,) = micro_batches(rows(), 1000)
+    likelier = plain(llama, micro.ids, micro.mask)[0].detach() + 0.2
+    _, stats = policy_loss(llama, micro, total=micro.trained, reference=likelier)
+    assert summary([stats])["kl_ref"] == pytest.approx(-0.2, abs=1e-5)
+
+
 def test_on_policy_the_gradient_is_that_of_advantage_times_log_prob(llama):
     (micro,) = micro_batches(rows(), 1000)
     with torch.no_grad():
