@@ -1,4 +1,8 @@
-"""Training as one watches it: a line a step, and on a terminal a bar while dialogues are played."""
+"""Training as one watches it: a line a step, and on a terminal a bar while dialogues are played.
+
+Dialogues begin together and end together, so turns are counted too. Where there is no terminal, the two long
+tests have a line now and then.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import time
 from typing import Any
 
 from mapo.train.show import Show
-from mapo.types import Dialogue
+from mapo.types import Dialogue, Turn
+
+PAUSE = 30
+"""Seconds between two lines about a test under way, where there is no terminal."""
 
 
 class Live(Show):
@@ -20,34 +27,43 @@ class Live(Show):
         self.steps, self.resume = steps, resume
         self.waiting = ""
         """What is said once something is played: a resumed run may find a whole test on disk."""
+        self.test, self.said = "", time.monotonic()
+        """The test being played, if one is, and when a line last told of it."""
+        self.total = self.done = self.turns = 0
         self.console = terminal(stderr=True, soft_wrap=True)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("dialogues"),
+            TextColumn("dialogues, {task.fields[turns]} turns"),
         )
         self.bar = Progress(
             *columns, console=self.console, transient=True, disable=not self.console.is_terminal
         )
-        self.task = self.bar.add_task("", total=None)
+        self.task = self.bar.add_task("", total=None, turns=0)
         self.first: tuple[int, float] | None = None
         self.bar.start()
 
     def begins(self, told: str) -> None:
         self.console.print(told, markup=False)
 
-    def step_begins(self, step: int, dialogues: int) -> None:
+    def resumes(self, step: int) -> None:
+        """`step` is the first that is played again or anew; there may be none left."""
+        told = f"at step {step}" if step <= self.steps else f"after step {self.steps}, the last"
+        self.console.print(f"resumed {told}")
+
+    def step_begins(self, step: int, dialogues: int, done: int = 0) -> None:
         if self.first is None:
             self.first = (step, time.monotonic())
             if self.resume:
-                self.console.print(f"resumed at step {step}")
-        self.waiting = ""
-        self._reset(f"step {step}", dialogues)
+                self.resumes(step)
+        self.waiting = self.test = ""
+        self._reset(f"step {step}", dialogues, done)
 
-    def eval_begins(self, label: str, dialogues: int) -> None:
-        self._reset(label.replace("_", " "), dialogues)
-        self.waiting = f"held-out test, {label} training" if label in ("before", "after") else ""
+    def eval_begins(self, label: str, dialogues: int, done: int = 0) -> None:
+        self._reset(label.replace("_", " "), dialogues, done)
+        self.test = f"held-out test, {label} training" if label in ("before", "after") else ""
+        self.waiting, self.said = self.test, time.monotonic()
         if not self.resume:
             self._say_what_waits()
 
@@ -56,13 +72,26 @@ class Live(Show):
             self.console.print(self.waiting)
         self.waiting = ""
 
-    def _reset(self, text: str, dialogues: int) -> None:
-        self.bar.reset(self.task, description=text, total=dialogues, completed=0)
+    def _reset(self, text: str, dialogues: int, done: int) -> None:
+        self.total, self.done, self.turns = dialogues, done, 0
+        self.bar.reset(self.task, description=text, total=dialogues, completed=done, turns=0)
+
+    def turn_done(self, turn: Turn) -> None:
+        del turn
+        self.turns += 1
+        self._moved()
 
     def dialogue_done(self, dialogue: Dialogue) -> None:
         del dialogue
+        self.done += 1
+        self._moved()
+
+    def _moved(self) -> None:
         self._say_what_waits()
-        self.bar.advance(self.task)
+        self.bar.update(self.task, completed=self.done, turns=self.turns)
+        if self.test and not self.console.is_terminal and time.monotonic() - self.said >= PAUSE:
+            self.console.print(f"{self.test}: {self.done}/{self.total} dialogues, {self.turns} turns")
+            self.said = time.monotonic()
 
     def step_ends(self, record: dict[str, Any]) -> None:
         step = record["step"]

@@ -62,21 +62,22 @@ def share(jobs: Sequence[Job], team: Team) -> list[Job]:
 
 
 async def played(
-    t: Training, jobs: Sequence[Job], file: Path, rules: Rules, begins: Callable[[int], None]
+    t: Training, jobs: Sequence[Job], file: Path, rules: Rules, begins: Callable[[int, int], None]
 ) -> list[Dialogue]:
     """All jobs' dialogues, every member's, in order; this member's are on disk in `file` as they end.
 
     What a run that was cut off left there, or beside it in another member's file, is used again: always if
     it is all there, or if the roles cost money. A part of it that costs nothing is played anew, so that
-    every batch is the one an undisturbed run would have had. `begins` is told how many this member plays.
+    every batch is the one an undisturbed run would have had. `begins` is told how many are this member's, and
+    how many of those are there already.
     """
     mine = share(jobs, t.team)
-    begins(len(mine))
     max_unscored = t.config.roles.max_unscored
     kept = _kept(file, mine, max_unscored)
     if kept and len(kept) < len(mine) and not t.paid:
         kept = {}
         _drop(file, mine, t.team.world)
+    begins(len(mine), len(kept))
     todo = [job for job in mine if job.id not in kept]
     if todo:
         with JsonlWriter(file) as writer:
@@ -93,6 +94,7 @@ async def played(
                 concurrency=t.config.rollout.at_once,
                 max_unscored=max_unscored,
                 on_done=keep,
+                on_turn=t.show.turn_done,
             ):
                 kept[dialogue.id] = dialogue
     return gather_dialogues([kept[job.id] for job in mine], jobs, t.team)
