@@ -98,7 +98,7 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
     show = Live(config.optim.steps)
     show.begins(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
     try:
-        found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends)
+        found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends, on_resume=show.resumes)
         return found
     except KeyboardInterrupt:
         say(f"stopped; go on with: mapo train --engine verl --out {quote(str(out))} --resume")

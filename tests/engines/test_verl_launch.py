@@ -237,6 +237,29 @@ def test_what_was_told_before_a_resume_is_not_told_again(stand_in):
     assert [line["step"] for line in told] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("told", "folder", "first"),
+    [(None, None, 1), ("1", "global_step_1", 2), ("2\n", "global_step_2", 3), ("1", None, 1), ("", None, 1)],
+)
+def test_a_run_goes_on_after_verls_last_checkpoint(stand_in, told, folder, first):
+    root = stand_in("step(1); raise SystemExit(1)")
+    heard: list[int] = []
+    with pytest.raises(TrainError):
+        run_verl(config(), root, resume=False, on_step=print, on_resume=heard.append)
+    assert not heard  # it was begun, not resumed
+    saved = root / "verl" / "checkpoints"
+    saved.mkdir()
+    if told is not None:
+        (saved / "latest_checkpointed_iteration.txt").write_text(told)
+    if folder:
+        (saved / folder).mkdir()
+    stand_in("step(2); validate(2)")
+    run_verl(config(), root, resume=True, on_step=print, on_resume=heard.append)
+    assert heard == [first]
+    run_verl(config(), root, resume=True, on_step=print, on_resume=heard.append)
+    assert heard == [first]  # a run that is over is not resumed
+
+
 @pytest.mark.parametrize("code", ["", "step(1); validate(2)", "step(2); validate(2)", "step(1); step(2)"])
 def test_a_run_that_ended_early_is_no_run_though_verl_is_content(code, stand_in):
     root = stand_in(code)
@@ -384,6 +407,7 @@ def test_the_command_tells_steps_and_how_to_go_on(stand_in):
     )  # as if a kill had come before the last
     stand_in("import signal; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)")
     done = mapo("train", "--out", root, "--resume")  # with the engine it was started with
+    assert "resumed at step 1\n" in done.stderr  # no checkpoint is there
     assert done.returncode == 130 and f"--engine verl --out {root} --resume" in done.stderr
     done = mapo("train", "--engine", "local", "--out", root, "--resume")
     assert done.returncode == 2 and "is a run of the verl engine" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,7 +105,9 @@ def test_it_learns_and_goes_on_after_kills(tmp_path):
     kill_when(start(out, *steps), out, lambda: len(read_steps(metrics)) >= 6)
     # the last step's checkpoint is there, its validation is not, nor is the test
     kill_when(start(out, *steps, "--resume"), out, lambda: last.exists() and last.stat().st_size > 0)
+    assert re.search(r"^resumed at step (5|9)$", told(out), re.MULTILINE)  # a checkpoint every four
     said = finish(start(out, *steps, "--resume"), out)
+    assert "resumed after step 16, the last\n" in said
 
     lines = read_steps(metrics)
     assert [line["step"] for line in lines] == list(range(1, 17))

@@ -52,8 +52,16 @@ def check_verl() -> None:
         )
 
 
-def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> Any:
-    """The run, to its end; `on_step` is told each line of metrics.jsonl. An Outcome, as of a local run."""
+def run_verl(
+    config: Config,
+    root: Path,
+    *,
+    resume: bool,
+    on_step: Callable[[dict[str, Any]], None],
+    on_resume: Callable[[int], None] | None = None,
+) -> Any:
+    """The run, to its end; `on_step` is told each line of metrics.jsonl, `on_resume` the step a run that was
+    begun goes on with. An Outcome, as of a local run."""
     began = time.monotonic()
     if resume:
         check_engine(root, "verl")
@@ -65,6 +73,8 @@ def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dic
         run.stopped.unlink(missing_ok=True)
         told = _why(run, config, 0, log)  # a run that is over has nothing left to do
         if told:
+            if resume and on_resume:
+                on_resume(first_step(root))
             code = _watched(command, environment, log, run, on_step)
             told = _why(run, config, code, log)
         if told:
@@ -72,6 +82,16 @@ def run_verl(config: Config, root: Path, *, resume: bool, on_step: Callable[[dic
             again = f"mapo train --engine verl --out {quote(str(root))} --resume"
             raise TrainError(told, where=str(log), fix=f"When that is mended: {again}")
         return outcome(config, run, time.monotonic() - began)
+
+
+def first_step(root: Path) -> int:
+    """The step verl begins with: the one after its last checkpoint, where that is whole."""
+    folder = root / "verl" / "checkpoints"
+    try:
+        last = int((folder / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 1
+    return last + 1 if (folder / f"global_step_{last}").is_dir() else 1
 
 
 def _why(run: RunDir, config: Config, code: int, log: Path) -> str | None:
