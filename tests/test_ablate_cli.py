@@ -280,6 +280,10 @@ def test_on_a_terminal_one_line_is_written_anew(tmp_path, monkeypatch, capsys):
         board.show()
         line = str(board.live.status)
         board.live._live.refresh()
+        for cell in CELLS:
+            board.ends(cell, None)
+        assert str(board.live.status).startswith("4/4 done, 0 running, ")  # nothing of those that ran
+        assert "at step" not in str(board.live.status)
     assert line.startswith("0/4 done, 4 running, ") and line.endswith("…") and len(line) <= 57
     assert "0/4 done, 4 running" in capsys.readouterr().err
 

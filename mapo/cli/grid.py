@@ -172,15 +172,16 @@ class Board:
             self.failed[cell] = problem
             word = f"failed: {problem}"
         self._print(f"{cell.name} {word}; {self.text()}")
+        self.show()
 
     def text(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{self.done}/{self.total} done, {len(self.running)} running{failed}, {self._left()} left"
 
     def under_way(self) -> str:
-        """Each run that is being played, and at which step it is."""
-        at = (f"{c.name} {last_step(self.out / c.name / 'metrics.jsonl')}/{self.steps}" for c in self.running)
-        return f"{self.text()}; at step: {', '.join(at)}"
+        """How it stands; then each run that is being played, and at which step it is."""
+        at = [f"{c.name} {last_step(self.out / c.name / 'metrics.jsonl')}/{self.steps}" for c in self.running]
+        return f"{self.text()}; at step: {', '.join(at)}" if at else self.text()
 
     def show(self) -> None:
         if self.live:

@@ -108,12 +108,14 @@ def markdown(report: dict[str, Any], *, caution: str = "") -> str:
     """ablation.md: what was found, the tables it rests on, and how they were made; `caution` comes first."""
     rewards = list(dict.fromkeys(c["reward"] for c in report["cells"]))
     dialogues = sorted({c["dialogues"] for c in report["cells"]})
+    validated = any(curve["validation"] for curve in report["curves"])
+    chosen = "checkpoint that was best in validation" if validated else "last checkpoint"
     parts = [
         f"# Ablation on {', '.join(report['model'])}",
         *([f"**{caution}**"] if caution else []),
         f"{report['runs']} of {report['wanted']} runs finished, {_range(dialogues)} dialogues each. Held-out "
-        "EPM-Q is of scenarios never trained on, with the checkpoint that was best in validation. Intervals "
-        "are 95 %, Student's t over seeds.",
+        f"EPM-Q is of scenarios never trained on, with the {chosen}. Intervals are 95 %, Student's t over "
+        "seeds.",
         *(f"Note: {note}." for note in report["notes"]),
         "## The paper's claims here",
         "\n".join(f"- {c['claim']}: **{c['verdict']}**. {c['told']}." for c in report["claims"])

@@ -213,3 +213,11 @@ def test_of_one_seed_there_is_no_interval():
     runs = [made(m, "idr", 0, [5.0, 6.0, 7.0], after=end) for m, end in (("mapo", 60.0), ("grpo", 50.0))]
     text = markdown(analyse(runs))
     assert "against grpo +10.0, 1 of 1 seed, p unknown" in text and "nan" not in text
+
+
+def test_which_checkpoint_was_tested_is_told():
+    runs = [made("mapo", "idr", 0, [5.0, 6.0])]
+    assert "with the checkpoint that was best in validation." in markdown(analyse(runs))
+    for line in runs[0].steps:
+        line.pop("validation", None)
+    assert "with the last checkpoint." in markdown(analyse(runs))
