@@ -112,6 +112,8 @@ def test_on_a_terminal_dialogues_and_turns_are_counted_in_place(capsys, clock, m
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     show, turn = Live(9), talk([1]).turns[0]
+    show.bar.refresh()
+    assert "dialogues" not in capsys.readouterr().err  # nothing is played yet
     show.eval_begins("after", 4, 1)
     show.dialogue_done(talk([1]))
     for _ in range(7):

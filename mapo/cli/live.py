@@ -40,7 +40,7 @@ class Live(Show):
         self.bar = Progress(
             *columns, console=self.console, transient=True, disable=not self.console.is_terminal
         )
-        self.task = self.bar.add_task("", total=None, turns=0)
+        self.task = self.bar.add_task("", total=None, turns=0, visible=False)
         self.first: tuple[int, float] | None = None
         self.bar.start()
 
@@ -74,7 +74,7 @@ class Live(Show):
 
     def _reset(self, text: str, dialogues: int, done: int) -> None:
         self.total, self.done, self.turns = dialogues, done, 0
-        self.bar.reset(self.task, description=text, total=dialogues, completed=done, turns=0)
+        self.bar.reset(self.task, description=text, total=dialogues, completed=done, turns=0, visible=True)
 
     def turn_done(self, turn: Turn) -> None:
         del turn
