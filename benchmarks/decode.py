@@ -111,6 +111,7 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
         "triton": decoder.kernels is not None,
         "recorded": decoder.graphs is not None and len(decoder.graphs),
         "compiled": decoder.fuser.wanted,
+        "streamed": decoder.lean is not None and decoder.lean.takes(rows),
         "cache_gb": decoder.cache.bytes() / 1e9,
     }
 
@@ -158,7 +159,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8")
-    parser.add_argument("--variants", default="fused,graph,fused-sdpa,graph-sdpa,eager" if CUDA else "eager")
+    parser.add_argument(
+        "--variants", default="streamed,fused,graph,fused-sdpa,graph-sdpa,eager" if CUDA else "eager"
+    )
     parser.add_argument("--chunk", type=int, default=8, help="decode steps between two looks of the host")
     parser.add_argument("--no-plain", action="store_true", help="without plain transformers")
     parser.add_argument("--continuous", action="store_true", help="with transformers' continuous batching")

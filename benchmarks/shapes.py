@@ -27,7 +27,8 @@ SHAPES = {
     ),
 }  # fmt: skip
 VARIANTS = {
-    "fused": {},
+    "streamed": {},
+    "fused": {"stream": False},
     "graph": {"fuse": False},
     "fused-sdpa": {"attention": "sdpa"},
     "graph-sdpa": {"attention": "sdpa", "fuse": False},

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
 
-from mapo.errors import InputError
+from mapo.train.door import STREAMED, check
 from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, sample
 from mapo.train.graphs import Fuser, Graphs
 from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
+from mapo.train.lean import lean_for
 
 Attention = Literal["auto", "triton", "sdpa"]
 _RECORD = 4096  # a prefill of more ids keeps the card busy without being recorded
@@ -47,7 +48,8 @@ class Decoder:
     """`slots` dialogues of at most `context` ids each, on the device of `model`.
 
     attention: "triton" (a GPU with Triton) or "sdpa"; graphs: record the steps (a GPU only); fuse: compile
-    the model's leaves while recording. What enters a slot must fit its context, with the reply it may get.
+    the model's leaves while recording; stream: and take lean layers instead where they are made for model and
+    card. What enters a slot must fit its context, with the reply it may get.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Decoder:
         attention: Attention = "auto",
         graphs: bool = True,
         fuse: bool = True,
+        stream: bool = True,
     ) -> None:
         self.model, self.slots, self.context, self.chunk = model, slots, context, chunk
         self.device = next(model.parameters()).device
@@ -70,13 +73,14 @@ class Decoder:
         self.graphs = Graphs() if graphs and not self.cpu else None
         self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
         self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
+        self.lean = lean_for(model, self.kernels) if stream and self.fuser.wanted else None
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = Table(slots, context, vocabulary, end_ids, self.device)
-        self._configs = configs_of(model)
+        self.configs = configs_of(model)
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._met: set[Hashable] = set()
         self._weights = self._addresses()
-        self._check()
+        check(self)
 
     @torch.no_grad()
     def round(self, fresh: Sequence[Fresh], going: Sequence[int]) -> dict[int, Drawn]:
@@ -87,7 +91,7 @@ class Decoder:
             self.model.eval()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
-        with attending(self._configs):
+        with attending(self.configs):
             for group in _groups(fresh, budget=2048 if self.cpu else 16384):
                 self._enter_group(group)
             if fresh and not self.cpu:
@@ -111,7 +115,7 @@ class Decoder:
         if self.graphs is not None and self._addresses() != self._weights:
             self.graphs, self._weights = Graphs(), self._addresses()  # recordings point at the old ones
 
-    def _forward(self, ids: torch.Tensor, view: View) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, view: View) -> torch.Tensor:
         """The logits after the last id of each row."""
         self.cache.view = view
         out = self.model(
@@ -152,7 +156,7 @@ class Decoder:
             return
         if key not in self.graphs:
             held = self._inputs[key] = (ids.clone(), meta.clone())
-            if not self._record(key, lambda: self._enter(*held, length, flags), warm=0):
+            if not self._record(key, lambda: self._enter(*held, length, flags)):
                 self._enter(ids, meta, length, flags)
                 return
         for buffer, now in zip(self._inputs[key], (ids, meta), strict=True):
@@ -166,7 +170,7 @@ class Decoder:
         offset = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - count)[:, None]
         positions = (start[:, None] + offset).clamp(min=0)
         view = View(slots, positions, length, scratch=self.slots, real=offset >= 0)
-        logits = self._forward(ids, view)
+        logits = self.forward(ids, view)
         talking = (slots < self.slots).long()
         state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), talking, limit], 1)
         self.table.draw(slots, state, logits, flags)
@@ -180,7 +184,7 @@ class Decoder:
         state = self.table.state[slots]
         positions = state[:, POSITION : POSITION + 1].contiguous()
         view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
-        self.table.draw(slots, state, self._forward(state[:, :1], view), flags, self.fuser.leaf(sample))
+        self.table.draw(slots, state, self.forward(state[:, :1], view), flags, self.fuser.leaf(sample))
 
     def _advance(self, rows: list[int]) -> None:
         for _ in range(self.chunk):
@@ -209,73 +213,44 @@ class Decoder:
         if key not in self.graphs:
             slots = self.table.put([self.slots] * size)  # all scratch: warming up draws nothing for anybody
             self._inputs[key] = (slots,)
-            if not self._record(key, lambda: self._step(slots, length, flags), warm=3):
+            if not self._record(key, lambda: self._step(slots, length, flags), rows=size):
                 self._advance(rows)
                 return
         self._inputs[key][0].copy_(self.table.put(rows + [self.slots] * (size - len(rows))))
         self.graphs.replay(key, steps)
         self._count(rows, steps)
 
-    def _record(self, key: Hashable, work: Callable[[], None], *, warm: int) -> bool:
-        """With compiled leaves if it can be (steps alone: prefills have too many shapes), without if not; a
-        model that cannot be recorded at all is slow, but right."""
+    def _record(self, key: Hashable, work: Callable[[], None], *, rows: int = 0) -> bool:
+        """In the best way that works, `rows` being those of a decode step; a model that cannot be recorded at
+        all is slow, but right."""
         assert self.graphs is not None
-        for fused in (True, False) if warm and self.fuser.wanted else (False,):
+        for name, way in self._ways(rows):
             try:
-                with self.fuser.on() if fused else nullcontext():
-                    self.graphs.record(key, work, warm=warm)
+                with way:
+                    self.graphs.record(key, work, warm=3 if rows else 0)
                 return True
             except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
-                less = "torch.compile" if fused else "CUDA graphs"
-                logging.getLogger(__name__).warning("decoding without %s: %s", less, problem)
-                self.fuser.wanted = False
+                logging.getLogger(__name__).warning("decoding without %s: %s", name, problem)
+                if name == STREAMED:
+                    self.lean = None
+                else:
+                    self.fuser.wanted = False
         self.graphs = None
         return False
+
+    def _ways(self, rows: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
+        """What goes into a recording, the best first; prefills (rows = 0) have too many shapes for more than
+        the recording itself."""
+        if rows and self.fuser.wanted:
+            if self.lean is not None and self.lean.takes(rows):
+                yield STREAMED, self.fuser.on(self.lean.swaps())
+            yield "torch.compile", self.fuser.on()
+        yield "CUDA graphs", nullcontext()
 
     def _count(self, rows: Sequence[int], steps: int) -> None:
         self.stats.steps += steps
         self.stats.rows += steps * len(rows)
         self.table.moved(rows, steps)
-
-    # ---- at the door
-
-    @torch.no_grad()
-    def _check(self) -> None:
-        """Does this model say on slots what it says by itself? Six ids decide."""
-        was_training = self.model.training
-        self.model.eval()
-        kinds = {kind for config in self._configs for kind in getattr(config, "layer_types", None) or ()}
-        if kinds - {"full_attention", "sliding_attention"}:
-            raise self._refusal(f"has layers of {', '.join(sorted(kinds))}")
-        ids = torch.arange(1, 7, device=self.device) % len(self.table.ends)
-        plain = self.model(input_ids=ids[None], use_cache=False).logits[0, 3:]
-        try:
-            wrong = self._deviation(ids, plain)
-        except Exception as problem:
-            if self.kernels is None:
-                raise self._refusal(f"cannot run on slots ({problem})") from problem
-            logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
-            self.kernels = None
-            wrong = self._deviation(ids, plain)
-        self.cache.clear()
-        self.model.train(was_training)
-        if not wrong < (1e-3 if plain.dtype == torch.float32 else 0.1):
-            raise self._refusal(f"says something else on slots (off by {wrong:.2g})")
-
-    def _deviation(self, ids: torch.Tensor, plain: torch.Tensor) -> float:
-        slots, at = self.table.put([0]), torch.arange(len(ids), device=self.device)[None]
-        found = []
-        with attending(self._configs):
-            for first, last in ((0, 4), (4, 5), (5, 6)):
-                part = at[:, first:last].contiguous()
-                view = View(slots, part, last, scratch=self.slots, fused=self.kernels)
-                found.append(self._forward(ids[None, first:last], view)[0].float())
-        return float((torch.stack(found) - plain.float()).norm() / plain.float().norm().clamp(min=1e-6))
-
-    def _refusal(self, why: str) -> InputError:
-        return InputError(
-            f"a {type(self.model).__name__} {why}", fix="Use a model of full or sliding-window attention"
-        )
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())

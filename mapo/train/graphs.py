@@ -1,14 +1,15 @@
 """CUDA graphs: what the decode step launches is recorded once and replayed without Python.
 
-`fused` is the second half of that: inside it the leaves of the model that are many small kernels (norms,
-gated MLPs, rotary positions) run through torch.compile, so that the recording holds one kernel each.
-It changes the model only while recording; training never sees it.
+`Fuser` is the second half of that: inside `on` the leaves of the model that are many small kernels (norms,
+gated MLPs, rotary positions) run through torch.compile, so that the recording holds one kernel each, and
+whole layers have another forward where there is one (`lean.py`). It changes the model only while recording;
+training never sees it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
@@ -74,8 +75,12 @@ class Fuser:
         return self.compiled(function) if self._on else function
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self, swaps: Iterable[tuple[torch.nn.Module, Callable[..., Any]]] = ()) -> Iterator[None]:
+        """`swaps`: modules with the forward they get instead of their own."""
         with ExitStack() as undo:
+            for module, forward in swaps:
+                module.forward = forward
+                undo.callback(delattr, module, "forward")
             # Every batch size is a shape of its own, and so are the norms of queries and keys.
             undo.enter_context(torch._dynamo.config.patch(recompile_limit=256))
             self._swap_leaves(undo)

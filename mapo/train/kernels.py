@@ -15,7 +15,7 @@ import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-_WAVES = 4  # programs a processor is given, so that some read while others compute
+_WAVES = 4  # programs a processor is given where rows are split, so that some read while others compute
 
 
 @triton.jit
@@ -133,21 +133,24 @@ def attend(
     rows, heads, _, k_dim = query.shape
     kv_heads, context, v_dim = keys.shape[1], keys.shape[2], values.shape[3]
     group = heads // kv_heads
-    # Enough programs to keep the card busy, but no share shorter than a few blocks of the longest row.
-    wanted = max(1, min(_WAVES * processors // (rows * kv_heads), context // 64, 16))
+    # Rows and heads that fill the card by themselves are not split, for the parts cost more than they bring;
+    # others are, but into no share shorter than a block of the longest row.
+    programs = rows * kv_heads
+    wanted = 1 if programs > processors else max(1, min(_WAVES * processors // programs, context // 64, 16))
     splits = 1 << (wanted.bit_length() - 1)
     out = query.new_empty(rows, 1, heads, v_dim)
     part = query.new_empty(rows * heads * splits * v_dim if splits > 1 else 1, dtype=torch.float32)
     weight = query.new_empty(rows * heads * splits, dtype=torch.float32)
-    v_pad = triton.next_power_of_2(v_dim)
+    k_pad, v_pad = triton.next_power_of_2(k_dim), triton.next_power_of_2(v_dim)
+    block, stages = (32, 4) if k_pad == 128 else (64, 3)
     _attend[(rows, kv_heads, splits)](
         query, keys, values, slots, positions, part, weight, out,
         query.stride(0), query.stride(1),
         keys.stride(0), keys.stride(1), keys.stride(2), values.stride(0), values.stride(1), values.stride(2),
         scale, softcap or 1.0, window or context,
         HEADS=kv_heads, GROUP=group, GROUP_PAD=max(16, triton.next_power_of_2(group)),
-        K_DIM=k_dim, V_DIM=v_dim, K_PAD=max(16, triton.next_power_of_2(k_dim)), V_PAD=max(16, v_pad),
-        SPLITS=splits, BLOCK=64, CAPPED=softcap is not None, num_warps=4, num_stages=3,
+        K_DIM=k_dim, V_DIM=v_dim, K_PAD=max(16, k_pad), V_PAD=max(16, v_pad),
+        SPLITS=splits, BLOCK=block, CAPPED=softcap is not None, num_warps=4, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         _merge[(rows * heads,)](part, weight, out, V_DIM=v_dim, V_PAD=v_pad, SPLITS=splits, num_warps=1)

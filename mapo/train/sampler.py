@@ -48,6 +48,7 @@ class Sampler:
         attention: Attention = "auto",
         graphs: bool = True,
         fuse: bool = True,
+        stream: bool = True,
     ) -> None:
         if slots < 1 or context < 2 or chunk < 1:
             raise InputError(f"{slots} slots of {context} ids, {chunk} steps at a time: too few")
@@ -62,6 +63,7 @@ class Sampler:
             attention=attention,
             graphs=graphs,
             fuse=fuse,
+            stream=stream,
         )
         self.failed: Exception | None = None
         self.epoch = 0

@@ -7,20 +7,8 @@ import torch
 
 import tiny
 from mapo.errors import InputError
-from talks import check_against, job, sampler, talk, together
-
-
-class Recordings(dict):
-    """Stands in for CUDA graphs: work recorded under a key is done again on the same static inputs."""
-
-    def record(self, key, work, *, warm):
-        for _ in range(warm):
-            work()
-        self[key] = work
-
-    def replay(self, key, times=1):
-        for _ in range(times):
-            self[key]()
+from mapo.train.door import check
+from talks import Recordings, check_against, job, sampler, talk, together
 
 
 def test_recorded_steps_say_the_same():
@@ -89,3 +77,17 @@ def test_a_model_that_cannot_run_on_slots_is_refused():
         sampler(model=Odd("past_key_values"))
     with pytest.raises(InputError, match="too few"):
         sampler(slots=0)
+
+
+def test_a_model_with_layers_of_another_kind_is_refused():
+    model = tiny.model()
+    model.config.layer_types = ["full_attention", "linear_attention", "full_attention"]
+    with pytest.raises(InputError, match="layers of full_attention, linear_attention"):
+        sampler(model=model)
+
+
+def test_kernels_that_fail_at_the_door_are_left_out(caplog):
+    decoder = sampler().decoder
+    decoder.kernels = object()
+    check(decoder)
+    assert decoder.kernels is None and "decoding without Triton" in caplog.text

@@ -1,0 +1,197 @@
+"""Decoder layers of the Llama kind in few kernels: what a decode step of few rows is recorded with.
+
+A layer is eight launches: the product of query, key and value; rotary positions and cache; attention; a
+product; residual and norm; the gated products; a product; residual and the norm of the layer after it. The
+weights are read where they lie: training and saving know nothing of it, and a recording sees what training
+changes in place. A model it does not know whole (adapters, another activation, norms of the queries, float32)
+is left as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mapo.train.tiles import gated_tile, head_tile, product_tile
+
+MOST = 64  # rows: with more, a product waits for more than its weights
+Swap = tuple[torch.nn.Module, Callable[..., torch.Tensor]]
+
+_PLACE = "transformers.models.{0}.modeling_{0}"
+# The layers it knows, with how far back their attention looks.
+_WINDOWS: dict[tuple[str, str], Callable[[Any], int | None]] = {
+    (_PLACE.format("llama"), "LlamaDecoderLayer"): lambda _: None,
+    (_PLACE.format("qwen2"), "Qwen2DecoderLayer"): lambda attention: attention.sliding_window,
+    (_PLACE.format("mistral"), "MistralDecoderLayer"): lambda attention: attention.config.sliding_window,
+}
+_LINEAR = {f"self_attn.{name}_proj" for name in "qkvo"} | {
+    f"mlp.{name}_proj" for name in ("gate", "up", "down")
+}
+_WEIGHTS = {f"{name}.weight" for name in _LINEAR | {"input_layernorm", "post_attention_layernorm"}}
+_BIASES = {f"self_attn.{name}_proj.bias" for name in "qkv"}
+
+
+def lean_for(model: torch.nn.Module, kernels: Any) -> Lean | None:
+    """None without the attention kernel, and on other cards than it was measured on (Hopper)."""
+    device = next(model.parameters()).device
+    if kernels is None or device.type != "cuda" or torch.version.hip is not None:
+        return None
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        return None
+    streams = importlib.import_module("mapo.train.streams")
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return Lean(model, streams, kernels.attend, processors)
+
+
+class Lean:
+    """The layers of one model. `streams` are the kernels, `attend` is the attention kernel."""
+
+    def __init__(
+        self, model: Any, streams: Any, attend: Callable[..., torch.Tensor], processors: int
+    ) -> None:
+        self.model, self.streams, self.attend, self.processors = model, streams, attend, processors
+        self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def takes(self, rows: int) -> bool:
+        """Steps of so many rows, of the model as it is now."""
+        return rows <= MOST and _known(self.model)
+
+    def swaps(self) -> list[Swap]:
+        """The modules it stands in for, each with the forward to have while a step is recorded."""
+        base, head = self.model.get_decoder(), self.model.get_output_embeddings()
+        norms = [*(layer.input_layernorm for layer in base.layers[1:]), base.norm]
+        found: list[Swap] = [
+            (layer, self._layer(at, layer, coming))
+            for at, (layer, coming) in enumerate(zip(base.layers, norms, strict=True))
+        ]
+        found.append((base.norm, lambda hidden: self._normed(hidden, base.norm).view(hidden.shape)))
+        if _is_plain(head) and head.bias is None and _is_bare(head) and head_tile(head.in_features):
+            found.append((head, lambda hidden: self._head(hidden, head.weight)))
+        return found
+
+    def _layer(self, at: int, layer: Any, coming: Any) -> Callable[..., torch.Tensor]:
+        """The forward of one layer; `coming` is the norm that follows it."""
+        window = _WINDOWS[_kind(layer)](layer.self_attn)
+
+        def forward(hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+            """[rows, 1, size]: one new id a row."""
+            cache = more["past_key_values"]
+            rows, _, size = hidden_states.shape
+            x = self._normed(hidden_states, layer.input_layernorm)
+            mixed = self._mix(
+                layer.self_attn, x, cache.layers[at], cache.view, more["position_embeddings"], window
+            )
+            after, mlp = layer.post_attention_layernorm, layer.mlp
+            parts = self._product(mixed.view(rows, -1), layer.self_attn.o_proj)
+            total, x = self._add_norm(parts, hidden_states.reshape(rows, size), after)
+            gate, up = mlp.gate_proj.weight, mlp.up_proj.weight
+            x = self.streams.gated(x, gate, up, gated_tile(len(gate), self.processors))
+            total, x = self._add_norm(self._product(x, mlp.down_proj), total, coming)
+            out = total.view(rows, 1, size)
+            self._ready = (out, x)
+            return out
+
+        return forward
+
+    def _mix(
+        self,
+        attention: Any,
+        x: torch.Tensor,
+        store: Any,
+        view: Any,
+        turned: Sequence[torch.Tensor],
+        window: int | None,
+    ) -> torch.Tensor:
+        three = (attention.q_proj, attention.k_proj, attention.v_proj)
+        states = torch.split(self._product(x, *three), [p.out_features for p in three], 2)
+        cos, sin = (c.expand(len(x), -1, -1)[:, 0] for c in turned)
+        slots = (store.keys, store.values, view.slots, view.positions)
+        query = self.streams.turn(states, [p.bias for p in three], cos, sin, *slots)
+        return self.attend(query, *slots, scale=attention.scaling, window=window)
+
+    def _product(self, x: torch.Tensor, *layers: torch.nn.Linear) -> torch.Tensor:
+        """Without their biases, in parts: [splits, rows, outputs]."""
+        tile = product_tile(sum(p.out_features for p in layers), x.shape[1], self.processors)
+        made: torch.Tensor = self.streams.product(x, [p.weight for p in layers], tile)
+        return made
+
+    def _head(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        size = hidden.shape[-1]
+        logits: torch.Tensor = self.streams.product(hidden.reshape(-1, size), [weight], head_tile(size))
+        return logits.view(*hidden.shape[:-1], -1)
+
+    def _add_norm(
+        self, parts: torch.Tensor | None, residual: torch.Tensor, norm: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        made: tuple[torch.Tensor, torch.Tensor] = self.streams.add_norm(
+            parts, residual, norm.weight, norm.variance_epsilon
+        )
+        return made
+
+    def _normed(self, hidden: torch.Tensor, norm: Any) -> torch.Tensor:
+        """[rows, size]. The layer before has made the norm of what it returned already."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] is hidden:
+            return ready[1]
+        return self._add_norm(None, hidden.reshape(-1, hidden.shape[-1]).contiguous(), norm)[1]
+
+
+def _known(model: Any) -> bool:
+    base = model.get_decoder() if hasattr(model, "get_decoder") else None
+    layers: Any = getattr(base, "layers", None)
+    norm: Any = getattr(base, "norm", None)
+    if not layers or not all(_known_layer(layer) for layer in layers):
+        return False
+    if not _is_norm(norm, layers[0]):
+        return False
+    weights = [w for layer in layers for w in layer.parameters()]
+    weights += [norm.weight, model.get_output_embeddings().weight]
+    return all(_is_readable(w) for w in weights) and len({(w.dtype, w.device) for w in weights}) == 1
+
+
+def _known_layer(layer: Any) -> bool:
+    names = {name for name, _ in layer.named_parameters()}
+    return (
+        _kind(layer) in _WINDOWS
+        and names - _BIASES == _WEIGHTS
+        and names & _BIASES in (set(), _BIASES)
+        and all(_is_bare(module) for module in layer.modules())
+        and all(_is_plain(layer.get_submodule(name)) for name in _LINEAR)
+        and _is_norm(layer.input_layernorm, layer)
+        and _is_norm(layer.post_attention_layernorm, layer)
+        and type(layer.mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
+        and layer.self_attn.head_dim in (32, 64, 128, 256)
+    )
+
+
+def _kind(layer: torch.nn.Module) -> tuple[str, str]:
+    return type(layer).__module__, type(layer).__name__
+
+
+def _is_norm(norm: Any, layer: torch.nn.Module) -> bool:
+    """The RMS norm that belongs to the layer's own model."""
+    same = type(norm).__module__ == type(layer).__module__
+    return same and type(norm).__name__.endswith("RMSNorm") and _is_bare(norm)
+
+
+def _is_plain(linear: torch.nn.Module) -> bool:
+    return type(linear) is torch.nn.Linear and linear.in_features % 64 == 0
+
+
+def _is_bare(module: torch.nn.Module) -> bool:
+    """Nobody has hooked in."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _is_readable(weight: torch.Tensor) -> bool:
+    """By the kernels: 16 bits, at a place and of a size they can count with."""
+    return (
+        type(weight) is torch.nn.Parameter
+        and weight.dtype in (torch.bfloat16, torch.float16)
+        and weight.is_contiguous()
+        and weight.data_ptr() % 16 == 0
+        and weight.numel() < 2**31
+    )
