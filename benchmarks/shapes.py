@@ -27,8 +27,8 @@ SHAPES = {
     ),
 }  # fmt: skip
 VARIANTS = {
-    "streamed": {},
-    "fused": {"stream": False},
+    "streamed": {"stream": True},
+    "fused": {},
     "graph": {"fuse": False},
     "fused-sdpa": {"attention": "sdpa"},
     "graph-sdpa": {"attention": "sdpa", "fuse": False},

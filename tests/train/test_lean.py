@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,7 @@ from mapo.train.draw import Fresh, noise_of
 from mapo.train.graphs import Fuser
 from mapo.train.kv import View, attending
 from mapo.train.lean import Lean, lean_for
+from mapo.train.sampler import Sampler
 from talks import Recordings
 
 SMALL = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
@@ -176,6 +178,11 @@ def test_adapters_are_left_alone():
         model_of(dtype=torch.bfloat16), peft.LoraConfig(r=4, target_modules=["v_proj"])
     )
     assert not lean_of(model).takes(8)
+
+
+def test_they_are_taken_where_they_are_asked_for():
+    for made in (Decoder, Sampler):
+        assert inspect.signature(made).parameters["stream"].default is False
 
 
 def test_it_is_made_for_hopper_cards(monkeypatch):
