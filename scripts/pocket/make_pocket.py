@@ -5,7 +5,7 @@
 Needs torch, transformers, tokenizers and numpy, nothing else. All cores write text; the training runs over a pool
 of it as often as the token budget asks. Loss is on every token, on the person's lines at a tenth of the weight:
 they teach which words are things, the replies teach to talk. Prints losses and, at the end, how often a made-up
-word is copied right, a feeling named right and a particular taken up in lines it never read. Given a seed, a CPU makes the same model again; with
+word is copied right and how often a feeling is named right. Given a seed, a CPU makes the same model again; with
 --minutes the schedule ends by the clock, whichever budget is spent first.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import tutoring
 from grammar import ASSISTANT, END, SYSTEM, USER, Rng
-from skills import copies, names, takes_up
+from skills import copies, names
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -280,7 +280,6 @@ def main() -> None:
         "reply_loss": round(mine.item(), 4),
         "copied_right": copies(model, tokenizer),
         "named_right": names(model, tokenizer),
-        "takes_up": takes_up(model, tokenizer),
     }
     print(json.dumps(found))
     told = {name: value for name, value in vars(args).items() if name != "out"}

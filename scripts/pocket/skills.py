@@ -1,13 +1,9 @@
-"""What the pretrained pocket model can do, apart from its loss.
-
-Copy words it never saw, read feelings off signs, and pick out of people's lines that it never read what matters.
-"""
+"""What the pretrained pocket model can do, apart from its loss: copy words it never saw, read feelings off signs."""
 
 from __future__ import annotations
 
 import torch
 from grammar import ASSISTANT, END, USER, Rng, Speaker, feelings, pseudo, toml
-from story import kept_back
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
@@ -49,19 +45,3 @@ def names(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 100) -> fl
         said = _greedy(model, tokenizer, f"{USER}{line.text}{END}{ASSISTANT}You have every right to be", 4)
         right += any(said.strip().startswith(name) for name in feelings()[feeling]["names"])
     return right / count
-
-
-def takes_up(model: LlamaForCausalLM, tokenizer: Tokenizer) -> float:
-    """Share of lines in scenarios it never read of which it takes up a particular, when it takes up anything."""
-    frames = ("Let me stop at", "My mind goes to", "They will not have seen")
-    hits = asked = 0
-    for scenario in kept_back():
-        for beat in [*scenario["stages"], *scenario["memories"]]:
-            before = ""
-            for line in beat["says"]:
-                before += f"{USER}{line}{END}{ASSISTANT}"
-                said = _greedy(model, tokenizer, before + frames[asked % 3], 6).lower().split()
-                hits += any(word in said for thing in beat["about"] for word in thing.lower().split())
-                asked += 1
-                before += f"I see.{END}"
-    return round(hits / asked, 3)
