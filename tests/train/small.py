@@ -14,6 +14,7 @@ SMALL = (
     "rollout.scenarios=2",
     "rollout.siblings=4",
     "rollout.max_turns=4",
+    "eval.max_turns=4",
     "rollout.max_tokens=8",
     "rollout.context=2048",
     "rollout.at_once=8",

@@ -256,7 +256,7 @@ def play(tmp_path, tokenizer, monkeypatch):
 
     def go(*given, server=None, meddle=lambda _: None, split="train", sessions=1, words=tokenizer):
         server = server or Server(ids)
-        config = load_config(None, ["rollout.max_turns=4", "run.trackers=[]", *given])
+        config = load_config(None, ["rollout.max_turns=4", "eval.max_turns=4", "run.trackers=[]", *given])
         command, _ = prepare(config, root, resume=root.exists())
         trainer = DictConfigWrap(composed(command))
         (loop,) = OmegaConf.load(root / "verl" / "agent.yaml")

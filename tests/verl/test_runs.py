@@ -33,6 +33,7 @@ SMALL = [
     "verl.workers=2",
     "rollout.siblings=4",
     "rollout.max_turns=6",
+    "eval.max_turns=6",
     "rollout.context=1024",
     "rollout.max_tokens=40",
     "optim.updates=2",
