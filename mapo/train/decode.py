@@ -19,7 +19,7 @@ import torch
 
 from mapo.train.door import STREAMED, check
 from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, sample
-from mapo.train.graphs import Fuser, Graphs
+from mapo.train.graphs import Fuser, Graphs, up
 from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
 from mapo.train.lean import lean_for
 
@@ -137,8 +137,8 @@ class Decoder:
         key: Hashable = None
         self.table.begin(group)
         flags = self.table.flags([f.slot for f in group])
-        if self.graphs is not None and _up(rows, 4) * _up(width, 16) <= _RECORD:
-            rows, width, length = _up(rows, 4), _up(width, 16), min(_up(length, 256), self.context)
+        if self.graphs is not None and up(rows, 4) * up(width, 16) <= _RECORD:
+            rows, width, length = up(rows, 4), up(width, 16), min(up(length, 256), self.context)
             key = ("enter", rows, width, length, flags)
         ids = torch.zeros(rows, width, dtype=torch.int64)
         meta = torch.tensor([[self.slots, 0, 1, 0]]).repeat(rows, 1)
@@ -206,10 +206,10 @@ class Decoder:
         steps = min(self.chunk, most)
         if steps < 1:
             return
-        size, flags = _up(len(rows), 8), self.table.flags(rows)
+        size, flags = up(len(rows), 8), self.table.flags(rows)
         # Fused kernels read each row's own length; the plain way needs a bound in the recording.
         longest = max(self.table.at[row] for row in rows) + steps
-        length = self.context if self.kernels else min(_up(longest, 256), self.context)
+        length = self.context if self.kernels else min(up(longest, 256), self.context)
         key = ("step", size, length, flags)
         if key not in self.graphs:
             slots = self.table.put([self.slots] * size)  # all scratch: warming up draws nothing for anybody
@@ -267,8 +267,3 @@ def _groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
         else:
             groups.append([f])
     return groups
-
-
-def _up(n: int, least: int = 1) -> int:
-    """The next power of two: few shapes, so that few recordings are made."""
-    return max(least, 1 << (n - 1).bit_length())

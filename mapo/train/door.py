@@ -1,6 +1,10 @@
-"""The decoder's check at the door: does a model say on slots what it says by itself? Six ids decide.
+"""The decoder's check at the door: does a model say on slots what it says by itself?
 
-A model that does not is refused. Kernels and lean layers that fail here are left out, with a warning.
+Some sequences of ordinary ids decide, of which the last two ids are decode steps; a vocabulary's first ids
+are control marks and bytes, on which 16 bits alone are far off. A model that says something else is refused.
+Kernels and lean layers that fail here are left out, with a warning. Lean layers are tried in the largest step
+they will make, each slot with a sequence of its own, and may be off by what 16 bits alone are: some times as
+much as the model's own layers on slots. Smaller steps and longer rows are not tried.
 """
 
 from __future__ import annotations
@@ -12,14 +16,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from mapo.errors import InputError
+from mapo.train.graphs import up
 from mapo.train.kv import View, attending
+from mapo.train.lean import MOST
 
 if TYPE_CHECKING:
     from mapo.train.decode import Decoder
     from mapo.train.lean import Lean
 
 STREAMED = "streamed weights"  # what lean layers do, in a warning
-_ROWS = 8  # of the smallest step that is recorded
+_LENGTH = 72  # ids of a sequence on a card: more than one block of keys
+_STEPS = 2  # its last ids, one at a time
 
 
 @torch.no_grad()
@@ -30,8 +37,10 @@ def check(decoder: Decoder) -> None:
     kinds = {kind for config in decoder.configs for kind in getattr(config, "layer_types", None) or ()}
     if kinds - {"full_attention", "sliding_attention"}:
         raise _refusal(model, f"has layers of {', '.join(sorted(kinds))}")
-    ids = torch.arange(1, 7, device=decoder.device) % len(decoder.table.ends)
-    plain = model(input_ids=ids[None], use_cache=False).logits[0, 3:]
+    rows = min(up(decoder.slots, 8), MOST)
+    streams = decoder.lean is not None and decoder.lean.takes(rows)
+    ids = _ordinary(decoder, min(decoder.slots, rows if streams else 3))
+    plain = model(input_ids=ids, use_cache=False, logits_to_keep=_STEPS + 1).logits
     bound = 1e-3 if plain.dtype == torch.float32 else 0.1
     try:
         wrong = _deviation(decoder, ids, plain)
@@ -41,17 +50,19 @@ def check(decoder: Decoder) -> None:
         logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
         decoder.kernels = decoder.lean = None
         wrong = _deviation(decoder, ids, plain)
-    if wrong < bound and decoder.lean is not None and decoder.lean.takes(_ROWS):
-        _check_lean(decoder, decoder.lean, ids, plain, bound)
+    if wrong < bound and streams and decoder.lean is not None:
+        _check_lean(decoder, decoder.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
     decoder.cache.clear()
     model.train(was_training)
     if not wrong < bound:
         raise _refusal(model, f"says something else on slots (off by {wrong:.2g})")
 
 
-def _check_lean(decoder: Decoder, lean: Lean, ids: torch.Tensor, plain: torch.Tensor, bound: float) -> None:
+def _check_lean(
+    decoder: Decoder, lean: Lean, ids: torch.Tensor, plain: torch.Tensor, bound: float, rows: int
+) -> None:
     try:
-        wrong = _deviation(decoder, ids, plain, lean=lean)
+        wrong = _deviation(decoder, ids, plain, lean=lean, rows=rows)
         why: object = None if wrong < bound else f"they say something else (off by {wrong:.2g})"
     except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
         why = problem
@@ -60,21 +71,36 @@ def _check_lean(decoder: Decoder, lean: Lean, ids: torch.Tensor, plain: torch.Te
         decoder.lean = None
 
 
+def _ordinary(decoder: Decoder, sequences: int) -> torch.Tensor:
+    """[sequences, length] ids spread over the middle half of the vocabulary, each sequence another one."""
+    vocabulary = len(decoder.table.ends)
+    length = min(8 if decoder.cpu else _LENGTH, decoder.context)
+    spread = torch.arange(sequences * length, device=decoder.device) * 7919 % max(vocabulary // 2, 1)
+    return (vocabulary // 4 + spread).view(sequences, length)
+
+
 def _deviation(
-    decoder: Decoder, ids: torch.Tensor, plain: torch.Tensor, *, lean: Lean | None = None
+    decoder: Decoder, ids: torch.Tensor, plain: torch.Tensor, *, lean: Lean | None = None, rows: int = 0
 ) -> float:
-    """Of what is said after ids 4, 5 and 6; the last two are steps of one id, `lean` ones if it is given."""
+    """Of what is said at the end of `ids`; the last ids are steps of one id, `lean` ones if it is given.
+
+    Steps of more rows than there are sequences are filled up with scratch, as recorded ones are.
+    """
+    count, length = ids.shape
+    more = max(rows - count, 0)
+    slots = decoder.table.put([*range(count), *[decoder.slots] * more])
+    ids = torch.cat([ids, ids[:1].expand(more, -1)])
+    start = max(length - _STEPS, 1)
     found = []
     with attending(decoder.configs):
-        for first, last in ((0, 4), (4, 5), (5, 6)):
-            swaps = lean.swaps() if lean is not None and last - first == 1 else []
-            rows = _ROWS if swaps else 1
-            slots = decoder.table.put([0] + [decoder.slots] * (rows - 1))
-            part = torch.arange(first, last, device=ids.device).repeat(rows, 1)
+        for first, last in ((0, start), *((at, at + 1) for at in range(start, length))):
+            swaps = lean.swaps() if lean is not None and first else []
+            part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
             view = View(slots, part, last, scratch=decoder.slots, fused=decoder.kernels)
             with decoder.fuser.on(swaps) if swaps else nullcontext():
-                found.append(decoder.forward(ids[first:last].repeat(rows, 1), view)[0].float())
-    return float((torch.stack(found) - plain.float()).norm() / plain.float().norm().clamp(min=1e-6))
+                found.append(decoder.forward(ids[:, first:last], view)[:count].float())
+    told, own = torch.stack(found, 1), plain[:, -len(found) :].float()
+    return float((told - own).norm() / own.norm().clamp(min=1e-6))
 
 
 def _refusal(model: torch.nn.Module, why: str) -> InputError:

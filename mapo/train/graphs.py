@@ -101,3 +101,8 @@ class Fuser:
             own = getattr(sys.modules[home], _ROTARY)
             setattr(sys.modules[home], _ROTARY, self.compiled(own))
             undo.callback(setattr, sys.modules[home], _ROTARY, own)
+
+
+def up(n: int, least: int = 1) -> int:
+    """The next power of two: few shapes, so that few recordings are made."""
+    return max(least, 1 << (n - 1).bit_length())

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from mapo.train import decode
+from mapo.train import decode, door
 from mapo.train import lean as lean_module
 from mapo.train.decode import Decoder
 from mapo.train.door import check
@@ -220,9 +220,9 @@ class Tape(Recordings):
         self[key] = again
 
 
-def decoder_of(model, streams=STREAMS):
+def decoder_of(model, streams=STREAMS, slots=4):
     """One that records, as on a GPU; the compiler stays out of it."""
-    made = Decoder(model, slots=4, context=32, end_ids=frozenset(), chunk=3)
+    made = Decoder(model, slots=slots, context=32, end_ids=frozenset(), chunk=3)
     made.graphs, made.fuser.wanted, made.lean = Tape(model), True, lean_of(model, streams)
     made.fuser.compiled = lambda function: function
     return made
@@ -306,6 +306,45 @@ def test_the_compiler_that_fails_is_left_out_too(caplog):
     ids, _ = said(decoder)
     assert len(ids) == 14 and decoder.graphs and not decoder.fuser.wanted
     assert "without streamed weights" in caplog.text and "without torch.compile" in caplog.text
+
+
+def test_at_the_door_they_make_their_largest_step_with_every_slot():
+    """20 slots are decoded in steps of 32 rows; each has a sequence of ordinary ids, none begins the list."""
+    model, sizes, seen = model_of(dtype=torch.bfloat16), [], []
+    decoder = decoder_of(model, slots=20)
+    decoder.lean = lean_of(
+        model,
+        SimpleNamespace(**vars(STREAMS) | {"turn": lambda *a: (sizes.append(a[6].tolist()), turn(*a))[1]}),
+    )
+    model.register_forward_pre_hook(
+        lambda _, __, given: seen.append(given["input_ids"].clone()), with_kwargs=True
+    )
+    check(decoder)
+    assert sizes == [[*range(20), *[20] * 12]] * 2 * SMALL["num_hidden_layers"]
+    assert seen[0].shape == (20, 8) and len({tuple(row) for row in seen[0].tolist()}) == 6  # 48 ids / 8
+    assert seen[0].min() >= 24 and seen[0].max() < 72 and len(seen[0].unique()) == 48
+
+
+def test_at_the_door_sequences_are_longer_where_that_is_cheap():
+    decoder = decoder_of(model_of())
+    assert door._ordinary(decoder, 3).shape == (3, 8)
+    decoder.cpu = False
+    assert door._ordinary(decoder, 3).shape == (3, 32)  # no more than fits
+    decoder.context = 600
+    assert door._ordinary(decoder, 3).shape == (3, 72)  # more than a block of keys
+
+
+def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
+    """5 % would pass for 16 bits, but not beside layers that are off by less than 1 % on the same ids."""
+    model = model_of(dtype=torch.bfloat16)
+
+    def larger(*given):
+        total, normed = add_norm(*given)
+        return total, normed * 1.05
+
+    decoder = decoder_of(model, SimpleNamespace(**vars(STREAMS) | {"add_norm": larger}))
+    check(decoder)
+    assert decoder.lean is None and "(off by 0.05" in caplog.text
 
 
 def test_at_the_door_they_must_say_the_same(caplog):
