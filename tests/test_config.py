@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from mapo import Rubric
 from mapo.config import Config, dump_config, load_config, shipped_configs
 from mapo.errors import InputError
 
@@ -20,6 +21,10 @@ def test_shipped_configs_load_and_say_what_they_need(name):
 
 def test_the_default_is_the_embedded_model():
     assert load_config() == load_config("pocket") and load_config().model.source == "pocket"
+
+
+def test_the_embedded_model_is_tested_on_whole_talks():
+    assert load_config("pocket").eval.max_turns == Rubric.load("empathy").ending.max_turns
 
 
 def test_the_paper_is_what_math_says():
