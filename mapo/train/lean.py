@@ -60,7 +60,11 @@ class Lean:
 
     def takes(self, rows: int) -> bool:
         """Steps of so many rows, of the model as it is now."""
-        return rows <= MOST and _known(self.model)
+        return rows <= MOST and not self.unfit()
+
+    def unfit(self) -> str:
+        """Why it takes no steps of the model as it is now; empty if it does."""
+        return _unfit(self.model)
 
     def swaps(self) -> list[Swap]:
         """The modules it stands in for, each with the forward to have while a step is recorded."""
@@ -142,42 +146,55 @@ class Lean:
         return self._add_norm(None, hidden.reshape(-1, hidden.shape[-1]).contiguous(), norm)[1]
 
 
-def _known(model: Any) -> bool:
+def _unfit(model: Any) -> str:
+    """Why it does not know the model as it is now; empty if it does."""
     base = model.get_decoder() if hasattr(model, "get_decoder") else None
     layers: Any = getattr(base, "layers", None)
+    if not layers:
+        return f"a {type(model).__name__} has no layers that it knows"
+    for at, layer in enumerate(layers):
+        if why := _unfit_layer(layer):
+            return f"layer {at}: {why}"
     norm: Any = getattr(base, "norm", None)
-    if not layers or not all(_known_layer(layer) for layer in layers):
-        return False
-    if not _is_norm(norm, layers[0]):
-        return False
+    if not _is_own(norm, layers[0], "RMSNorm") or not _is_own(base.rotary_emb, layers[0], "RotaryEmbedding"):
+        return "its last norm or its rotary positions are of another kind, or were changed"
     weights = [w for layer in layers for w in layer.parameters()]
     weights += [norm.weight, model.get_output_embeddings().weight]
-    return all(_is_readable(w) for w in weights) and len({(w.dtype, w.device) for w in weights}) == 1
+    if not all(_is_readable(w) for w in weights) or len({(w.dtype, w.device) for w in weights}) > 1:
+        return "its weights are not all of the same 16 bits, plain and aligned"
+    return ""
 
 
-def _known_layer(layer: Any) -> bool:
+def _unfit_layer(layer: Any) -> str:
     names = {name for name, _ in layer.named_parameters()}
-    return (
-        _kind(layer) in _WINDOWS
-        and names - _BIASES == _WEIGHTS
-        and names & _BIASES in (set(), _BIASES)
-        and all(_is_bare(module) for module in layer.modules())
-        and all(_is_plain(layer.get_submodule(name)) for name in _LINEAR)
-        and _is_norm(layer.input_layernorm, layer)
-        and _is_norm(layer.post_attention_layernorm, layer)
-        and type(layer.mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
-        and layer.self_attn.head_dim in (32, 64, 128, 256)
-    )
+    if _kind(layer) not in _WINDOWS or names - _BIASES != _WEIGHTS or names & _BIASES not in (set(), _BIASES):
+        return f"a {type(layer).__name__} of this kind is not known"
+    if not all(_is_bare(module) for module in layer.modules()):
+        return "somebody has hooked in"
+    parts = {"self_attn": "Attention", "mlp": "MLP", "": "DecoderLayer"}
+    parts |= {"input_layernorm": "RMSNorm", "post_attention_layernorm": "RMSNorm"}
+    if not all(_is_own(layer.get_submodule(name), layer, kind) for name, kind in parts.items()):
+        return "a part of it is of another kind, or was changed"
+    if not all(_is_plain(layer.get_submodule(name)) for name in _LINEAR):
+        return "a linear layer of it is not plain, or of an odd size"
+    if type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
+        return f"its activation is {type(layer.mlp.act_fn).__name__}"
+    if layer.self_attn.head_dim not in (32, 64, 128, 256):
+        return f"its heads are {layer.self_attn.head_dim} wide"
+    return ""
 
 
 def _kind(layer: torch.nn.Module) -> tuple[str, str]:
     return type(layer).__module__, type(layer).__name__
 
 
-def _is_norm(norm: Any, layer: torch.nn.Module) -> bool:
-    """The RMS norm that belongs to the layer's own model."""
-    same = type(norm).__module__ == type(layer).__module__
-    return same and type(norm).__name__.endswith("RMSNorm") and _is_bare(norm)
+def _is_own(module: Any, layer: torch.nn.Module, kind: str) -> bool:
+    """Of the very class that the layer's own model has for it, which nobody has patched."""
+    home, name = type(layer).__module__, type(layer).__name__.replace("DecoderLayer", kind)
+    if type(module).__module__ != home or type(module).__name__ != name or not _is_bare(module):
+        return False
+    forward = type(module).forward
+    return (forward.__module__, forward.__qualname__) == (home, f"{name}.forward")
 
 
 def _is_plain(linear: torch.nn.Module) -> bool:

@@ -172,6 +172,41 @@ def test_a_model_that_was_changed_is_left_alone(how):
     assert not lean_of(changed(how)).takes(8)
 
 
+def of_another_class(module):
+    """As a change of behaviour is often made: a class of one's own, with the old name or a new one."""
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": lambda *a, **k: kind.forward(*a, **k)})
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn", "model.layers.1.mlp", "model.rotary_emb"])
+def test_classes_are_held_to_their_names_and_their_forward(name, monkeypatch):
+    model = model_of(dtype=torch.bfloat16)
+    of_another_class(model.get_submodule(name))
+    assert not lean_of(model).takes(8) and lean_of(model).unfit()
+    model = model_of(dtype=torch.bfloat16)
+    assert lean_of(model).takes(8)
+    kind = type(model.get_submodule(name))
+    monkeypatch.setattr(kind, "forward", lambda *a, **k: None)  # a patch for all models of the kind
+    assert not lean_of(model).takes(8)
+
+
+def test_why_a_model_is_left_alone_is_said():
+    half = {"dtype": torch.bfloat16}
+    assert lean_of(model_of(**half)).unfit() == ""
+    model = model_of(**half)
+    model(input_ids=torch.tensor([[1, 2]]), output_hidden_states=True)  # leaves its hooks behind
+    assert lean_of(model).unfit() == "layer 0: somebody has hooked in"
+    for more, why in (
+        ({"hidden_act": "gelu"}, "layer 0: its activation is GELU"),
+        ({"head_dim": 16, "num_attention_heads": 4}, "layer 0: its heads are 16 wide"),
+        ({"intermediate_size": 96}, "layer 0: a linear layer of it is not plain"),
+        ({"mlp_bias": True}, "layer 0: a LlamaDecoderLayer of this kind is not known"),
+        ({"dtype": torch.float32}, "its weights are not all of the same 16 bits"),
+    ):
+        assert lean_of(model_of(**half | more)).unfit().startswith(why)
+    assert lean_of(torch.nn.Linear(64, 64)).unfit() == "a Linear has no layers that it knows"
+
+
 def test_adapters_are_left_alone():
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(
@@ -335,7 +370,7 @@ def test_at_the_door_sequences_are_longer_where_that_is_cheap():
 
 
 def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
-    """5 % would pass for 16 bits, but not beside layers that are off by less than 1 % on the same ids."""
+    """4 % would pass for 16 bits alone, but not beside layers that are off by less on the same ids."""
     model = model_of(dtype=torch.bfloat16)
 
     def larger(*given):
@@ -344,7 +379,7 @@ def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
 
     decoder = decoder_of(model, SimpleNamespace(**vars(STREAMS) | {"add_norm": larger}))
     check(decoder)
-    assert decoder.lean is None and "(off by 0.05" in caplog.text
+    assert decoder.lean is None and "(off by 0.0" in caplog.text
 
 
 def test_at_the_door_they_must_say_the_same(caplog):
