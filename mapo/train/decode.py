@@ -24,6 +24,7 @@ from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
 from mapo.train.lean import lean_for
 
 Attention = Literal["auto", "triton", "sdpa"]
+_BOTH = f"{STREAMED} with torch.compile"
 _RECORD = 4096  # a prefill of more ids keeps the card busy without being recorded
 
 
@@ -74,14 +75,17 @@ class Decoder:
         self.graphs = Graphs() if graphs and not self.cpu else None
         self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
         self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
-        self.lean = lean_for(model, self.kernels) if stream and self.fuser.wanted else None
+        self.stream = stream
+        self.lean = lean_for(model, self.kernels) if stream and self.graphs is not None else None
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = Table(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._met: set[Hashable] = set()
+        self._too_large: set[Hashable] = set()
         self._weights = self._addresses()
-        check(self)
+        with torch.cuda.device_of(next(model.parameters())):  # kernels go where the current device is
+            check(self)
 
     @torch.no_grad()
     def round(self, fresh: Sequence[Fresh], going: Sequence[int]) -> dict[int, Drawn]:
@@ -225,26 +229,43 @@ class Decoder:
         """In the best way that works, `rows` being those of a decode step; a model that cannot be recorded at
         all is slow, but right."""
         assert self.graphs is not None
+        if key in self._too_large:
+            return False
+        failed = ""
         for name, way in self._ways(rows):
             try:
                 with way:
                     self.graphs.record(key, work, warm=3 if rows else 0)
-                return True
             except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
+                if _out_of_memory(problem):  # smaller steps may fit
+                    logging.getLogger(__name__).warning("not recorded, %s: %s", key, problem)
+                    self._too_large.add(key)
+                    return False
                 logging.getLogger(__name__).warning("decoding without %s: %s", name, problem)
-                if name == STREAMED:
-                    self.lean = None
-                else:
-                    self.fuser.wanted = False
+                self._leave_out(name)
+                failed = name
+            else:
+                if failed == _BOTH and name == STREAMED:
+                    self.fuser.wanted = False  # so it was the compiler
+                return True
         self.graphs = None
         return False
+
+    def _leave_out(self, name: str) -> None:
+        if name == STREAMED:
+            self.lean = None
+        elif name != _BOTH:  # which of the two it was, the next way tells
+            self.fuser.wanted = False
 
     def _ways(self, rows: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
         """What goes into a recording, the best first; prefills (rows = 0) have too many shapes for more than
         the recording itself."""
+        if rows and self.lean is not None and self.lean.takes(rows):
+            swaps = self.lean.swaps()
+            if self.fuser.wanted:
+                yield _BOTH, self.fuser.on(swaps)
+            yield STREAMED, self.fuser.on(swaps, compiler=False)
         if rows and self.fuser.wanted:
-            if self.lean is not None and self.lean.takes(rows):
-                yield STREAMED, self.fuser.on(self.lean.swaps())
             yield "torch.compile", self.fuser.on()
         yield "CUDA graphs", nullcontext()
 
@@ -255,6 +276,11 @@ class Decoder:
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
+
+
+def _out_of_memory(problem: BaseException) -> bool:
+    """By itself, or in the words of a recording that was broken off by it."""
+    return any(isinstance(p, torch.OutOfMemoryError) for p in (problem, problem.__context__))
 
 
 def _groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:

@@ -10,7 +10,6 @@ much as the model's own layers on slots. Smaller steps and longer rows are not t
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,6 +51,8 @@ def check(decoder: Decoder) -> None:
         wrong = _deviation(decoder, ids, plain)
     if wrong < bound and streams and decoder.lean is not None:
         _check_lean(decoder, decoder.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
+    if decoder.stream and not (streams and decoder.lean is None):  # what failed has been said
+        logging.getLogger(__name__).info(_whether_streamed(decoder))
     decoder.cache.clear()
     model.train(was_training)
     if not wrong < bound:
@@ -69,6 +70,13 @@ def _check_lean(
     if why is not None:
         logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, why)
         decoder.lean = None
+
+
+def _whether_streamed(decoder: Decoder) -> str:
+    if decoder.lean is None:
+        return f"decoding without {STREAMED}: they need Triton and steps recorded on a Hopper card"
+    why = decoder.lean.unfit()
+    return f"decoding without {STREAMED}: {why}" if why else f"decoding with {STREAMED}, up to {MOST} rows"
 
 
 def _ordinary(decoder: Decoder, sequences: int) -> torch.Tensor:
@@ -97,7 +105,7 @@ def _deviation(
             swaps = lean.swaps() if lean is not None and first else []
             part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
             view = View(slots, part, last, scratch=decoder.slots, fused=decoder.kernels)
-            with decoder.fuser.on(swaps) if swaps else nullcontext():
+            with decoder.fuser.on(swaps, compiler=False):
                 found.append(decoder.forward(ids[:, first:last], view)[:count].float())
     told, own = torch.stack(found, 1), plain[:, -len(found) :].float()
     return float((told - own).norm() / own.norm().clamp(min=1e-6))

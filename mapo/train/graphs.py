@@ -75,17 +75,20 @@ class Fuser:
         return self.compiled(function) if self._on else function
 
     @contextmanager
-    def on(self, swaps: Iterable[tuple[torch.nn.Module, Callable[..., Any]]] = ()) -> Iterator[None]:
-        """`swaps`: modules with the forward they get instead of their own."""
+    def on(
+        self, swaps: Iterable[tuple[torch.nn.Module, Callable[..., Any]]] = (), *, compiler: bool = True
+    ) -> Iterator[None]:
+        """`swaps`: modules with the forward they get instead of their own; compiler: use the leaves too."""
         with ExitStack() as undo:
             for module, forward in swaps:
                 module.forward = forward
                 undo.callback(delattr, module, "forward")
-            # Every batch size is a shape of its own, and so are the norms of queries and keys.
-            undo.enter_context(torch._dynamo.config.patch(recompile_limit=256))
-            self._swap_leaves(undo)
-            self._on = True
-            undo.callback(setattr, self, "_on", False)
+            if compiler:
+                # Every batch size is a shape of its own, and so are the norms of queries and keys.
+                undo.enter_context(torch._dynamo.config.patch(recompile_limit=256))
+                self._swap_leaves(undo)
+                self._on = True
+                undo.callback(setattr, self, "_on", False)
             yield
 
     def _swap_leaves(self, undo: ExitStack) -> None:

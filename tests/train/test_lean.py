@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -332,15 +333,86 @@ def test_without_them_if_they_fail_when_recorded(caplog):
     ids, _ = said(decoder)
     assert len(ids) == 14 and decoder.lean is None and decoder.fuser.wanted and decoder.graphs
     assert "decoding without streamed weights: division" in caplog.text
-    assert "torch.compile" not in caplog.text
+    assert "without torch.compile" not in caplog.text
 
 
-def test_the_compiler_that_fails_is_left_out_too(caplog):
-    decoder = decoder_of(model_of(dtype=torch.bfloat16))
+def test_they_need_no_compiler(caplog):
+    """What draws is compiled beside them: if that fails it is drawn plainly, and they stay."""
+    calls = []
+    decoder = decoder_of(model_of(dtype=torch.bfloat16), counted(calls))
     decoder.fuser.compiled = lambda _: lambda *_, **__: 1 / 0
     ids, _ = said(decoder)
-    assert len(ids) == 14 and decoder.graphs and not decoder.fuser.wanted
-    assert "without streamed weights" in caplog.text and "without torch.compile" in caplog.text
+    assert len(ids) == 14 and decoder.graphs and decoder.lean is not None and not decoder.fuser.wanted
+    assert caplog.text.count("decoding without") == 1
+    assert "decoding without streamed weights with torch.compile: division" in caplog.text
+    decoder.graphs.clear()
+    calls.clear()
+    assert len(said(decoder)[0]) == 14 and calls and caplog.text.count("decoding without") == 1
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_memory_that_is_short_ends_the_recordings_of_one_size_alone(caplog, monkeypatch, inside):
+    decoder = decoder_of(model_of(dtype=torch.bfloat16))
+    record, tried = decoder.graphs.record, []
+
+    def short(key, work, *, warm):
+        if key[0] == "step":
+            tried.append(key)
+            try:
+                raise torch.OutOfMemoryError("too much")
+            except torch.OutOfMemoryError:
+                if inside:  # as a recording that is broken off tells of it
+                    raise RuntimeError("capture failed") from None
+                raise
+        record(key, work, warm=warm)
+
+    monkeypatch.setattr(decoder.graphs, "record", short)
+    ids, _ = said(decoder)
+    assert len(ids) == 14 and len(tried) == 1 and caplog.text.count("not recorded") == 1
+    assert decoder.lean is not None and decoder.fuser.wanted and decoder.graphs is not None
+    monkeypatch.setattr(decoder.graphs, "record", record)
+    decoder._too_large.clear()
+    assert said(decoder)[0] == ids and any(key[0] == "step" for key in decoder.graphs)
+
+
+def test_whether_they_are_used_is_said_once(caplog):
+    caplog.set_level("INFO")
+    model = model_of(dtype=torch.bfloat16)
+    decoder = decoder_of(model)
+    check(decoder)
+    assert not caplog.text  # nobody asked
+    decoder.stream = True
+    for lean, told in (
+        (lean_of(model), "decoding with streamed weights, up to 64 rows"),
+        (None, "decoding without streamed weights: they need Triton and steps recorded on a Hopper card"),
+        (
+            lean_of(model_of()),
+            "decoding without streamed weights: its weights are not all of the same 16 bits",
+        ),
+        (lean_of(model, SimpleNamespace()), "decoding without streamed weights: "),
+    ):
+        caplog.clear()
+        decoder.lean = lean
+        check(decoder)
+        assert len(caplog.messages) == 1 and caplog.messages[0].startswith(told)
+
+
+def test_kernels_are_tried_on_the_models_own_device(monkeypatch):
+    """Triton launches where the current device is, whatever the tensors."""
+    inside = []
+
+    @contextmanager
+    def device_of(weight):
+        inside.append(weight)
+        yield
+        inside.clear()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    checked = []
+    monkeypatch.setattr(decode, "check", lambda _: checked.append(list(inside)))
+    model = model_of()
+    Decoder(model, slots=1, context=8, end_ids=frozenset())
+    assert checked[0][0] is next(model.parameters())
 
 
 def test_at_the_door_they_make_their_largest_step_with_every_slot():
