@@ -47,6 +47,8 @@ V1, V2 = machine._CGROUPS["memory"], machine._CGROUPS[""]
         # 8 GiB may be taken, 5 are, 2 of those are files that could be read again: 5 are left
         ({"proc/self/cgroup": "0::/\n", **limit("", V2, 8 * GIB, 5 * GIB, 2 * GIB)}, 5, 8),
         ({"proc/self/cgroup": "0::/a/b\n", **limit("a/b", V2, 4 * GIB, GIB, 0)}, 3, 4),
+        # nothing of its own, but a limit two groups above it
+        ({"proc/self/cgroup": "0::/a/b/c\n", **limit("a", V2, 4 * GIB, GIB, 0)}, 3, 4),
         ({"proc/self/cgroup": "0::/\n", **limit("", V2, "max", 5 * GIB, 0)}, 12, 16),
         ({"proc/self/cgroup": "9:cpu:/\n4:memory:/x\n", **limit("memory/x", V1, 6 * GIB, GIB, 0)}, 5, 6),
         ({"proc/self/cgroup": "4:memory:/x\n", **limit("memory", V1, 2**63 - 4096, GIB, 0)}, 12, 16),
@@ -94,6 +96,14 @@ def test_room_is_looked_for_where_runs_go(tmp_path, monkeypatch):
 
     monkeypatch.setattr(shutil, "disk_usage", gone)
     assert machine._disk(tmp_path) == ("disk", False, f"{tmp_path}: Input/output error")
+
+
+def test_a_folder_that_may_not_be_looked_into_is_told_of(tmp_path, monkeypatch):
+    def closed(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert machine._disk(tmp_path) == ("disk", False, f"{tmp_path}: Permission denied")
 
 
 def test_without_torch_the_doctor_says_so_and_is_content(monkeypatch):

@@ -71,7 +71,9 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         return
     for _, kind, path in (line.split(":", 2) for line in lines):
         base = root / "sys/fs/cgroup" / kind
-        for folder in {base, base / path.lstrip("/")} if kind in _CGROUPS else ():
+        own = base / path.lstrip("/")
+        above = own.parents[: len(own.parts) - len(base.parts)]  # a limit anywhere on the way down holds
+        for folder in (own, *above) if kind in _CGROUPS else ():
             limit, used, idle = _CGROUPS[kind]
             try:
                 most, now = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
@@ -84,8 +86,8 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 def _disk(runs: Path) -> Check:
     """Free where runs go; a folder that is not there yet will be made in the nearest one that is."""
     place = runs.resolve()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
     try:
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
         free = shutil.disk_usage(there).free / _GIB
     except OSError as error:
         return "disk", False, f"{place}: {error.strerror}"
