@@ -11,11 +11,13 @@ Imported only where Triton is there; the plain way is in `kv.py`.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-_WAVES = 4  # programs a processor is given where rows are split, so that some read while others compute
+from mapo.train.tiles import Cut, attention_cut
 
 
 @triton.jit
@@ -116,6 +118,12 @@ def write(
     )  # fmt: skip
 
 
+@cache
+def _processors(device: torch.device) -> int:
+    """Of the card; Triton's interpreter has none, and takes an H200's."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
 def attend(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -126,23 +134,22 @@ def attend(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    processors: int = 132,
+    cut: Cut | None = None,
 ) -> torch.Tensor:
-    """query [rows, heads, 1, dim] -> [rows, 1, heads, dim]; a row sees its slot up to its position."""
+    """query [rows, heads, 1, dim] -> [rows, 1, heads, dim]; a row sees its slot up to its position.
+
+    `cut`: how the work is shared out, if not in the usual way.
+    """
     query = query if query.stride(3) == 1 else query.contiguous()
     rows, heads, _, k_dim = query.shape
     kv_heads, context, v_dim = keys.shape[1], keys.shape[2], values.shape[3]
     group = heads // kv_heads
-    # Rows and heads that fill the card by themselves are not split, for the parts cost more than they bring;
-    # others are, but into no share shorter than a block of the longest row.
-    programs = rows * kv_heads
-    wanted = 1 if programs > processors else max(1, min(_WAVES * processors // programs, context // 64, 16))
-    splits = 1 << (wanted.bit_length() - 1)
+    cut = cut or attention_cut(rows * kv_heads, context, _processors(query.device))
+    splits = cut.splits
     out = query.new_empty(rows, 1, heads, v_dim)
     part = query.new_empty(rows * heads * splits * v_dim if splits > 1 else 1, dtype=torch.float32)
     weight = query.new_empty(rows * heads * splits, dtype=torch.float32)
     k_pad, v_pad = triton.next_power_of_2(k_dim), triton.next_power_of_2(v_dim)
-    block, stages = (32, 4) if k_pad == 128 else (64, 3)  # by trying; 8 KB of keys at 16 bits either way
     _attend[(rows, kv_heads, splits)](
         query, keys, values, slots, positions, part, weight, out,
         query.stride(0), query.stride(1),
@@ -150,7 +157,7 @@ def attend(
         scale, softcap or 1.0, window or context,
         HEADS=kv_heads, GROUP=group, GROUP_PAD=max(16, triton.next_power_of_2(group)),
         K_DIM=k_dim, V_DIM=v_dim, K_PAD=max(16, k_pad), V_PAD=max(16, v_pad),
-        SPLITS=splits, BLOCK=block, CAPPED=softcap is not None, num_warps=4, num_stages=stages,
+        SPLITS=splits, BLOCK=cut.block, CAPPED=softcap is not None, num_warps=4, num_stages=cut.stages,
     )  # fmt: skip
     if splits > 1:
         _merge[(rows * heads,)](part, weight, out, V_DIM=v_dim, V_PAD=v_pad, SPLITS=splits, num_warps=1)

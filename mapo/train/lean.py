@@ -1,10 +1,10 @@
 """Decoder layers of the Llama kind in few kernels: what a decode step of few rows is recorded with.
 
-A layer is eight launches: the product of query, key and value; rotary positions and cache; attention; a
-product; residual and norm; the gated products; a product; residual and the norm of the layer after it. The
-weights are read where they lie: training and saving know nothing of it, and a recording sees what training
-changes in place. A model it does not know whole (adapters, another activation, norms of the queries, float32)
-is left as it is.
+A layer is eight launches, nine where attention is split: the product of query, key and value; rotary
+positions and cache; attention; a product; residual and norm; the gated products; a product; residual and the
+norm of the layer after it. The weights are read where they lie: training and saving know nothing of it, and
+a recording sees what training changes in place. A model it does not know whole (adapters, another activation,
+norms of the queries, float32) is left as it is.
 
 Only where it is asked for (`Decoder(..., stream=True)`): not the default before its figures are in
 docs/results.md.
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mapo.train.tiles import gated_tile, head_tile, product_tile
+from mapo.train.tiles import gated_tile, head_tile, lean_cut, product_tile
 
 MOST = 64  # rows: with more, a product waits for more than its weights
 Swap = tuple[torch.nn.Module, Callable[..., torch.Tensor]]
@@ -117,11 +117,13 @@ class Lean:
         cos, sin = (c.expand(len(x), -1, -1)[:, 0] for c in turned)
         slots = (store.keys, store.values, view.slots, view.positions)
         query = self.streams.turn(states, [p.bias for p in three], cos, sin, *slots)
-        return self.attend(query, *slots, scale=attention.scaling, window=window)
+        _, kv_heads, context, dim = store.keys.shape
+        cut = lean_cut(len(x) * kv_heads, context, dim, self.processors)
+        return self.attend(query, *slots, scale=attention.scaling, window=window, cut=cut)
 
     def _product(self, x: torch.Tensor, *layers: torch.nn.Linear) -> torch.Tensor:
         """Without their biases, in parts: [splits, rows, outputs]."""
-        tile = product_tile(sum(p.out_features for p in layers), x.shape[1], self.processors)
+        tile = product_tile([p.out_features for p in layers], x.shape[1], self.processors)
         made: torch.Tensor = self.streams.product(x, [p.weight for p in layers], tile)
         return made
 

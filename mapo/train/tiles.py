@@ -1,15 +1,20 @@
-"""How the products of a decode step are cut: a fixed rule, so that a model on a card always does the same.
+"""How a decode step's products and its attention are cut: fixed rules, so that a model on a card always does
+the same.
 
 What counts is that every processor has weights on their way at any time: narrow blocks, several of them in
-flight, and a product with fewer blocks of outputs than two a processor is split over its depth. The numbers
-were found by trying on an H200 (132 processors, 64 rows, depths of 576 to 18944).
+flight, and a product is split over its depth as often as two blocks a processor allow: not at all if its
+outputs make more than one each. The numbers were found by trying on an H200 (132 processors, 64 rows, depths
+of 576 to 18944, contexts of 1024).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_SPLITS = 16  # their parts are added up again by the kernel that follows
+_WAVES = 4  # programs of attention a processor is given, so that some read while others compute
+_SHORT = 2048  # contexts up to here have been tried without splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +27,34 @@ class Tile:
     splits: int = 1
 
 
-def product_tile(outputs: int, depth: int, processors: int) -> Tile:
-    """Of a product inside a layer. The depth is a multiple of 64."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Parts of a row's keys, keys of a block, blocks in flight."""
+
+    splits: int
+    block: int = 64
+    stages: int = 3
+
+
+def attention_cut(programs: int, context: int, processors: int) -> Cut:
+    """Of attention, `programs` being rows times heads of keys: enough parts to keep the card busy, but no
+    share shorter than a few blocks of the longest row."""
+    wanted = max(1, min(_WAVES * processors // programs, context // 64, 16))
+    return Cut(1 << (wanted.bit_length() - 1))
+
+
+def lean_cut(programs: int, context: int, dim: int, processors: int) -> Cut:
+    """Of attention among streamed weights: in short contexts, rows and heads that fill the card by themselves
+    are not split, for the parts cost more than they bring."""
+    full = programs > processors and context <= _SHORT
+    splits = 1 if full else attention_cut(programs, context, processors).splits
+    return Cut(splits, 32, 4) if 64 < dim <= 128 else Cut(splits)  # 8 KB of keys at 16 bits either way
+
+
+def product_tile(outputs: Sequence[int], depth: int, processors: int) -> Tile:
+    """Of a product inside a layer with the weights of some linear layers. The depth is a multiple of 64."""
     wide, deep = (32, 128) if depth % 128 == 0 else (64, 64)
-    blocks = -(-outputs // wide)
+    blocks = sum(-(-size // wide) for size in outputs)
     splits = min(2 * processors // blocks, depth // deep, _MOST_SPLITS)
     return Tile(wide, deep, stages=4, splits=max(1, splits))
 

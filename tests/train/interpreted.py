@@ -14,7 +14,7 @@ from mapo.train import kernels, streams
 from mapo.train.decode import Decoder
 from mapo.train.kv import View, attending
 from mapo.train.lean import Lean
-from mapo.train.tiles import Tile
+from mapo.train.tiles import Cut, Tile, head_tile
 
 
 def check_products() -> None:
@@ -41,11 +41,13 @@ def check_add_norm() -> None:
 
 def check_attention() -> None:
     """Of dimensions and rows that are cut in different ways, beside torch's."""
-    for rows, heads, kv_heads, dim, window in ((3, 4, 2, 32, None), (2, 2, 1, 128, None), (140, 2, 1, 16, 9)):
+    shapes = [(3, 4, 2, 32, None, cut) for cut in (None, Cut(1), Cut(4, 32, 4))]
+    shapes += [(2, 2, 1, 128, None, None), (2, 2, 1, 128, 40, Cut(1, 32, 4)), (140, 2, 1, 16, 9, None)]
+    for rows, heads, kv_heads, dim, window, cut in shapes:
         keys, values = torch.randn(2, rows + 1, kv_heads, 192, dim)
         query, slots = torch.randn(rows, heads, 1, dim), torch.randperm(rows)
         positions = torch.randint(0, 192, (rows, 1))
-        found = kernels.attend(query, keys, values, slots, positions, scale=dim**-0.5, window=window)
+        found = kernels.attend(query, keys, values, slots, positions, scale=dim**-0.5, window=window, cut=cut)
         at = torch.arange(192)
         seen = (at <= positions) & (at > positions - (window or 192))
         expected = functional.scaled_dot_product_attention(
@@ -56,10 +58,9 @@ def check_attention() -> None:
 
 def check_layers(kind: type, dtype: torch.dtype, **more: object) -> None:
     """Two steps of three dialogues, with biases and norms that are not trivial, beside the model itself."""
-    config = kind(
-        vocab_size=96, hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, **more,
-    )  # fmt: skip
+    sizes = {"vocab_size": 96, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = kind(**sizes | more)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     for name, weight in model.named_parameters():
         scale = 0.3 if "norm" in name or name.endswith("bias") else 0.05
@@ -89,6 +90,10 @@ def main() -> None:
     check_layers(Qwen2Config, torch.float16)
     check_layers(MistralConfig, torch.float16, sliding_window=4)
     check_layers(LlamaConfig, torch.float16, tie_word_embeddings=True)
+    # Wide enough for a head of its own kernel, which has no other test without a card.
+    wide = {"hidden_size": 2048, "intermediate_size": 256, "num_attention_heads": 16}
+    assert head_tile(wide["hidden_size"]) is not None
+    check_layers(Qwen2Config, torch.float16, **wide)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from mapo.train.graphs import Fuser
 from mapo.train.kv import View, attending
 from mapo.train.lean import Lean, lean_for
 from mapo.train.sampler import Sampler
+from mapo.train.tiles import lean_cut
 from talks import Recordings
 
 SMALL = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
@@ -75,7 +76,8 @@ def turn(states, biases, cos, sin, keys, values, slots, positions):
     return turned(q)[:, :, None]
 
 
-def attend(query, keys, values, slots, positions, *, scale, window):
+def attend(query, keys, values, slots, positions, *, scale, window, cut):
+    assert cut == lean_cut(len(slots) * keys.shape[1], keys.shape[2], keys.shape[3], 132)
     out = []
     for row, (slot, at) in enumerate(zip(slots.tolist(), positions[:, 0].tolist(), strict=True)):
         first = max(0, at + 1 - window) if window else 0
