@@ -32,6 +32,8 @@ from mapo.train.optim import Optimizer
 from mapo.train.policy import LocalPolicy
 
 SCHEMA = "mapo.checkpoint/1"
+LEFTOVERS = ".step_*.tmp"
+"""What a kill may leave beside checkpoints."""
 _STEP = re.compile(r"step_(\d+)")
 
 
@@ -40,7 +42,7 @@ _STEP = re.compile(r"step_(\d+)")
 
 def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: dict[str, Any]) -> Path:
     """The checkpoint at `folder`, complete when this returns. `state` is the caller's own, plain JSON."""
-    with beside(folder, leftovers=".step_*.tmp") as draft:
+    with beside(folder, leftovers=LEFTOVERS) as draft:
         _save_model(draft, policy)
         if optimizer is not None:
             write_tensors(draft / "optimizer.safetensors", optimizer.tensors())

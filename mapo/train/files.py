@@ -23,6 +23,7 @@ from torch import Tensor
 from mapo.errors import StoreError
 from mapo.store import refused, sync_folder
 
+_OLD = ".old.tmp"
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -75,11 +76,13 @@ def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
 
     Killed at any instant, it leaves at most hidden folders beside. The next one for the same folder clears
     away those of processes that are gone; or everything that matches `leftovers`, where one process at a time
-    writes.
+    writes. Gone means: from this machine's list of processes, so two machines (or containers) that share a
+    disk must not write the same folder at once. A folder that was making room when it was killed is put back.
     """
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        put_back(folder.parent, leftovers or glob.escape(_hidden(folder).name))
         _clear(folder, leftovers)
         draft.mkdir()
         yield draft
@@ -87,11 +90,12 @@ def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
             _sync_file(file)
         sync_folder(draft)
         if folder.exists():  # saved again after a resume: the old one makes room
-            folder.rename(draft.with_name(f".{folder.name}.old.tmp"))
+            folder.rename(_hidden(folder))
         draft.rename(folder)
         sync_folder(folder.parent)
         _clear(folder, leftovers)
     except BaseException as error:
+        put_back(folder.parent, leftovers or glob.escape(_hidden(folder).name))
         shutil.rmtree(draft, ignore_errors=True)  # a full disk wants its space back
         refusal = _as_os_error(error)
         if refusal is not None:
@@ -99,9 +103,18 @@ def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
         raise
 
 
+def put_back(parent: Path, leftovers: str) -> None:
+    """Folders that made room for one that never came, among `leftovers`. Only for who writes there."""
+    for hidden in parent.glob(leftovers):
+        folder = hidden.with_name(hidden.name[1:].removesuffix(_OLD))
+        if hidden.name.endswith(_OLD) and not folder.exists():
+            with contextlib.suppress(OSError):  # the next one may do it
+                hidden.rename(folder)
+
+
 def remove(folder: Path) -> None:
     """Out of sight in one step, so that a kill on the way leaves no half folder."""
-    hidden = folder.with_name(f".{folder.name}.old.tmp")
+    hidden = folder.with_name(f".{folder.name}.gone.tmp")
     try:
         folder.rename(hidden)
     except OSError as error:
@@ -109,10 +122,15 @@ def remove(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
+def _hidden(folder: Path) -> Path:
+    """Where a folder waits while another takes its place."""
+    return folder.with_name(f".{folder.name}{_OLD}")
+
+
 def _clear(folder: Path, leftovers: str) -> None:
     for entry in folder.parent.glob(leftovers or f".{glob.escape(folder.name)}.*.tmp"):
         whose = entry.name.removeprefix(f".{folder.name}.").removesuffix(".tmp")
-        if leftovers or whose == "old" or _gone(whose):
+        if leftovers or whose in ("old", "gone") or _gone(whose):
             shutil.rmtree(entry, ignore_errors=True)
 
 

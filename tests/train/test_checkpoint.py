@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from mapo.config import Lora
 from mapo.errors import RecordError, StoreError
 from mapo.train import files
-from mapo.train.checkpoint import keep, latest, load, save
+from mapo.train.checkpoint import LEFTOVERS, keep, latest, load, save
 from mapo.train.files import read_tensors, write_tensors
 from mapo.train.optim import make_optimizer
 from mapo.train.policy import load_policy
@@ -300,6 +300,66 @@ def test_without_an_optimizer(trained, tmp_path):
     assert load(tmp_path / "step_00001", policy) == STATE
     with pytest.raises(StoreError, match="without its optimizer"):
         load(tmp_path / "step_00001", policy, optimizer)
+
+
+# ---- a folder that makes room for its successor
+
+
+def between_the_renames(monkeypatch, then):
+    """`then` is called once the old folder is out of the way, and the new one not yet there."""
+    rename = Path.rename
+
+    def renamed(self, target):
+        found = rename(self, target)
+        if Path(target).name.endswith(".old.tmp"):
+            monkeypatch.setattr(Path, "rename", rename)
+            then()
+        return found
+
+    monkeypatch.setattr(Path, "rename", renamed)
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+def test_stopped_between_two_renames_the_old_one_is_put_back(trained, tmp_path, monkeypatch):
+    save(tmp_path / "step_00004", *trained, STATE)
+    between_the_renames(monkeypatch, stop)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path / "step_00004", *trained, STATE | {"seed": 8})
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00004"]
+    assert load(tmp_path / "step_00004", trained[0]) == STATE
+
+
+@pytest.mark.parametrize("other", ["step_00004", "step_00008"])
+def test_killed_between_two_renames_the_next_save_finds_the_old_one(trained, tmp_path, other):
+    save(tmp_path / "step_00004", *trained, STATE)
+    (tmp_path / "step_00004").rename(tmp_path / ".step_00004.old.tmp")
+    (tmp_path / ".step_00004.77.tmp").mkdir()
+    save(tmp_path / other, *trained, STATE | {"seed": 8})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"step_00004", other})
+    assert load(tmp_path / "step_00004", trained[0])["seed"] == (8 if other == "step_00004" else 7)
+
+
+def test_a_stop_at_any_other_time_keeps_the_old_one_too(trained, tmp_path):
+    with files.beside(tmp_path / "m") as draft:
+        (draft / "old").write_text("")
+    with pytest.raises(KeyboardInterrupt), files.beside(tmp_path / "m"):
+        stop()
+    assert [path.name for path in tmp_path.rglob("*")] == ["m", "old"]
+
+
+def test_what_was_removed_is_not_put_back(trained, tmp_path, monkeypatch):
+    save(tmp_path / "step_00001", *trained, STATE)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: stop())
+    with pytest.raises(KeyboardInterrupt):
+        files.remove(tmp_path / "step_00001")
+    monkeypatch.undo()
+    files.put_back(tmp_path, LEFTOVERS)
+    assert latest(tmp_path) is None
+    save(tmp_path / "step_00002", *trained, STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00002"]
 
 
 # ---- a disk that refuses
