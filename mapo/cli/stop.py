@@ -46,10 +46,11 @@ def until_stopped(
 
 
 @contextmanager
-def tidy(told: str) -> Iterator[None]:
-    """For work without an event loop: SIGTERM ends it as Ctrl-C does, so that it clears away what it began.
+def tidy(out: Path) -> Iterator[None]:
+    """For work without an event loop that makes `out`, whole or not at all: SIGTERM ends it as Ctrl-C does,
+    so that it clears away what it began.
 
-    The status is 143 or 130; `told` says how things stand then.
+    The status is 143 or 130. A stop may also come when all is done but the telling.
     """
     terminated = False
 
@@ -64,7 +65,8 @@ def tidy(told: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"stopped; {told}")
+        whole = out.exists() and any(out.iterdir())  # an empty folder may have been there before
+        say(f"stopped; {out} is ready" if whole else f"stopped; nothing was written to {out}")
         raise typer.Exit(143 if terminated else 130) from None
     finally:
         with suppress(ValueError):

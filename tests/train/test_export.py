@@ -278,15 +278,36 @@ def test_stopped_half_way_it_leaves_nothing_or_what_the_next_one_removes(whole, 
     assert [path.name for path in out.parent.iterdir()] == ["m"]
 
 
-def test_the_word_of_a_stop_is_kept_within_the_work():
+def test_stopped_when_it_is_written_it_says_so(tmp_path, monkeypatch, capsys):
+    """The signal comes after the last rename, before the command has told of it."""
+    out = tmp_path / "m"
+    sync = files.sync_folder
+
+    def stopped(folder):
+        sync(folder)
+        if out.exists():
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(files, "sync_folder", stopped)
+    with pytest.raises(typer.Exit) as stop, tidy(out), files.beside(out) as draft:
+        (draft / "config.json").write_text("{}")
+    assert stop.value.exit_code == 143 and (out / "config.json").exists()
+    assert capsys.readouterr().err == f"stopped; {out} is ready\n"
+    (tmp_path / "n").mkdir()
+    with pytest.raises(typer.Exit), tidy(tmp_path / "n"):
+        signal.raise_signal(signal.SIGTERM)
+    assert capsys.readouterr().err == f"stopped; nothing was written to {tmp_path / 'n'}\n"
+
+
+def test_the_word_of_a_stop_is_kept_within_the_work(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(typer.Exit) as stop, tidy("all is well"):
+    with pytest.raises(typer.Exit) as stop, tidy(tmp_path / "m"):
         signal.raise_signal(signal.SIGTERM)
     assert stop.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
     told = []
 
     def elsewhere():
-        with tidy(""):
+        with tidy(tmp_path / "m"):
             told.append("done")
 
     thread = threading.Thread(target=elsewhere)
