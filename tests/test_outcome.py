@@ -69,7 +69,7 @@ def test_the_pair_says_who_speaks_and_how_much_of_it_is_shown(shown):
     assert "reward: +10.00" in told and "reward: unscored" in told
 
 
-def test_a_run_resumed_for_its_last_test_says_so(capsys):
+def test_where_a_run_goes_on_is_told_in_a_line(capsys):
     show = Live(9)
     show.resumes(9)
     show.resumes(10)
@@ -138,6 +138,8 @@ def test_a_resumed_run_tells_of_the_test_it_plays_and_of_no_other(capsys, resume
     show.eval_begins("before", 2)
     for _ in range(played):
         show.dialogue_done(talk([1]))
+    if resume:
+        show.resumes(4)
     for step in (4, 5):
         show.step_begins(step, 2)
         show.dialogue_done(talk([1]))

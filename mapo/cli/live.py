@@ -55,8 +55,6 @@ class Live(Show):
     def step_begins(self, step: int, dialogues: int, done: int = 0) -> None:
         if self.first is None:
             self.first = (step, time.monotonic())
-            if self.resume:
-                self.resumes(step)
         self.waiting = self.test = ""
         self._reset(f"step {step}", dialogues, done)
 

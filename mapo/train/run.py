@@ -26,6 +26,7 @@ from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
 from mapo.train.context import longest_dialogue
 from mapo.train.evaluate import evaluated
+from mapo.train.files import put_back
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
@@ -74,6 +75,8 @@ async def run(
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         take_up(t)
+        if resume and not (out / "summary.json").exists():  # a run that is over is only looked at
+            t.show.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
         if repeats and chosen != t.done:
@@ -166,6 +169,7 @@ async def prepared(
     sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=context)
     if team.leads:  # everything that can be refused has been
         claim_run(out, config, scenarios)
+        put_back(RunDir(out).checkpoint(0).parent, checkpoint.LEFTOVERS)
     team.wait()
     run = RunDir(out)
     t = Training(

@@ -9,6 +9,7 @@ import math
 import pytest
 
 import small
+from mapo.cli.live import Live
 from mapo.config import load_config
 from mapo.errors import InputError, JudgeError, TrainError
 from mapo.sandbox.cast import Cast
@@ -156,6 +157,39 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(model, whole):
     before = small.weights(whole[0], 4)
     found = small.trained(model, whole[0], "eval.test_repeats=1", resume=True)
     assert small.weights(whole[0], 4) == before and found.summary["after"] == whole[1].summary["after"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "count", "told"),
+    [
+        ("step_begins", 1, "resumed at step 1"),
+        ("step_ends", 2, "resumed at step 3"),
+        ("eval_begins", 4, "resumed after step 4, the last"),
+    ],
+)
+def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, count, told):
+    """Its evaluations are the test before, those of steps 2 and 4, the test after."""
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, "eval.test_repeats=1", show=StopsAt(moment, count))
+    for lines in ([told], []):  # a run that is over goes on nowhere
+        show = Live(4, resume=True)
+        small.trained(model, out, "eval.test_repeats=1", resume=True, show=show)
+        show.close()
+        said = capsys.readouterr().err.splitlines()
+        assert [line for line in said if line.startswith("resumed")] == lines
+
+
+def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_path, capsys):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, show=StopsAt("step_ends", 3))
+    (out / "checkpoints" / "step_00003").rename(out / "checkpoints" / ".step_00003.old.tmp")
+    show = Live(4, resume=True)
+    small.trained(model, out, resume=True, show=show)
+    show.close()
+    assert "resumed at step 4\n" in capsys.readouterr().err
+    assert small.weights(out, 4) == small.weights(whole[0], 4)
 
 
 def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
