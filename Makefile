@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser format bench clean
+.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser test-gpu format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -96,6 +96,9 @@ test-browser: setup ## Tests of mapo view in chromium (installed with apt-get wh
 	  { echo "chromium is needed: install it, or name one with CHROMIUM=..."; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright
 	MAPO_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -m browser tests/view/test_browser.py
+
+test-gpu: setup ## Tests of streamed weights on a Hopper card (skipped with a reason elsewhere)
+	$(BIN)/pytest -m gpu tests/gpu
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
