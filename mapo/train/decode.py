@@ -84,7 +84,8 @@ class Decoder:
         self._met: set[Hashable] = set()
         self._too_large: set[Hashable] = set()
         self._weights = self._addresses()
-        with torch.cuda.device_of(next(model.parameters())):  # kernels go where the current device is
+        # Triton launches where the current device is.
+        with torch.cuda.device_of(next(model.parameters())):  # type: ignore[no-untyped-call]
             check(self)
 
     @torch.no_grad()

@@ -150,7 +150,7 @@ class Lean:
 
 def _unfit(model: Any) -> str:
     """Why it does not know the model as it is now; empty if it does."""
-    base = model.get_decoder() if hasattr(model, "get_decoder") else None
+    base: Any = model.get_decoder() if hasattr(model, "get_decoder") else None
     layers: Any = getattr(base, "layers", None)
     if not layers:
         return f"a {type(model).__name__} has no layers that it knows"
