@@ -62,9 +62,11 @@ def test_siblings_meet_the_worlds_of_the_local_engine(site):
 def test_training_and_tests_have_their_own_rules(site):
     assert site.rules_for("train") is site.rules
     tested = site.rules_for("validation")
-    assert (tested.temperature, tested.top_p, tested.max_turns) == (0.25, 0.9, site.rules.max_turns)
-    shorter = site.config.model_copy(update={"eval": site.config.eval.model_copy(update={"max_turns": 3})})
-    assert replace(site, config=shorter).rules_for("test").max_turns == 3
+    assert (tested.temperature, tested.top_p) == (0.25, 0.9)
+    for given, turns in ((3, 3), (None, site.rules.max_turns)):
+        settings = site.config.eval.model_copy(update={"max_turns": given})
+        other = replace(site, config=site.config.model_copy(update={"eval": settings}))
+        assert other.rules_for("test").max_turns == turns
 
 
 def test_files_are_named_as_in_a_local_run(tmp_path):
