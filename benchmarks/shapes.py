@@ -27,12 +27,12 @@ SHAPES = {
     ),
 }  # fmt: skip
 VARIANTS = {
-    "streamed": {"stream": True},
-    "fused": {},
-    "graph": {"fuse": False},
-    "fused-sdpa": {"attention": "sdpa"},
-    "graph-sdpa": {"attention": "sdpa", "fuse": False},
-    "eager": {"graphs": False},
+    "streamed": {},
+    "fused": {"stream": False},
+    "graph": {"stream": False, "fuse": False},
+    "fused-sdpa": {"stream": False, "attention": "sdpa"},
+    "graph-sdpa": {"stream": False, "attention": "sdpa", "fuse": False},
+    "eager": {"stream": False, "graphs": False},
 }
 
 

@@ -1,6 +1,6 @@
 """Whole dialogues through the sampler: what does keeping the cache from turn to turn save?
 
-    .venv/bin/python benchmarks/talks.py [--shapes 135M:64] [--variant fused] [--turns 15] [--json FILE]
+    .venv/bin/python benchmarks/talks.py [--shapes 135M:64] [--variant streamed] [--turns 15] [--json FILE]
 
 Random weights, random ids, replies of unequal length: the cache kept, against the same with every turn
 prefilled again, against `generate` on the whole history, all dialogues in step.
@@ -119,7 +119,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8")
-    parser.add_argument("--variant", default="fused" if CUDA else "eager", choices=VARIANTS)
+    parser.add_argument("--variant", default="streamed" if CUDA else "eager", choices=VARIANTS)
     parser.add_argument("--turns", type=int, default=15 if CUDA else 4)
     parser.add_argument("--length", type=int, default=60 if CUDA else 24, help="mean reply of the dialogues")
     parser.add_argument("--chunk", type=int, default=8, help="decode steps between two looks of the host")

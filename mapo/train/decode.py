@@ -50,8 +50,7 @@ class Decoder:
 
     attention: "triton" (a GPU with Triton) or "sdpa"; graphs: record the steps (a GPU only); fuse: compile
     the model's leaves while recording; stream: and take lean layers instead where they are made for model and
-    card (not the default before its figures are in docs/results.md). What enters a slot must fit its context,
-    with the reply it may get.
+    card. What enters a slot must fit its context, with the reply it may get.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Decoder:
         attention: Attention = "auto",
         graphs: bool = True,
         fuse: bool = True,
-        stream: bool = False,
+        stream: bool = True,
     ) -> None:
         self.model, self.slots, self.context, self.chunk = model, slots, context, chunk
         self.device = next(model.parameters()).device

@@ -51,7 +51,8 @@ def check(decoder: Decoder) -> None:
         wrong = _deviation(decoder, ids, plain)
     if wrong < bound and streams and decoder.lean is not None:
         _check_lean(decoder, decoder.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
-    if decoder.stream and not (streams and decoder.lean is None):  # what failed has been said
+    failed = streams and decoder.lean is None  # which has been said
+    if decoder.stream and decoder.graphs is not None and not failed:
         logging.getLogger(__name__).info(_whether_streamed(decoder))
     decoder.cache.clear()
     model.train(was_training)
@@ -74,7 +75,7 @@ def _check_lean(
 
 def _whether_streamed(decoder: Decoder) -> str:
     if decoder.lean is None:
-        return f"decoding without {STREAMED}: they need Triton and steps recorded on a Hopper card"
+        return f"decoding without {STREAMED}: they need Triton and a Hopper card"
     why = decoder.lean.unfit()
     return f"decoding without {STREAMED}: {why}" if why else f"decoding with {STREAMED}, up to {MOST} rows"
 

@@ -5,9 +5,6 @@ positions and cache; attention; a product; residual and norm; the gated products
 norm of the layer after it. The weights are read where they lie: training and saving know nothing of it, and
 a recording sees what training changes in place. A model it does not know whole (adapters, another activation,
 norms of the queries, float32) is left as it is.
-
-Only where it is asked for (`Decoder(..., stream=True)`): not the default before its figures are in
-docs/results.md.
 """
 
 from __future__ import annotations

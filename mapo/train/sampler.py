@@ -48,7 +48,7 @@ class Sampler:
         attention: Attention = "auto",
         graphs: bool = True,
         fuse: bool = True,
-        stream: bool = False,
+        stream: bool = True,
     ) -> None:
         if slots < 1 or context < 2 or chunk < 1:
             raise InputError(f"{slots} slots of {context} ids, {chunk} steps at a time: too few")

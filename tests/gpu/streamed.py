@@ -71,7 +71,7 @@ def check(name: str, rows: int) -> None:
     model = model_of(name)
     assert (head_tile(model.config.hidden_size) is not None) == (name == "wide")
     # Without the compiler: it draws tokens only, and takes longer than all the rest.
-    decoder = Decoder(model, slots=rows, context=256, end_ids=frozenset(), chunk=8, stream=True, fuse=False)
+    decoder = Decoder(model, slots=rows, context=256, end_ids=frozenset(), chunk=8, fuse=False)
     assert decoder.lean is not None, "left out at the door"
     wrong, told = off(model, decoder, rows)
     assert decoder.lean is not None and decoder.lean.takes(up(rows, 8)), "left out when it was recorded"

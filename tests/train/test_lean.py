@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -26,7 +25,6 @@ from mapo.train.draw import Fresh, noise_of
 from mapo.train.graphs import Fuser
 from mapo.train.kv import View, attending
 from mapo.train.lean import Lean, lean_for
-from mapo.train.sampler import Sampler
 from mapo.train.tiles import lean_cut
 from talks import Recordings
 
@@ -218,11 +216,6 @@ def test_adapters_are_left_alone():
     assert not lean_of(model).takes(8)
 
 
-def test_they_are_taken_where_they_are_asked_for():
-    for made in (Decoder, Sampler):
-        assert inspect.signature(made).parameters["stream"].default is False
-
-
 def test_it_is_made_for_hopper_cards(monkeypatch):
     card = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda"))]))
     kernels, here = SimpleNamespace(attend=attend), (9, 0)
@@ -380,13 +373,16 @@ def test_memory_that_is_short_ends_the_recordings_of_one_size_alone(caplog, monk
 def test_whether_they_are_used_is_said_once(caplog):
     caplog.set_level("INFO")
     model = model_of(dtype=torch.bfloat16)
+    Decoder(model, slots=2, context=32, end_ids=frozenset())
+    assert not caplog.text  # nobody expects them without a card
     decoder = decoder_of(model)
+    decoder.stream = False
     check(decoder)
     assert not caplog.text  # nobody asked
     decoder.stream = True
     for lean, told in (
         (lean_of(model), "decoding with streamed weights, up to 64 rows"),
-        (None, "decoding without streamed weights: they need Triton and steps recorded on a Hopper card"),
+        (None, "decoding without streamed weights: they need Triton and a Hopper card"),
         (
             lean_of(model_of()),
             "decoding without streamed weights: its weights are not all of the same 16 bits",
