@@ -74,11 +74,11 @@ KINDS: dict[str, dict[tuple[str, ...], float]] = {
 SHARES = {"good": 0.40, "mixed": 0.12, "plain": 0.14, "bad": 0.34}
 """How often a reply is of each sort: enough of the good to be found, too little to help."""
 
-RIGHT = 0.88
+RIGHT = 0.97
 """How often a feeling that is named in earnest is the one that showed."""
 
 FRESH = 0.95
-"""How often an earnest sentence avoids the formulas used before in its dialogue."""
+"""How often a sentence avoids what was taken up before in its dialogue, and an earnest one its formulas."""
 
 
 SYSTEMS = (
@@ -102,6 +102,7 @@ class State:
     wishes: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)  # formulas
+    taken: set[str] = field(default_factory=set)  # things that a reply has taken up
     replies: list[str] = field(default_factory=list)
 
     def hear(self, told: Told, new_beat: bool) -> None:
@@ -154,6 +155,7 @@ def _sentence(rng: Rng, state: State, kind: str) -> str:
     if good and rng.random() < FRESH:
         frame = rng.pick([f for f in bank if f not in state.used] or bank)
     state.used.add(frame)
+    state.taken |= {slots[gap] for gap in "ab" if f"{{{gap}}}" in frame}
     return capital(_agree(frame, slots).format(**slots))
 
 
@@ -187,6 +189,8 @@ def _slots(rng: Rng, state: State, kind: str) -> dict[str, str]:
     here = state.line.things or state.beats[-1]
     if len(state.beats[-1]) > len(here) and rng.random() < 0.15:
         here = state.beats[-1]
+    if rng.random() < FRESH:
+        here = [x for x in here if x not in state.taken] or here
     slots = {"a": rng.pick(here) if here else "it"}
     slots["b"] = rng.pick([x for x in here if x != slots["a"]] or [slots["a"]])
     if kind == "link":
@@ -222,6 +226,12 @@ def draw(rng: Rng) -> tuple[str, tuple[str, ...]]:
 CLOSES_UP = {"good": 0.04, "plain": 0.3, "mixed": 0.6, "bad": 0.8}
 """How often the person says something guarded after a reply of that sort."""
 
+STAYS_SHUT = {"good": 0.6, "plain": 0.85, "mixed": 0.9, "bad": 0.95}
+"""The same with a person who is slow to trust: one goes back a long way for what they told."""
+
+SLOW = 0.4
+"""How many people are."""
+
 
 def dialogue(rng: Rng) -> str:
     """A whole conversation with the marks of the chat template."""
@@ -229,6 +239,7 @@ def dialogue(rng: Rng) -> str:
     most = rng.choices((20, 32, 45), cum_weights=(0.65, 0.88, 1.0))[0]
     turns = int(8 + rng.random() * (most - 7))
     out = [f"{SYSTEM}{rng.pick(SYSTEMS)}{END}"] if rng.random() < 0.15 else []
+    closes_up = STAYS_SHUT if rng.random() < SLOW else CLOSES_UP
     told = story.go_on()
     beats = story.beats
     for _ in range(turns):
@@ -238,7 +249,7 @@ def dialogue(rng: Rng) -> str:
         said = reply(rng, state, kinds)
         state.replies.append(said)
         out.append(f"{USER}{told.text}{END}{ASSISTANT}{said}{END}")
-        if rng.random() < CLOSES_UP[sort]:
+        if rng.random() < closes_up[sort]:
             told = story.spare("guarded")
         elif rng.random() < 0.06:
             told = story.spare("eased")

@@ -1,9 +1,10 @@
 """The grammar, third part: lines whose frame nobody has seen.
 
-Frames are few, and a model that knows them all has learnt frames, not listening. So half of the beats are
+Frames are few, and a model that knows them all has learnt frames, not listening. So some of the beats are
 *shaken*: clauses of different lines are put together, and every word that carries meaning is exchanged for another
 one, often for a word that does not exist. What is left of English is its small words and its order. What a reply may
-take up is then found as a listener finds it: what stands after "the", "my", "a". Signs of feelings stay as they are.
+take up is then found as a listener finds it: what stands after "the", "my", "a". Others are *stirred*: some words
+of a written line are exchanged, and what is to be taken up stays in its place. Signs of feelings stay as they are.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ def clauses(lines: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
+def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "", most: int = 4) -> Told:
     """One line of a person: some clauses from anywhere, other words in them, and the sign if there is one."""
     bank = clauses(lines)
     told, parts = Told(), []
-    while not told.things or (rng.random() < 0.65 and len(parts) < 4):
+    while not told.things or (rng.random() < 0.65 and len(parts) < most):
         parts.append(_shake(rng, rng.pick(bank), told))
     if sign:
         parts.insert(int(rng.random() * (len(parts) + 1)), sign)
@@ -125,3 +126,40 @@ def _like(rng: Rng, word: str, *, thing: bool) -> str:
     if r < 0.35:
         return pseudo(rng)
     return str(rng.pick(words("nouns", "more_nouns") if r < 0.8 else words("adjectives")))
+
+
+_ENDINGS = ("ing", "ed", "ly", "s")
+
+
+def _ending(word: str) -> str:
+    return next((e for e in _ENDINGS if word.endswith(e) and len(word) > len(e) + 2), "")
+
+
+@lru_cache
+def _words_by_ending(lines: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The words of these lines that carry meaning, often used ones as often."""
+    small = small_words()
+    found: dict[str, list[str]] = {end: [] for end in (*_ENDINGS, "")}
+    for line in lines:
+        for token in _TOKEN.findall(line):
+            if token.isalpha() and token.islower() and token not in small:
+                found[_ending(token)].append(token)
+    return {end: tuple(some) for end, some in found.items()}
+
+
+def stirred(rng: Rng, text: str, share: float, keep: tuple[str, ...], lines: tuple[str, ...]) -> str:
+    """This share of its words exchanged for others of these lines; gaps, signs and `keep` stay."""
+    kept = [(m.start(), m.end()) for m in _signs().finditer(text)]
+    low = text.lower()
+    kept += [(start, start + len(k)) for k in keep if (start := low.find(k.lower())) >= 0]
+    out, at, bank, small = [], 0, _words_by_ending(lines), small_words()
+    for token in _TOKEN.findall(text):
+        inside = any(a <= at < b for a, b in kept)
+        at += len(token)
+        word = token.lower()
+        if inside or not token[0].isalpha() or word in small or rng.random() > share:
+            out.append(token)
+            continue
+        new = pseudo(rng) if rng.random() < 0.15 else rng.pick(bank[_ending(word)])
+        out.append(capital(new) if token[0].isupper() else new)
+    return "".join(out)

@@ -2,8 +2,8 @@
 
 A story is an opening and beats of about two lines. In a beat things are told, perhaps a deed, a wish or a
 conviction, and a feeling shows: mostly in a sign in its last line, now and then by name. Beats are our own
-frames, shaken ones (`shaken.py`), or those of a train scenario with its things exchanged for others. Other splits
-are never opened.
+frames, shaken ones (`shaken.py`), or those of people written for this (`read/*.toml`) and of train scenarios, with
+their things exchanged for others and often stirred. Other splits are never opened.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from grammar import EMPATHY, Rng, Speaker, Told, feelings, noun, plural, proper, toml, words, you
-from shaken import shaken
+from grammar import EMPATHY, HERE, Rng, Speaker, Told, feelings, noun, plural, proper, toml, words, you
+from shaken import shaken, stirred
 
-FROM_TRAIN = 0.40
-"""Share of the beats that are a train scenario's, most of their things exchanged for others."""
+WRITTEN = 0.60
+"""Share of the beats that somebody wrote, for a train scenario or for this; most of their things exchanged."""
 
-EXCHANGED = 0.85
+EXCHANGED = 0.55
 
-SHAKEN = 0.40
+STIRRED = 0.50
+"""Share of the written beats in which other words are exchanged too."""
+
+SHAKEN = 0.20
 """Share of the beats in frames nobody has seen (`shaken.py`)."""
 
 
@@ -45,8 +48,17 @@ def train_scenarios() -> tuple[dict[str, Any], ...]:
 
 
 @lru_cache
+def people() -> tuple[dict[str, Any], ...]:
+    """Everybody whose lines are read: `opening`, `guarded`, `eased` and `beats`."""
+    told = [{**s, "beats": [*s["stages"], *s["memories"]]} for s in train_scenarios()]
+    for path in sorted((HERE / "read").glob("*.toml")):
+        told += tomllib.loads(path.read_text(encoding="utf-8"))["people"]
+    return tuple(told)
+
+
+@lru_cache
 def moulds() -> tuple[Mould, ...]:
-    return tuple(_mould(beat) for s in train_scenarios() for beat in [*s["stages"], *s["memories"]])
+    return tuple(_mould(beat) for person in people() for beat in person["beats"])
 
 
 def _mould(beat: dict[str, Any]) -> Mould:
@@ -86,8 +98,8 @@ def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
 
 @lru_cache
 def particulars() -> tuple[str, ...]:
-    """What the people of the train scenarios talk about, names aside."""
-    every = [term for s in train_scenarios() for b in [*s["stages"], *s["memories"]] for term in b["about"]]
+    """What people talk about, names aside."""
+    every = [term for person in people() for beat in person["beats"] for term in beat["about"]]
     return tuple(dict.fromkeys(term for term in every if term[0].islower()))
 
 
@@ -105,15 +117,17 @@ def from_mould(rng: Rng, mould: Mould) -> list[Told]:
                 f"{rng.pick(words('numbers'))} {many}" if " " in thing and rng.random() < 0.3 else many
             )
         else:
-            fill.append(rng.pick(particulars()) if rng.random() < 0.4 else noun(rng))
+            fill.append(rng.pick(particulars()) if rng.random() < 0.55 else noun(rng))
     lines = []
+    share = rng.random() if rng.random() < STIRRED else 0.0
+    keep = tuple(mould.cues[kind] for kind in ("deed", "wish", "value") if kind in mould.cues)
     signs = [s.lower() for s in feelings()[mould.cues["feeling"]]["signs"]]
     for says in mould.says:
         told = Told()
         for i, det in enumerate(mould.dets):
             if chr(1 + i) in says:
                 told.things.append(f"{det} {fill[i]}".strip())
-        text = _filled(says, fill)
+        text = _filled(stirred(rng, says, share, keep, _all_lines()) if share else says, fill)
         for cue, into in (("deed", told.deeds), ("wish", told.wishes), ("value", told.values)):
             phrase = mould.cues.get(cue, "")
             if phrase and phrase.lower() in says.lower():
@@ -160,10 +174,9 @@ def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Told]:
 
 @lru_cache
 def _all_lines() -> tuple[str, ...]:
-    """Where shaken lines take their clauses from."""
-    beats = [beat for s in train_scenarios() for beat in [*s["stages"], *s["memories"]]]
-    spare = [line for s in train_scenarios() for line in [*s["guarded"], *s["eased"], s["opening"]]]
-    return tuple([line for beat in beats for line in beat["says"]] + spare)
+    """Where shaken lines take their clauses from, and stirred ones their words."""
+    spare = [line for p in people() for line in [*p["guarded"], *p["eased"], p["opening"]]]
+    return tuple([line for p in people() for beat in p["beats"] for line in beat["says"]] + spare)
 
 
 def shaken_beat(rng: Rng) -> list[Told]:
@@ -193,9 +206,9 @@ _NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([a-z]{3,})", re.IGNORECASE)
 def opening(rng: Rng, speaker: Speaker) -> Told:
     if rng.random() < SHAKEN:
         return shaken(rng, _all_lines())
-    if rng.random() > FROM_TRAIN:
+    if rng.random() > WRITTEN:
         return speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
-    text = rng.pick(train_scenarios())["opening"]
+    text = rng.pick(people())["opening"]
     told = Told(text)
     for det, thing in _NEAR.findall(text):
         told.things.append(
@@ -218,19 +231,19 @@ class Story:
         if not self.coming:
             self.beats += 1
             sort = self.rng.random()
-            if sort < FROM_TRAIN:
+            if sort < WRITTEN:
                 self.coming = from_mould(self.rng, self.rng.pick(moulds()))
-            elif sort < FROM_TRAIN + SHAKEN:
+            elif sort < WRITTEN + SHAKEN:
                 self.coming = shaken_beat(self.rng)
             else:
                 self.coming = own_beat(self.rng, self.speaker, late=self.beats > 2)
         return self.coming.pop(0)
 
     def spare(self, kind: str) -> Told:
-        """A guarded or an eased line."""
-        if self.rng.random() < 0.3:
-            told = shaken(self.rng, _all_lines())
-            return Told(told.text, told.things[:1])
-        if self.rng.random() < 0.3:
-            return Told(self.rng.pick(self.rng.pick(train_scenarios())[kind]))
+        """A guarded or an eased line: it says nothing new, so a reply goes back to what was told."""
+        sort = self.rng.random()
+        if sort < 0.2:
+            return Told(shaken(self.rng, _all_lines(), most=1).text)
+        if sort < 0.7:
+            return Told(self.rng.pick(self.rng.pick(people())[kind]))
         return Told(self.rng.pick(toml("lines.toml")[kind]))
