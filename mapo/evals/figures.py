@@ -37,7 +37,9 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
         for column, reward in enumerate(rewards):
             draw_curves(axes[0][column], report, reward, methods)
             draw_ends(axes[1][column], report, reward, methods)
-        axes[0][0].set_ylabel("EPM-Q of the training dialogues\n(points: validation)")
+        validated = any(c["validation"] for c in report["curves"])
+        points = "\n(points: validation)" if validated else ""
+        axes[0][0].set_ylabel(f"EPM-Q of the training dialogues{points}")
         axes[1][0].set_ylabel("EPM-Q, held-out test")
         axes[0][0].legend(frameon=False, fontsize=8)
         paths = []

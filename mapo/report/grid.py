@@ -51,7 +51,8 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
     panels = [Panel(f"Reward {r}: learning", partial(_learning, found, r, methods)) for r in rewards]
     panels += [Panel(f"Reward {r}: held-out test", partial(_tests, found, r, methods)) for r in rewards]
-    caption = "EPM-Q by training dialogues (points: validation), and of the held-out test; 95 % over seeds."
+    points = " (points: validation)" if any(c["validation"] for c in found["curves"]) else ""
+    caption = f"EPM-Q by training dialogues{points}, and of the held-out test; 95 % over seeds."
     picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
     told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
     groups = grouped(trained, by_name=False)
