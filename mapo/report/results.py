@@ -31,6 +31,7 @@ from mapo.report.blocks import (
     told,
 )
 from mapo.report.held_out import score_row
+from mapo.report.marks import marks
 from mapo.report.numbers import Point
 from mapo.report.paths import Walkers, trajectories
 from mapo.report.people import people
@@ -81,6 +82,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *_endings(scores),
         *trajectories([Walkers(k, v, plots.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(models[first], played),
+        *marks({"share of turns": list(played.values())}),
         *people({"dialogues": list(played.values())}),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),

@@ -22,6 +22,7 @@ from mapo.report.blocks import (
 from mapo.report.credit import credit
 from mapo.report.held_out import held_out
 from mapo.report.learning import learning, play, speed
+from mapo.report.marks import marks
 from mapo.report.paths import Walkers, trajectories
 from mapo.report.people import people
 from mapo.report.read import Training
@@ -34,6 +35,7 @@ def training_report(run: Training) -> Report:
     blocks: list[Block] = [
         *_state(run),
         *held_out(before, after),
+        *marks({"before": run.before, "after": run.after}),
         *learning(run),
         *play(run),
         *_people(run),

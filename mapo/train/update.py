@@ -28,9 +28,12 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
     torch.manual_seed(t.config.run.seed * 1_000_003 + step)  # dropout, where a model has any
     model.train()
     norms, stats, rate = [], [], 0.0
-    for number, part in enumerate(minibatches(rows, settings.updates, seed=step)):
+    parts = minibatches(rows, settings.updates, seed=step)
+    for number, part in enumerate(parts):
         mine = share(part, t.team.rank, t.team.world)
-        stats += gradients(t, mine, total=sum(row.trained for row in part))
+        # The distance from the start costs a pass of its own: in one update a step, each in its turn.
+        measure = settings.kl > 0 or number == (step - 1) % len(parts)
+        stats += gradients(t, mine, total=sum(row.trained for row in part), measure=measure)
         t.team.sum_gradients(t.optimizer.gradients(every=t.team.world > 1))
         norms.append(t.optimizer.clip(settings.grad_clip))
         if not math.isfinite(norms[-1]):
@@ -63,16 +66,18 @@ def joined(parts: list[dict[str, float]]) -> dict[str, float]:
     return found
 
 
-def gradients(t: Training, rows: Sequence[Row], *, total: int) -> list[Stats]:
-    """Add up the gradients of the token-mean loss over `total` tokens, a micro-batch at a time."""
+def gradients(t: Training, rows: Sequence[Row], *, total: int, measure: bool) -> list[Stats]:
+    """Add up the gradients of the token-mean loss over `total` tokens, a micro-batch at a time.
+
+    measure: the distance from the start as well, on one micro-batch, or on all where it is part of the loss.
+    """
     settings, policy = t.config.optim, t.policy
     stats = []
     alike = 64 if t.config.model.compile else 1  # few shapes suit compiled code
     micros = micro_batches(rows, settings.tokens, multiple=alike)
     for number, cpu in enumerate(micros):
         micro = cpu.to(policy.device)
-        # The distance from the start costs a pass of its own: one micro-batch a step, each in its turn.
-        measured = t.config.run.reference and (settings.kl > 0 or number == t.done % len(micros))
+        wanted = measure and (settings.kl > 0 or number == t.done % len(micros))
         loss, seen = policy_loss(
             policy.model,
             micro,
@@ -82,7 +87,7 @@ def gradients(t: Training, rows: Sequence[Row], *, total: int) -> list[Stats]:
             dual=settings.dual_clip,
             kl_weight=settings.kl,
             entropy_weight=settings.entropy,
-            reference=_start_logprobs(t, micro) if measured else None,
+            reference=_start_logprobs(t, micro) if wanted and t.config.run.reference else None,
             temperature=t.config.rollout.temperature,
             compiled=t.config.model.compile,
         )
