@@ -1,8 +1,9 @@
 """Second half of the grammar: what is answered, and whole dialogues.
 
 `reply` makes a reply of a kind: one to three sentences, each doing one thing, filled with what was told.
-`dialogue` lets a story and replies drawn by `SHARES` take turns; the person closes up after a bad reply and
-goes on after a good one, as in the scripted world.
+`dialogue` lets a story and replies drawn by `SHARES` take turns; the person mostly closes up after a bad reply and
+goes on after a good one, as in the scripted world. Some are slow to trust and close up after most replies, good ones
+too: what a reply can then take up was told long ago.
 """
 
 from __future__ import annotations
@@ -78,8 +79,12 @@ RIGHT = 0.97
 """How often a feeling that is named in earnest is the one that showed."""
 
 FRESH = 0.95
-"""How often a sentence avoids what was taken up before in its dialogue, and an earnest one its formulas."""
+"""How often an earnest sentence avoids the formulas that were used, and any sentence the things that were taken up:
+it looks for another one in the last line, then in the present beat, then in earlier ones."""
 
+REPEATS = 0.25
+"""How often it takes up a thing of the present beat again, when nothing in that beat is new, before it looks further
+back. And how often a reply notices anything when nothing at all is new: mostly it names, links or asks instead."""
 
 SYSTEMS = (
     "You listen.",
@@ -102,7 +107,7 @@ class State:
     wishes: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)  # formulas
-    taken: set[str] = field(default_factory=set)  # things that a reply has taken up
+    taken: set[str] = field(default_factory=set)  # last words of things that a reply has taken up
     replies: list[str] = field(default_factory=list)
 
     def hear(self, told: Told, new_beat: bool) -> None:
@@ -115,10 +120,19 @@ class State:
         self.wishes += told.wishes
         self.values += told.values
 
+    def untaken(self, things: list[str]) -> list[str]:
+        return [thing for thing in things if last_word(thing) not in self.taken]
 
-def _possible(kind: str, state: State) -> bool:
+
+def last_word(thing: str) -> str:
+    """By which things are told apart: "the six kettles" are "the kettles"."""
+    return thing.split()[-1].lower()
+
+
+def _possible(rng: Rng, kind: str, state: State) -> bool:
     if kind in ("notice", "notice2"):
-        return bool(state.line.things or state.beats[-1])
+        left = any(state.untaken(beat) for beat in state.beats)
+        return left or (bool(state.beats[-1]) and rng.random() < REPEATS)
     if kind == "name":
         return bool(state.feeling)
     if kind == "link":
@@ -129,7 +143,10 @@ def _possible(kind: str, state: State) -> bool:
 
 def reply(rng: Rng, state: State, kinds: tuple[str, ...]) -> str:
     """A reply that does these things, each in a sentence; what cannot be done now is left out."""
-    able = [kind for kind in kinds if _possible(kind, state)] or ["filler"]
+    able = [kind for kind in kinds if _possible(rng, kind, state)]
+    if not able and kinds[0] in ("notice", "notice2"):
+        able = [rng.pick([kind for kind in ("name", "link", "ask") if _possible(rng, kind, state)])]
+    able = able or ["filler"]
     return " ".join(_sentence(rng, state, kind) for kind in able)
 
 
@@ -147,7 +164,7 @@ def _sentence(rng: Rng, state: State, kind: str) -> str:
     slots = _slots(rng, state, kind)
     if kind == "name":
         kind = "feel" if "F" in slots and rng.random() < 0.28 else "name"
-    if kind == "notice2" and slots["a"] == slots["b"]:
+    if kind == "notice2" and last_word(slots["a"]) == last_word(slots["b"]):
         kind = "notice"
     good = kind in banks["good"]
     bank = next(banks[sort][kind] for sort in ("good", "plain", "bad") if kind in banks[sort])
@@ -155,7 +172,7 @@ def _sentence(rng: Rng, state: State, kind: str) -> str:
     if good and rng.random() < FRESH:
         frame = rng.pick([f for f in bank if f not in state.used] or bank)
     state.used.add(frame)
-    state.taken |= {slots[gap] for gap in "ab" if f"{{{gap}}}" in frame}
+    state.taken |= {last_word(slots[gap]) for gap in "abe" if f"{{{gap}}}" in frame}
     return capital(_agree(frame, slots).format(**slots))
 
 
@@ -184,17 +201,36 @@ def _agree(frame: str, slots: dict[str, str]) -> str:
     return frame
 
 
+def _at_hand(rng: Rng, state: State, older: bool) -> list[str]:
+    """The things a sentence may take up now, by `FRESH` and `REPEATS`."""
+    beat = state.beats[-1]
+    here = state.line.things or beat
+    if len(beat) > len(here) and rng.random() < 0.15:
+        here = beat
+    if here and rng.random() > FRESH:
+        return here
+    if fresh := state.untaken(here) or state.untaken(beat):
+        return fresh
+    if here and (not older or rng.random() < REPEATS):
+        return here
+    return _earlier(rng, state, untaken=True) or here
+
+
+def _earlier(rng: Rng, state: State, untaken: bool) -> list[str]:
+    """The things of one of the earlier beats, perhaps only those that no reply has taken up."""
+    beats = [state.untaken(beat) if untaken else beat for beat in state.beats[:-1]]
+    told = [beat for beat in beats if beat]
+    return list(rng.pick(told)) if told else []
+
+
 def _slots(rng: Rng, state: State, kind: str) -> dict[str, str]:
     """What fills the gaps of a sentence of this kind."""
-    here = state.line.things or state.beats[-1]
-    if len(state.beats[-1]) > len(here) and rng.random() < 0.15:
-        here = state.beats[-1]
-    if rng.random() < FRESH:
-        here = [x for x in here if x not in state.taken] or here
+    here = _at_hand(rng, state, older=kind != "link")
     slots = {"a": rng.pick(here) if here else "it"}
-    slots["b"] = rng.pick([x for x in here if x != slots["a"]] or [slots["a"]])
+    slots["b"] = rng.pick([x for x in here if last_word(x) != last_word(slots["a"])] or [slots["a"]])
     if kind == "link":
-        slots["e"] = rng.pick(rng.pick([b for b in state.beats[:-1] if b]))
+        fresh = rng.random() < FRESH and _earlier(rng, state, untaken=True)
+        slots["e"] = rng.pick(fresh or _earlier(rng, state, untaken=False))
     elif kind == "affirm":
         slots["d"] = state.deeds.pop(-1 if rng.random() < 0.85 else 0)
     elif kind == "offer":

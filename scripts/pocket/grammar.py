@@ -5,8 +5,9 @@ world: someone tells a story in beats (`story.py`), and somebody answers, someti
 (`answers.py`). What a reply *says* follows from what was told: its things, deeds and feelings are the
 person's. What a reply *does* is drawn with no regard to what would help. That choice is left to be learnt.
 
-Frames and word lists are ours (`lines.toml`, `signs.toml`, `words.toml`, `replies.toml`). Plain Python, no
-packages; the same seed gives the same text.
+Frames and word lists are ours (`lines.toml`, `signs.toml`, `words.toml`, `replies.toml`), and so are the people
+who are read besides them (`read/*.toml`) and the train scenarios. The names and signs of feelings are the scripted
+world's (`feelings.toml` in mapo/domains/empathy). Plain Python, no packages; the same seed gives the same text.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def toml(name: str) -> dict[str, Any]:
 @lru_cache
 def feelings() -> dict[str, dict[str, list[str]]]:
     return tomllib.loads((EMPATHY / "feelings.toml").read_text(encoding="utf-8"))
+
+
+@lru_cache
+def feeling_words() -> frozenset[str]:
+    """The words of all names of feelings. None of them is ever put in the place of another word."""
+    return frozenset(w for known in feelings().values() for name in known["names"] for w in name.split())
 
 
 @lru_cache
@@ -76,11 +83,12 @@ def you(phrase: str) -> str:
     return " ".join(_SWAP.get(word.lower(), word) for word in phrase.split())
 
 
-def pseudo(rng: Rng) -> str:
-    """A word that does not exist."""
+def pseudo(rng: Rng, ending: str = "") -> str:
+    """A word that does not exist, with this ending."""
     onsets, vowels, codas = words("onsets"), words("vowels"), words("codas")
     parts = [rng.pick(onsets) + rng.pick(vowels) for _ in range(1 + (rng.random() < 0.75))]
-    return "".join(parts) + (rng.pick(codas) if rng.random() < 0.7 else "")
+    word = "".join(parts) + (rng.pick(codas) if rng.random() < 0.7 else "") + ending
+    return word if word not in feeling_words() else pseudo(rng, ending)
 
 
 def noun(rng: Rng) -> str:
@@ -179,18 +187,18 @@ class Speaker:
             return str(rng.pick(bank["time"]))
         if slot in ("V", "B"):
             if rng.random() < 0.12:
-                return pseudo(rng) + ("ed" if slot == "V" else "")
+                return pseudo(rng, "ed" if slot == "V" else "")
             return rng.pick(verbs())[slot == "B"]
         if slot == "vp":
-            deed = self.expand(rng.pick(bank["vp"]))
+            deed = articles(self.expand(rng.pick(bank["vp"])))
             told.deeds.append(you(deed))
             return deed
         if slot == "w":
-            wish = self.expand(rng.pick(bank["wish"]))
+            wish = articles(self.expand(rng.pick(bank["wish"])))
             told.wishes.append(you(wish))
             return wish
         if slot == "v":
-            value = self.expand(rng.pick(bank["value"]))
+            value = articles(self.expand(rng.pick(bank["value"])))
             told.values.append(you(value))
             return value
         if slot == "f":
@@ -206,16 +214,22 @@ class Speaker:
         for frame in frames:
             if frame.endswith(".") and self.rng.random() < tail:
                 frame = frame[:-1] + self.rng.pick(toml("lines.toml")["tail"]) + "."
-            sentences.append(capital(_article(self.expand(frame))))
+            sentences.append(capital(articles(self.expand(frame))))
         told.text = " ".join(sentences)
         return told
 
 
-_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
+_ARTICLE = re.compile(r"(\ban?|(?:^|(?<=[.!?:\"“] ))An?)(?= ([^\W\d_][\w-]*))")
+_VOWEL = re.compile(
+    r"(?!one\b|once\b|eu|ewe|u-|uni(?![dmnr])|us[aeiu]|ut[eio]|ur[aiou]|uk)[aeiouáåæéíóöøúü]|hour|honest|honou?r|heir",
+    re.IGNORECASE,
+)
+_SPELT = re.compile(r"[AEFHILMNORSX][A-Z]{0,2}\b|[aefhilmnorsx]\b")
 
 
-def _article(text: str) -> str:
-    return _ARTICLE.sub(r"\1n ", text)
+def articles(text: str) -> str:
+    """ "a" or "an", as the next word wants it."""
+    return _ARTICLE.sub(lambda m: m[1][0] + ("n" if _VOWEL.match(m[2]) or _SPELT.match(m[2]) else ""), text)
 
 
 def capital(text: str) -> str:

@@ -15,13 +15,29 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from grammar import EMPATHY, HERE, Rng, Speaker, Told, feelings, noun, plural, proper, toml, words, you
+from grammar import (
+    EMPATHY,
+    HERE,
+    Rng,
+    Speaker,
+    Told,
+    articles,
+    capital,
+    feelings,
+    noun,
+    plural,
+    proper,
+    toml,
+    words,
+    you,
+)
 from shaken import shaken, stirred
 
 WRITTEN = 0.60
-"""Share of the beats that somebody wrote, for a train scenario or for this; most of their things exchanged."""
+"""Share of the beats that somebody wrote, for a train scenario or as reading matter (`read/*.toml`)."""
 
 EXCHANGED = 0.55
+"""Share of the things in them that others take the place of."""
 
 STIRRED = 0.50
 """Share of the written beats in which other words are exchanged too."""
@@ -32,7 +48,7 @@ SHAKEN = 0.20
 
 @dataclass(frozen=True, slots=True)
 class Mould:
-    """A beat of a train scenario: its lines with gaps, and what stood in the gaps."""
+    """A written beat: its lines with gaps, what stood in the gaps, and what a reply puts before it."""
 
     says: tuple[str, ...]
     things: tuple[str, ...]
@@ -62,18 +78,15 @@ def moulds() -> tuple[Mould, ...]:
 
 
 def _mould(beat: dict[str, Any]) -> Mould:
-    """Things become gaps \\x01, \\x02 ..., unless a gap would tear a sign apart."""
+    """Things become gaps \\x01, \\x02 ..., unless a gap would tear apart what shows the feeling."""
     says, cues = list(beat["says"]), dict(beat["cues"])
-    signs = [s.lower() for s in feelings()[cues["feeling"]]["signs"]]
+    shown = _showing(cues["feeling"])
     things, dets = [], []
-    for thing in beat["about"]:
-        gap, whole = (
-            chr(1 + len(things)),
-            re.compile(rf"(?<![\w-]){re.escape(thing)}(?![\w-])", re.IGNORECASE),
-        )
+    for thing in map(bare, beat["about"]):
+        gap = chr(1 + len(things))
+        whole = re.compile(rf"(?<![\w-]){re.escape(thing)}(?![\w-])", re.IGNORECASE)
         made = [whole.sub(gap, line) for line in says]
-        kept = all(any(s in new.lower() for s in signs) or not any(s in old.lower() for s in signs)
-                   for new, old in zip(made, says, strict=True))  # fmt: skip
+        kept = all(shown.search(new) or not shown.search(old) for new, old in zip(made, says, strict=True))
         if made == says or not kept:
             continue
         dets.append(_determiner(thing, says, whole))
@@ -81,6 +94,25 @@ def _mould(beat: dict[str, Any]) -> Mould:
         says = made
         cues = {k: whole.sub(gap, v) for k, v in cues.items()}
     return Mould(tuple(says), tuple(things), tuple(dets), cues)
+
+
+@lru_cache
+def _showing(feeling: str) -> re.Pattern[str]:
+    """What shows this feeling: a sign as it stands, or a name as a word."""
+    known = feelings()[feeling]
+    signs, names = (sorted(map(re.escape, known[kind]), key=len, reverse=True) for kind in ("signs", "names"))
+    return re.compile(rf"{'|'.join(signs)}|\b(?:{'|'.join(names)})\b", re.IGNORECASE)
+
+
+_LEADING = re.compile(
+    r"(?:the|an?|my|our|your|his|her|its|their|this|that|these|those|every|each|no|any|some|another) (?=.)",
+    re.IGNORECASE,
+)
+
+
+def bare(thing: str) -> str:
+    """Without a determiner: a reply brings its own."""
+    return _LEADING.sub("", thing, count=1) if _LEADING.match(thing) else thing
 
 
 def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
@@ -93,14 +125,21 @@ def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
         return "your"
     if last in ("his", "her", "their"):
         return last
-    return "" if match and match[0][0].isupper() and before and not thing.isupper() else "the"
+    name = thing[0].isupper() and not thing.isupper() and last not in ("the", "a", "an")
+    return "" if name else "the"
 
 
 @lru_cache
 def particulars() -> tuple[str, ...]:
-    """What people talk about, names aside."""
-    every = [term for person in people() for beat in person["beats"] for term in beat["about"]]
-    return tuple(dict.fromkeys(term for term in every if term[0].islower()))
+    """What people talk about, one of a kind each, names aside."""
+    every = [bare(term) for person in people() for beat in person["beats"] for term in beat["about"]]
+    counts = {*words("numbers"), "one", "two", "both", "half", "all", "own", "nothing"}
+    one = (term for term in every if term[0].islower() and not _many(term))
+    return tuple(dict.fromkeys(term for term in one if term.split()[0] not in counts))
+
+
+def _many(thing: str) -> bool:
+    return thing.endswith("s") and not thing.endswith("ss")
 
 
 def from_mould(rng: Rng, mould: Mould) -> list[Told]:
@@ -111,38 +150,41 @@ def from_mould(rng: Rng, mould: Mould) -> list[Told]:
             fill.append(thing)
         elif not det:
             fill.append(proper(rng))
-        elif thing.endswith("s") and not thing.endswith("ss"):
-            many = plural(noun(rng))
-            fill.append(
-                f"{rng.pick(words('numbers'))} {many}" if " " in thing and rng.random() < 0.3 else many
-            )
+        elif _many(thing):
+            some = plural(noun(rng))
+            counted = " " in thing and rng.random() < 0.3
+            fill.append(f"{rng.pick(words('numbers'))} {some}" if counted else some)
         else:
             fill.append(rng.pick(particulars()) if rng.random() < 0.55 else noun(rng))
     lines = []
     share = rng.random() if rng.random() < STIRRED else 0.0
     keep = tuple(mould.cues[kind] for kind in ("deed", "wish", "value") if kind in mould.cues)
-    signs = [s.lower() for s in feelings()[mould.cues["feeling"]]["signs"]]
+    shown = _showing(mould.cues["feeling"])
     for says in mould.says:
         told = Told()
         for i, det in enumerate(mould.dets):
             if chr(1 + i) in says:
                 told.things.append(f"{det} {fill[i]}".strip())
-        text = _filled(stirred(rng, says, share, keep, _all_lines()) if share else says, fill)
+        told.text = _filled(stirred(rng, says, share, keep, _all_lines()) if share else says, fill)
         for cue, into in (("deed", told.deeds), ("wish", told.wishes), ("value", told.values)):
             phrase = mould.cues.get(cue, "")
             if phrase and phrase.lower() in says.lower():
                 into.append(you(_filled(phrase, fill)))
-        if any(s in text.lower() for s in signs) or mould.cues.get("shown") == "yes":
+        if shown.search(says):
             told.feeling = mould.cues["feeling"]
-        told.text = text[:1].upper() + text[1:] if says[:1] in "\x01\x02\x03\x04" else text
         lines.append(told)
     return lines
 
 
+_BEGINS = re.compile(r"(?:(?<=[.!?] )|^(?=.*[.!?]))[\x01-\x04]")
+
+
 def _filled(text: str, fill: list[str]) -> str:
+    """Its gaps filled; a sentence begins with a capital."""
+    text = _BEGINS.sub(lambda gap: capital(fill[ord(gap[0]) - 1]), text)
     for i, thing in enumerate(fill):
         text = text.replace(chr(1 + i), thing)
-    return text
+    return articles(text)
 
 
 def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Told]:
@@ -183,16 +225,8 @@ def shaken_beat(rng: Rng) -> list[Told]:
     """A beat of which only the sign of its feeling was ever heard before."""
     feeling = rng.pick(tuple(feelings()))
     sign = rng.pick(feelings()[feeling]["signs"])
-    around = rng.random()
-    sign = (
-        sign
-        if around < 0.4
-        else f"and {sign}"
-        if around < 0.6
-        else f"I {sign}"
-        if around < 0.8
-        else f"{sign} again"
-    )
+    around = rng.choices(("{}", "and {}", "I {}", "{} again"), weights=(2, 1, 1, 1))[0]
+    sign = around.format(sign)
     lines = [shaken(rng, _all_lines()), shaken(rng, _all_lines(), sign)]
     lines[1].feeling = feeling
     if rng.random() < 0.2:
@@ -241,9 +275,6 @@ class Story:
 
     def spare(self, kind: str) -> Told:
         """A guarded or an eased line: it says nothing new, so a reply goes back to what was told."""
-        sort = self.rng.random()
-        if sort < 0.2:
-            return Told(shaken(self.rng, _all_lines(), most=1).text)
-        if sort < 0.7:
+        if self.rng.random() < 0.6:
             return Told(self.rng.pick(self.rng.pick(people())[kind]))
         return Told(self.rng.pick(toml("lines.toml")[kind]))

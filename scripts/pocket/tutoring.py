@@ -17,7 +17,7 @@ from typing import Any
 from answers import CLOSES_UP, SHARES, State
 from grammar import ASSISTANT, EMPATHY, END, SYSTEM, USER, Rng, Told, capital, noun, plural, proper, you
 from shaken import shaken
-from story import EXCHANGED, _determiner, _filled
+from story import _determiner, _filled, bare
 
 TUTORING = EMPATHY.parent / "tutoring"
 
@@ -64,6 +64,9 @@ SYSTEMS = (
     "You are there to help somebody learn.",
 )
 
+EXCHANGED = 0.85
+"""Share of the things of a written beat that others take the place of."""
+
 SHAKEN = 0.45
 """Share of the beats in frames nobody has seen."""
 
@@ -99,7 +102,7 @@ def all_lines() -> tuple[str, ...]:
 def exchanged(rng: Rng, beat: dict[str, Any]) -> tuple[list[Told], str]:
     """The lines of a beat with other things in most of its places, and the answer one could blurt out."""
     says, cues, dets, fill = list(beat["says"]), dict(beat["cues"]), [], []
-    for thing in beat["about"]:
+    for thing in map(bare, beat["about"]):
         whole = re.compile(rf"(?<![\w-]){re.escape(thing)}(?![\w-])", re.IGNORECASE)
         dets.append(_determiner(thing, says, whole) if any(map(whole.search, says)) else "the")
         gap = chr(1 + len(fill))
