@@ -1,12 +1,12 @@
 """Make the pocket model: text from the grammar, a tokenizer, a small Llama, pretraining, a Hugging Face folder.
 
-    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda [--domains empathy,tutoring]
+    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda
 
-Needs torch, transformers, tokenizers and numpy, nothing else. All cores write text; the training runs over a pool
-of it as often as the token budget asks. Loss is on every token, on the person's lines at a tenth of the weight:
-they teach which words are things, the replies teach to talk. Prints losses and, at the end, how often a made-up
-word is copied right and how often a feeling is named right. Given a seed, a CPU makes the same model again; with
---minutes the schedule ends by the clock, whichever budget is spent first.
+makes the one that ships; `--domains empathy,tutoring` makes one that can also tutor. Needs torch, transformers,
+tokenizers and numpy, nothing else. All cores write text; the training runs over a pool of it as often as the token
+budget asks. Loss is on every token, on the person's lines at a tenth of the weight: they teach which words are things,
+the replies teach to talk. Prints losses and, at the end, how often a made-up word is copied right and how often a
+feeling is named right. Given a seed, a CPU makes the same model again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import time
 from pathlib import Path
 
 import answers
 import numpy as np
+import story
 import torch
 import tutoring
 from grammar import ASSISTANT, END, SYSTEM, USER, Rng
@@ -40,7 +42,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-
 WRITERS = {"empathy": answers.dialogue, "tutoring": tutoring.dialogue}
 """Who writes the dialogues of a domain."""
 
@@ -51,6 +52,17 @@ def write_text(seed: str, count: int = SHARD, domains: tuple[str, ...] = ("empat
     return [WRITERS[domains[k % len(domains)]](rng) for k in range(count)]
 
 
+def read_of(domains: tuple[str, ...]) -> dict[str, int]:
+    """How much written matter the text is made from."""
+    found = {}
+    if "empathy" in domains:
+        found["scenarios"] = len(story.train_scenarios())
+        found["people"] = len(story.people()) - found["scenarios"]
+    if "tutoring" in domains:
+        found["lessons"] = len(tutoring.train_scenarios())
+    return found
+
+
 def train_tokenizer(texts: list[str], size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -58,18 +70,12 @@ def train_tokenizer(texts: list[str], size: int) -> Tokenizer:
     marks = [PAD, END, SYSTEM, USER, ASSISTANT]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        (line for text in texts for line in _lines(text)),
+        (line for text in texts for line in re.split(r"<\|\w+\|>", text)),
         trainers.BpeTrainer(
             vocab_size=size, special_tokens=marks, initial_alphabet=alphabet, show_progress=False
         ),
     )
     return tokenizer
-
-
-def _lines(text: str) -> list[str]:
-    for mark in (SYSTEM, USER, ASSISTANT):
-        text = text.replace(mark, "")
-    return text.split(END)
 
 
 _tokenizer: Tokenizer
@@ -181,7 +187,8 @@ def new_model(args: argparse.Namespace) -> LlamaForCausalLM:
 
 def pretrain(
     model: LlamaForCausalLM, pool: list[np.ndarray], marks: dict[str, int], args: argparse.Namespace
-) -> None:
+) -> dict[str, int]:
+    """Train on `args.tokens`, padding included; says how much that was."""
     device = torch.device(args.device)
     cuda = device.type == "cuda"
     model.to(device).train()
@@ -205,12 +212,11 @@ def pretrain(
         seen += ids.numel()
         step += 1
         done = seen / args.tokens
-        if args.minutes:
-            done = max(done, (time.monotonic() - began) / (60 * args.minutes))
         if step % 50 == 0 or done >= 1.0:
             took = time.monotonic() - began
             print(f"step {step} {min(done, 1):.1%} loss {loss.item():.3f} replies {mine.item():.3f} "
                   f"{seen / 1e6:.1f}M tokens {seen / took / 1e3:.0f}k/s", flush=True)  # fmt: skip
+    return {"steps": step, "tokens_seen": seen}
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, object]) -> None:
@@ -241,9 +247,8 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--out", type=Path, required=True)
     ask.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    ask.add_argument("--tokens", type=float, default=800e6, help="tokens to train on")
-    ask.add_argument("--pool", type=float, default=110e6, help="different tokens at most")
-    ask.add_argument("--minutes", type=float, default=0.0, help="end the training by the clock, 0: never")
+    ask.add_argument("--tokens", type=float, default=570e6, help="tokens to train on")
+    ask.add_argument("--pool", type=float, default=80e6, help="different tokens at most")
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--domains", default="empathy", help=f"what is talked about, of {','.join(WRITERS)}")
     ask.add_argument("--width", type=int, default=192)
@@ -271,7 +276,7 @@ def main() -> None:
     marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
     model = new_model(args)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
-    pretrain(model, pool, marks, args)
+    seen = pretrain(model, pool, marks, args)
     model.eval()
     with torch.no_grad():
         loss, mine = loss_of(model, padded(held[:16]).to(args.device), marks)
@@ -283,7 +288,8 @@ def main() -> None:
     }
     print(json.dumps(found))
     told = {name: value for name, value in vars(args).items() if name != "out"}
-    made = {**told, "torch": torch.__version__, **found}
+    read = {"dialogues": len(pool), "pool_tokens": have, **read_of(domains)}
+    made = {**told, "torch": torch.__version__, **read, **seen, **found}
     save(model, tokenizer, args.out, made)
     print(
         f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB, {time.monotonic() - began:.0f} s in all"
