@@ -1,4 +1,4 @@
-"""The people whose lines the pocket model reads: written soundly, and nobody of the held-out scenarios retold."""
+"""The people whose lines the pocket model reads: written soundly, and no held-out life retold."""
 
 import json
 import math
@@ -25,7 +25,8 @@ SPLITS = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))
 HELD_OUT = [*SPLITS["validation"], *SPLITS["test"]]
 
 ALIKE = 64.0
-"""Shared content words, each by its rarity, at which one life retells another. What was taken out for it had 91."""
+"""Content words that two lives share, each by its rarity, from which on one retells the other. Two men who know
+a friend abroad by chess on postcards had 91; of those who are read the nearest has 61."""
 
 
 @lru_cache

@@ -87,3 +87,13 @@ def test_good_sentences_are_sound_and_do_what_they_are_for():
         for frame in tutoring.sentences()[kind]:
             text = frame.format(**fill)
             assert any(Reader(phrases()).read(text).finds(what) for what in some), frame
+
+
+def test_most_things_of_a_lesson_are_exchanged():
+    rng, kept, count = grammar.Rng("exchanged"), 0, 0
+    for beat in tutoring.beats():
+        said = " ".join(line.text for line in tutoring.exchanged(rng, beat)[0]).lower()
+        kept += sum(tutoring.bare(thing).lower() in said for thing in beat["about"])
+        count += len(beat["about"])
+    # a thing stays in 1 - 0.85 of its places, or elsewhere in the beat as part of a longer word
+    assert 0.10 < kept / count < 0.25
