@@ -118,7 +118,7 @@ def proper(rng: Rng) -> str:
 
 
 _SLOT = re.compile(r"(\{\w+\})")
-_MINE = {"my": "your", "our": "your", "his": "his", "her": "her", "their": "their"}
+MINE = {"my": "your", "our": "your", "his": "his", "her": "her", "their": "their"}
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +132,7 @@ def _pieces(frame: str) -> tuple[tuple[str, str], ...]:
             continue
         before = "".join(parts[:i]).replace("{j} ", "").split()
         last = before[-1].lower() if before else ""
-        found.append((part[1:-1], "{n}" if last == "{n}" else _MINE.get(last, "the")))
+        found.append((part[1:-1], "{n}" if last == "{n}" else MINE.get(last, "the")))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from grammar import (
     EMPATHY,
     HERE,
+    MINE,
     Rng,
     Speaker,
     Told,
@@ -31,7 +32,7 @@ from grammar import (
     words,
     you,
 )
-from shaken import shaken, stirred
+from shaken import shaken, small_words, stirred
 
 WRITTEN = 0.60
 """Share of the beats that somebody wrote, for a train scenario or as reading matter (`read/*.toml`)."""
@@ -121,10 +122,8 @@ def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
     match = whole.search(line)
     before = line[: match.start()].split() if match else []
     last = before[-1].lower().strip("'\",") if before else ""
-    if last in ("my", "our"):
-        return "your"
-    if last in ("his", "her", "their"):
-        return last
+    if last in MINE:
+        return MINE[last]
     name = thing[0].isupper() and not thing.isupper() and last not in ("the", "a", "an")
     return "" if name else "the"
 
@@ -234,7 +233,7 @@ def shaken_beat(rng: Rng) -> list[Told]:
     return lines
 
 
-_NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([a-z]{3,})", re.IGNORECASE)
+_NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([^\W\d_]{3,})", re.IGNORECASE)
 
 
 def opening(rng: Rng, speaker: Speaker) -> Told:
@@ -245,9 +244,8 @@ def opening(rng: Rng, speaker: Speaker) -> Told:
     text = rng.pick(people())["opening"]
     told = Told(text)
     for det, thing in _NEAR.findall(text):
-        told.things.append(
-            f"{ {'my': 'your', 'our': 'your', 'his': 'his', 'her': 'her'}.get(det.lower(), 'the') } {thing}"
-        )
+        if thing.lower() not in small_words():
+            told.things.append(f"{MINE.get(det.lower(), 'the')} {thing}")
     return told if told.things else speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
 
 

@@ -25,8 +25,8 @@ SPLITS = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))
 HELD_OUT = [*SPLITS["validation"], *SPLITS["test"]]
 
 ALIKE = 64.0
-"""Content words that two lives share, each by its rarity, from which on one retells the other. Two men who know
-a friend abroad by chess on postcards had 91; of those who are read the nearest has 61."""
+"""Content words that two lives share, each by its rarity, from which on one retells the other. Two men who
+know a friend abroad by chess on postcards had 91; of those who are read the nearest has 61."""
 
 
 @lru_cache
