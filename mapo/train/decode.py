@@ -19,7 +19,7 @@ import torch
 
 from mapo.train.door import STREAMED, check
 from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, sample
-from mapo.train.graphs import Fuser, Graphs, up
+from mapo.train.graphs import Fuser, graphs_for, out_of_memory, up
 from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
 from mapo.train.lean import lean_for
 
@@ -30,13 +30,15 @@ _RECORD = 4096  # a prefill of more ids keeps the card busy without being record
 
 @dataclass(slots=True)
 class Stats:
-    """`reused` counts ids that were in the cache already; `rows` sums the rows of all decode steps."""
+    """`reused` counts ids that were in the cache already, `streamed` the decode steps with streamed weights;
+    `rows` sums the rows of all decode steps."""
 
     sampled: int = 0
     prefilled: int = 0
     reused: int = 0
     steps: int = 0
     rows: int = 0
+    streamed: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
@@ -71,15 +73,16 @@ class Decoder:
         self.cpu = self.device.type == "cpu"
         self.cache = SlotCache(slots, context)
         self.stats = Stats()
-        self.graphs = Graphs() if graphs and not self.cpu else None
+        self.graphs = graphs_for(self.device) if graphs else None
         self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
         self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
-        self.stream = stream
+        self.stream, self.left_out = stream, ""  # why lean layers, which there were, are not used
         self.lean = lean_for(model, self.kernels) if stream and self.graphs is not None else None
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = Table(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
+        self._made: dict[Hashable, str] = {}
         self._met: set[Hashable] = set()
         self._too_large: set[Hashable] = set()
         self._weights = self._addresses()
@@ -118,7 +121,8 @@ class Decoder:
         """The weights have changed: nothing cached holds any more."""
         self.cache.clear()
         if self.graphs is not None and self._addresses() != self._weights:
-            self.graphs, self._weights = Graphs(), self._addresses()  # recordings point at the old ones
+            # recordings point at the old ones
+            self.graphs, self._weights = graphs_for(self.device), self._addresses()
 
     def forward(self, ids: torch.Tensor, view: View) -> torch.Tensor:
         """The logits after the last id of each row."""
@@ -224,6 +228,7 @@ class Decoder:
         self._inputs[key][0].copy_(self.table.put(rows + [self.slots] * (size - len(rows))))
         self.graphs.replay(key, steps)
         self._count(rows, steps)
+        self.stats.streamed += steps if STREAMED in self._made[key] else 0
 
     def _record(self, key: Hashable, work: Callable[[], None], *, rows: int = 0) -> bool:
         """In the best way that works, `rows` being those of a decode step; a model that cannot be recorded at
@@ -237,23 +242,26 @@ class Decoder:
                 with way:
                     self.graphs.record(key, work, warm=3 if rows else 0)
             except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
-                if _out_of_memory(problem):  # smaller steps may fit
+                if out_of_memory(problem):  # smaller steps may fit
                     logging.getLogger(__name__).warning("not recorded, %s: %s", key, problem)
                     self._too_large.add(key)
                     return False
                 logging.getLogger(__name__).warning("decoding without %s: %s", name, problem)
-                self._leave_out(name)
+                self._leave_out(name, problem)
                 failed = name
             else:
                 if failed == _BOTH and name == STREAMED:
                     self.fuser.wanted = False  # so it was the compiler
+                self._made[key] = name
                 return True
         self.graphs = None
         return False
 
-    def _leave_out(self, name: str) -> None:
+    def _leave_out(self, name: str, problem: Exception) -> None:
+        assert self.graphs is not None
         if name == STREAMED:
-            self.lean = None
+            self.lean, self.left_out = None, f"they failed: {problem}"
+            self.graphs.clear()  # some have them in; all are soon made again
         elif name != _BOTH:  # which of the two it was, the next way tells
             self.fuser.wanted = False
 
@@ -276,11 +284,6 @@ class Decoder:
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
-
-
-def _out_of_memory(problem: BaseException) -> bool:
-    """By itself, or in the words of a recording that was broken off by it."""
-    return any(isinstance(p, torch.OutOfMemoryError) for p in (problem, problem.__context__))
 
 
 def _groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:

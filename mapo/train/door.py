@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mapo.train.decode import Decoder
     from mapo.train.lean import Lean
 
-STREAMED = "streamed weights"  # what lean layers do, in a warning
+STREAMED = "streamed weights"  # what lean layers do, in words
+_OWN = "the model's own layers"
 _LENGTH = 72  # ids of a sequence on a card: more than one block of keys
 _STEPS = 2  # its last ids, one at a time
 
@@ -48,12 +49,12 @@ def check(decoder: Decoder) -> None:
             raise _refusal(model, f"cannot run on slots ({problem})") from problem
         logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
         decoder.kernels = decoder.lean = None
+        decoder.left_out = f"Triton failed: {problem}"
         wrong = _deviation(decoder, ids, plain)
     if wrong < bound and streams and decoder.lean is not None:
         _check_lean(decoder, decoder.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
-    failed = streams and decoder.lean is None  # which has been said
-    if decoder.stream and decoder.graphs is not None and not failed:
-        logging.getLogger(__name__).info(_whether_streamed(decoder))
+    if (told := how_decoded(decoder)) and not decoder.left_out:  # which has been said
+        logging.getLogger(__name__).info("decoding with %s", told)
     decoder.cache.clear()
     model.train(was_training)
     if not wrong < bound:
@@ -70,14 +71,21 @@ def _check_lean(
         why = problem
     if why is not None:
         logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, why)
-        decoder.lean = None
+        decoder.lean, decoder.left_out = None, f"they failed: {why}"
 
 
-def _whether_streamed(decoder: Decoder) -> str:
-    if decoder.lean is None:
-        return f"decoding without {STREAMED}: they need Triton and a Hopper card"
-    why = decoder.lean.unfit()
-    return f"decoding without {STREAMED}: {why}" if why else f"decoding with {STREAMED}, up to {MOST} rows"
+def how_decoded(decoder: Decoder) -> str:
+    """With what steps are decoded, as things stand; what a run says and keeps. Empty on a CPU."""
+    if decoder.graphs is None:
+        return "" if decoder.cpu else f"{_OWN}, not recorded"
+    if not decoder.stream:
+        why = "turned off"
+    elif decoder.lean is None:
+        why = decoder.left_out or "they need Triton and a Hopper card"
+    else:
+        why = decoder.lean.unfit()
+    line = " ".join(why.split())[:200]  # compilers tell much
+    return f"{_OWN} (no {STREAMED}: {line})" if why else f"{STREAMED}, up to {MOST} rows"
 
 
 def _ordinary(decoder: Decoder, sequences: int) -> torch.Tensor:

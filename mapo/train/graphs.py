@@ -20,12 +20,20 @@ _LEAVES = ("RMSNorm", "LayerNorm", "MLP")
 _ROTARY = "apply_rotary_pos_emb"
 
 
-class Graphs:
-    """Recorded work by key. All recordings share one memory pool: nothing in it outlives its replay."""
+def graphs_for(device: torch.device) -> Graphs | None:
+    """None where nothing can be recorded."""
+    return None if device.type == "cpu" else Graphs(device)
 
-    def __init__(self) -> None:
+
+class Graphs:
+    """Recorded work of one device, by key. All recordings share one memory pool: nothing in it outlives its
+    replay. They are made on one stream, without which they would not share."""
+
+    def __init__(self, device: torch.device) -> None:
         self._kept: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
+        # torch's own is of whichever device came first.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._kept
@@ -35,16 +43,17 @@ class Graphs:
 
     def record(self, key: Hashable, work: Callable[[], None], *, warm: int) -> None:
         """Record `work`, after `warm` plain runs in which libraries and compilers set themselves up."""
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
+        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
             for _ in range(warm):
                 work()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
         # Only this thread must keep from forbidden calls: the event loop's thread goes on beside it.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        mode = "thread_local"
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
             work()
         self._kept[key] = graph
 
@@ -52,6 +61,16 @@ class Graphs:
         graph = self._kept[key]
         for _ in range(times):
             graph.replay()
+
+    def clear(self) -> None:
+        """All recordings are dropped, and their memory: a pool without recordings is not used again."""
+        self._kept.clear()
+        self._pool = torch.cuda.graph_pool_handle()
+
+
+def out_of_memory(problem: BaseException) -> bool:
+    """By itself, or in the words of a recording that was broken off by it."""
+    return any(isinstance(p, torch.OutOfMemoryError) for p in (problem, problem.__context__))
 
 
 class Fuser:

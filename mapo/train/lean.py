@@ -61,7 +61,13 @@ class Lean:
 
     def unfit(self) -> str:
         """Why it takes no steps of the model as it is now; empty if it does."""
-        return _unfit(self.model)
+        try:
+            why = _unfit(self.model)
+            if not why:
+                self.swaps()  # reads the rest of what a recording reads
+            return why
+        except Exception as problem:  # noqa: BLE001 (a model may be anything)
+            return f"it cannot be read: {type(problem).__name__}: {problem}"
 
     def swaps(self) -> list[Swap]:
         """The modules it stands in for, each with the forward to have while a step is recorded."""

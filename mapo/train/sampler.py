@@ -21,6 +21,7 @@ from typing import Any
 from mapo.errors import InputError, MapoError, TrainError
 from mapo.sandbox.cast import Job
 from mapo.train.decode import Attention, Decoder, Stats
+from mapo.train.door import how_decoded
 from mapo.train.draw import Drawn, Fresh
 from mapo.train.seat import Call, Seat
 from mapo.train.template import Template
@@ -76,6 +77,11 @@ class Sampler:
     @property
     def stats(self) -> Stats:
         return self.decoder.stats
+
+    @property
+    def decoding(self) -> str:
+        """With what steps are decoded, in words; empty on a CPU."""
+        return how_decoded(self.decoder)
 
     def policy(self, job: Job) -> Seat:
         """The policy of one dialogue. Close it when the dialogue is over: its slot goes to the next."""

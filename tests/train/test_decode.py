@@ -7,7 +7,7 @@ import torch
 
 import tiny
 from mapo.errors import InputError
-from mapo.train.door import check
+from mapo.train.door import check, how_decoded
 from talks import Recordings, check_against, job, sampler, talk, together
 
 
@@ -91,3 +91,5 @@ def test_kernels_that_fail_at_the_door_are_left_out(caplog):
     decoder.kernels = object()
     check(decoder)
     assert decoder.kernels is None and "decoding without Triton" in caplog.text
+    decoder.graphs = Recordings()
+    assert "(no streamed weights: Triton failed: " in how_decoded(decoder)
