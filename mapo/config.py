@@ -42,6 +42,8 @@ class Model(_Section):
     """Gradient checkpointing: activations are computed again instead of kept; less memory, a third slower."""
     compile: bool = False
     """torch.compile of the layers: a minute at the start, faster steps on a GPU."""
+    stream: bool = True
+    """Streamed weights while sampling, where model and card are made for them; false: its own layers."""
     thinking: bool = False
     """For templates that have the switch."""
 

@@ -7,13 +7,16 @@ from mapo.train.sampler import Sampler
 from mapo.train.template import read_template
 
 
-def local_sampler(source: str, *, slots: int, context: int, thinking: bool = False) -> Sampler:
+def local_sampler(
+    source: str, *, slots: int, context: int, thinking: bool = False, stream: bool = True
+) -> Sampler:
     """The sampler of a model's folder, hub name or "pocket"; enter it (`async with`) before use."""
     policy = load_policy(source)
     policy.model.requires_grad_(False)
     template = read_template(policy.tokenizer, enable_thinking=thinking)
     longest = getattr(policy.model.config, "max_position_embeddings", None) or context
-    return Sampler(policy.model, template, name=policy.name, slots=slots, context=min(context, longest))
+    context = min(context, longest)
+    return Sampler(policy.model, template, name=policy.name, slots=slots, context=context, stream=stream)
 
 
 def template_check(source: str) -> str:

@@ -33,7 +33,7 @@ from mapo.train.optim import make_optimizer
 from mapo.train.policy import load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
-from mapo.train.setup import Training, check_run, claim_run, without_address
+from mapo.train.setup import Training, check_run, claim_run, note_decoding, without_address
 from mapo.train.show import Show
 from mapo.train.speed import tune_for_training
 from mapo.train.team import Team
@@ -166,9 +166,12 @@ async def prepared(
     reads = getattr(policy.model.config, "max_position_embeddings", None)
     context = longest_dialogue(r.context, reads, m.source)
     template = read_template(policy.tokenizer, enable_thinking=m.thinking)
-    sampler = Sampler(policy.model, template, name=policy.name, slots=r.at_once, context=context)
+    sampler = Sampler(
+        policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
+    )
     if team.leads:  # everything that can be refused has been
         claim_run(out, config, scenarios)
+        note_decoding(out, sampler.decoding)
         put_back(RunDir(out).checkpoint(0).parent, checkpoint.LEFTOVERS)
     team.wait()
     run = RunDir(out)
@@ -190,7 +193,8 @@ async def prepared(
         if team.leads:
             t.metrics = JsonlWriter(run.metrics)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, public(config))
-            show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.")
+            decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
+            show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t

@@ -2,7 +2,7 @@
 
 `Training` holds everything the loop needs; `check_run` and `claim_run` see to the run directory. A run is
 resumed with the settings it was started with: only what cannot change its course (addresses, limits,
-threads, trackers, the device) may differ.
+threads, trackers, the device, what makes it fast) may differ.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _of_member(file: Path, team: Team) -> Path:
 
 
 _MAY_DIFFER = {
-    "model": {"device", "compile", "checkpointing"},
+    "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
     "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
@@ -119,6 +119,19 @@ def claim_run(
         write_atomic(run.config, dump_config(config))
         write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / RUBRIC).read_bytes())
         told = {**manifest(config, scenarios), "engine": engine}
+        write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
+
+
+def note_decoding(root: Path, way: str) -> None:
+    """Keep in the manifest with what steps are decoded, if there is anything to tell; a run that goes on in
+    another way keeps both, and one that is over is only looked at."""
+    run = RunDir(root)
+    if not way or (root / "summary.json").exists():
+        return
+    told = json.loads(run.manifest.read_bytes())
+    ways = told.get("decoding", [])
+    if way not in ways:
+        told["decoding"] = [*ways, way]
         write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 
 

@@ -65,7 +65,8 @@ def test_adapters_train_and_load_too(tmp_path):
 def test_the_trainer_gets_the_tokens_that_were_sampled(tmp_path):
     """Log-probabilities of the sampler are those of the trainer's own forward pass."""
     done = []
-    trainer = in_sandbox(tmp_path, sandbox(on_done=done.append))
+    played = sandbox(on_done=done.append, stream=False)
+    trainer = in_sandbox(tmp_path, played)
     made = []
     plain = trainer._compute_loss
 
@@ -83,6 +84,7 @@ def test_the_trainer_gets_the_tokens_that_were_sampled(tmp_path):
     trainer.train()
     assert made[0] < 1e-4
     assert trainer.model.training  # sampling turns it off, and the loss needs it on again
+    assert not played._sampler.decoder.stream  # as was asked
     assert len(done) == 8 and {d.step for d in done} == {1}
     assert [t.reward for t in done[0].turns] and done[0].system == ""
 

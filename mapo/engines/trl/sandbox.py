@@ -46,7 +46,8 @@ class Sandbox:
     `scenarios` are all that any row may name, `rules` how they are played (the temperature is the trainer's).
     `context` is the longest dialogue in tokens (None: 8192, or all the model reads), `at_once` how many are
     played at a time in one process. The run stops when more than `max_unscored` of a batch's turns have no
-    judgement. `on_done` gets every dialogue as it ends, in a thread of its own.
+    judgement. `on_done` gets every dialogue as it ends, in a thread of its own. `stream`: sample with
+    streamed weights where model and card are made for them.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Sandbox:
         at_once: int = 64,
         max_unscored: float = 0.5,
         on_done: Callable[[Dialogue], None] | None = None,
+        stream: bool = True,
     ) -> None:
         self.scenarios = {scenario.id: scenario for scenario in scenarios}
         self.casting, self.rules, self.context = casting, rules, context
-        self.at_once, self.max_unscored, self.on_done = at_once, max_unscored, on_done
+        self.at_once, self.max_unscored, self.on_done, self.stream = at_once, max_unscored, on_done, stream
         self._template: Template | None = None
         self._sampler: Sampler | None = None
         self._longest = 0
@@ -92,7 +94,12 @@ class Sandbox:
             assert self._template is not None, "MAPOTrainer calls begin"
             name = str(model.config._name_or_path).rstrip("/").split("/")[-1] or "policy"
             self._sampler = Sampler(
-                model, self._template, name=name, slots=self.at_once, context=self._longest
+                model,
+                self._template,
+                name=name,
+                slots=self.at_once,
+                context=self._longest,
+                stream=self.stream,
             )
         try:
             dialogues = self._loop.run(self._play(self._sampler, jobs, trainer.temperature))
