@@ -111,7 +111,7 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
         "triton": decoder.kernels is not None,
         "recorded": decoder.graphs is not None and len(decoder.graphs),
         "compiled": decoder.fuser.wanted,
-        "streamed": decoder.lean is not None and decoder.lean.takes(rows),
+        "streamed": decoder.stats.streamed == decoder.stats.steps,
         "cache_gb": decoder.cache.bytes() / 1e9,
     }
 

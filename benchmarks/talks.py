@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/talks.py [--shapes 135M:64] [--variant streamed] [--turns 15] [--json FILE]
 
 Random weights, random ids, replies of unequal length: the cache kept, against the same with every turn
-prefilled again, against `generate` on the whole history, all dialogues in step.
+prefilled again, against `generate` on the whole history, all dialogues in step. `streamed` is the share of
+decode steps that had streamed weights.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def talk_all(model, rows: int, turns: int, length: int, *, keep: bool, variant: 
         "decode_s": stats.decode_seconds,
         "prefilled": stats.prefilled,
         "rows_per_step": stats.rows / max(stats.steps, 1),
+        "streamed": stats.streamed / max(stats.steps, 1),
     }
 
 

@@ -18,3 +18,8 @@ pytestmark = [
 @pytest.mark.parametrize("name", streamed.MODELS)
 def test_they_say_what_the_model_says_and_follow_its_weights(name, rows):
     streamed.check(name, rows)
+
+
+@pytest.mark.parametrize(("name", "rows"), streamed.LONG)
+def test_long_rows_beside_short_ones(name, rows):
+    streamed.check_long(name, rows)
