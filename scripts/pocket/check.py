@@ -15,6 +15,7 @@ from pathlib import Path
 
 from answers import KINDS, State, draw, reply
 from grammar import Rng, Told, you
+from story import bare, near
 
 from mapo import Rubric
 from mapo.domains.empathy.reading import Reader, feelings
@@ -49,7 +50,7 @@ class GrammarChat:
         told = Told(text)
         if beat:
             low = text.lower()
-            told.things = [f"the {t}" for t in beat.about if t.lower() in low]
+            told.things = [f"the {bare(t)}" for t in beat.about if t.lower() in low]
             told.deeds = [you(beat.cues["deed"])] if beat.cues.get("deed", "\0").lower() in low else []
             told.wishes = [you(beat.cues["wish"])] if beat.cues.get("wish", "\0").lower() in low else []
             told.values = [you(beat.cues["value"])] if beat.cues.get("value", "\0").lower() in low else []
@@ -57,7 +58,7 @@ class GrammarChat:
             if beat.cues.get("shown") == "yes" or any(s.lower() in low for s in signs):
                 told.feeling = beat.cues["feeling"]
         elif not self.state.beats:
-            told.things = [f"the {w.strip('.,!?')}" for w in text.split() if len(w) > 5]
+            told.things = near(text)
         self.state.hear(told, new_beat=beat is not None and beat is not self.last)
         self.last = beat or self.last
         kinds = self.kinds(len(request.messages) // 2)

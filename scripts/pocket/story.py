@@ -236,17 +236,19 @@ def shaken_beat(rng: Rng) -> list[Told]:
 _NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([^\W\d_]{3,})", re.IGNORECASE)
 
 
+def near(text: str) -> list[str]:
+    """The things of a line that nobody annotated: what stands after a determiner."""
+    found = [(det.lower(), thing) for det, thing in _NEAR.findall(text) if thing.lower() not in small_words()]
+    return [f"{MINE.get(det, 'the')} {thing}" for det, thing in found]
+
+
 def opening(rng: Rng, speaker: Speaker) -> Told:
     if rng.random() < SHAKEN:
         return shaken(rng, _all_lines())
-    if rng.random() > WRITTEN:
-        return speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
     text = rng.pick(people())["opening"]
-    told = Told(text)
-    for det, thing in _NEAR.findall(text):
-        if thing.lower() not in small_words():
-            told.things.append(f"{MINE.get(det.lower(), 'the')} {thing}")
-    return told if told.things else speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
+    if rng.random() < WRITTEN and near(text):
+        return Told(text, near(text))
+    return speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
 
 
 class Story:
