@@ -43,6 +43,12 @@ def feeling_words() -> frozenset[str]:
 
 
 @lru_cache
+def function_words() -> frozenset[str]:
+    english = EMPATHY.parents[1] / "sandbox" / "english.toml"
+    return frozenset(tomllib.loads(english.read_text(encoding="utf-8"))["function_words"].split())
+
+
+@lru_cache
 def words(*kinds: str) -> tuple[str, ...]:
     found = " ".join(toml("words.toml")[kind] for kind in kinds).split()
     return tuple(dict.fromkeys(word.replace("-", " ") for word in found))
@@ -88,7 +94,8 @@ def pseudo(rng: Rng, ending: str = "") -> str:
     onsets, vowels, codas = words("onsets"), words("vowels"), words("codas")
     parts = [rng.pick(onsets) + rng.pick(vowels) for _ in range(1 + (rng.random() < 0.75))]
     word = "".join(parts) + (rng.pick(codas) if rng.random() < 0.7 else "") + ending
-    return word if word not in feeling_words() else pseudo(rng, ending)
+    known = word in feeling_words() or word in function_words()
+    return pseudo(rng, ending) if known else word
 
 
 def noun(rng: Rng) -> str:

@@ -14,17 +14,16 @@ import re
 from functools import lru_cache
 
 from grammar import (
-    EMPATHY,
     Rng,
     Told,
     articles,
     capital,
     feeling_words,
     feelings,
+    function_words,
     noun,
     proper,
     pseudo,
-    tomllib,
     verbs,
     words,
     you,
@@ -41,9 +40,7 @@ _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?(?:-[^\W\d_]+)*|[\W\d_]+")
 
 @lru_cache
 def small_words() -> frozenset[str]:
-    english = EMPATHY.parents[1] / "sandbox" / "english.toml"
-    known = tomllib.loads(english.read_text(encoding="utf-8"))
-    return frozenset(known["function_words"].split()) | set(_DETERMINERS)
+    return function_words() | set(_DETERMINERS)
 
 
 @lru_cache

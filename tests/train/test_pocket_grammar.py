@@ -300,6 +300,12 @@ def test_a_made_up_word_is_no_name_of_a_feeling(monkeypatch):
     assert {grammar.pseudo(rng, "ed") for _ in range(200)} == {"tied", "titied", "titired"}
 
 
+def test_a_made_up_word_is_no_word():
+    rng = grammar.Rng("pseudo")
+    made = {grammar.pseudo(rng) for _ in range(20000)}
+    assert len(made) > 5000 and not made & (grammar.feeling_words() | grammar.function_words())
+
+
 def test_words_with_accents_are_whole():
     text = "Señor Müller-Lüdenscheidt's café, number 9, l’été."
     letters = [token for token in shaken._TOKEN.findall(text) if token[0].isalpha()]
