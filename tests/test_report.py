@@ -158,7 +158,7 @@ def test_a_training_run(tmp_path):
     report = build([str(root)])
     assert report.title == "mapo on pocket" and "seed 0" in report.lead and "7 min of training" in report.lead
     assert headings(report) == [
-        "The held-out test", "Learning", "The update", "The dialogues", "The simulated people",
+        "The held-out test", "What the judge marked", "Learning", "The update", "The dialogues", "The simulated people",
         "Reward and credit", "The ways dialogues took", "One person, before and after", "Speed",
         "What it was told",
     ]  # fmt: skip
@@ -311,7 +311,7 @@ def test_an_empa_evaluation(tmp_path):
     heads = [b.head[0] for b in report.blocks if isinstance(b, Table)]
     assert heads == [
         "model, rubric, profile", "by category", "by difficulty", "how dialogues ended",
-        "share of", "role", "setting",
+        "axis", "share of", "role", "setting",
     ]  # fmt: skip
     difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.head[0] == "by difficulty")
     assert [row[0] for row in difficulty.rows] == ["easy", "hard"]
