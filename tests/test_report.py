@@ -158,7 +158,8 @@ def test_a_training_run(tmp_path):
     report = build([str(root)])
     assert report.title == "mapo on pocket" and "seed 0" in report.lead and "7 min of training" in report.lead
     assert headings(report) == [
-        "The held-out test", "What the judge marked", "Learning", "The update", "The dialogues", "The simulated people",
+        "The held-out test", "What the judge marked", "Learning", "The update", "The dialogues",
+        "The simulated people",
         "Reward and credit", "The ways dialogues took", "One person, before and after", "Speed",
         "What it was told",
     ]  # fmt: skip

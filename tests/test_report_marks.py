@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from report_runs import talk
+from report_runs import RUBRIC, talk
 
 from mapo.report.blocks import Table
 from mapo.report.marks import MOST, marks
@@ -26,7 +26,7 @@ def talks(*reasons, axis="C", level=1):
 
 
 def rows(**sets):
-    found = [block for block in marks(sets) if isinstance(block, Table)]
+    found = [block for block in marks(sets, RUBRIC) if isinstance(block, Table)]
     assert len(found) <= 1
     return [tuple(row) for row in found[0].rows] if found else []
 
@@ -34,27 +34,29 @@ def rows(**sets):
 def test_a_reason_behind_all_marks_of_a_level_stands_alone():
     assert rows(
         before=[talks("hears", None, None, None)], after=[talks("hears", "hears", "hears", None)]
-    ) == [("C", "+1", "hears", "25.0 %", "75.0 %")]
+    ) == [("Cognitive (C)", "+1", "hears", "25.0 %", "75.0 %")]
 
 
 def test_several_reasons_follow_their_sum_the_frequent_ones_first():
     one, other = talks("cold", "cold", "cold", level=-1), talks("late", "late", None, level=-1)
     assert rows(now=[one, other]) == [
-        ("C", "-1", "all of them", "83.3 %"),
-        ("C", "-1", "cold", "50.0 %"),
-        ("C", "-1", "late", "33.3 %"),
+        ("Cognitive (C)", "-1", "any reason", "83.3 %"),
+        ("Cognitive (C)", "-1", "cold", "50.0 %"),
+        ("Cognitive (C)", "-1", "late", "33.3 %"),
     ]
 
 
 def test_a_judge_that_words_every_reason_anew_is_counted_by_level():
-    assert rows(now=[talks("why a", "why b", "why c", None)]) == [("C", "+1", "all of them", "75.0 %")]
-    assert rows(now=[talks("", "", None, None)]) == [("C", "+1", "all of them", "50.0 %")]
+    assert rows(now=[talks("why a", "why b", "why c", None)]) == [
+        ("Cognitive (C)", "+1", "any reason", "75.0 %")
+    ]
+    assert rows(now=[talks("", "", None, None)]) == [("Cognitive (C)", "+1", "any reason", "50.0 %")]
 
 
 def test_a_rare_reason_is_not_named():
     many = [talks(*["hears"] * 300), talks("odd", "odd", level=1)]
-    assert [row[2] for row in rows(now=many)] == ["all of them", "hears"]
-    assert [row[2] for row in rows(all=many, odd=many[1:])] == ["all of them", "hears", "odd"]
+    assert [row[2] for row in rows(now=many)] == ["any reason", "hears"]
+    assert [row[2] for row in rows(all=many, odd=many[1:])] == ["any reason", "hears", "odd"]
 
 
 def test_no_level_names_reasons_without_end():
@@ -66,15 +68,29 @@ def test_axes_and_levels_are_in_order_and_unjudged_turns_do_not_count():
     good, bad = talks("x", "x", axis="A", level=2), talks("y", "y", axis="A", level=-2)
     unjudged = replace(good, turns=tuple(replace(t, levels=None) for t in good.turns))
     assert rows(now=[bad, talks("z", "z"), good, unjudged]) == [
-        ("A", "+2", "x", "33.3 %"),
-        ("A", "-2", "y", "33.3 %"),
-        ("C", "+1", "z", "33.3 %"),
+        ("Cognitive (C)", "+1", "z", "33.3 %"),
+        ("Affective (A)", "+2", "x", "33.3 %"),
+        ("Affective (A)", "-2", "y", "33.3 %"),
     ]
 
 
+def test_harm_is_named_however_rare_unless_its_reasons_are_many():
+    rare = [talks(*["hears"] * 300), talks("hurts", level=-1)]
+    assert rows(now=rare)[-1] == ("Cognitive (C)", "-1", "hurts", "0.3 %")
+    many = talks(*(f"harm {i}" for i in range(MOST + 1)), level=-1)
+    assert [row[2] for row in rows(now=[many])] == ["any reason"]
+
+
+def test_without_a_rubric_axes_go_by_their_keys():
+    (table,) = (block for block in marks({"now": [talks("x", "x")]}, None) if isinstance(block, Table))
+    assert table.rows[0][0] == "C"
+
+
 def test_nothing_marked_is_nothing_told():
-    assert marks({"before": [], "after": [talks(None, None)]}) == []
-    assert rows(before=[talks(None)], after=[talks("x", "x")]) == [("C", "+1", "x", "0.0 %", "100.0 %")]
+    assert marks({"before": [], "after": [talks(None, None)]}, RUBRIC) == []
+    assert rows(before=[talks(None)], after=[talks("x", "x")]) == [
+        ("Cognitive (C)", "+1", "x", "0.0 %", "100.0 %")
+    ]
 
 
 def test_what_a_judge_wrote_is_bounded():

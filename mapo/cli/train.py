@@ -133,7 +133,12 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     command = f"mapo train --out {quote(str(out))} --resume"
     try:
         if team.leads:
-            found = until_stopped(whole(), out, lambda: "what was played and learnt is kept", command)
+            found = until_stopped(
+                whole(),
+                out,
+                lambda: "what was played is kept, and what was learnt up to the last checkpoint",
+                command,
+            )
         else:  # stopped by the one that leads
             found = asyncio.run(whole())
         team.leave()

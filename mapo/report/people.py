@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mapo.report.blocks import Block, Heading, Lines, Table, Words, told
-from mapo.sandbox.findings import findings
+from mapo.sandbox.findings import FEW, findings
 from mapo.sandbox.health import health
 from mapo.types import Dialogue
 
@@ -27,7 +27,11 @@ def people(sets: Mapping[str, Sequence[Dialogue]]) -> list[Block]:
     if not rows:
         return []
     table = Table(["share of", *found, "usually at most"], rows, ABOUT)
-    return [Heading("The simulated people"), table, Lines(said) if said else Words("All of it is as usual.")]
+    if any(f.value is not None and f.value > f.bound for own in found.values() for f in own):
+        quiet = f"What is above its bound rests on fewer than {FEW} lines or dialogues: too few to tell."
+    else:
+        quiet = "All of it is as usual."
+    return [Heading("The simulated people"), table, Lines(said) if said else Words(quiet)]
 
 
 def _percent(value: float | None) -> str:

@@ -82,7 +82,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *_endings(scores),
         *trajectories([Walkers(k, v, plots.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(models[first], played),
-        *marks({"share of turns": list(played.values())}),
+        *marks({"share of turns": list(played.values())}, models[first][0].path.rubric),
         *people({"dialogues": list(played.values())}),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),

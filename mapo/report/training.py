@@ -32,10 +32,11 @@ def training_report(run: Training) -> Report:
     """All sections; those without material are left out, and what could not be read stands at the end."""
     before = numbers.recomputed(run.before, run.root, run.problems)
     after = numbers.recomputed(run.after, run.root, run.problems)
+    rubric = next((result.path.rubric for result in (*before, *after)), None)
     blocks: list[Block] = [
         *_state(run),
         *held_out(before, after),
-        *marks({"before": run.before, "after": run.after}),
+        *marks({"before": run.before, "after": run.after}, rubric),
         *learning(run),
         *play(run),
         *_people(run),

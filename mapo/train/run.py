@@ -253,6 +253,7 @@ def summarise(
         "method": config.advantage.method,
         "reward": config.reward.name,
         "model": model,
+        "agents": config.roles.agents,
         "seed": config.run.seed,
         "steps": done,
         "chosen_step": chosen,
