@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -116,7 +117,7 @@ class Cache:
                 f"cannot be opened ({error})", where=str(self.path), fix="Check the path and its permissions"
             ) from None
         try:
-            self._prepare(database)
+            self._prepare_in_turn(database)
         except sqlite3.Error as error:
             database.close()
             raise self._broken(error) from None
@@ -124,6 +125,19 @@ class Cache:
             database.close()
             raise
         return database
+
+    def _prepare_in_turn(self, database: sqlite3.Connection) -> None:
+        """SQLite's own waiting does not cover the change to WAL, which several may want of a new file at once."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._prepare(database)
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                if database.in_transaction:
+                    database.rollback()
+                time.sleep(0.02)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         def pragma(name: str) -> int:

@@ -355,3 +355,25 @@ def test_several_processes_share_one_file(path):
     cache = Cache(path)
     assert len(cache) == 2 * 60
     cache.close()
+
+
+def test_whoever_opens_a_new_file_beside_others_waits_for_its_turn(path, monkeypatch):
+    """SQLite answers "locked" at once where two change a new file to WAL."""
+    prepare, tries = Cache._prepare, []
+
+    def crowded(self, database):
+        tries.append(database)
+        if len(tries) < 3:
+            database.execute("BEGIN")
+            raise sqlite3.OperationalError("database is locked")
+        prepare(self, database)
+
+    monkeypatch.setattr(Cache, "_prepare", crowded)
+    cache = Cache(path)
+    assert len(tries) == 3 and len(cache) == 0
+    cache.close()
+    tries.clear()
+    monkeypatch.setattr("mapo.sandbox.cache.PATIENCE", -1.0)
+    with pytest.raises(StoreError, match="locked"):
+        Cache(path)
+    assert len(tries) == 1
