@@ -35,12 +35,12 @@ eval: setup ## Play the built-in test scenarios with the scripted helper, and sc
 
 test: check ## Run all checks and tests
 
-# The tests of a file stay in one process: what they share is made once.
+# The tests of a file stay in one process: what they share is made once. One process more than cores: some tests wait.
 check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes
 	$(BIN)/pytest -m slow

@@ -223,7 +223,14 @@ def test_a_judge_that_holds_everything_up_and_the_replicas_that_free_it():
     }
 
 
-@pytest.mark.parametrize(("turns", "seconds", "spread"), [(8, 1.0, 0.0), (6, 2.0, 0.5), (6, 1.0, 0.5)])
+@pytest.mark.parametrize(
+    ("turns", "seconds", "spread"),
+    [
+        (6, 2.0, 0.5),
+        pytest.param(8, 1.0, 0.0, marks=pytest.mark.slow),
+        pytest.param(6, 1.0, 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_of_several_scarce_servers_none_could_have_less(turns, seconds, spread):
     calls = {"user": {"seconds": seconds, "spread": spread}, "judge": {"spread": spread}}
     scarce = {name: {"streams": 1} for name in ("judge", "user", "director")}

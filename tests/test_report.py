@@ -716,6 +716,7 @@ def test_html_markdown_and_figures(tmp_path):
     assert (tmp_path / "sent" / links[0]).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_figures_of_a_training_for_a_paper(tmp_path):
     root, paper = training(tmp_path / "mine"), tmp_path / "paper"
     done = mapo("report", root, "--markdown", "--figures", paper)

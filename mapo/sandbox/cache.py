@@ -127,7 +127,7 @@ class Cache:
         return database
 
     def _prepare_in_turn(self, database: sqlite3.Connection) -> None:
-        """SQLite's own waiting does not cover the change to WAL, which several may want of a new file at once."""
+        """SQLite's own waiting does not cover the change to WAL, which several may want of a new file."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:

@@ -89,6 +89,7 @@ def simulated(moments, habit, draws=400):
     return float(np.mean(within)), float(np.var(means))
 
 
+@pytest.mark.slow
 def test_known_noise_is_recovered(plan, audit):
     """Of all recorded turns, not of those asked about: rare ones are asked about more often."""
     noise = found(audit, "noisy").noise
@@ -100,6 +101,7 @@ def test_known_noise_is_recovered(plan, audit):
     assert found(audit, "exact").noise.noise == 0 and found(audit, "exact").noise.share == 0
 
 
+@pytest.mark.slow
 def test_the_share_of_noise_is_that_of_all_turns():
     """Of a policy that hardly ever does harm, single turns drawn from all strata alike: weights bring back
     what is common."""

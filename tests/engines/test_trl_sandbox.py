@@ -25,6 +25,7 @@ from mapo.train.policy import load_policy
 from trl_talks import RUBRIC, SCENARIOS, in_sandbox, rows, sandbox, settings
 
 
+@pytest.mark.slow
 def test_training_raises_the_reward_and_leaves_a_model_that_loads(tmp_path):
     trainer = in_sandbox(
         tmp_path / "run",

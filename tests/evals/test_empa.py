@@ -116,6 +116,7 @@ class Published:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["claude-3.5-sonnet", "llama-3.3-70b-instruct"])
 def test_published_dialogues_replayed_over_http(two_models, tmp_path, model):
     """Recorded trajectories, endings and EPM-Q come out of the whole loop again."""
