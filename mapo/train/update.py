@@ -57,7 +57,7 @@ def joined(parts: list[dict[str, float]]) -> dict[str, float]:
     parts = [part for part in parts if part]
     tokens = sum(part["tokens"] for part in parts)
     found: dict[str, float] = {}
-    for name in parts[0] if parts else ():
+    for name in dict.fromkeys(name for part in parts for name in part):
         values = [(part[name], part["tokens"]) for part in parts if name in part]
         mean = sum(value * n for value, n in values) / max(1.0, sum(n for _, n in values))
         found["kl_start" if name == "kl_ref" else name] = mean

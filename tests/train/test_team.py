@@ -344,4 +344,5 @@ def test_means_are_joined_by_their_tokens():
     ]
     # entropy (1 * 3 + 3 * 1) / 4; the distance from the start was measured by one of them
     assert joined(parts) == {"tokens": 4.0, "entropy": 1.5, "ratio_max": 2.0, "kl_start": 5.0}
+    assert joined(parts[::-1]) == joined(parts)  # whoever measured the distance from the start
     assert joined([{}]) == {}
