@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import signal
 import tarfile
 import tomllib
 from pathlib import Path
@@ -22,6 +23,9 @@ settings.load_profile("default")
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MAPO_SHARED", REPO.parent / "shared"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has put us into the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -75,7 +75,12 @@ def test_gradients_dialogues_and_speed_are_the_metrics(run):
     assert [r.get_y() for r in bars[1]] == [0.25] * 6 and [r.get_height() for r in bars[1]] == [0.75] * 6
     tokens, clock = found["fig_speed"].panels
     assert [line.get_ydata()[0] for line in axes_of(tokens).lines] == [100, 200]
-    assert axes_of(clock).get_ylabel() == "seconds"
+    assert axes_of(clock).get_ylabel() == "seconds" and "judge" not in found["fig_speed"].caption
+    for line in run.steps:
+        line["model_s"] = 0.25
+    at_work = pictures(speed(run))["fig_speed"]
+    assert [line.get_ydata()[0] for line in axes_of(at_work.panels[1]).lines] == [1, 0.25, 2]
+    assert "goes to user, director and judge" in at_work.caption
 
 
 def test_intervals_come_from_whole_dialogues(run):

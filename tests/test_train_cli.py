@@ -15,6 +15,8 @@ import pytest
 
 import small
 from command import mapo
+from mapo.cli.train import train
+from mapo.errors import InputError
 from mapo.report import typical_pair, write_report
 from mapo.store import read_dialogues
 from mapo.types import Dialogue
@@ -50,6 +52,48 @@ def test_a_run_tells_what_came_of_it(finished):
     summary = json.loads((out / "summary.json").read_text())
     assert summary["before"]["n"] == 12 and summary["steps"] == 2
     assert list((out / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(("asked", "each"), [("run.processes=3", "2"), ("run.threads=5", "5"), ("", None)])
+def test_processes_share_the_cores_before_torch_counts_them(monkeypatch, tmp_path, asked, each):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("mapo.train.launch.os.sched_getaffinity", lambda _: range(6), raising=False)
+    seen = []
+
+    def engine_there(*_):  # loads torch to look
+        seen.append(os.environ.get("OMP_NUM_THREADS"))
+        raise InputError("far enough")
+
+    monkeypatch.setattr(sys.modules["mapo.cli.train"], "_engine_there", engine_there)
+    with pytest.raises(InputError, match="far enough"):
+        train(["pocket", "run.processes=1", *filter(None, [asked])], tmp_path / "run", resume=True)
+    assert seen == [each]
+
+
+@pytest.mark.slow
+def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
+    given = ["pocket", "optim.steps=2", "rollout.scenarios=2", "eval.every=0", "eval.test_repeats=0"]
+    given += ["run.checkpoint_every=1", "run.trackers=[]"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert mapo("train", *given, "--out", whole).returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mapo", "train", *given, "--out", cut], stderr=subprocess.PIPE, text=True
+    )
+    while "step 1/2" not in (line := process.stderr.readline()):
+        assert line, "it ended too early"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and not (cut / "checkpoints" / "step_00002").exists()
+    assert mapo("train", "--out", cut, "--resume").returncode == 0
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        last = [run / "checkpoints" / "step_00002" / name for run in (whole, cut)]
+        assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_more_processes_than_scenarios_are_refused_before_one_is_started(tmp_path):
+    done = mapo("train", "pocket", "run.processes=1000000", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "1000000 processes for the 16 scenarios of a step" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_scores_resumes_and_exports(finished, tmp_path):

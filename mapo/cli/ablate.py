@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 METHODS = "mapo,turn,batch,grpo,reinforce++,reinforce++_turn"
 GRID = {"advantage.method": "--methods", "reward.name": "--rewards", "run.seed": "--seeds"}
 """What the grid sets in every run, and the option that says to what."""
-APART = {"run": {"threads", "trackers", "keep", "checkpoint_every"}, "model": {"device"}}
-"""What may differ when a grid is taken up again: it does not change what a run comes to."""
+APART = {
+    "run": {"threads", "processes", "trackers", "keep", "checkpoint_every"},
+    "model": {"device", "compile", "checkpointing", "stream"},
+}
+"""What may differ when a grid is taken up again: how a run is done, not what it learns from."""
 
 
 def ablate(

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
-import typer
-
 from mapo.cli.say import say
+from mapo.cli.stop import until_stopped
 from mapo.errors import RecordError
 from mapo.evals.ablation import Cell
 from mapo.records import parse
@@ -49,17 +47,11 @@ def _command(out: Path, cell: Cell) -> list[str]:
 def play_grid(out: Path, cells: list[Cell], jobs: int, steps: int) -> dict[Cell, str]:
     """Play what is missing; the runs that failed, each with the last line it said."""
     with Board(out, cells, jobs, steps) as board:
-        try:
-            asyncio.run(_all(out, board, jobs))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            say(f"stopped; go on with: mapo ablate --out {quote(str(out))}")
-            raise typer.Exit(130) from None
+        until_stopped(_all(out, board, jobs), out, board.kept, command=f"mapo ablate --out {quote(str(out))}")
     return board.failed
 
 
 async def _all(out: Path, board: Board, jobs: int) -> None:
-    if (whole := asyncio.current_task()) is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
     gate = asyncio.Semaphore(jobs)
 
     async def one(cell: Cell) -> None:
@@ -177,6 +169,9 @@ class Board:
     def text(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{self.done}/{self.total} done, {len(self.running)} running{failed}, {self._left()} left"
+
+    def kept(self) -> str:
+        return f"{self.done} of {self.total} runs are finished, the others keep what they played"
 
     def under_way(self) -> str:
         """How it stands; then each run that is being played, and at which step it is."""

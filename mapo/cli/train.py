@@ -35,6 +35,8 @@ def train(
     """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
     from mapo.config import load_config
     from mapo.errors import InputError
+    from mapo.stage import calm_threads, need_torch
+    from mapo.train.launch import threads_each, with_others
 
     if engine not in (None, "local", "verl"):
         raise InputError(f"no engine '{engine}'", fix="Use local or verl")
@@ -51,17 +53,16 @@ def train(
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    processes = config.run.processes
+    # Before anything loads torch, which counts the cores: another count, other sums.
+    calm_threads(config.run.threads or (threads_each(processes) if processes > 1 else None))
     if (engine or _engine_there(folder, resume)) == "verl":
         _tell(on_verl(config, folder, resume), config, folder, "--step last ")
         return
-    from mapo.stage import calm_threads, need_torch
-    from mapo.train.launch import with_others
-
-    calm_threads(config.run.threads)
     need_torch()
     _refuse_early(config, folder, resume)
     again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
-    with with_others(config.run.processes, again, folder):
+    with with_others(processes, again, folder):
         found = trained(config, folder, resume)
     if found is not None:
         _tell(found, config, folder)
@@ -81,11 +82,18 @@ def _engine_there(out: Path, resume: bool) -> str:
 
 def _refuse_early(config: Config, out: Path, resume: bool) -> None:
     """What can be refused without a model is refused before other processes are started."""
+    from mapo.errors import InputError
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run
     from mapo.train.team import leads
 
     if config.run.processes > 1 and leads():
+        if config.run.processes > config.rollout.scenarios:
+            raise InputError(
+                f"{config.run.processes} processes for the {config.rollout.scenarios} scenarios of a step",
+                where="run.processes",
+                fix="One plays whole scenarios: at most as many as rollout.scenarios",
+            )
         check_options(config)
         check_run(out, config, chosen_scenarios(config), resume=resume)
 

@@ -93,7 +93,11 @@ def speed(run: Training) -> list[Block]:
     lines = {name: line for name, line in (("sampled", sampled), ("trained on", trained)) if line}
     clock = {
         name: line
-        for name, key in (("playing", "rollout_s"), ("updating", "update_s"))
+        for name, key in (
+            ("playing", "rollout_s"),
+            ("its model at work", "model_s"),
+            ("updating", "update_s"),
+        )
         if (line := series(run.steps, key))
     }
     panels = []
@@ -105,7 +109,13 @@ def speed(run: Training) -> list[Block]:
         panels.append(
             Panel("Time of a step", plots.curves(clock, "seconds", limits=_from_zero(clock.values())))
         )
-    return [Heading("Speed"), Picture("fig_speed", "The policy's own tokens.", panels)] if panels else []
+    caption = "The policy's own tokens."
+    if "its model at work" in clock:
+        caption += (
+            " What playing takes beyond its model's work goes to user, director and judge, to waiting for "
+            "other processes, and to the loop itself."
+        )
+    return [Heading("Speed"), Picture("fig_speed", caption, panels)] if panels else []
 
 
 def _from_zero(lines: object) -> tuple[float, float]:

@@ -17,7 +17,7 @@ MOST = 8
 ABOUT = (
     "Share of the judged turns; a turn may have several marks. Levels above 0 are progress, below 0 harm. "
     "A reason given once, or in fewer than 1 % of the turns, is counted under any reason and not named, "
-    "except for harm that has few reasons."
+    "except for harm that has few reasons; eight a level are named at most."
 )
 
 Seen = tuple[str, int, str | None]

@@ -42,6 +42,10 @@ class Stats:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
+    @property
+    def seconds(self) -> float:
+        return self.prefill_seconds + self.decode_seconds
+
     def clear(self) -> None:
         for field in fields(self):
             setattr(self, field.name, field.default)

@@ -86,13 +86,18 @@ def with_others(count: int, arguments: Sequence[str], out: Path) -> Iterator[Non
                     os.environ[key] = value
 
 
+def threads_each(count: int) -> int:
+    """This machine's cores, shared out among `count` processes."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // count)
+
+
 def _shared(count: int) -> dict[str, str]:
     """The environment of every member."""
     found = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     if sys.platform == "linux":
         found["GLOO_SOCKET_IFNAME"] = "lo"  # whatever this machine thinks its name is
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count)))
+    found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads_each(count)))
     return found
 
 

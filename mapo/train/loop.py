@@ -18,7 +18,7 @@ from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
 from mapo.train.evaluate import evaluate
 from mapo.train.rollouts import played, step_jobs, write_json
-from mapo.train.setup import Training
+from mapo.train.setup import Training, note_decoding
 from mapo.train.update import update
 from mapo.types import Dialogue
 
@@ -27,6 +27,7 @@ async def train(t: Training) -> None:
     """From the step after the last checkpoint to the last one."""
     for step in range(t.done + 1, t.config.optim.steps + 1):
         began = time.monotonic()
+        t.sampler.stats.clear()
         dialogues = await play_step(t, step)
         usable = [d for d in dialogues if d.error is None]
         rewards = [[turn.reward for turn in d.turns] for d in usable]
@@ -77,7 +78,7 @@ def step_record(
     clock: dict[str, float],
 ) -> dict[str, Any]:
     """One line of metrics.jsonl."""
-    sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
+    work = t.team.gather([(t.sampler.stats.sampled, t.sampler.stats.seconds)])  # now, not what was on disk
     return {
         "step": t.done,
         **metrics.dialogue_metrics(dialogues, t.train_scenarios),
@@ -85,8 +86,9 @@ def step_record(
         **metrics.credit_metrics(rewards, credit),
         **learnt,
         **clock,
-        "sampled_tokens": sampled,
-        "sampled_per_s": sampled / max(clock["rollout_s"], 1e-9),
+        "model_s": max(seconds for _, seconds in work),
+        "sampled_tokens": sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns),
+        "sampled_per_s": sum(drawn for drawn, _ in work) / max(clock["rollout_s"], 1e-9),
         "trained_per_s": learnt["tokens"] / max(clock["update_s"], 1e-9),
         "memory_gb": metrics.memory_gb(),
     }
@@ -107,6 +109,7 @@ def keep_step(t: Training, record: dict[str, Any]) -> None:
     due = t.done % t.config.run.checkpoint_every == 0 or t.done == t.config.optim.steps
     if t.team.leads:
         t.log(record)
+        note_decoding(t.run.root, t.sampler.decoding)  # a way may have failed on the way
         if due or "validation" in record:
             folder = t.run.checkpoint(t.done)
             checkpoint.save(folder, t.policy, t.optimizer, {"step": t.done, "best": t.best})

@@ -19,6 +19,7 @@ from mapo.train import checkpoint
 from mapo.train.context import longest_dialogue
 from mapo.train.export import find_checkpoint
 from mapo.train.run import public, run
+from mapo.train.sampler import Sampler
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,8 @@ def test_what_a_run_leaves(whole):
         assert line["dialogues"] == 8 and line["grad_norm"] > 0 and line["tokens"] > 0
         assert line["drift"] < 1e-4  # sampler and trainer agree about the policy
         assert line["entropy"] > 0
+        assert 0 < line["model_s"] < line["rollout_s"]
+        assert line["sampled_per_s"] * line["rollout_s"] == pytest.approx(line["sampled_tokens"])
         assert line["turn_part_std"] > 0 and line["batch_part_std"] > 0
     assert abs(lines[0]["kl_start"]) < 1e-6 < abs(lines[-1]["kl_start"])
     assert len(list(read_dialogues(out / "dialogues" / "step_00004.jsonl"))) == 8
@@ -123,6 +126,22 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)
     assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
+
+
+def test_what_is_found_on_disk_is_not_called_sampled(model, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        small.trained(model, out, show=StopsAt("dialogue_done", 8))  # all of the first step
+    small.trained(model, out, resume=True)
+    speeds = [line["sampled_per_s"] for line in read_jsonl(out / "metrics.jsonl")]
+    assert speeds[0] == 0 and all(speeds[1:])
+
+
+def test_decoding_that_changes_on_the_way_is_kept(model, tmp_path, monkeypatch):
+    ways = ["streamed weights", "the model's own layers"]
+    monkeypatch.setattr(Sampler, "decoding", property(lambda self: ways[self.stats.sampled > 0]))
+    small.trained(model, tmp_path / "run", "optim.steps=1")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["decoding"] == ways
 
 
 def test_with_top_p_the_ratio_begins_at_the_probability_of_what_could_be_drawn(model, tmp_path):

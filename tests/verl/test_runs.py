@@ -126,16 +126,17 @@ def test_it_learns_and_goes_on_after_kills(tmp_path):
 
 def check_curve(run: RunDir) -> None:
     """The mean reward of a dialogue in the second half is well above that at the start: by more than four
-    times the standard error of the difference."""
+    times the standard error of the difference. The last steps have not fallen back."""
     config = load_run_config(run.root)
 
     def returns(steps: range) -> np.ndarray:
         played = [d for step in steps for d in dialogues_of(run, config, "train", step)]
         return np.array([np.mean([t.reward for t in d.turns if t.reward is not None]) for d in played])
 
-    early, late = returns(range(1, 5)), returns(range(9, 17))
+    early, late, last = returns(range(1, 5)), returns(range(9, 17)), returns(range(14, 17))
     noise = np.sqrt(early.var() / len(early) + late.var() / len(late))
     assert late.mean() - early.mean() > 4 * noise, (early.mean(), late.mean(), noise)
+    assert last.mean() - early.mean() > 2 * noise, (early.mean(), last.mean(), noise)
 
 
 def check_advantages(run: RunDir, lines: list[dict]) -> None:
