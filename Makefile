@@ -67,7 +67,7 @@ $(VERL_READY): pyproject.toml constraints-verl.txt
 	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
-	  -e '.[verl,testing]' pytest hypothesis
+	  -e '.[verl,testing]' pytest pytest-timeout hypothesis
 	@touch $@
 
 test-verl: setup-verl ## Tests of the verl engine: its parts, then whole runs on two CPU ranks (minutes)
@@ -82,7 +82,7 @@ setup-inspect: $(INSPECT_READY) ## Make .venv-inspect with the benchmarks as tas
 $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 	@test -x $(INSPECT)/bin/python || $(PYTHON) -m venv $(INSPECT)
 	@$(INSPECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt \
-	  -e '.[inspect,testing]' pytest pytest-cov hypothesis
+	  -e '.[inspect,testing]' pytest pytest-cov pytest-timeout hypothesis
 	@touch $@
 
 test-inspect: setup-inspect ## Tests of the tasks for inspect_ai

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 
 import tiny
@@ -50,5 +51,6 @@ def trained(model: Path, out: Path, *overrides: str, resume: bool = False, **kw)
     return asyncio.run(run(chosen, out, casting, resume=resume, **kw))
 
 
-def weights(out: Path, step: int) -> bytes:
-    return (out / "checkpoints" / f"step_{step:05d}" / "model.safetensors").read_bytes()
+def weights(out: Path, step: int, file: str = "model.safetensors") -> str:
+    """A fingerprint: of two files that differ pytest would draw a diff, for hours where `CI` is set."""
+    return sha256((out / "checkpoints" / f"step_{step:05d}" / file).read_bytes()).hexdigest()
