@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,27 +23,44 @@ def until_stopped(
     work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], str], command: str | None = None
 ) -> _T:
     """What `work` comes to. Stopped by hand, the status is 130 or 143; `kept` says what the folder holds,
-    and `command` (the one that was given, by default) goes on."""
-    terminated = False
+    and `command` (the one that was given, by default) goes on. What is being computed may take seconds to
+    its end, so a stop is answered at once, and the second does not wait."""
+    heard: list[int] = []
 
     async def whole() -> _T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def stop() -> None:
-            nonlocal terminated
-            terminated = True
-            if task is not None:
-                task.cancel()
+        def hear(sign: int, _: object) -> None:
+            heard.append(sign)
+            if len(heard) > 1 or task is None:
+                raise KeyboardInterrupt
+            with suppress(OSError):  # past Python's own streams, which may be in the middle of a line
+                os.write(2, b"\nstopping in order; the same again stops at once\n")
+            loop.call_soon_threadsafe(task.cancel)
 
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not here, or not in this thread
-            loop.add_signal_handler(signal.SIGTERM, stop)
-        return await work
+        with _hearing(hear):
+            return await work
 
     try:
         return asyncio.run(whole())
     except (KeyboardInterrupt, asyncio.CancelledError):
         say(f"stopped; {kept()}; go on with: {command or again(out)}")
-        raise typer.Exit(143 if terminated else 130) from None
+        raise typer.Exit(143 if heard[:1] == [signal.SIGTERM] else 130) from None
+
+
+@contextmanager
+def _hearing(hear: Callable[[int, object], None]) -> Iterator[None]:
+    """Both signals go to `hear`, unless we were started with one ignored (in the background of a script)."""
+    before = {}
+    try:
+        with suppress(ValueError):  # not in this thread
+            for sign in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(sign) is not signal.SIG_IGN:
+                    before[sign] = signal.signal(sign, hear)
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 @contextmanager

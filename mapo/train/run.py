@@ -30,7 +30,7 @@ from mapo.train.files import put_back
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import load_policy
+from mapo.train.policy import folder_of, load_policy
 from mapo.train.rollouts import write_json
 from mapo.train.sampler import Sampler
 from mapo.train.setup import Training, check_run, claim_run, note_decoding, without_address
@@ -155,6 +155,8 @@ async def prepared(
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)  # adapters start at random
     m, r = config.model, config.rollout
+    if folder_of(m.source) is None and team.leads:
+        show.begins(f"{m.source} is no folder here: taken from the model hub, or from its cache")
     policy = load_policy(
         m.source,
         dtype=m.dtype,

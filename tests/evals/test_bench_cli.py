@@ -89,6 +89,32 @@ def test_the_status_tells_which_signal_it_was(tmp_path, capsys, sign, status):
     assert "stopped; nothing is kept; go on with: mapo" in capsys.readouterr().err
 
 
+def test_a_stop_is_answered_at_once_and_the_second_does_not_wait(tmp_path, capfd):
+    async def work():
+        signal.raise_signal(signal.SIGTERM)
+        assert "stopping in order" in capfd.readouterr().err
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(typer.Exit) as stop:
+        until_stopped(work(), tmp_path, lambda: "nothing is kept")
+    assert stop.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    async def work():
+        signal.raise_signal(signal.SIGINT)
+        return "done"
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert until_stopped(work(), tmp_path, lambda: "") == "done"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_stopped_before_it_began_there_is_nothing_to_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["mapo", "eval", "emobench", "--out=x", "--resume"])
     assert again(tmp_path) == "mapo eval emobench --out=x"

@@ -20,6 +20,7 @@ from mapo.train.context import longest_dialogue
 from mapo.train.export import find_checkpoint
 from mapo.train.run import public, run
 from mapo.train.sampler import Sampler
+from mapo.train.show import Show
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,19 @@ def test_without_validations_the_last_checkpoint_is_tested(model, whole, tmp_pat
     assert small.weights(out, 4) == small.weights(whole[0], 4)  # looking changes nothing
     assert [c.step for c in checkpoint.all_steps(out / "checkpoints")] == [3, 4]
     assert find_checkpoint(out) == out / "checkpoints" / "step_00004"
+
+
+def test_a_model_that_is_no_folder_here_is_announced_before_a_hub_is_asked(monkeypatch, tmp_path):
+    told = []
+
+    class Heard(Show):
+        begins = staticmethod(told.append)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="give its folder"):
+        small.trained("nobody/nothing-7b", tmp_path / "run", show=Heard())
+    assert len(told) == 1 and told[0].startswith("nobody/nothing-7b is no folder here")
+    assert not (tmp_path / "run").exists()
 
 
 def test_siblings_share_a_world_and_every_token_is_accounted_for(whole):
