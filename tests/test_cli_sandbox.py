@@ -143,7 +143,12 @@ def test_play_with_models_and_a_judge_that_fails():
 
 
 @pytest.mark.parametrize(
-    ("args", "words"), [(["nobody"], "no scenario 'nobody'"), (["--as", "judge"], "helper or user")]
+    ("args", "words"),
+    [
+        (["nobody"], "no scenario 'nobody'"),
+        (["career-tied-up"], "--scenarios builtin:all takes the held-out ones in"),
+        (["--as", "judge"], "helper or user"),
+    ],
 )
 def test_play_refuses(args, words):
     done = mapo("play", *args)

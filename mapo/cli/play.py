@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,7 +59,10 @@ def play(
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
-        raise InputError(f"no scenario '{name}'", where=scenarios, fix="mapo scenarios list")
+        fix = f"mapo scenarios list {quote(scenarios)}"
+        if scenarios.startswith("builtin:"):
+            fix += " lists those there are; --scenarios builtin:all takes the held-out ones in"
+        raise InputError(f"no scenario '{name}'", where=scenarios, fix=fix)
     chosen = known[name]
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
