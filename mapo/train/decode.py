@@ -17,10 +17,11 @@ from typing import Any, Literal
 
 import torch
 
+from mapo.train.devices import few_rows
 from mapo.train.door import STREAMED, check
-from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, sample
+from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, groups, lines, sample
 from mapo.train.graphs import Fuser, graphs_for, out_of_memory, up
-from mapo.train.kv import SlotCache, View, attending, configs_of, kernels
+from mapo.train.kv import Pieces, SlotCache, View, attending, configs_of, kernels
 from mapo.train.lean import lean_for
 
 Attention = Literal["auto", "triton", "sdpa"]
@@ -73,7 +74,8 @@ class Decoder:
         stream: bool = True,
     ) -> None:
         self.model, self.slots, self.context, self.chunk = model, slots, context, chunk
-        self.device = next(model.parameters()).device
+        first = next(model.parameters())
+        self.device, self.dtype = first.device, first.dtype
         self.cpu = self.device.type == "cpu"
         self.cache = SlotCache(slots, context)
         self.stats = Stats()
@@ -94,6 +96,11 @@ class Decoder:
         with torch.cuda.device_of(next(model.parameters())):  # type: ignore[no-untyped-call]
             check(self)
 
+    @property
+    def in_line(self) -> bool:
+        """Whether prompts enter in one line without padding, there being no shape that has to recur."""
+        return self.cpu and self.graphs is None
+
     @torch.no_grad()
     def round(self, fresh: Sequence[Fresh], going: Sequence[int]) -> dict[int, Drawn]:
         """Take `fresh` in and let them and the slots in `going` talk on; what each of them said."""
@@ -103,9 +110,13 @@ class Decoder:
             self.model.eval()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
-        with attending(self.configs):
-            for group in _groups(fresh, budget=2048 if self.cpu else 16384):
-                self._enter_group(group)
+        with attending(self.configs), few_rows(self.dtype) if self.cpu else nullcontext():
+            if self.in_line:
+                for line in lines(fresh, budget=2048):
+                    self._enter_line(line)
+            else:
+                for group in groups(fresh, budget=16384):
+                    self._enter_group(group)
             if fresh and not self.cpu:
                 torch.cuda.synchronize(self.device)
             middle = time.perf_counter()
@@ -128,20 +139,28 @@ class Decoder:
             # recordings point at the old ones
             self.graphs, self._weights = graphs_for(self.device), self._addresses()
 
-    def forward(self, ids: torch.Tensor, view: View) -> torch.Tensor:
-        """The logits after the last id of each row."""
+    def forward(self, ids: torch.Tensor, view: View | Pieces) -> torch.Tensor:
+        """The logits after the last id of each row, or piece."""
         self.cache.view = view
         out = self.model(
             input_ids=ids,
             position_ids=view.positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=view.last if isinstance(view, Pieces) else 1,
         )
-        logits: torch.Tensor = out.logits[:, -1]
+        logits: torch.Tensor = out.logits[0] if isinstance(view, Pieces) else out.logits[:, -1]
         return logits
 
     # ---- prefill
+
+    def _enter_line(self, line: Sequence[Fresh]) -> None:
+        self.table.begin(line)
+        view = Pieces([(f.slot, f.start, len(f.ids)) for f in line])
+        logits = self.forward(torch.tensor([[token for f in line for token in f.ids]]), view)
+        state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in line]
+        slots = [f.slot for f in line]
+        self.table.draw(self.table.put(slots), torch.tensor(state), logits, self.table.flags(slots))
 
     def _enter_group(self, group: Sequence[Fresh]) -> None:
         rows, width = len(group), max(len(f.ids) for f in group)
@@ -288,15 +307,3 @@ class Decoder:
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
-
-
-def _groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
-    """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
-    groups: list[list[Fresh]] = []
-    for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
-        widest = len(groups[-1][0].ids) if groups else 0
-        if groups and (len(groups[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
-            groups[-1].append(f)
-        else:
-            groups.append([f])
-    return groups

@@ -1,6 +1,10 @@
-"""What torch is and finds on this machine: all that `mapo doctor` needs of this room."""
+"""What torch is and finds on this machine, for `mapo doctor`, and how it multiplies on some."""
 
 from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -16,3 +20,20 @@ def devices() -> list[str]:
         return [f"CPU, {torch.get_num_threads()} threads"]
     cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [f"cuda:{n} {card.name}, {card.total_memory / 2**30:.0f} GiB" for n, card in enumerate(cards)]
+
+
+@contextmanager
+def few_rows(dtype: torch.dtype) -> Iterator[None]:
+    """For products of few rows on a CPU, as decoding has them, inside the block.
+
+    On ARM processors without wide vectors torch hands float32 products of nine rows and more to oneDNN, which
+    takes up to twice as long as plain BLAS until the rows are hundreds (`benchmarks/products.py`).
+    """
+    plain = platform.machine() == "aarch64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    before = torch.backends.mkldnn.enabled
+    if plain and dtype == torch.float32:
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before

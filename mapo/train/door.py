@@ -16,7 +16,7 @@ import torch
 
 from mapo.errors import InputError
 from mapo.train.graphs import up
-from mapo.train.kv import View, attending
+from mapo.train.kv import Pieces, View, attending
 from mapo.train.lean import MOST
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ def _deviation(
     with attending(decoder.configs):
         for first, last in ((0, start), *((at, at + 1) for at in range(start, length))):
             swaps = lean.swaps() if lean is not None and first else []
+            if decoder.in_line and not first:
+                line = Pieces([(slot, 0, last) for slot in range(count)])
+                found.append(decoder.forward(ids[:count, :last].reshape(1, -1), line).float())
+                continue
             part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
             view = View(slots, part, last, scratch=decoder.slots, fused=decoder.kernels)
             with decoder.fuser.on(swaps, compiler=False):

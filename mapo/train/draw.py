@@ -43,6 +43,31 @@ class Drawn:
     done: bool
 
 
+def groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
+    """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
+    groups: list[list[Fresh]] = []
+    for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
+        widest = len(groups[-1][0].ids) if groups else 0
+        if groups and (len(groups[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
+            groups[-1].append(f)
+        else:
+            groups.append([f])
+    return groups
+
+
+def lines(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
+    """Prompts that make a line of at most `budget` ids together (a longer one is alone)."""
+    found: list[list[Fresh]] = []
+    room = 0
+    for f in fresh:
+        if len(f.ids) > room:
+            found.append([])
+            room = budget
+        found[-1].append(f)
+        room -= len(f.ids)
+    return found
+
+
 def noise_of(seed: int, count: int) -> NDArray[np.float32]:
     """`count` numbers in [0, 1) that depend on the seed and their index alone."""
     generator = np.random.Generator(np.random.Philox(key=seed % 2**128))

@@ -10,7 +10,7 @@ repeated: the query heads of a group are taken as further query positions.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,6 +89,32 @@ class View:
         return self._masks[window, tiles]
 
 
+class Pieces:
+    """New ids of several rows one after the other in a single line, without padding: prefill on a CPU.
+
+    A piece is (slot, start, count); `last` holds where each ends.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, int, int]]) -> None:
+        self.pieces = pieces
+        self.positions = torch.cat([torch.arange(start, start + count) for _, start, count in pieces])[None]
+        slots, _, counts = (torch.tensor(numbers) for numbers in zip(*pieces, strict=True))
+        self.write_slots = slots.repeat_interleave(counts)[None]
+        self.last = counts.cumsum(0) - 1
+        self._masks: dict[tuple[int, int | None, int], torch.Tensor] = {}
+
+    def mask(self, number: int, window: int | None, tiles: int, dtype: torch.dtype) -> torch.Tensor:
+        """[1, 1, tiles * count, keys] of one piece, as `View.mask`."""
+        if (number, window, tiles) not in self._masks:
+            _, start, count = self.pieces[number]
+            seen = torch.ones(count, start + count, dtype=torch.bool).tril(start)
+            if window:
+                seen = seen.triu(start - window + 1)
+            mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+            self._masks[number, window, tiles] = mask.repeat(tiles, 1)[None, None]
+        return self._masks[number, window, tiles]
+
+
 class SlotLayer(CacheLayerMixin):
     """One layer's buffers. `update` writes and hands *itself* on: `attend` reads through the view."""
 
@@ -108,7 +134,7 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         view = self.cache.view
-        if view.fused is not None and key_states.shape[2] == 1:
+        if isinstance(view, View) and view.fused is not None and key_states.shape[2] == 1:
             view.fused.write(key_states, value_states, self.keys, self.values, view.slots, view.positions)
         else:
             where = (view.write_slots, view.positions)
@@ -131,7 +157,7 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """The cache as transformers sees it. Set `view` before each forward pass."""
 
-    view: View
+    view: View | Pieces
 
     def __init__(self, slots: int, context: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self))
@@ -159,27 +185,68 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """The attention function: [B, heads, T, dim] of new queries against the slots -> [B, T, heads, dim]."""
     view, keys, values = key.cache.view, key.keys, value.values
+    if isinstance(view, Pieces):
+        scale = query.shape[3] ** -0.5 if scaling is None else scaling
+        return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     rows, heads, length, dim = query.shape
     kv_heads = keys.shape[1]
     group, scale = heads // kv_heads, dim**-0.5 if scaling is None else scaling
     if view.fused is not None and length == 1:
         more = {"scale": scale, "window": sliding_window, "softcap": softcap}
         return view.fused.attend(query, keys, values, view.slots, view.positions, **more), None
-    # The query heads of a group stand in a row as if they were positions, so that their keys need no copies;
-    # only a long prefill, whose mask would then be the larger thing, repeats the keys instead.
-    tiles = group if length <= 64 else 1
+    tiles = _tiles(group, length)
     mask = view.mask(sliding_window, tiles, query.dtype)
     near, worth = view.read(keys), view.read(values)
     if tiles < group:
         near, worth = near.repeat_interleave(group, 1), worth.repeat_interleave(group, 1)
     asked = view.spread(query.reshape(rows, near.shape[1], tiles * length, dim))
-    if softcap is None:
-        out = functional.scaled_dot_product_attention(asked, near, worth, attn_mask=mask, scale=scale)
-    else:
-        score = torch.tanh(asked @ near.transpose(2, 3) * (scale / softcap)) * softcap + mask
-        out = score.softmax(-1, dtype=torch.float32).to(query.dtype) @ worth
-    out = view.gather(out)
+    out = view.gather(_weighed(asked, near, worth, mask, scale, softcap))
     return out.reshape(rows, heads, length, -1).transpose(1, 2), None
+
+
+def _attend_pieces(
+    view: Pieces,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Each piece against its own slot: [1, heads, ids, dim] -> [1, ids, heads, dim]."""
+    heads, dim = query.shape[1], query.shape[3]
+    group = heads // keys.shape[1]
+    found = []
+    asked = torch.split(query, [count for _, _, count in view.pieces], 2)
+    for number, (slot, start, count) in enumerate(view.pieces):
+        tiles = _tiles(group, count)
+        near, worth = (buffer[slot : slot + 1, :, : start + count] for buffer in (keys, values))
+        if tiles < group:
+            near, worth = near.repeat_interleave(group, 1), worth.repeat_interleave(group, 1)
+        mine = asked[number].reshape(1, near.shape[1], tiles * count, dim)
+        out = _weighed(mine, near, worth, view.mask(number, window, tiles, query.dtype), scale, softcap)
+        found.append(out.reshape(1, heads, count, -1))
+    return torch.cat(found, 2).transpose(1, 2)
+
+
+def _tiles(group: int, length: int) -> int:
+    """The query heads of a group stand in a row as if they were positions, so that their keys need no copies;
+    only a long prefill, whose mask would then be the larger thing, repeats the keys instead."""
+    return group if length <= 64 else 1
+
+
+def _weighed(
+    asked: torch.Tensor,
+    near: torch.Tensor,
+    worth: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    if softcap is None:
+        return functional.scaled_dot_product_attention(asked, near, worth, attn_mask=mask, scale=scale)
+    score = torch.tanh(asked @ near.transpose(2, 3) * (scale / softcap)) * softcap + mask
+    return score.softmax(-1, dtype=torch.float32).to(asked.dtype) @ worth
 
 
 AttentionInterface.register(NAME, attend)

@@ -7,6 +7,7 @@ import torch
 
 import tiny
 from mapo.errors import InputError
+from mapo.train.devices import few_rows
 from mapo.train.door import check, how_decoded
 from talks import Recordings, check_against, job, sampler, talk, together
 
@@ -22,6 +23,30 @@ def test_recorded_steps_say_the_same():
     for a, b in zip(plain, recorded, strict=True):
         assert [r.token_ids for r in a] == [r.token_ids for r in b]
         check_against(made.decoder.model, b)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("gemma", "gemma2"), ("gemma", "gemma3"), ("chatml", "mistral"), ("qwen3", "qwen3")]
+)
+def test_padded_prefills_say_the_same(family, kind):
+    """On a CPU prompts enter in one line, without padding; on a GPU in padded rows, whose shapes recur."""
+    made = sampler(family, kind, slots=3, context=900)
+    made.decoder.graphs = Recordings()
+    talks = [lambda s, i=i: talk(s.policy(job(str(i))), 3, seed=i, max_tokens=4 + i) for i in range(4)]
+    for replies in together(made, *talks):
+        check_against(made.decoder.model, replies)
+
+
+def test_on_arm_processors_few_rows_are_multiplied_without_onednn(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
+    for dtype, used in ((torch.float32, False), (torch.bfloat16, True)):
+        with few_rows(dtype):
+            assert torch.backends.mkldnn.enabled is used
+        assert torch.backends.mkldnn.enabled
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
+    with few_rows(torch.float32):
+        assert torch.backends.mkldnn.enabled
 
 
 def test_a_model_that_cannot_be_recorded_is_decoded_plainly(caplog):

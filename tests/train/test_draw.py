@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo.train.draw import noise_of, sample
+from mapo.train.draw import Fresh, lines, noise_of, sample
 
 
 @given(st.integers(0, 10**6), st.integers(2, 700), st.floats(0, 1, exclude_max=True, width=32))
@@ -41,3 +41,12 @@ def test_noise_depends_on_seed_and_index_alone(seed, few, many):
     few, many = sorted((few, many))
     assert (noise_of(seed, many)[:few] == noise_of(seed, few)).all()
     assert (noise_of(seed, many) >= 0).all() and (noise_of(seed, many) < 1).all()
+
+
+def test_prompts_make_lines_no_longer_than_the_budget_if_they_can():
+    def prompt(slot, length):
+        return Fresh(slot, 0, [1] * length, noise_of(0, 4))
+
+    fresh = [prompt(slot, length) for slot, length in enumerate([4, 3, 3, 12, 1, 9])]
+    assert [[f.slot for f in line] for line in lines(fresh, 10)] == [[0, 1, 2], [3], [4, 5]]
+    assert lines([], 10) == []
