@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 SHAPES = ((192, 192), (512, 192), (192, 512), (4096, 192))
-ROWS = (1, 8, 12, 16, 32, 64, 256)
+ROWS = (1, 8, 12, 16, 32, 64, 256, 2048)
 
 
 def microseconds(x: torch.Tensor, weight: torch.Tensor, enabled: bool, calls: int = 40) -> float:

@@ -59,8 +59,8 @@ def play(
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
-        fix = f"mapo scenarios list {quote(scenarios)}"
-        if scenarios.startswith("builtin:"):
+        fix = f"mapo scenarios list {quote(scenarios)}" + (f" --domain {quote(domain)}" if domain else "")
+        if scenarios in ("builtin:train", "builtin:validation"):
             fix += " lists those there are; --scenarios builtin:all takes the held-out ones in"
         raise InputError(f"no scenario '{name}'", where=scenarios, fix=fix)
     chosen = known[name]

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from shlex import join
 from typing import Any, TypeVar
@@ -24,28 +25,41 @@ def until_stopped(
 ) -> _T:
     """What `work` comes to. Stopped by hand, the status is 130 or 143; `kept` says what the folder holds,
     and `command` (the one that was given, by default) goes on. What is being computed may take seconds to
-    its end, so a stop is answered at once, and the second does not wait."""
+    its end, so a stop is answered at once, and the same signal again does not wait."""
     heard: list[int] = []
+    cancel: Callable[[], object] | None = None
+
+    def hear(sign: int, _: object) -> None:
+        if sign in heard:  # Python would wait for threads that compute; a run is made to be cut off anywhere
+            _tell_at_once("\x1b[?25h" if sys.stderr.isatty() else "")  # a live bar hides the cursor
+            os._exit(128 + heard[0])
+        heard.append(sign)
+        if cancel is None:
+            raise KeyboardInterrupt
+        if len(heard) == 1:
+            _tell_at_once("\nstopping in order; the same again stops at once\n")
+            with suppress(RuntimeError):  # it has just ended by itself
+                cancel()
 
     async def whole() -> _T:
+        nonlocal cancel
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-        def hear(sign: int, _: object) -> None:
-            heard.append(sign)
-            if len(heard) > 1 or task is None:
-                raise KeyboardInterrupt
-            with suppress(OSError):  # past Python's own streams, which may be in the middle of a line
-                os.write(2, b"\nstopping in order; the same again stops at once\n")
-            loop.call_soon_threadsafe(task.cancel)
-
-        with _hearing(hear):
-            return await work
+        assert task is not None
+        cancel = partial(loop.call_soon_threadsafe, task.cancel)
+        return await work
 
     try:
-        return asyncio.run(whole())
+        with _hearing(hear):  # until the loop is closed, too
+            return asyncio.run(whole())
     except (KeyboardInterrupt, asyncio.CancelledError):
         say(f"stopped; {kept()}; go on with: {command or again(out)}")
         raise typer.Exit(143 if heard[:1] == [signal.SIGTERM] else 130) from None
+
+
+def _tell_at_once(text: str) -> None:
+    """Past Python's own streams, which may be in the middle of a line."""
+    with suppress(OSError):
+        os.write(2, text.encode())
 
 
 @contextmanager

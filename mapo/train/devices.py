@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -22,6 +24,10 @@ def devices() -> list[str]:
     return [f"cuda:{n} {card.name}, {card.total_memory / 2**30:.0f} GiB" for n, card in enumerate(cards)]
 
 
+_LOCK = threading.Lock()
+_BEFORE: list[bool] = []
+
+
 @contextmanager
 def few_rows(dtype: torch.dtype) -> Iterator[None]:
     """For products of few rows on a CPU, as decoding has them, inside the block.
@@ -29,11 +35,18 @@ def few_rows(dtype: torch.dtype) -> Iterator[None]:
     On ARM processors without wide vectors torch hands float32 products of nine rows and more to oneDNN, which
     takes up to twice as long as plain BLAS until the rows are hundreds (`benchmarks/products.py`).
     """
-    plain = platform.machine() == "aarch64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-    before = torch.backends.mkldnn.enabled
-    if plain and dtype == torch.float32:
-        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    old = platform.machine() == "aarch64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    if not old or dtype != torch.float32:
+        yield
+        return
+    switch: Any = torch.backends.mkldnn
+    with _LOCK:
+        _BEFORE.append(switch.enabled)
+        switch.enabled = False
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        with _LOCK:
+            before = _BEFORE.pop()
+            if not _BEFORE:  # the switch is the whole process's: the last to leave puts it back
+                switch.enabled = before

@@ -1,4 +1,4 @@
-"""Drawing tokens: where each slot stands in its reply, kept on the device, and the dice.
+"""Drawing tokens: replies to begin, where each slot stands in its own, kept on the device, and the dice.
 
 All that changes between two tokens of a reply is one row of `Table.state`, so a decode step never has to
 ask the host. Chance comes from outside: one uniform number a token, uploaded before the reply begins and
@@ -45,21 +45,21 @@ class Drawn:
 
 def groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
     """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
-    groups: list[list[Fresh]] = []
+    found: list[list[Fresh]] = []
     for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
-        widest = len(groups[-1][0].ids) if groups else 0
-        if groups and (len(groups[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
-            groups[-1].append(f)
+        widest = len(found[-1][0].ids) if found else 0
+        if found and (len(found[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
+            found[-1].append(f)
         else:
-            groups.append([f])
-    return groups
+            found.append([f])
+    return found
 
 
 def lines(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
     """Prompts that make a line of at most `budget` ids together (a longer one is alone)."""
     found: list[list[Fresh]] = []
     room = 0
-    for f in fresh:
+    for f in sorted(fresh, key=lambda f: f.slot):
         if len(f.ids) > room:
             found.append([])
             room = budget

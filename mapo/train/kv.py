@@ -1,9 +1,9 @@
 """The key-value cache behind the sampler: every dialogue has a slot, and keeps it from turn to turn.
 
 Buffers are static, [slots + 1, kv_heads, context, head_dim] a layer; the last slot is scratch, where padding
-goes. A `View` says which rows the coming forward pass is about and where their new ids stand; the stock
-transformers forward then runs with `SlotCache` as its cache and `attend` as its attention function, so
-any model of plain (full or sliding-window) attention works unchanged. Keys of grouped heads are never
+goes. A `View` (or `Pieces`) says which rows the coming forward pass is about and where their new ids stand;
+the stock transformers forward then runs with `SlotCache` as its cache and `attend` as its attention function,
+so any model of plain (full or sliding-window) attention works unchanged. Keys of grouped heads are never
 repeated: the query heads of a group are taken as further query positions.
 """
 
@@ -111,7 +111,9 @@ class Pieces:
             if window:
                 seen = seen.triu(start - window + 1)
             mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
-            self._masks[number, window, tiles] = mask.repeat(tiles, 1)[None, None]
+            if tiles > 1:
+                mask = mask.repeat(tiles, 1)
+            self._masks[number, window, tiles] = mask[None, None]
         return self._masks[number, window, tiles]
 
 

@@ -77,7 +77,7 @@ def gradients(t: Training, rows: Sequence[Row], *, total: int, measure: bool) ->
     micros = micro_batches(rows, settings.tokens, multiple=alike)
     for number, cpu in enumerate(micros):
         micro = cpu.to(policy.device)
-        wanted = measure and (settings.kl > 0 or number == t.done // settings.updates % len(micros))
+        wanted = measure and (settings.kl > 0 or number == t.done % len(micros))
         loss, seen = policy_loss(
             policy.model,
             micro,

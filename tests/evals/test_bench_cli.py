@@ -89,18 +89,50 @@ def test_the_status_tells_which_signal_it_was(tmp_path, capsys, sign, status):
     assert "stopped; nothing is kept; go on with: mapo" in capsys.readouterr().err
 
 
-def test_a_stop_is_answered_at_once_and_the_second_does_not_wait(tmp_path, capfd):
+def test_a_stop_is_answered_at_once_and_another_signal_after_it_changes_nothing(tmp_path, capfd):
     async def work():
         signal.raise_signal(signal.SIGTERM)
         assert "stopping in order" in capfd.readouterr().err
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError("it went on")
+        signal.raise_signal(signal.SIGINT)  # as from those who send one after the other
+        assert "stopping" not in capfd.readouterr().err
+        await asyncio.sleep(30)
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(typer.Exit) as stop:
         until_stopped(work(), tmp_path, lambda: "nothing is kept")
     assert stop.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+BUSY = """
+import asyncio, time, sys
+from pathlib import Path
+from mapo.cli.stop import until_stopped
+
+def compute():
+    print("begun", flush=True)
+    time.sleep(60)
+
+async def work():  # as the sampler does: a thread that computes, waited for when all is over
+    await asyncio.get_running_loop().run_in_executor(None, compute)
+
+until_stopped(work(), Path("."), lambda: "nothing is kept", "again")
+"""
+
+
+@pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_same_signal_again_does_not_wait_for_threads(tmp_path, sign, status):
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(sign)
+    assert process.stderr.readline() + process.stderr.readline() == (
+        "\nstopping in order; the same again stops at once\n"
+    )
+    process.send_signal(sign)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == status and "Traceback" not in told
 
 
 def test_a_signal_that_is_ignored_stays_so(tmp_path):

@@ -7,8 +7,10 @@ import torch
 
 import tiny
 from mapo.errors import InputError
+from mapo.train.decode import Decoder
 from mapo.train.devices import few_rows
 from mapo.train.door import check, how_decoded
+from mapo.train.kv import Pieces, attending
 from talks import Recordings, check_against, job, sampler, talk, together
 
 
@@ -37,6 +39,28 @@ def test_padded_prefills_say_the_same(family, kind):
         check_against(made.decoder.model, replies)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3", "mistral"])
+def test_long_and_short_pieces_in_one_line_say_what_whole_rows_say(kind):
+    """Past 64 ids keys are repeated; windows and soft caps hold there too, and for what was in the slot."""
+    model = tiny.model(kind).eval()
+    decoder = Decoder(model, slots=5, context=400, end_ids=frozenset())
+    torch.manual_seed(0)
+    rows = [torch.randint(0, 400, (n,)) for n in (200, 130, 66, 3, 80)]
+    cuts = [70, 64, 65, 2, 1]
+    with attending(decoder.configs):
+        first = [(slot, 0, cut) for slot, cut in enumerate(cuts)]
+        decoder.forward(
+            torch.cat([row[:cut] for row, cut in zip(rows, cuts, strict=True)])[None], Pieces(first)
+        )
+        then = [(slot, cut, len(rows[slot]) - cut) for slot, cut in enumerate(cuts)]
+        rest = torch.cat([row[cut:] for row, cut in zip(rows, cuts, strict=True)])
+        told = decoder.forward(rest[None], Pieces(then))
+    for said, row in zip(told, rows, strict=True):
+        plain = model(input_ids=row[None], use_cache=False).logits[0, -1]
+        torch.testing.assert_close(said, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_on_arm_processors_few_rows_are_multiplied_without_onednn(monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
@@ -44,6 +68,13 @@ def test_on_arm_processors_few_rows_are_multiplied_without_onednn(monkeypatch):
         with few_rows(dtype):
             assert torch.backends.mkldnn.enabled is used
         assert torch.backends.mkldnn.enabled
+    outer, inner = few_rows(torch.float32), few_rows(torch.float32)
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)  # two samplers, in threads of their own
+    assert not torch.backends.mkldnn.enabled
+    inner.__exit__(None, None, None)
+    assert torch.backends.mkldnn.enabled
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
     with few_rows(torch.float32):
         assert torch.backends.mkldnn.enabled
