@@ -112,7 +112,6 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/intervals.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/prefix.py
-	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/stopping_bias.py
 	$(BIN)/python benchmarks/train_step.py

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import torch
 
-from mapo.train.devices import few_rows
 from mapo.train.door import STREAMED, check
 from mapo.train.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, groups, lines, sample
 from mapo.train.graphs import Fuser, graphs_for, out_of_memory, up
@@ -74,8 +73,7 @@ class Decoder:
         stream: bool = True,
     ) -> None:
         self.model, self.slots, self.context, self.chunk = model, slots, context, chunk
-        first = next(model.parameters())
-        self.device, self.dtype = first.device, first.dtype
+        self.device = next(model.parameters()).device
         self.cpu = self.device.type == "cpu"
         self.cache = SlotCache(slots, context)
         self.stats = Stats()
@@ -110,7 +108,7 @@ class Decoder:
             self.model.eval()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
-        with attending(self.configs), few_rows(self.dtype) if self.cpu else nullcontext():
+        with attending(self.configs):
             if self.in_line:
                 for line in lines(fresh, budget=2048):
                     self._enter_line(line)

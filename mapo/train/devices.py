@@ -1,12 +1,6 @@
-"""What torch is and finds on this machine, for `mapo doctor`, and how it multiplies on some."""
+"""What torch is and finds on this machine: all that `mapo doctor` needs of this room."""
 
 from __future__ import annotations
-
-import platform
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -22,31 +16,3 @@ def devices() -> list[str]:
         return [f"CPU, {torch.get_num_threads()} threads"]
     cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [f"cuda:{n} {card.name}, {card.total_memory / 2**30:.0f} GiB" for n, card in enumerate(cards)]
-
-
-_LOCK = threading.Lock()
-_BEFORE: list[bool] = []
-
-
-@contextmanager
-def few_rows(dtype: torch.dtype) -> Iterator[None]:
-    """For products of few rows on a CPU, as decoding has them, inside the block.
-
-    On ARM processors without wide vectors torch hands float32 products of nine rows and more to oneDNN, which
-    takes up to twice as long as plain BLAS until the rows are hundreds (`benchmarks/products.py`).
-    """
-    old = platform.machine() == "aarch64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-    if not old or dtype != torch.float32:
-        yield
-        return
-    switch: Any = torch.backends.mkldnn
-    with _LOCK:
-        _BEFORE.append(switch.enabled)
-        switch.enabled = False
-    try:
-        yield
-    finally:
-        with _LOCK:
-            before = _BEFORE.pop()
-            if not _BEFORE:  # the switch is the whole process's: the last to leave puts it back
-                switch.enabled = before

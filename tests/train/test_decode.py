@@ -8,7 +8,6 @@ import torch
 import tiny
 from mapo.errors import InputError
 from mapo.train.decode import Decoder
-from mapo.train.devices import few_rows
 from mapo.train.door import check, how_decoded
 from mapo.train.kv import Pieces, attending
 from talks import Recordings, check_against, job, sampler, talk, together
@@ -59,25 +58,6 @@ def test_long_and_short_pieces_in_one_line_say_what_whole_rows_say(kind):
     for said, row in zip(told, rows, strict=True):
         plain = model(input_ids=row[None], use_cache=False).logits[0, -1]
         torch.testing.assert_close(said, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_on_arm_processors_few_rows_are_multiplied_without_onednn(monkeypatch):
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
-    for dtype, used in ((torch.float32, False), (torch.bfloat16, True)):
-        with few_rows(dtype):
-            assert torch.backends.mkldnn.enabled is used
-        assert torch.backends.mkldnn.enabled
-    outer, inner = few_rows(torch.float32), few_rows(torch.float32)
-    outer.__enter__()
-    inner.__enter__()
-    outer.__exit__(None, None, None)  # two samplers, in threads of their own
-    assert not torch.backends.mkldnn.enabled
-    inner.__exit__(None, None, None)
-    assert torch.backends.mkldnn.enabled
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
-    with few_rows(torch.float32):
-        assert torch.backends.mkldnn.enabled
 
 
 def test_a_model_that_cannot_be_recorded_is_decoded_plainly(caplog):
