@@ -187,12 +187,10 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """The attention function: [B, heads, T, dim] of new queries against the slots -> [B, T, heads, dim]."""
     view, keys, values = key.cache.view, key.keys, value.values
-    if isinstance(view, Pieces):
-        scale = query.shape[3] ** -0.5 if scaling is None else scaling
-        return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     rows, heads, length, dim = query.shape
-    kv_heads = keys.shape[1]
-    group, scale = heads // kv_heads, dim**-0.5 if scaling is None else scaling
+    group, scale = heads // keys.shape[1], dim**-0.5 if scaling is None else scaling
+    if isinstance(view, Pieces):
+        return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     if view.fused is not None and length == 1:
         more = {"scale": scale, "window": sliding_window, "softcap": softcap}
         return view.fused.attend(query, keys, values, view.slots, view.positions, **more), None
