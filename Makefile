@@ -86,7 +86,7 @@ $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 	@touch $@
 
 test-inspect: setup-inspect ## Tests of the tasks for inspect_ai
-	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/test_inspect.py
+	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/inspect/test_inspect.py
 
 # A real browser for the pages of mapo view: Debian's chromium, driven by playwright.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || echo /usr/bin/chromium)

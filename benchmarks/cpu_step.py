@@ -28,12 +28,12 @@ import numpy as np
 import torch
 
 from mapo.config import load_config
+from mapo.local_model.policy import load_policy
+from mapo.models.chat import Request
 from mapo.rows import Row
-from mapo.sandbox.chat import Request
+from mapo.sampling.sampler import Sampler
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import load_policy
-from mapo.train.sampler import Sampler
-from mapo.train.team import Team
+from mapo.train.processes import Team
 from mapo.train.update import update
 from mapo.types import Message, Reply
 

@@ -21,8 +21,8 @@ import torch
 from shapes import CUDA, DEVICE, DTYPE, VARIANTS, device_name, each_shape, guarded, peak_gb, wait
 from transformers import GenerationConfig
 
-from mapo.train.decode import Decoder
-from mapo.train.draw import Fresh, noise_of
+from mapo.sampling.decoder import Decoder
+from mapo.sampling.draw import Fresh, noise_of
 
 PROMPT = 512 if CUDA else 128
 STEPS = 64 if CUDA else 16

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from mapo import Rubric
-from mapo.evals.epmq import composite
-from mapo.evals.results import recompute
+from mapo.domain_folders import DEFAULT, domain_folder
+from mapo.measure.epmq import composite
 from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
-from mapo.sandbox.places import DEFAULT, domain_folder
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.results import recompute
 
 
 def main(seeds: int, domain: str) -> None:

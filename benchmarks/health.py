@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from mapo import Job, Rubric, Rules, play_all
-from mapo.evals.results import read_folders
 from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
-from mapo.sandbox.findings import warnings
-from mapo.sandbox.health import Health, Talk, health, health_of, mood_of
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.findings import warnings
+from mapo.scoring.health import Health, Talk, health, health_of, mood_of
+from mapo.scoring.results import read_folders
 
 HEAD = (
     "repeated",

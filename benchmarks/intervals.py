@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mapo.evals import compare, stats
-from mapo.evals.entries import Case
+from mapo.evals.compare import comparison as compare
+from mapo.evals.compare.entries import Case
+from mapo.measure import stats
 
 TIMES = 1000
 

@@ -14,17 +14,17 @@ import random
 
 import numpy as np
 
-from mapo.audit.answers import answers_of
-from mapo.audit.ask import model_asking, solving
-from mapo.audit.measure import findings
-from mapo.audit.probes import PROBES, plainly
-from mapo.audit.run import Plan
-from mapo.audit.sample import Moment, Talk, strata_of
+from mapo.judges.audit.answers import answers_of
+from mapo.judges.audit.ask import model_asking, solving
+from mapo.judges.audit.measure import findings
+from mapo.judges.audit.probes import PROBES, plainly
+from mapo.judges.audit.run import Plan
+from mapo.judges.sample import Moment, Talk, strata_of
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.cast import Job
 from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
 from mapo.testing.fakes import FakeChat
 from mapo.testing.judges import Habit, honest_levels, judges_that, strayed
 

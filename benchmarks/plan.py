@@ -20,17 +20,17 @@ from pathlib import Path
 
 from mapo import Rubric
 from mapo.config import Config, read_config
+from mapo.models.chat import Request
+from mapo.models.endpoint import Endpoint
+from mapo.models.ledger import Ledger
+from mapo.models.rate_limit import Limits
 from mapo.planning.load import shape_of
 from mapo.planning.measured import measure
 from mapo.planning.plan import Plan, make_plan
 from mapo.planning.rates import merged, read_rates
-from mapo.sandbox.chat import Request
-from mapo.sandbox.endpoint import Endpoint
-from mapo.sandbox.ledger import Ledger
-from mapo.sandbox.limits import Limits
-from mapo.sandbox.models import model_cast, policy_system
+from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world

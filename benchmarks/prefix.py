@@ -18,11 +18,11 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from mapo.sandbox.chat import Answer, Request
-from mapo.sandbox.models import model_cast, policy_system
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Answer, Request
+from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Job, Rules, play
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import read_scenario
+from mapo.scenarios.scenario import read_scenario
 from mapo.types import Reply
 
 SCENARIO = Path(str(files("mapo") / "domains" / "empathy" / "scenarios" / "career-boat-shed.toml"))

@@ -18,11 +18,10 @@ from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
-
-from mapo.realsim.private import clean, leaks, squeezed
-from mapo.realsim.read import LONGEST_TURN
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.realsim.private.redact import clean, leaks, squeezed
+from mapo.realsim.reading.read import LONGEST_TURN
+from mapo.scenarios.sets import load_scenarios
+from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
 HOSTILE = (
     "a",

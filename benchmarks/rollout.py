@@ -17,12 +17,12 @@ import resource
 import time
 
 from mapo import Rubric
-from mapo.sandbox.chat import Answer
-from mapo.sandbox.endpoint import Endpoint
-from mapo.sandbox.limits import Limiter, Limits
-from mapo.sandbox.models import model_cast, policy_system
+from mapo.models.chat import Answer
+from mapo.models.endpoint import Endpoint
+from mapo.models.rate_limit import Limiter, Limits
+from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world

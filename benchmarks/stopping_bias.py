@@ -34,7 +34,7 @@ import numpy as np
 from mapo import Dialogue, Rubric, advantages
 from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import BadLine, read_dialogues
 
 HORIZONS = ("available", "shortest")

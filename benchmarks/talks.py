@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from shapes import CUDA, DEVICE, VARIANTS, device_name, each_shape, guarded, peak_gb, wait
 
-from mapo.sandbox.chat import Request
-from mapo.train.sampler import Sampler
+from mapo.models.chat import Request
+from mapo.sampling.sampler import Sampler
 from mapo.types import Message
 
 

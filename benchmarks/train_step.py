@@ -34,8 +34,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from mapo.train.batch import Micro
+from mapo.train.head import tune_for_training
 from mapo.train.loss import policy_loss, surrogate, token_logprobs
-from mapo.train.speed import tune_for_training
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

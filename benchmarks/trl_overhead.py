@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from mapo.engines.trl import MAPOConfig, MAPOTrainer
 from mapo.engines.trl.contract import checked, dialogue_return
-from mapo.train.policy import load_policy
+from mapo.local_model.policy import load_policy
 
 
 def made_up(dialogues: int, turns: int, words: int, between: int) -> dict:

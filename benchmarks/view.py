@@ -24,9 +24,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-import view_runs  # noqa: E402
 from mapo import Rubric  # noqa: E402
 from mapo.records import encode_dialogue  # noqa: E402
+from support import view_runs  # noqa: E402
 
 STEPS = 10
 ASKED = 15

@@ -17,9 +17,9 @@ from transformers import PrinterCallback, TrainerCallback
 
 from mapo import Rubric, Rules
 from mapo.engines.trl import MAPOConfig, MAPOTrainer, Sandbox, scenario_rows
+from mapo.local_model.policy import load_policy
 from mapo.sandbox.domain import scripted_cast
-from mapo.sandbox.scenarios import load_scenarios
-from mapo.train.policy import load_policy
+from mapo.scenarios.sets import load_scenarios
 
 
 class Show(TrainerCallback):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         ScenarioError,
         StoreError,
     )
+    from mapo.measure.potential import Trajectory
+    from mapo.measure.rubric import Rubric
+    from mapo.models.chat import Answer, Chat, Request
     from mapo.sandbox.cast import Cast, Job
-    from mapo.sandbox.chat import Answer, Chat, Request
-    from mapo.sandbox.potential import Trajectory
     from mapo.sandbox.rollout import Rules, play, play_all
-    from mapo.sandbox.rubric import Rubric
-    from mapo.sandbox.scenario import Scenario
+    from mapo.scenarios.scenario import Scenario
     from mapo.types import (
         AxisMarks,
         Dialogue,
@@ -50,11 +50,11 @@ _NAMES = {
     "mapo.errors": """AnswerError EndpointError InputError JudgeError MapoError RecordError RewardError
                       RubricError ScenarioError StoreError""",
     "mapo.sandbox.cast": "Cast Job",
-    "mapo.sandbox.chat": "Answer Chat Request",
-    "mapo.sandbox.potential": "Trajectory",
+    "mapo.models.chat": "Answer Chat Request",
+    "mapo.measure.potential": "Trajectory",
     "mapo.sandbox.rollout": "Rules play play_all",
-    "mapo.sandbox.rubric": "Rubric",
-    "mapo.sandbox.scenario": "Scenario",
+    "mapo.measure.rubric": "Rubric",
+    "mapo.scenarios.scenario": "Scenario",
     "mapo.types": """AxisMarks Dialogue Direction Ending Levels Mark Message PotentialState Reply
                      StopReason Turn""",
 }

@@ -1,4 +1,4 @@
-"""Write mapo/sandbox/bigrams.txt: which small words follow each other in our own prose.
+"""Write mapo/scripted/bigrams.txt: which small words follow each other in our own prose.
 
 The scripted judge tells sentences from word salad by it. The prose is the scenarios', the docs' and the
 code's own text. Deterministic for the same files.
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mapo.sandbox.places import SHIPPED
-from mapo.sandbox.scenarios import load_scenarios
-from mapo.sandbox.words import small_word_pairs
+from mapo.domain_folders import SHIPPED
+from mapo.scenarios.sets import load_scenarios
+from mapo.scripted.reading import small_word_pairs
 from mapo.store import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "mapo" / "sandbox" / "bigrams.txt"
+OUT = ROOT / "mapo" / "scripted" / "bigrams.txt"
 
 
 def main() -> None:

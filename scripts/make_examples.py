@@ -16,7 +16,7 @@ from pathlib import Path
 from mapo import Job, Rubric, Rules, play_all
 from mapo.records import encode_dialogue
 from mapo.sandbox.domain import scripted_cast, scripted_policy
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import write_atomic
 
 OUT = Path(__file__).resolve().parent.parent / "mapo" / "data" / "examples"

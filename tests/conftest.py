@@ -1,4 +1,4 @@
-"""Shared fixtures. Published data lies outside the repository; tests that need it skip without it."""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ import pytest
 from hypothesis import settings
 
 from mapo import Rubric
+from support.published import published
 
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("default")
-
-REPO = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("MAPO_SHARED", REPO.parent / "shared"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has put us into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,14 +33,6 @@ def parsed_once():
     parsed = functools.lru_cache(maxsize=1024)(lambda text: pickle.dumps(parse(text)))
     with mock.patch.object(tomllib, "loads", lambda text: pickle.loads(parsed(text))):
         yield
-
-
-def published(name: str) -> Path:
-    """A file of the published data, or a skip that says what is missing."""
-    path = SHARED / "data" / "empa" / name
-    if not path.exists():
-        pytest.skip(f"published data absent: {path} (set MAPO_SHARED)")
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,79 +1,167 @@
-"""The rooms of the house: imports go one way, torch stays out of the core, public names stay put."""
+"""Architecture: imports point one way, torch stays out of the core, public names stay put."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import mapo
 
 ROOT = Path(mapo.__file__).parent
-# A module may import from its own rank and from lower ones.
-RANKS = {
-    "errors": 0,
-    "text": 0,
-    "types": 0,
-    "config": 1,
-    "records": 1,
-    "store": 1,
-    "advantage": 1,
-    "ragged": 1,
-    "rows": 1,
-    "sandbox": 2,
-    "domains": 2,
-    "reading": 2,
-    "stage": 3,
-    "who": 3,
-    "train": 3,
-    "engines": 3,
-    "audit": 4,
-    "evals": 3,
-    "planning": 3,
-    "realsim": 4,
-    "testing": 3,
-    "view": 4,
-    "report": 4,
-    "cli": 5,
-    "__main__": 6,
-}
+ORDER = [
+    "errors",
+    "text",
+    "types",
+    "config",
+    "ragged",
+    "advantage",
+    "records",
+    "store",
+    "rows",
+    "domain_folders",
+    "measure",
+    "models",
+    "scenarios",
+    "sandbox",
+    "scripted",
+    "domains",
+    "runs",
+    "scoring",
+    "local_model",
+    "sampling.streamed",
+    "sampling",
+    "players",
+    "train",
+    "engines.trl",
+    "engines.verl.cpu",
+    "engines.verl",
+    "engines",
+    "evals",
+    "evals.empa",
+    "evals.emobench",
+    "evals.eqbench",
+    "evals.compare",
+    "evals.ablation",
+    "evals.inspect",
+    "judges",
+    "judges.audit",
+    "judges.swap",
+    "realsim.private",
+    "realsim.reading",
+    "realsim",
+    "planning",
+    "testing",
+    "report.data",
+    "report.document",
+    "report.sections",
+    "report",
+    "view.index",
+    "view.pages",
+    "view",
+    "cli.common",
+    "cli.evaluate",
+    "cli.judge",
+    "cli.scenarios",
+    "cli.training",
+    "cli",
+    "__main__",
+]
+"""Folders and top-level modules from the bottom up. Each may import only from itself and from those above it
+in this list. Imports inside functions and under TYPE_CHECKING count."""
 HEAVY = {"torch", "transformers", "accelerate", "peft", "verl", "trl", "ray"}
-MAY_BE_HEAVY = {"train", "engines"}
+MAY_BE_HEAVY = {"local_model", "sampling", "train", "engines"}
 
 
-def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+def place(module: str) -> str:
+    """Return the entry of ORDER that a module belongs to: the longest one that its name starts with."""
+    parts = module.split(".")[1:]
+    return next((name for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in ORDER), "")
 
 
-def imports(path: Path) -> set[str]:
+def imports(text: str, known: Collection[str]) -> set[str]:
+    """Return the modules that a source text imports, at the top or anywhere else."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            inner = {f"mapo.{alias.name}" for alias in node.names if alias.name != "__version__"}
-            found |= inner if node.module == "mapo" else {node.module or ""}
+            assert node.level == 0, "relative import"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & set(known)) or {node.module or ""}
     return found
 
 
-def modules():
-    for path in ROOT.rglob("*.py"):
-        name = ".".join(["mapo", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
-        yield name, path
+@functools.cache
+def sources() -> dict[str, str]:
+    """Return the text of every module of the package, by its name."""
+    return {
+        ".".join(["mapo", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): (
+            path.read_text(encoding="utf-8")
+        )
+        for path in ROOT.rglob("*.py")
+    }
 
 
-def test_arrows_go_one_way():
-    wrong = [
+def edges(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which modules each module imports. `mapo` itself, the public namespace, is left out."""
+    return {
+        name: {found for found in imports(text, texts) if found in texts} - {"mapo", name}
+        for name, text in texts.items()
+        if name != "mapo"
+    }
+
+
+def upward_imports(texts: Mapping[str, str]) -> list[str]:
+    """Return the imports that point from a module to one that is higher in ORDER."""
+    rank = {name: at for at, name in enumerate(ORDER)}
+    return [
         f"{name} imports {target}"
-        for name, path in modules()
-        if name != "mapo"  # the flat public namespace, imported lazily
-        for target in imports(path)
-        if target.startswith("mapo.") and RANKS[room(target)] > RANKS[room(name)]
+        for name, targets in edges(texts).items()
+        for target in targets
+        if rank[place(target)] > rank[place(name)]
     ]
-    assert not wrong
+
+
+def circles(texts: Mapping[str, str]) -> list[str]:
+    """Return one cycle of imports between modules, or nothing."""
+    try:
+        graphlib.TopologicalSorter(edges(texts)).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_every_import_points_down():
+    assert upward_imports(sources()) == []
+
+
+def test_an_upward_import_is_noticed_even_inside_a_function():
+    added = "def later():\n    from mapo.train.run import run\n"
+    texts = {**sources(), "mapo.measure.rubric": sources()["mapo.measure.rubric"] + added}
+    assert upward_imports(texts) == ["mapo.measure.rubric imports mapo.train.run"]
+
+
+def test_no_two_modules_import_each_other():
+    assert circles(sources()) == []
+
+
+def test_a_circle_inside_a_folder_is_noticed():
+    added = "def later():\n    from mapo.measure import reward\n"
+    texts = {**sources(), "mapo.measure.potential": sources()["mapo.measure.potential"] + added}
+    assert {"mapo.measure.potential", "mapo.measure.reward"} <= set(circles(texts))
+
+
+def test_folders_hold_few_modules():
+    """A folder with more than fifteen modules holds several concepts: give each a folder of its own."""
+    counts = Counter(path.parent for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+    assert {str(folder): n for folder, n in counts.items() if n > 15} == {}
 
 
 def domain_of(name: str) -> str:
@@ -81,27 +169,27 @@ def domain_of(name: str) -> str:
     return parts[2] if parts[1:2] == ["domains"] and len(parts) > 2 else ""
 
 
-def test_nobody_imports_a_domain_but_itself():
+def test_no_module_imports_a_domain_from_outside_it():
     """Domains are found by name or folder (`sandbox/domain.py`): one code path for all of them."""
     wrong = [
         f"{name} imports {target}"
-        for name, path in modules()
-        for target in imports(path)
+        for name, targets in edges(sources()).items()
+        for target in targets
         if domain_of(target) and domain_of(target) != domain_of(name)
     ]
     assert not wrong
-    assert any(domain_of(name) for name, _ in modules())
+    assert any(domain_of(name) for name in sources())
 
 
 NAMES_OF_DOMAINS_STAND_IN = {
-    "audit/recorded.py": "EMPA's published dialogues are about empathy",
+    "judges/audit/recorded.py": "EMPA's published dialogues are about empathy",
     "config.py": "the default of a config",
-    "evals/empa_files.py": "EMPA's result files are about empathy",
-    "evals/eqbench3.py": "a criterion of EQ-Bench is called so",
-    "sandbox/empa_cards.py": "EMPA's cards are about empathy",
-    "sandbox/empa_words.py": "a tag of EMPA's cards is called so",
-    "sandbox/places.py": "the default of everything else",
-    "sandbox/potential.py": "the model's name in its paper",
+    "scoring/empa_files.py": "EMPA's result files are about empathy",
+    "evals/eqbench/v3.py": "a criterion of EQ-Bench is called so",
+    "scenarios/empa_cards.py": "EMPA's cards are about empathy",
+    "scenarios/empa_words.py": "a tag of EMPA's cards is called so",
+    "domain_folders.py": "the default of everything else",
+    "measure/potential.py": "the model's name in its paper",
     "testing/judges.py": "the default of a fake judge",
 }
 
@@ -120,18 +208,18 @@ def test_no_domain_is_named_outside_its_folder():
 
 
 def test_every_module_has_a_rank_and_a_docstring():
-    for name, path in modules():
-        assert name == "mapo" or room(name) in RANKS, name
-        if path.read_text(encoding="utf-8").strip():
-            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+    for name, text in sources().items():
+        assert name == "mapo" or place(name), name
+        if text.strip():
+            assert ast.get_docstring(ast.parse(text)), name
 
 
 def test_only_the_engines_import_heavy_libraries():
     wrong = [
         f"{name} imports {target}"
-        for name, path in modules()
-        if room(name) not in MAY_BE_HEAVY
-        for target in imports(path)
+        for name, text in sources().items()
+        if place(name).split(".")[0] not in MAY_BE_HEAVY
+        for target in imports(text, ())
         if target.split(".")[0] in HEAVY
     ]
     assert not wrong

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from helpers import dialogue, marks
 from mapo import Rubric
 from mapo.errors import RecordError
 from mapo.records import _USUAL, decode_dialogue, encode_dialogue
+from support.builders import dialogue, marks
 
 RUBRIC = Rubric.load("empathy")
 LINE = encode_dialogue(dialogue(RUBRIC, [marks(RUBRIC, 1), None]))

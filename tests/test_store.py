@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import dialogue, marks
 from mapo import Dialogue, RecordError, Reply, Rubric, StoreError, Turn
 from mapo.records import _UPGRADES, decode_dialogue, encode_dialogue
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_jsonl, write_atomic
+from support.builders import dialogue, marks
 
 RUBRIC = Rubric.load("empathy")
 

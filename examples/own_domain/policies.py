@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from mapo.sandbox.puppets import Talk, puppet_policy
+from mapo.scripted.policies import Talk, puppet_policy
 
 SENTENCES = {
     "take_up": [

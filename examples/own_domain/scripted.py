@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mapo.errors import ScenarioError
 from mapo.sandbox.cast import Cast
-from mapo.sandbox.scripted import Story, StoryDirector, StoryUser
-from mapo.sandbox.words import Reader, particulars, phrase_book
+from mapo.scripted.reading import Reader, particulars, phrase_book
+from mapo.scripted.story import Story, StoryDirector, StoryUser
 from mapo.types import AxisMarks, Mark
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}

@@ -12,21 +12,21 @@ from typing import Annotated
 import typer
 
 from mapo import __version__
-from mapo.cli.ablate import ablate
+from mapo.cli.common.plain import commands
+from mapo.cli.common.say import say
 from mapo.cli.compare import compare
 from mapo.cli.doctor import doctor
-from mapo.cli.eval import app as eval_app
-from mapo.cli.export import export
-from mapo.cli.fetch import fetch
-from mapo.cli.judge import app as judge_app
-from mapo.cli.plain import commands
+from mapo.cli.evaluate.empa import app as eval_app
+from mapo.cli.judge.audit import app as judge_app
 from mapo.cli.plan import plan
 from mapo.cli.play import play
 from mapo.cli.report import report
-from mapo.cli.say import say
-from mapo.cli.scenarios import app as scenarios_app
+from mapo.cli.scenarios.sets import app as scenarios_app
 from mapo.cli.score import score
-from mapo.cli.train import train
+from mapo.cli.training.ablate import ablate
+from mapo.cli.training.export import export
+from mapo.cli.training.fetch import fetch
+from mapo.cli.training.train import train
 from mapo.cli.view import view
 from mapo.errors import MapoError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.say import say
+from mapo.cli.common.say import say
 from mapo.errors import InputError
 
 
@@ -30,8 +30,8 @@ def compare(
 
     Exit status: 0 all well; 1 something is incomplete (the notes say what); 2 nothing could be compared.
     """
-    from mapo.evals.compare import compare as compared
-    from mapo.evals.compare_tables import FORMS, print_comparison
+    from mapo.evals.compare.comparison import compare as compared
+    from mapo.evals.compare.tables import FORMS, print_comparison
     from mapo.store import write_atomic
 
     flags = {"markdown": markdown, "latex": latex, "csv": as_csv, "json": as_json}

@@ -12,7 +12,7 @@ from mapo.errors import MapoError
 from mapo.text import printable
 
 if TYPE_CHECKING:
-    from mapo.sandbox.endpoint import Endpoint
+    from mapo.models.endpoint import Endpoint
 
 MACHINE = "machine"
 """Whatever is to be said of it is a warning: what it cannot do may not be wanted."""
@@ -52,7 +52,7 @@ def _installation() -> list[Check]:
     import platform
 
     from mapo import __version__
-    from mapo.sandbox.scenarios import load_scenarios
+    from mapo.scenarios.sets import load_scenarios
 
     found: list[Check] = [("version", True, f"mapo {__version__}, Python {platform.python_version()}")]
     try:
@@ -66,11 +66,11 @@ def _installation() -> list[Check]:
 
 def _local(source: str) -> list[Check]:
     """Whether a model's folder can be trained: its tokenizer, and what its chat template does."""
-    from mapo.stage import need_torch
+    from mapo.players.stage import need_torch
 
     try:
         need_torch()
-        from mapo.train.local import template_check
+        from mapo.sampling.local import template_check
 
         return [("chat template", True, template_check(source))]
     except MapoError as error:
@@ -78,7 +78,7 @@ def _local(source: str) -> list[Check]:
 
 
 async def _endpoint(model: str, base_url: str | None, key_env: str, timeout: float) -> list[Check]:
-    from mapo.sandbox.endpoint import Endpoint
+    from mapo.models.endpoint import Endpoint
 
     async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, retries=1) as endpoint:
         found = [await _listed(endpoint, model)]
@@ -100,7 +100,7 @@ async def _listed(endpoint: Endpoint, model: str) -> Check:
 
 
 async def _replies(endpoint: Endpoint) -> Check:
-    from mapo.sandbox.chat import Request
+    from mapo.models.chat import Request
     from mapo.types import Message
 
     began = time.monotonic()
@@ -114,8 +114,8 @@ async def _replies(endpoint: Endpoint) -> Check:
 
 async def _json(endpoint: Endpoint) -> Check:
     from mapo.errors import InputError
-    from mapo.sandbox.chat import Request
-    from mapo.sandbox.forms import ask
+    from mapo.models.chat import Request
+    from mapo.models.structured import ask
     from mapo.types import Message
 
     schema = {
@@ -139,7 +139,7 @@ async def _json(endpoint: Endpoint) -> Check:
 
 
 async def _tools(endpoint: Endpoint) -> Check:
-    from mapo.sandbox.chat import Request, Tool
+    from mapo.models.chat import Request, Tool
     from mapo.types import Message
 
     tool = Tool("go_on", "Let the talk go on.", {"type": "object", "properties": {}})

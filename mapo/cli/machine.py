@@ -30,11 +30,11 @@ def machine_checks(runs: Path = Path("runs")) -> list[Check]:
 
 
 def _torch() -> list[Check]:
-    from mapo.stage import need_torch
+    from mapo.players.stage import need_torch
 
     try:
         need_torch()
-        from mapo.train.devices import devices, version
+        from mapo.local_model.devices import devices, version
 
         return [("torch", True, version()), ("devices", True, "; ".join(devices()))]
     except MapoError as error:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.options import Domain, JudgePanel
+from mapo.cli.common.options import Domain, JudgePanel
 from mapo.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mapo.sandbox.chat import Answer, Chat, Request
+    from mapo.models.chat import Answer, Chat, Request
     from mapo.types import Direction, Turn
 
 
@@ -43,16 +43,16 @@ def play(
     import asyncio
     import random
 
-    from mapo.cli.roles import with_panel
+    from mapo.cli.common.roles import with_panel
+    from mapo.domain_folders import domain_folder
     from mapo.errors import AnswerError, InputError
+    from mapo.measure.rubric import Rubric
+    from mapo.players.stage import Stage, Who
     from mapo.sandbox.cast import Cast, Job
-    from mapo.sandbox.models import policy_system
-    from mapo.sandbox.places import domain_folder
+    from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rollout import play as play_one
-    from mapo.sandbox.rubric import Rubric
-    from mapo.sandbox.scenarios import load_scenarios
-    from mapo.stage import Stage, Who
+    from mapo.scenarios.sets import load_scenarios
 
     if role not in ("helper", "user"):
         raise InputError(f"--as is '{role}'", fix="Use helper or user")
@@ -128,7 +128,7 @@ class _Helper:
     name = "you"
 
     async def reply(self, request: Request) -> Answer:
-        from mapo.sandbox.chat import Answer
+        from mapo.models.chat import Answer
         from mapo.types import Reply
 
         typer.echo(f"them: {printable(request.messages[-1].content)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.say import say, say_all
+from mapo.cli.common.say import say, say_all
 
 
 def report(
@@ -35,9 +35,9 @@ def report(
 
     Exit status: 0 all well; 1 some of the runs could not be read (the report says which); 2 none could.
     """
-    from mapo.evals.compare import named
+    from mapo.evals.compare.comparison import named
     from mapo.report import build, write
-    from mapo.report.draw import need_matplotlib
+    from mapo.report.document.draw import need_matplotlib
 
     if figures is not None:
         need_matplotlib()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.say import say_all
+from mapo.cli.common.say import say_all
 from mapo.errors import InputError
 
 
@@ -35,8 +35,8 @@ def score(
 
     Exit status: 0 all well; 1 some files or lines could not be used (the rest is scored); 2 nothing to score.
     """
-    from mapo.evals import score as scoring
-    from mapo.sandbox.rubric import Rubric
+    from mapo.measure.rubric import Rubric
+    from mapo.scoring import score as scoring
 
     chosen = Rubric.load(rubric) if rubric else None
     folder = _examples() if folder is None else folder
@@ -44,7 +44,7 @@ def score(
     if as_json:
         typer.echo(json.dumps([m.as_json() for m in found.models], indent=1, ensure_ascii=False))
     else:
-        from mapo.evals.tables import print_scoring
+        from mapo.scoring.tables import print_scoring
 
         print_scoring(found)
     say_all("note", [_of_training(path, steps) for path, steps in found.trainings.items()])

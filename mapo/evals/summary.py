@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mapo.evals.stats import Floats, Interval, bootstrap, told
+from mapo.measure.stats import Floats, Interval, bootstrap, told
 from mapo.store import write_atomic
 
 RESULT = "result.json"

@@ -15,9 +15,9 @@ from typing import Any
 
 from mapo.config import Config, Roles
 from mapo.errors import InputError
+from mapo.models.ledger import Ledger
 from mapo.planning.load import AROUND, POLICY
 from mapo.planning.rates import EVERYONE, merged
-from mapo.sandbox.ledger import Ledger
 from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 from mapo.types import Dialogue, StopReason
 

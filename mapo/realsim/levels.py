@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from statistics import mean, median_low
 
 from mapo.errors import AnswerError
-from mapo.sandbox.chat import Chat, Sampling
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat, Sampling
 from mapo.sandbox.judge import ModelJudge
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
 
 FORMS = 3
 TEMPERATURE = 1.0

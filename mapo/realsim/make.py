@@ -28,24 +28,17 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import AnswerError, ContextError, EndpointError, MapoError
-from mapo.evals.bench import HalfwayError, Line
-from mapo.evals.folder import digest
+from mapo.evals.items import HalfwayError, Line
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat
 from mapo.realsim.levels import FORMS, TEMPERATURE, fill_start
-from mapo.realsim.private import Cleaned, clean, leaks
-from mapo.realsim.read import WINDOW, Conversation
-from mapo.realsim.steps import (
-    Essence,
-    RefusedError,
-    Step,
-    decontextualise,
-    recontextualise,
-    review,
-)
+from mapo.realsim.private.redact import Cleaned, clean, leaks
+from mapo.realsim.private.words import SHORT, ordinary
+from mapo.realsim.reading.read import WINDOW, Conversation
+from mapo.realsim.steps import Essence, RefusedError, Step, decontextualise, recontextualise, review
 from mapo.realsim.validate import build, level_problems, problems
-from mapo.realsim.words import SHORT, ordinary
-from mapo.sandbox.chat import Chat
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
+from mapo.runs.claim import digest
+from mapo.scenarios.scenario import Scenario
 from mapo.store import write_atomic
 
 PRIVATE = "private.sqlite"
@@ -101,7 +94,7 @@ class Maker:
     failed: Mapping[str, Line] = field(default_factory=dict)
 
     async def solve(self, talk: Conversation, attempt: int) -> Mapping[str, Any]:
-        """The line of one item; see `mapo.evals.bench`."""
+        """The line of one item; see `mapo.evals.items`."""
         del attempt  # which step failed says more, and stands in the line
         anew: dict[str, int] = dict(self.failed.get(talk.id, {}).get("anew", {}))
         local = await asyncio.to_thread(local_pass, talk)

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapo.evals.bench import ITEMS, Line, read_kept
+from mapo.evals.items import ITEMS, Line, read_kept
 from mapo.realsim.levels import agreement_of
 from mapo.realsim.make import PRIVATE, STEPS, Making, local_pass, shown_turns
-from mapo.realsim.read import Conversation, Source
+from mapo.realsim.reading.read import Conversation, Source
 from mapo.realsim.source import KEY, forget, write_raw, write_source
 from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
 from mapo.records import encode
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
 from mapo.store import write_atomic
 
 REPORT = "report.json"

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from mapo.audit.agreement import spearman
 from mapo.errors import InputError
-from mapo.evals.epmq import composite
-from mapo.evals.result import Result
-from mapo.evals.stats import wilson
-from mapo.sandbox.rubric import DIFFICULTIES, Rubric
-from mapo.sandbox.scenario import Scenario
+from mapo.measure.agreement import spearman
+from mapo.measure.epmq import composite
+from mapo.measure.rubric import DIFFICULTIES, Rubric
+from mapo.measure.stats import wilson
+from mapo.scenarios.scenario import Scenario
+from mapo.scoring.result import Result
 
 GRADES = (0.75, 0.5, 0.25)
 """Shares of plays passed below which the next difficulty begins."""

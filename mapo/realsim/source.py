@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.evals.folder import read_manifest
-from mapo.realsim.read import Source
+from mapo.realsim.reading.read import Source
+from mapo.runs.claim import read_manifest
 from mapo.store import RunDir, write_atomic
 
 KEY = "private.key"

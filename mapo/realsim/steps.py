@@ -16,15 +16,15 @@ from string import Template
 from typing import Any, TypeVar
 
 from mapo.errors import AnswerError
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat, Request
+from mapo.models.structured import ask
 from mapo.realsim.form import TEXT, TRUTH, WHOLE, Schema, checked, example, form, keyed, listed, one_of
-from mapo.realsim.private import PLACEHOLDER, Cleaned, clean, leaks, squeezed
-from mapo.realsim.read import Conversation
-from mapo.sandbox.chat import Chat, Request
-from mapo.sandbox.forms import ask
+from mapo.realsim.private.redact import PLACEHOLDER, Cleaned, clean, leaks, squeezed
+from mapo.realsim.reading.read import Conversation
 from mapo.sandbox.prompting import fragment, language_of, whole_person
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.transcript import block, mark_of, quote
+from mapo.scenarios.scenario import Scenario
 from mapo.types import Message
 
 MAX_TOKENS = 6000
@@ -227,6 +227,6 @@ async def review(step: Step, scenario: Scenario) -> None:
 
 
 def _language(code: str) -> str:
-    from mapo.sandbox.scenario import Persona
+    from mapo.scenarios.scenario import Persona
 
     return language_of(Scenario("x", Persona("x"), "", "x", language=code))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import ScenarioError
-from mapo.sandbox.scenario import SCHEMA, Scenario, read_scenario
+from mapo.scenarios.scenario import SCHEMA, Scenario, read_scenario
 from mapo.store import write_atomic
 
 _TABLES = ("persona", "priorities", "start_levels")

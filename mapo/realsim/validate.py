@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mapo.errors import InputError
-from mapo.realsim.patterns import find_forms, folded
-from mapo.realsim.private import PLACEHOLDER
+from mapo.measure.rubric import Rubric
+from mapo.realsim.private.patterns import find_forms, folded
+from mapo.realsim.private.redact import PLACEHOLDER
 from mapo.realsim.steering import steering
 from mapo.realsim.steps import all_text
-from mapo.sandbox.overlap import normalised, overlaps, texts_of
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario, check_scenario
+from mapo.scenarios.overlap import normalised, overlaps, texts_of
+from mapo.scenarios.scenario import Scenario, check_scenario
 
 RUN_OF_WORDS = 8
 RUN_OF_CHARACTERS = 14

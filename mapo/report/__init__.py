@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mapo.evals.compare import named
-from mapo.report import draw
-from mapo.report.blocks import Picture, Report
+from mapo.evals.compare.comparison import named
+from mapo.report.data.numbers import typical_pair
+from mapo.report.data.read import read_training
+from mapo.report.document import draw
+from mapo.report.document.blocks import Picture, Report
+from mapo.report.document.markdown import markdown_page
+from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
-from mapo.report.held_out import held_out_difference
-from mapo.report.kind import kind_of
-from mapo.report.markdown import markdown_page
-from mapo.report.numbers import typical_pair
-from mapo.report.page import html_page
-from mapo.report.read import read_training
 from mapo.report.results import bench_report, empa_report
+from mapo.report.sections.held_out import held_out_difference
 from mapo.report.together import several_report
 from mapo.report.training import training_report
+from mapo.runs.kind import kind_of
 from mapo.store import RunDir, write_atomic
 
 __all__ = ["build", "held_out_difference", "kind_of", "typical_pair", "write", "write_report"]

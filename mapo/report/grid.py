@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from mapo.advantage import METHODS
-from mapo.evals.ablation import Cell, Run, analyse
-from mapo.evals.figures import draw_curves, draw_ends, markdown, scripted_world
-from mapo.reading.run import number
-from mapo.report import numbers
-from mapo.report.blocks import Block, Panel, Picture, Report, Words
-from mapo.report.markdown import blocks_of
-from mapo.report.read import Training, read_object, read_training
-from mapo.report.several import gradient_norms, grouped, late_turns, late_ways
+from mapo.evals.ablation.analysis import Cell, Run, analyse
+from mapo.evals.ablation.figures import draw_curves, draw_ends, markdown, scripted_world
+from mapo.measure.reward import REWARDS
+from mapo.report.data import numbers
+from mapo.report.data.read import Training, read_object, read_training
+from mapo.report.document.blocks import Block, Panel, Picture, Report, Words
+from mapo.report.document.markdown import blocks_of
+from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
-from mapo.sandbox.reward import REWARDS
+from mapo.runs.contents import number
 
 RUNS = 2000
 """Runs of a grid that are looked for."""

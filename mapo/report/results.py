@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError
-from mapo.evals.entries import read_bench
-from mapo.evals.figures import scripted_world
-from mapo.evals.result import Result
-from mapo.evals.results import read_folders
-from mapo.evals.score import Score, score_results
-from mapo.reading.result import details_in_points
-from mapo.report import numbers, plots
-from mapo.report.blocks import (
+from mapo.domain_folders import DEFAULT
+from mapo.evals.ablation.figures import scripted_world
+from mapo.evals.compare.entries import read_bench
+from mapo.report.data import numbers
+from mapo.report.data.numbers import Point
+from mapo.report.data.read import is_scripted, own_dialogues, read_ledger, read_object
+from mapo.report.document import plots
+from mapo.report.document.blocks import (
     Block,
     Heading,
     Panel,
@@ -30,14 +29,15 @@ from mapo.report.blocks import (
     span,
     told,
 )
-from mapo.report.held_out import score_row
-from mapo.report.marks import marks
-from mapo.report.numbers import Point
-from mapo.report.paths import Walkers, trajectories
-from mapo.report.people import people
-from mapo.report.read import is_scripted, own_dialogues, read_ledger, read_object
+from mapo.report.sections.held_out import score_row
+from mapo.report.sections.marks import marks
+from mapo.report.sections.paths import Walkers, trajectories
+from mapo.report.sections.people import people
 from mapo.report.training import ledger_table, problem_list
-from mapo.sandbox.places import DEFAULT
+from mapo.runs.result import details_in_points
+from mapo.scoring.result import Result
+from mapo.scoring.results import read_folders
+from mapo.scoring.score import Score, score_results
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
@@ -246,11 +246,3 @@ def _flat(value: object, name: str) -> list[tuple[str, str]]:
         return []
     shown = value if isinstance(value, str | bool) or value is None else told(value, ".4g")
     return [(name, str(shown))]
-
-
-def unfinished(root: Path, schema: str) -> InputError:
-    return InputError(
-        f"a run ({schema}) without result.json: it did not come to an end",
-        where=str(root),
-        fix="Run it with --resume",
-    )

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mapo.evals.figures import scripted_world
-from mapo.reading.run import number
-from mapo.report import numbers, plots
-from mapo.report.blocks import (
-    Block,
-    Heading,
-    Lines,
-    Report,
-    Side,
-    Table,
-    Talk,
-    Words,
-    told,
-)
-from mapo.report.credit import credit
-from mapo.report.held_out import held_out
-from mapo.report.learning import learning, play, speed
-from mapo.report.marks import marks
-from mapo.report.paths import Walkers, trajectories
-from mapo.report.people import people
-from mapo.report.read import Training
+from mapo.evals.ablation.figures import scripted_world
+from mapo.report.data import numbers
+from mapo.report.data.read import Training
+from mapo.report.document import plots
+from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Table, Talk, Words, told
+from mapo.report.sections.credit import credit
+from mapo.report.sections.held_out import held_out
+from mapo.report.sections.learning import learning, play, speed
+from mapo.report.sections.marks import marks
+from mapo.report.sections.paths import Walkers, trajectories
+from mapo.report.sections.people import people
+from mapo.runs.contents import number
 
 
 def training_report(run: Training) -> Report:

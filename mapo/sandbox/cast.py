@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from mapo.sandbox.chat import Chat
-from mapo.sandbox.potential import Trajectory
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
+from mapo.measure.potential import Trajectory
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat
+from mapo.scenarios.scenario import Scenario
 from mapo.types import Direction, Levels, StartLevels, Turn
 
 

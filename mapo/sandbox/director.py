@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from mapo.errors import AnswerError, EndpointError, InputError
-from mapo.sandbox.chat import OWN_WAY, Answer, Chat, Request, Sampling, Tool, ToolCall
-from mapo.sandbox.forms import ask, read_json
-from mapo.sandbox.potential import Trajectory
+from mapo.measure.potential import Trajectory
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import OWN_WAY, Answer, Chat, Request, Sampling, Tool, ToolCall
+from mapo.models.structured import ask, read_json
 from mapo.sandbox.prompting import fill, language_of, table, whole_person
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.transcript import mark_of, quoted_turn
+from mapo.scenarios.scenario import Scenario
 from mapo.types import Direction, Message, Turn
 
 ACTS = ("reveal_stage", "release_memory", "shift_focus", "turning_point", "go_on", "wait", "end")

@@ -14,10 +14,10 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+from mapo.domain_folders import SHIPPED, domain_folder, domain_name
 from mapo.errors import InputError
 from mapo.sandbox.cast import Casting, Policy
-from mapo.sandbox.places import SHIPPED, domain_folder, domain_name
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
 
 
 def scripted_cast(domain: str) -> Casting:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.sandbox.chat import OWN_WAY, Chat, Request, Sampling
-from mapo.sandbox.forms import ask
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.models.structured import ask
 from mapo.sandbox.prompting import fill, language_of, whole_person
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.transcript import mark_of, quoted_turns
+from mapo.scenarios.scenario import Scenario
 from mapo.types import AxisMarks, Levels, Mark, Message, StartLevels, Turn
 
 MAX_TOKENS = 4096

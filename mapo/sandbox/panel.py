@@ -22,10 +22,10 @@ from statistics import median
 from typing import TypeVar
 
 from mapo.errors import AnswerError, EndpointError, InputError, MapoError
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import OWN_WAY, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Job, Judge
-from mapo.sandbox.chat import OWN_WAY, Chat, Sampling
 from mapo.sandbox.judge import ModelJudge
-from mapo.sandbox.rubric import Rubric
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 _T = TypeVar("_T")

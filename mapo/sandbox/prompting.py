@@ -14,9 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from mapo.sandbox.places import known_folder
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Beat, Scenario
+from mapo.domain_folders import known_folder
+from mapo.measure.rubric import Rubric
+from mapo.scenarios.scenario import Beat, Scenario
 
 _LANGUAGES = {
     "en": "English",

@@ -22,14 +22,14 @@ from mapo.errors import (
     StoreError,
     TrainError,
 )
+from mapo.measure.potential import Trajectory
+from mapo.measure.reward import Distance, rewards_of
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat, Closing
+from mapo.models.wire import storable
 from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_of
-from mapo.sandbox.chat import Chat, Closing
-from mapo.sandbox.potential import Trajectory
-from mapo.sandbox.reward import Distance, rewards_of
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.talk import Talk
-from mapo.sandbox.wire import storable
+from mapo.scenarios.scenario import Scenario
 from mapo.text import aloud
 from mapo.types import Dialogue, Direction, Ending, Levels, StopReason, Turn
 

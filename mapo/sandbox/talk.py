@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mapo.errors import ContextError, MapoError
+from mapo.measure.potential import Trajectory
+from mapo.measure.reward import rewards_of
+from mapo.models.chat import Request
 from mapo.sandbox.cast import Cast, Job
-from mapo.sandbox.chat import Request
-from mapo.sandbox.potential import Trajectory
-from mapo.sandbox.reward import rewards_of
 from mapo.types import Dialogue, Ending, Mark, Message, StartLevels, StopReason, Turn
 
 if TYPE_CHECKING:

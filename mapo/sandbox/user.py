@@ -15,12 +15,12 @@ from itertools import pairwise
 from string import Template
 
 from mapo.errors import AnswerError, InputError
-from mapo.sandbox.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.models.wire import storable
 from mapo.sandbox.prompting import fill, language_of, person, table, told
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
 from mapo.sandbox.transcript import block, mark_of, quote
-from mapo.sandbox.wire import storable
+from mapo.scenarios.scenario import Scenario
 from mapo.text import aloud
 from mapo.types import Direction, Message, Turn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-from mapo.sandbox.chat import Answer, Request
+from mapo.models.chat import Answer, Request
 from mapo.types import Reply
 
 Said = str | Answer | Exception

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.cast import Job
 from mapo.sandbox.domain import scripted_cast
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.types import Levels, Reply, Turn
 
 Likes = Callable[[str, str], int]

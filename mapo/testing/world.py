@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from mapo.sandbox.places import DEFAULT
-from mapo.sandbox.rubric import Rubric
+from mapo.domain_folders import DEFAULT
+from mapo.measure.rubric import Rubric
 
 ROLES = ("policy", "user", "director", "judge")
 

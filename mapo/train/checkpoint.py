@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from mapo.errors import StoreError
+from mapo.local_model.files import beside, read_tensors, remove, write_tensors
+from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
 from mapo.store import write_atomic
-from mapo.train.files import beside, read_tensors, remove, write_tensors
 from mapo.train.optim import Optimizer
-from mapo.train.policy import LocalPolicy
 
 SCHEMA = "mapo.checkpoint/1"
 LEFTOVERS = ".step_*.tmp"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mapo.evals.score import Score, score_dialogues
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
+from mapo.scoring.score import Score, score_dialogues
 from mapo.train.rollouts import eval_jobs, played
 from mapo.types import Dialogue
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import torch
 
 from mapo.errors import InputError
+from mapo.local_model.files import beside
+from mapo.local_model.policy import load_policy, quiet
 from mapo.store import RunDir
 from mapo.train.checkpoint import all_steps, check, inspect, latest
-from mapo.train.files import beside
-from mapo.train.policy import load_policy, quiet
 
 _RUN_ONLY = {"state.json", "optimizer.safetensors"}
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mapo.errors import InputError
 from mapo.train.batch import Micro
-from mapo.train.speed import head_scores
+from mapo.train.head import head_scores
 
 # exp(20) is far beyond every clip, and still finite: infinity times a zero gradient would be NaN.
 _LOG_RATIO_LIMIT = 20.0

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from mapo.advantage import Advantages
 from mapo.errors import InputError
-from mapo.sandbox.health import health
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
+from mapo.scoring.health import health
 from mapo.store import refused
 from mapo.types import Dialogue
 

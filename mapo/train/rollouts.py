@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
 from mapo.store import BadLine, JsonlWriter, read_dialogues, write_atomic
-from mapo.train.team import Team
+from mapo.train.processes import Team
 from mapo.types import Dialogue
 
 if TYPE_CHECKING:

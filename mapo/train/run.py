@@ -14,30 +14,30 @@ import torch
 from mapo.advantage import advantages
 from mapo.config import Config
 from mapo.errors import InputError, MapoError, StoreError
-from mapo.evals.score import Score, score_dialogues
+from mapo.local_model.files import put_back
+from mapo.local_model.policy import folder_of, load_policy
+from mapo.local_model.template import read_template
+from mapo.measure.rubric import Rubric
+from mapo.sampling.sampler import Sampler
+from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting
-from mapo.sandbox.models import policy_system
-from mapo.sandbox.overlap import compare_sets
+from mapo.sandbox.model_cast import policy_system
 from mapo.sandbox.rollout import Rules
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import Scenario
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.overlap import compare_sets
+from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
-from mapo.train.context import longest_dialogue
 from mapo.train.evaluate import evaluated
-from mapo.train.files import put_back
+from mapo.train.head import tune_for_training
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import folder_of, load_policy
+from mapo.train.processes import Team
 from mapo.train.rollouts import write_json
-from mapo.train.sampler import Sampler
 from mapo.train.setup import Training, check_run, claim_run, note_decoding, without_address
 from mapo.train.show import Show
-from mapo.train.speed import tune_for_training
-from mapo.train.team import Team
-from mapo.train.template import read_template
 from mapo.types import Dialogue
 
 

@@ -19,20 +19,20 @@ from shlex import quote
 from typing import Any
 
 from mapo.config import Config, dump_config, read_config
+from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
-from mapo.evals.score import score_dialogues
+from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
+from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
-from mapo.sandbox.places import RUBRIC, domain_folder
 from mapo.sandbox.rollout import Rules
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
+from mapo.scoring.score import score_dialogues
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
-from mapo.train.policy import LocalPolicy
-from mapo.train.sampler import Sampler
+from mapo.train.processes import Team
 from mapo.train.show import Show
-from mapo.train.team import Team
 from mapo.types import Dialogue
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mapo.errors import TrainError
+from mapo.local_model.policy import reference
 from mapo.rows import Row
 from mapo.train.batch import Micro, micro_batches, minibatches, share
 from mapo.train.loss import Stats, policy_loss, summary, token_logprobs
 from mapo.train.optim import lr_at
-from mapo.train.policy import reference
 
 if TYPE_CHECKING:
     from mapo.train.setup import Training

@@ -18,10 +18,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mapo.errors import InputError, MapoError
-from mapo.view import boards, dialogues, runs
 from mapo.view.guard import Guard
-from mapo.view.index import Index
-from mapo.view.site import Site, as_json, page
+from mapo.view.index.index import Index
+from mapo.view.pages import boards, dialogues, runs
+from mapo.view.pages.site import Site, as_json, page
 
 HERE = Path(__file__).parent
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}

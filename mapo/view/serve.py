@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mapo.errors import InputError, StoreError
 from mapo.view.app import make_app
-from mapo.view.index import Index
+from mapo.view.index.index import Index
 
 EVERY = 2.0
 """Seconds between two looks at the files; more where a look takes long."""

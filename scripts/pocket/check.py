@@ -20,12 +20,12 @@ from story import bare, near
 from mapo import Rubric
 from mapo.domains.empathy.reading import Reader, feelings
 from mapo.domains.empathy.scripted import scripted_cast
-from mapo.evals.epmq import composite
-from mapo.evals.results import recompute
+from mapo.measure.epmq import composite
+from mapo.models.chat import Answer, Request
 from mapo.sandbox.cast import Job
-from mapo.sandbox.chat import Answer, Request
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.results import recompute
 from mapo.types import Dialogue, Reply
 
 LATE = [("link", "name"), ("link", "name", "ask"), ("link", "name", "affirm"), ("notice2", "name", "affirm")]

@@ -18,9 +18,9 @@ from skills import _greedy
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from mapo.sandbox.scenario import Beat, Scenario
-from mapo.sandbox.scenarios import load_scenarios
-from mapo.sandbox.words import content
+from mapo.scenarios.scenario import Beat, Scenario
+from mapo.scenarios.sets import load_scenarios
+from mapo.scripted.reading import content
 
 FRAMES = ("Let me stop at", "My mind goes to", "They will not have seen", "There is more to")
 BAD = ("Chin up, everything happens for a reason.", "You should call them today.", "You are lonely.")

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from command import mapo
-from conftest import REPO
 from mapo import Rubric
+from mapo import domain_folders as places
 from mapo.config import load_config
 from mapo.errors import InputError, RubricError, ScenarioError
-from mapo.evals.epmq import composite
-from mapo.evals.results import recompute
-from mapo.sandbox import places
+from mapo.measure.epmq import composite
 from mapo.sandbox.domain import check_cues, scripted_cast, scripted_policies, scripted_policy
 from mapo.sandbox.prompting import fragment
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenarios import load_scenarios, read_set
+from mapo.scenarios.sets import load_scenarios, read_set
+from mapo.scoring.results import recompute
 from mapo.types import Reply, Turn
+from support.command import mapo
+from support.published import REPO
 
 EXAMPLE = REPO / "examples" / "own_domain"
 PAGE = REPO / "docs" / "own-domain.md"

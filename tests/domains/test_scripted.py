@@ -14,10 +14,10 @@ from mapo.domains.empathy.policies import HONEST, POLICIES, scripted_policy
 from mapo.domains.empathy.reading import Reader, named_feelings, skeleton
 from mapo.domains.empathy.scripted import PATIENCE, ScriptedJudge, World, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
-from mapo.evals.epmq import composite
-from mapo.evals.results import recompute
+from mapo.measure.epmq import composite
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenario import Persona, Scenario, read_scenario
+from mapo.scenarios.scenario import Persona, Scenario, read_scenario
+from mapo.scoring.results import recompute
 from mapo.types import Reply, Turn
 
 RUBRIC = Rubric.load("empathy")

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-import small
-from command import mapo
 from mapo import Rubric
+from mapo.domains.tutoring.context import sentences
 from mapo.domains.tutoring.policies import HONEST, POLICIES, scripted_policy
 from mapo.domains.tutoring.scripted import TutorDirector, TutorJudge, World, check_cues, scripted_cast
-from mapo.domains.tutoring.talk import sentences
 from mapo.errors import InputError, ScenarioError
-from mapo.evals.epmq import composite
-from mapo.evals.results import recompute
-from mapo.sandbox.chat import Request
-from mapo.sandbox.models import policy_system
-from mapo.sandbox.potential import Trajectory
+from mapo.measure.epmq import composite
+from mapo.measure.potential import Trajectory
+from mapo.models.chat import Request
+from mapo.sandbox.model_cast import policy_system
 from mapo.sandbox.prompting import fragment
 from mapo.sandbox.rollout import Job, Rules, play_all
-from mapo.sandbox.scenario import Persona, Scenario, check_scenario
-from mapo.sandbox.scenarios import load_scenarios
-from mapo.sandbox.words import skeleton
+from mapo.scenarios.scenario import Persona, Scenario, check_scenario
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.results import recompute
+from mapo.scripted.reading import skeleton
 from mapo.types import Message, Reply, Turn
+from support import small_run as small
+from support.command import mapo
 
 RUBRIC = Rubric.load("tutoring")
 SCENARIOS = load_scenarios("builtin:all", "tutoring")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-import streamed
+from support import streamed_checks as streamed
 
 pytestmark = [
     pytest.mark.gpu,

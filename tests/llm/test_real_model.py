@@ -6,45 +6,18 @@ SmolLM2-135M-Instruct on llama.cpp: `make test-llm` fetches both and runs this.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from command import mapo
 from mapo import Job, Rubric, Rules, StopReason, play_all
-from mapo.sandbox.endpoint import Endpoint
-from mapo.sandbox.models import model_cast, policy_system
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.models.endpoint import Endpoint
+from mapo.sandbox.model_cast import model_cast, policy_system
+from mapo.scenarios.sets import load_scenarios
+from support.command import mapo
 
 pytestmark = pytest.mark.llm
 RUBRIC = Rubric.load("empathy")
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    pytest.importorskip("xllamacpp")
-    gguf = os.environ.get("MAPO_GGUF")
-    if not gguf:
-        pytest.skip("MAPO_GGUF names no model (run: make test-llm)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("llm") / "server.log"
-    command = [sys.executable, str(Path(__file__).parent / "serve.py"), gguf, str(port)]
-    with open(log, "wb") as errors:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        for line in server.stdout:
-            if line.startswith("address "):
-                break
-        else:
-            pytest.fail(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
-        yield line.split()[1] + "/v1"
-        server.kill()
-        server.communicate()
 
 
 def test_doctor_sees_what_the_server_can_do(url):

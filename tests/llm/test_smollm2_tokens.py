@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_real_model import url as server  # noqa: F401 (a fixture)
 
-from mapo.train.fetch import convert
-from mapo.train.policy import load_policy
+from mapo.local_model.fetch import convert
+from mapo.local_model.policy import load_policy
 
 pytestmark = pytest.mark.llm
 
@@ -38,7 +37,7 @@ TALK = [{"role": "user", "content": "I lost my job after 12 years and feel usele
 @pytest.fixture(scope="module")
 def ask(request):
     """POST to the server."""
-    root = request.getfixturevalue("server").removesuffix("/v1")
+    root = request.getfixturevalue("url").removesuffix("/v1")
 
     def post(path, **body):
         head = {"Content-Type": "application/json"}

@@ -10,7 +10,7 @@ import pytest
 from mapo.errors import AnswerError
 from mapo.realsim.levels import agreement_of, alpha, fill_start
 from mapo.testing.fakes import FakeChat
-from roles import boat_shed, start_form
+from support.roles import boat_shed, start_form
 
 
 def test_alpha_by_hand():

@@ -12,19 +12,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from planted import PLANTED
-from writers import Writer, kind_of, shown, talk, write_jsonl
 
-from command import mapo
 from mapo.errors import AnswerError, EndpointError
+from mapo.measure.rubric import Rubric
 from mapo.realsim.make import _quotable
-from mapo.realsim.private import squeezed
+from mapo.realsim.private.redact import squeezed
 from mapo.realsim.report import with_copies
 from mapo.realsim.toml import toml_of
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenario import check_scenario, read_scenario
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.scenario import check_scenario, read_scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.testing.server import LoopbackServer
+from support.command import mapo
+from support.planted import PLANTED
+from support.writers import Writer, kind_of, shown, talk, write_jsonl
 
 PLAIN = talk(
     "I cannot sleep since the thing at work happened, and nobody at home wants to hear it.",

@@ -13,16 +13,16 @@ from collections import Counter
 
 import pytest
 
-from cards import CARD, put_cards
-from command import mapo
+from mapo.domain_folders import domain_folder
 from mapo.errors import InputError
-from mapo.evals.results import recompute
 from mapo.realsim.screen import Plays, Screened, agreement, judge, measure, plays_of, screen, sizes_of
-from mapo.sandbox.places import domain_folder
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.results import recompute
 from mapo.store import read_dialogues
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
+from support.cards import CARD, put_cards
+from support.command import mapo
 
 FOLDER = domain_folder("empathy") / "scenarios"
 FEW = ("career-elephant-house", "career-tied-up", "health-page-two-hundred", "leisure-postal-chess")
@@ -263,8 +263,8 @@ def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):
 
 def test_cards_cannot_be_copied_one_by_one(tmp_path, capsys):
     """The split of what is kept of EMPA's cards says where it belongs."""
-    from mapo.cli.scenarios_screen import _keep, _split
-    from mapo.sandbox.scenarios import read_set
+    from mapo.cli.scenarios.screen import _keep, _split
+    from mapo.scenarios.sets import read_set
 
     (tmp_path / "cards").mkdir()
     found = read_set(

@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from helpers import marks
 from mapo.errors import EndpointError, InputError
+from mapo.measure.potential import Trajectory
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.director import ACTS, FORM, ModelDirector
-from mapo.sandbox.potential import Trajectory
-from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.transcript import mark_of
 from mapo.types import Direction
-from roles import ATTACKS, Told, attack, boat_shed, calls, prompt, turns_of
+from support.builders import marks
+from support.roles import ATTACKS, Told, attack, boat_shed, calls, prompt, turns_of
 
 RUBRIC = Rubric.load("empathy")
 SCENARIO = boat_shed()

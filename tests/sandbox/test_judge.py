@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo.errors import AnswerError, EndpointError, InputError
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.judge import ModelJudge, parse_start, parse_turn, start_schema, turn_schema
-from mapo.sandbox.rubric import Rubric
 from mapo.types import Mark
-from roles import ATTACKS, Told, attack, boat_shed, prompt, start_form, turn_form, turns_of
+from support.roles import ATTACKS, Told, attack, boat_shed, prompt, start_form, turn_form, turns_of
 
 EMPATHY, TUTORING = Rubric.load("empathy"), Rubric.load("tutoring")
 SCENARIO = boat_shed()

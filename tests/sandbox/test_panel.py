@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo.errors import AnswerError, EndpointError, InputError
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Sampling
+from mapo.players.stage import Stage
+from mapo.players.who import Panel, Who
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job
-from mapo.sandbox.chat import Sampling
-from mapo.sandbox.models import model_cast
+from mapo.sandbox.model_cast import model_cast
 from mapo.sandbox.panel import PanelJudge, Seat, in_turn, judged_by, middle, model_seat, panel, seat_names
 from mapo.sandbox.rollout import Rules, play
-from mapo.sandbox.rubric import Rubric
-from mapo.stage import Stage
 from mapo.testing.server import LoopbackServer
 from mapo.types import Mark
-from mapo.who import Panel, Who
-from roles import Told, boat_shed, start_form, turn_form, turns_of
+from support.roles import Told, boat_shed, start_form, turn_form, turns_of
 
 EMPATHY = Rubric.load("empathy")
 SCENARIO = boat_shed()

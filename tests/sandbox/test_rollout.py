@@ -7,7 +7,6 @@ import contextlib
 
 import pytest
 
-from helpers import marks
 from mapo import Dialogue, Reply, Rubric, StopReason
 from mapo.errors import (
     AnswerError,
@@ -18,12 +17,13 @@ from mapo.errors import (
     ScenarioError,
     StoreError,
 )
+from mapo.models.chat import Answer
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Cast
-from mapo.sandbox.chat import Answer
 from mapo.sandbox.rollout import Job, Rules, play, play_all
-from mapo.sandbox.scenario import Persona, Scenario
+from mapo.scenarios.scenario import Persona, Scenario
 from mapo.types import Direction, Mark
+from support.builders import marks
 
 RUBRIC = Rubric.load("empathy")
 START = {i.key: 2 for i in RUBRIC.indicators}

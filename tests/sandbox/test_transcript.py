@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo.sandbox.transcript import mark_of, quote, quoted_turns
-from roles import turns_of
+from support.roles import turns_of
 
 MARK = mark_of("s", 0)
 PIECES = [

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from mapo.errors import AnswerError, EndpointError, InputError
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.director import ACTS
-from mapo.sandbox.rubric import Rubric
 from mapo.sandbox.transcript import mark_of
 from mapo.sandbox.user import ModelUser, alike, cut, length_limit
 from mapo.types import Direction
-from roles import ATTACKS, Told, attack, boat_shed, prompt, turns_of
+from support.roles import ATTACKS, Told, attack, boat_shed, prompt, turns_of
 
 RUBRIC = Rubric.load("empathy")
 SCENARIO = boat_shed()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mapo.errors import EndpointError
-from mapo.sandbox.chat import Answer, Request, ToolCall
+from mapo.models.chat import Answer, Request, ToolCall
 from mapo.testing.fakes import FakeChat
 from mapo.types import Message, Reply
 

@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 
 from mapo.config import Lora
 from mapo.errors import RecordError, StoreError
-from mapo.train import files
+from mapo.local_model import files
+from mapo.local_model.files import read_tensors, write_tensors
+from mapo.local_model.policy import load_policy
 from mapo.train.checkpoint import LEFTOVERS, keep, latest, load, save
-from mapo.train.files import read_tensors, write_tensors
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import load_policy
-from tiny_policy import tiny_folder, tiny_loss
+from support.tiny_policy import tiny_folder, tiny_loss
 
 STATE = {"step": 3, "seed": 7, "order": [3, 1, 2], "best": None, "rate": 0.1}
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-import small
-from command import mapo
+from support import small_run as small
+from support.command import mapo
 
 STEPS = 4
 SMALL = (*small.SMALL, f"optim.steps={STEPS}", 'run.trackers=["tensorboard"]', "eval.test_repeats=1")

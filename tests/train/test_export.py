@@ -18,17 +18,17 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from mapo.cli.export import export as export_command
-from mapo.cli.stop import tidy
+from mapo.cli.common.stop import tidy
+from mapo.cli.training.export import export as export_command
 from mapo.config import Lora
 from mapo.errors import InputError, StoreError
+from mapo.local_model import files
+from mapo.local_model.policy import load_policy
 from mapo.store import RunDir
-from mapo.train import files
 from mapo.train.checkpoint import save
 from mapo.train.export import export, find_checkpoint
 from mapo.train.optim import make_optimizer
-from mapo.train.policy import load_policy
-from tiny_policy import tiny_folder, tiny_loss
+from support.tiny_policy import tiny_folder, tiny_loss
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])
 

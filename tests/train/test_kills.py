@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-import small
+from support import small_run as small
 
 KILLS = 50
 STEPS = 12

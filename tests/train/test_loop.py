@@ -8,19 +8,19 @@ import math
 
 import pytest
 
-import small
-from mapo.cli.live import Live
+from mapo.cli.training.live import Live
 from mapo.config import load_config
 from mapo.errors import InputError, JudgeError, TrainError
+from mapo.sampling.sampler import Sampler
+from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
-from mapo.train.context import longest_dialogue
 from mapo.train.export import find_checkpoint
 from mapo.train.run import public, run
-from mapo.train.sampler import Sampler
 from mapo.train.show import Show
+from support import small_run as small
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
 
 
 def test_a_sampler_that_dies_ends_the_run(model, whole, tmp_path, monkeypatch):
-    from mapo.train.decode import Decoder
+    from mapo.sampling.decoder import Decoder
 
     real, left = Decoder.round, [40]
 

@@ -22,8 +22,8 @@ from transformers import (
 
 from mapo import InputError
 from mapo.rows import Row
+from mapo.train import head as speed
 from mapo.train import loss as loss_module
-from mapo.train import speed
 from mapo.train.batch import micro_batches
 from mapo.train.loss import kl_to, policy_loss, summary, surrogate, token_logprobs
 

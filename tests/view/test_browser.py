@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-import view_runs
 from mapo import Rubric
 from mapo.types import Mark
+from support import view_runs
 
 pytestmark = pytest.mark.browser
 EMPATHY = Rubric.load("empathy")
@@ -38,7 +38,7 @@ def served(root: Path, cache: Path):
 
     from mapo.view import serve
     from mapo.view.app import make_app
-    from mapo.view.index import Index
+    from mapo.view.index.index import Index
 
     index = Index(root, cache)
     listener = serve._listening("127.0.0.1", 0)

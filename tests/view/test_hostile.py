@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-import view_runs
 from mapo import Rubric
 from mapo.types import Direction, Mark
 from mapo.view.app import make_app
-from mapo.view.files import key_of, name_of
-
-pytest_plugins = ("view_fixtures",)
+from mapo.view.index.files import key_of, name_of
+from support import view_runs
 
 EMPATHY = Rubric.load("empathy")
 EVIL = (
@@ -237,7 +235,7 @@ def test_pipes_devices_and_locked_files_hold_nobody_up(index, root, client):
 
 
 def test_a_file_that_turned_into_something_else_is_a_problem(index, root, client, monkeypatch):
-    from mapo.view import index as indexing
+    from mapo.view.index import index as indexing
 
     view_runs.training(root, steps=1)
 
@@ -341,7 +339,7 @@ def test_a_token_is_asked_for_where_there_is_one(index, root):
 
 
 def test_a_mistake_of_ours_is_a_page_without_details(index, root, client, monkeypatch):
-    from mapo.view import runs
+    from mapo.view.pages import runs
 
     def broken(*_):
         raise RuntimeError("secret detail")

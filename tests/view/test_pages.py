@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-import view_runs
 from mapo import Rubric, advantages
-from mapo.evals.score import score as score_of
-from mapo.reading.run import read_steps
-from mapo.report import build, numbers
-from mapo.report.blocks import Picture
-from mapo.report.page import html_page
+from mapo.report import build
+from mapo.report.data import numbers
+from mapo.report.document.blocks import Picture
+from mapo.report.document.page import html_page
+from mapo.runs.contents import read_steps
+from mapo.scoring.score import score as score_of
 from mapo.types import Ending, StopReason
-from mapo.view import bench, curves, queries, talk
-
-pytest_plugins = ("view_fixtures",)
+from mapo.view.index import bench, queries
+from mapo.view.pages import curves, talk
+from support import view_runs
 
 EMPATHY = Rubric.load("empathy")
 ONE = "/run/first/d/dialogues:step_00002.jsonl/2"

@@ -14,12 +14,10 @@ import urllib.request
 
 import pytest
 
-import view_runs
 from mapo.errors import InputError, StoreError
 from mapo.view import serve as serving
 from mapo.view.app import plotly_file
-
-pytest_plugins = ("view_fixtures",)
+from support import view_runs
 
 
 def test_only_loopback_goes_without_a_token(monkeypatch):

@@ -6,8 +6,8 @@ public word lists, some know nothing.
 
 from __future__ import annotations
 
+from mapo.domains.empathy.context import Speak, Talk, longest
 from mapo.domains.empathy.reading import feelings, function_words
-from mapo.domains.empathy.talk import Speak, Talk, longest
 
 
 def comforter(talk: Talk) -> str:

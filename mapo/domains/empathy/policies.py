@@ -6,10 +6,10 @@ a good listener does at that moment, in varied words. `scripted:NAME` in `mapo e
 
 from __future__ import annotations
 
+from mapo.domains.empathy.context import Speak, Talk
 from mapo.domains.empathy.games import GAMES
-from mapo.domains.empathy.talk import Speak, Talk
 from mapo.sandbox.cast import Policy
-from mapo.sandbox.puppets import puppet_policy
+from mapo.scripted.policies import puppet_policy
 
 
 def honest(talk: Talk) -> str:

@@ -1,6 +1,6 @@
 """What a reply does, read off its words: the eyes of the scripted judge.
 
-On top of what every domain's judge sees (`mapo.sandbox.words`): whether a reply names a feeling, affirms a
+On top of what every domain's judge sees (`mapo.scripted.reading`): whether a reply names a feeling, affirms a
 deed, offers a step, links two things that were told; and whether it presses, preaches, dismisses or comforts
 from the shelf. How it can be fooled is written down in docs/scripted-world.md.
 """
@@ -13,8 +13,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from mapo.sandbox import words as english
-from mapo.sandbox.words import LONG, content, function_words, grams, skeleton, small_word_pairs, words
+from mapo.scripted import reading as english
+from mapo.scripted.reading import LONG, content, function_words, grams, skeleton, small_word_pairs, words
 
 __all__ = [
     "LONG",

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from mapo.domains.empathy.reading import Reader, Reading, feelings, named_feelings
 from mapo.sandbox.cast import Cast, Job
-from mapo.sandbox.scenario import Beat, Scenario
-from mapo.sandbox.scripted import Story, StoryDirector, StoryUser, check_marked
-from mapo.sandbox.words import particulars
+from mapo.scenarios.scenario import Beat, Scenario
+from mapo.scripted.reading import particulars
+from mapo.scripted.story import Story, StoryDirector, StoryUser, check_marked
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}

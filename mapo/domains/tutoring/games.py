@@ -5,7 +5,7 @@ Some are given the annotations of what was told (the best they could ever guess)
 
 from __future__ import annotations
 
-from mapo.domains.tutoring.talk import Speak, Talk, longest
+from mapo.domains.tutoring.context import Speak, Talk, longest
 
 
 def answer_giver(talk: Talk) -> str:

@@ -6,10 +6,10 @@ good tutor does at that moment, in varied words. `scripted:NAME` in `mapo eval e
 
 from __future__ import annotations
 
+from mapo.domains.tutoring.context import Speak, Talk
 from mapo.domains.tutoring.games import GAMES
-from mapo.domains.tutoring.talk import Speak, Talk
 from mapo.sandbox.cast import Policy
-from mapo.sandbox.puppets import puppet_policy
+from mapo.scripted.policies import puppet_policy
 
 
 def honest(talk: Talk) -> str:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 
+from mapo.measure.potential import Trajectory
 from mapo.sandbox.cast import Cast, Job
-from mapo.sandbox.potential import Trajectory
-from mapo.sandbox.scenario import Beat, Scenario
-from mapo.sandbox.scripted import Story, StoryDirector, StoryUser, check_marked
-from mapo.sandbox.words import Phrases, Reader, Reading, content, particulars, phrase_book
+from mapo.scenarios.scenario import Beat, Scenario
+from mapo.scripted.reading import Phrases, Reader, Reading, content, particulars, phrase_book
+from mapo.scripted.story import Story, StoryDirector, StoryUser, check_marked
 from mapo.types import AxisMarks, Direction, Levels, Mark, StartLevels, Turn
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}

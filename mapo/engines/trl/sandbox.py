@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 from mapo.engines.trl.contract import rollout_of
 from mapo.errors import InputError
+from mapo.local_model.template import Template, read_template
+from mapo.models.endpoint import Endpoint
+from mapo.sampling.sampler import Sampler
+from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting, Job
-from mapo.sandbox.endpoint import Endpoint
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.sandbox.scenario import Scenario
-from mapo.train.context import longest_dialogue
-from mapo.train.sampler import Sampler
-from mapo.train.template import Template, read_template
+from mapo.scenarios.scenario import Scenario
 from mapo.types import Dialogue
 
 _T = TypeVar("_T")

@@ -22,7 +22,7 @@ from mapo.engines.trl.contract import Rewards, checked, dialogue_return, spread
 from mapo.engines.trl.sandbox import Sandbox
 from mapo.errors import InputError, TrainError
 from mapo.train.metrics import credit_metrics
-from mapo.train.team import Team
+from mapo.train.processes import Team
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 """TRL's: the prompts of this process's dialogues, siblings side by side, and the trainer."""

@@ -16,10 +16,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from mapo.engines.verl.row import Row, row_of
 from mapo.engines.verl.site import leave_word, site_of
 from mapo.errors import EndpointError, InputError
-from mapo.sandbox.chat import Answer, Request, Usage
+from mapo.models.chat import Answer, Request, Usage
+from mapo.sampling.tokens import Context
 from mapo.sandbox.rollout import play_all
 from mapo.store import RunDir
-from mapo.train.context import Context
 from mapo.types import Dialogue
 
 

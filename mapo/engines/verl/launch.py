@@ -135,9 +135,9 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
 def _model(config: Config) -> tuple[str, int]:
     """Where verl loads the model from, after what the local engine would refuse about it; and how many tokens
     a dialogue may grow to."""
-    from mapo.train.context import longest_dialogue
-    from mapo.train.policy import folder_of, load_tokenizer, longest_of
-    from mapo.train.template import as_said, read_template
+    from mapo.local_model.policy import folder_of, load_tokenizer, longest_of
+    from mapo.local_model.template import as_said, read_template
+    from mapo.sampling.tokens import longest_dialogue
 
     source = config.model.source
     folder = folder_of(source)
@@ -240,7 +240,7 @@ def _tail(log: Path) -> str:
 def outcome(config: Config, run: RunDir, seconds: float) -> Any:
     """Scores before and after, and summary.json."""
     from mapo.engines.verl import records
-    from mapo.train.policy import name_of
+    from mapo.local_model.policy import name_of
     from mapo.train.rollouts import write_json
     from mapo.train.run import Outcome, summarise
 

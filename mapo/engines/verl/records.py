@@ -19,10 +19,10 @@ from mapo.config import Config
 from mapo.engines.verl.settings import rate_at
 from mapo.engines.verl.site import dialogue_file, leave_word
 from mapo.errors import JudgeError, TrainError
-from mapo.evals.score import Score, score_dialogues
+from mapo.measure.rubric import Rubric
 from mapo.sandbox.rollout import Watch
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.score import Score, score_dialogues
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_steps
 from mapo.train import metrics as numbers
 from mapo.train.rollouts import write_json

@@ -16,12 +16,12 @@ from typing import Any
 
 from mapo.config import Config, load_config
 from mapo.errors import MapoError, StoreError
+from mapo.local_model.template import Template, as_said, read_template
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, Watch
-from mapo.sandbox.scenario import Scenario
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir, write_atomic
-from mapo.train.template import Template, as_said, read_template
 from mapo.types import Dialogue
 
 SETTINGS = "verl/config.toml"
@@ -107,7 +107,7 @@ async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
 
 
 async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
-    from mapo.stage import casting_of
+    from mapo.players.stage import casting_of
     from mapo.train.run import rules_of
 
     config = load_config(root / SETTINGS)

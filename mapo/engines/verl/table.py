@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Config
-from mapo.sandbox.scenario import Scenario
+from mapo.scenarios.scenario import Scenario
 
 AGENT = "mapo_dialogue"
 """The agent loop's name in verl."""

@@ -21,8 +21,8 @@ from inspect_ai.tool import ToolInfo, ToolParams
 from inspect_ai.util import JSONSchema, LimitExceededError
 
 from mapo.errors import EndpointError
-from mapo.sandbox.chat import Answer, Request, Tool, ToolCall, Usage
-from mapo.sandbox.wire import storable
+from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
+from mapo.models.wire import storable
 from mapo.types import Message, Reply
 
 _CUT = ("max_tokens", "model_length")

@@ -15,21 +15,21 @@ from inspect_ai.model import ModelOutput
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from mapo.domain_folders import domain_folder
 from mapo.errors import EndpointError, InputError
-from mapo.evals.empa import Plan
-from mapo.evals.epmq import composite
+from mapo.evals.empa.benchmark import Plan
 from mapo.evals.inspect.chat import player, talker
 from mapo.evals.inspect.epochs import by_epoch, once
-from mapo.evals.results import recompute
+from mapo.measure.epmq import composite
+from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.domain import scripted_cast
-from mapo.sandbox.empa_cards import read_start_levels
-from mapo.sandbox.models import model_cast, policy_system
-from mapo.sandbox.places import domain_folder
+from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Rules, play
-from mapo.sandbox.rubric import Rubric
-from mapo.sandbox.scenarios import load_scenarios
+from mapo.scenarios.empa_cards import read_start_levels
+from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.results import recompute
 from mapo.types import Dialogue
 
 DIALOGUE = "mapo_dialogue"

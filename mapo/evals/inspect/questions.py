@@ -19,15 +19,15 @@ from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from mapo.errors import InputError
-from mapo.evals import emobench as emo
-from mapo.evals import eqbench3 as three
-from mapo.evals import eqbench_v2 as two
-from mapo.evals.bench import HalfwayError, Item, Solve
-from mapo.evals.emobench_data import LANGUAGES, load
-from mapo.evals.emobench_score import MEANS, scored_question
-from mapo.evals.eqbench_data import read_three, read_v2
+from mapo.evals.emobench import questions as emo
+from mapo.evals.emobench.data import LANGUAGES, load
+from mapo.evals.emobench.score import MEANS, scored_question
+from mapo.evals.eqbench import v2 as two
+from mapo.evals.eqbench import v3 as three
+from mapo.evals.eqbench.data import read_three, read_v2
 from mapo.evals.inspect.chat import player, talker
 from mapo.evals.inspect.epochs import averaged, by_epoch, once
+from mapo.evals.items import HalfwayError, Item, Solve
 from mapo.evals.summary import Scored, summarise
 
 LINE = "mapo_line"

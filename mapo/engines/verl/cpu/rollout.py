@@ -27,7 +27,7 @@ class Server:
     """Answers `generate`; its weights are replaced after each update of the policy."""
 
     def __init__(self, path: str, longest: int) -> None:
-        from mapo.train.local import local_sampler
+        from mapo.sampling.local import local_sampler
 
         torch.set_num_threads(1)
         self.sampler = local_sampler(path, slots=SLOTS, context=longest)
@@ -43,8 +43,8 @@ class Server:
     async def generate(
         self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
-        from mapo.sandbox.chat import Request
-        from mapo.train.seat import Call
+        from mapo.models.chat import Request
+        from mapo.sampling.seat import Call
 
         async with self._running:
             if not self._open:

@@ -1,0 +1,107 @@
+"""Options that every benchmark has, declared once, and what they come to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from mapo.players.stage import Stage
+
+DOMAIN = "A domain's name or folder (default: the one the scenarios name). A folder's Python files are run."
+
+Out = Annotated[Path, typer.Option(help="Where the run goes.")]
+Model = Annotated[str, typer.Option(help="The model: a name at an endpoint, or local:FOLDER (local:pocket).")]
+Domain = Annotated[str | None, typer.Option(help=DOMAIN)]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="Its OpenAI-compatible endpoint (default: $OPENAI_BASE_URL, or OpenAI's).")
+]
+KeyEnv = Annotated[str, typer.Option(help="Environment variable with its key.")]
+Context = Annotated[int, typer.Option(min=64, help="Longest conversation of a local model, tokens.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Conversations at once.")]
+RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Per endpoint.")]
+TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Per endpoint.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")]
+Retries = Annotated[int, typer.Option(min=0, help="Tries after the first.")]
+Cache = Annotated[str, typer.Option(help="record, replay, refresh or off.")]
+CacheFile = Annotated[Path | None, typer.Option(help="Where model calls are kept (default: in --out).")]
+Prices = Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+JudgePanel = Annotated[
+    str | None,
+    typer.Option(help="Several judges as one, the median of each level: a,b,c or NAME@URL (docs/judges.md)."),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N items: to try it, without a score.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where a run goes, where its model is, and how it is asked."""
+
+    out: Out
+    base_url: BaseUrl = None
+    key_env: KeyEnv = "OPENAI_API_KEY"
+    context: Context = 4096
+    concurrency: Concurrency = 32
+    requests_per_minute: RequestsPerMinute = None
+    tokens_per_minute: TokensPerMinute = None
+    timeout: Timeout = 120.0
+    retries: Retries = 5
+    cache: Cache = "record"
+    cache_file: CacheFile = None
+    prices: Prices = None
+    resume: Resume = False
+
+    def stage(self) -> Stage:
+        """Who is asked, with a ledger in `out`, and a cache too unless another is given."""
+        from mapo.cli.common.roles import stage_in
+
+        return stage_in(
+            self.out,
+            cache_file=self.cache_file,
+            prices=self.prices,
+            cache_mode=self.cache,
+            concurrency=self.concurrency,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            timeout=self.timeout,
+            retries=self.retries,
+            context=self.context,
+        )
+
+
+def with_run(
+    *, without: Sequence[str] = (), **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that takes a `run` has the options of `Run`, with other `defaults` where it says so, and
+    `without` those that mean nothing to it or that it has in a form of its own."""
+
+    def given_to(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(Run, include_extras=True)
+        taken = [f for f in fields(Run) if f.name not in without]
+        shared = [_option(f.name, hints[f.name], defaults.get(f.name, f.default)) for f in taken]
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "run"]
+        both = [*(_option(p.name, p.annotation, p.default) for p in own), *shared]
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            run = Run(**{option.name: given.pop(option.name) for option in shared})
+            command(run=run, **given)
+
+        called.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+        called.__annotations__ = {option.name: option.annotation for option in both}
+        return called
+
+    return given_to
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    none = inspect.Parameter.empty
+    value = none if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=annotation)

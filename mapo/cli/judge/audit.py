@@ -1,0 +1,143 @@
+"""mapo judge: judges under audit, and whole runs judged again by another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.plain import commands
+from mapo.cli.common.say import say, say_all
+from mapo.cli.judge.judging import (
+    OWN,
+    SCRIPTED,
+    BaseUrl,
+    Judges,
+    KeyEnvs,
+    Runs,
+    Scenarios,
+    Temperature,
+    judges_named,
+    talks_of,
+)
+from mapo.cli.judge.swap import swap
+from mapo.errors import InputError
+
+if TYPE_CHECKING:
+    from mapo.judges.audit.ask import Asking
+    from mapo.players.stage import Stage
+    from mapo.players.who import Panel, Who
+
+app = commands("Judges under audit; runs judged again by another judge.")
+
+
+@app.callback()
+def main() -> None:
+    """Judges under audit; runs judged again by another judge."""
+
+
+@app.command()
+@with_run(without=OWN, out=None)
+def audit(
+    run: Run,
+    runs: Runs,
+    judge: Judges = None,
+    panel: Annotated[
+        bool, typer.Option("--panel", help="Also the panel of all judges named, from their answers.")
+    ] = False,
+    base_url: BaseUrl = None,
+    key_env: KeyEnvs = None,
+    temperature: Temperature = None,
+    scenarios: Scenarios = "builtin:all",
+    domain: Domain = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns asked again and probed.")] = 48,
+    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
+    repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+) -> None:
+    """How much of a judge's word is noise, what moves it that should not, whom it agrees with, what it is fit
+    for.
+
+    Without --judge: what the records alone tell of the judge that made them. Exit status: 0 all well; 1 some
+    questions have no answer (run again with --resume); 2 nothing could be audited; 130 or
+    143 it was stopped by hand.
+    """
+    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.evals.compare.comparison import named
+    from mapo.judges.audit.figure import FIGURE, draw
+    from mapo.judges.audit.report import MARKDOWN, show, tables, write
+    from mapo.judges.audit.run import Plan, audited
+    from mapo.judges.terms import terms_of
+    from mapo.players.identity import identity
+    from mapo.scoring.tables import print_ledger
+
+    if not judge:
+        _as_recorded(runs)
+        return
+    if run.out is None:
+        raise InputError("--judge without --out", fix="Say where the answers go")
+    panelled = judges_named(judge, base_url, key_env, temperature)
+    names = panelled.names
+    together = str(panelled) if panel and len(names) > 1 else ""
+    roots = [named(each)[1] for each in runs]
+    terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
+    plan = Plan(tuple(names), talks, turns, dialogues, repeats, seed, terms=terms, panel=together)
+    say_all("warning", plan.warnings())
+    stage = run.stage()
+
+    async def cast(stage: Stage, _: Any) -> Any:
+        from mapo.judges.audit.ask import solving
+
+        return solving(_askings(stage, panelled, talks[0].scenario.domain))
+
+    real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
+    asked = {**plan.manifest(), **identity(**real)}
+    solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, stage)
+    found = audited(plan, solved.lines, _costs(stage), solved.notes)
+    draw(found, run.out)
+    write(found, run.out, FIGURE)
+    show(tables(found))
+    for said in found.verdicts:
+        say_all(f"{said.judge}, not known", list(said.unknown))
+    say_all("note", list(found.notes))
+    print_ledger(stage.ledger)
+    say(f"audit: {run.out / MARKDOWN}")
+    if any(each.missing for each in found.findings):
+        raise typer.Exit(1)
+
+
+app.command()(swap)
+
+
+def _as_recorded(runs: list[str]) -> None:
+    from mapo.evals.compare.comparison import named
+    from mapo.judges.audit.recorded import tables
+    from mapo.judges.audit.report import show
+
+    show(tables([named(run)[1] for run in runs]))
+
+
+def _askings(stage: Stage, judges: Panel, domain: str) -> dict[str, Asking]:
+    from mapo.judges.audit.ask import model_asking, scripted_asking
+    from mapo.sandbox.domain import scripted_cast
+
+    def asking(who: Who, role: str) -> Asking:
+        if who.model == SCRIPTED:
+            return scripted_asking(scripted_cast(domain))
+        return model_asking(stage.endpoint(who, role), who.sampling)
+
+    return {name: asking(who, name) for name, who in zip(judges.names, judges.members, strict=True)}
+
+
+def _costs(stage: Stage) -> dict[str, dict[str, Any]]:
+    """What each judge's calls came to; its endpoint's role is its name. Without a cost where it has no
+    price."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in stage.ledger.as_rows():
+        own = found.setdefault(
+            row["role"], {"calls": 0, "seconds": 0.0, "prompt": 0, "completion": 0, "cost": 0.0}
+        )
+        for key, before in own.items():
+            own[key] = None if before is None or row[key] is None else before + row[key]
+    return found

@@ -1,0 +1,75 @@
+"""What the commands about judges share: which runs, which judges, who those are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mapo.cli.common.say import say_all
+from mapo.errors import InputError
+
+if TYPE_CHECKING:
+    from mapo.judges.sample import Talk
+    from mapo.players.who import Panel
+
+SCRIPTED = "scripted"
+"""The name of a domain's judge of plain code."""
+
+OWN = ("base_url", "key_env", "context")
+"""Options of a run that these commands have in a form of their own: there are several judges, none local."""
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),
+]
+Judges = Annotated[
+    list[str] | None,
+    typer.Option("--judge", help="A judge, NAME or NAME@URL; again for more. 'scripted': the domain's own."),
+]
+KeyEnvs = Annotated[
+    list[str] | None,
+    typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
+]
+BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges that name none.")]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
+]
+Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
+
+
+def judges_named(
+    named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
+) -> Panel:
+    from dataclasses import replace
+
+    from mapo.models.chat import Sampling
+    from mapo.players.who import Panel, read_judges
+
+    members = read_judges(named, base_url, keys or [])
+    for who in members:
+        if who.scripted is not None or who.local is not None:
+            raise InputError(
+                f"'{who.model}' as judge", fix=f"Serve the model and give its URL, or use '{SCRIPTED}'"
+            )
+    if temperature is not None:
+        members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
+    return Panel(members)
+
+
+def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:
+    from mapo.domain_folders import known_folder
+    from mapo.evals.compare.comparison import named
+    from mapo.judges.sample import domain_in, read_talks
+    from mapo.scenarios.sets import BUILTIN, load_scenarios
+
+    found: dict[str, Talk] = {}
+    for run in runs:
+        name, root = named(run)
+        own = domain_in(root) if domain is None and scenarios.startswith(BUILTIN) else None
+        of = own if own and known_folder(own) else domain
+        known = {scenario.id: scenario for scenario in load_scenarios(scenarios, of)}
+        talks, problems = read_talks(root, known, name or "")
+        say_all("warning", problems, most=5)
+        found |= {talk.id: talk for talk in talks}
+    return list(found.values())

@@ -1,0 +1,222 @@
+"""mapo scenarios make: real conversations become scenarios."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.say import say, say_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mapo.evals.items import Kept, Line, Solve
+    from mapo.players.stage import Stage
+    from mapo.players.who import Who
+    from mapo.realsim.make import Making
+    from mapo.realsim.reading.read import Conversation, Source
+    from mapo.scenarios.scenario import Scenario
+
+_SHOWN = 30
+
+
+@with_run(concurrency=16, timeout=180.0)
+def make(
+    run: Run,
+    sources: Annotated[
+        list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
+    ],
+    model: Annotated[str | None, typer.Option(help="The model that writes (none with --local).")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Who fills in start forms and reviews.")] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    domain: Domain = None,
+    language: Annotated[str | None, typer.Option(help="Of the scenarios (default: as they talk).")] = None,
+    categories: Annotated[
+        str | None, typer.Option(help="a,b,c (default: those of the domain's own scenarios).")
+    ] = None,
+    person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
+    window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
+    prefix: Annotated[str, typer.Option(help="What ids begin with: another one for each run.")] = "made",
+    forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
+    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Scenarios none may be near to (default: the domain's own).")
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Only the pass without a model; ask nobody.")
+    ] = False,
+    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
+) -> None:
+    """Turn real conversations into scenarios: nothing that identifies, another life, the same need.
+
+    Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
+    go on; 130 or 143 it was stopped by hand.
+    """
+    from mapo.domain_folders import DEFAULT, domain_folder, domain_name
+    from mapo.errors import InputError
+    from mapo.measure.rubric import Rubric
+    from mapo.realsim.make import PRIVATE, Making
+    from mapo.realsim.reading.read import files_of, read_sources
+    from mapo.realsim.report import REPORT, finish
+    from mapo.scoring.tables import print_ledger
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", prefix):
+        raise InputError("no beginning of an id", where="--prefix", fix="Letters, digits, - and _")
+    found = read_sources(sources, prefix=prefix, person=person, window=window)
+    _tell(found, files_of(sources))
+    chosen = found.conversations[:limit]
+    if not chosen:
+        raise InputError("no conversation that can be used", fix="See the problems above")
+    if local:
+        _local(run, found, chosen)
+        return
+    if model is None:
+        raise InputError("no model to write with", fix="Give --model, or --local for the pass without one")
+    own = domain_name(domain or DEFAULT)
+    known = _known(own, against)
+    making = Making(
+        Rubric.load(domain_folder(own)),
+        tuple(_split(categories)) if categories else tuple(sorted({s.category for s in known if s.category})),
+        language or "",
+        forms,
+        judge_temperature,
+        window,
+        keep_raw=keep_raw,
+    )
+    calls = run.cache_file or run.out / PRIVATE
+    run = replace(run, cache_file=calls)
+    stage = run.stage()
+    who = _who(run, model, (judge_model, judge_base_url, judge_key_env))
+    lines = _lines(run, making, found, chosen, who, stage)
+    report = finish(run.out, making, found, chosen, lines, known, calls)
+    _show(report)
+    print_ledger(stage.ledger)
+    say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")
+    if report["failed"] or not report["made"]:
+        raise typer.Exit(1)
+
+
+def _who(run: Run, model: str, given: tuple[str | None, str | None, str | None]) -> dict[str, Who]:
+    """The writer, and the judge, who is the same one where nothing else is said."""
+    from mapo.players.who import Who
+
+    name, url, key = given
+    inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
+    return {
+        "maker": Who(model, run.base_url, run.key_env),
+        "judge": Who(name or model, url or run.base_url, key or inherited),
+    }
+
+
+def _lines(
+    run: Run,
+    making: Making,
+    source: Source,
+    chosen: Sequence[Conversation],
+    who: dict[str, Who],
+    stage: Stage,
+) -> dict[str, Line]:
+    """Make what is not made yet; the lines of all finished items."""
+    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.players.identity import identity
+    from mapo.realsim.make import Maker
+    from mapo.realsim.source import fingerprints, keep_key
+
+    told, key = fingerprints(run.out, source)
+    asked = {
+        **making.manifest(told, {role: one.model for role, one in who.items()}),
+        "limit": len(chosen),
+        "prefix": chosen[0].id.rpartition("-")[0],
+        **identity(**who),
+    }
+
+    async def cast(stage: Stage, kept: Kept) -> Solve[Conversation]:
+        maker, judge = (stage.endpoint(one, role) for role, one in who.items())
+        keep_key(run.out, key)
+        return Maker(run.out, making, maker, judge, kept.halves).solve
+
+    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage)
+    say_all("note", list(solved.notes))
+    return solved.lines
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _known(domain: str, against: list[str] | None) -> list[Scenario]:
+    """Scenarios that none may be near to; the domain's own, where it has any."""
+    from mapo.domain_folders import domain_folder
+    from mapo.scenarios.sets import MANIFEST, load_scenarios
+
+    if against is None:
+        against = ["builtin:all"] if (domain_folder(domain) / MANIFEST).is_file() else []
+    return [scenario for source in against for scenario in load_scenarios(source, domain)]
+
+
+# ---- what is shown
+
+
+def _tell(source: Source, paths: Sequence[Path]) -> None:
+    told = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.problems]
+    say_all("problem", told, most=_SHOWN)
+    noted = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.notes]
+    say_all("note", noted, most=_SHOWN)
+    cut = [f"{paths[t.file - 1]}, line {t.line}: {t.cut}" for t in source.conversations if t.cut]
+    say_all("cut", cut, most=_SHOWN)
+    say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")
+
+
+def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
+    from mapo.realsim.make import STEPS
+    from mapo.realsim.report import REPORT, finish_local
+    from mapo.runs.claim import look
+
+    look(run.out, {}, resume=False)
+    _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
+    say(f"with placeholders: {run.out / STEPS[0]}; report: {run.out / REPORT}")
+
+
+def _show(report: dict[str, Any]) -> None:
+    from collections import Counter
+
+    _table("found by the local pass", report["found"])
+    refused = Counter(f"{one['reason']} ({one['step']})" for one in report["refused"])
+    counts = {"asked": report["asked"], "made": report["made"], "failed": len(report["failed"])}
+    _table("items", {**counts, **{f"refused: {why}": n for why, n in refused.most_common()}})
+    told = report["agreement"]
+    shown = {
+        key: " / ".join(_number(row[k]) for k in ("same", "range", "alpha")) for key, row in told.items()
+    }
+    _table(f"start levels, {report['forms']} forms: share at the median / range / alpha", shown)
+    say(f"listed as identifying by the model: {report['listed_by_the_model']}")
+    say(f"answers of models ({report['private_calls']})")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _table(title: str, rows: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from mapo.scoring.tables import escape
+    from mapo.text import terminal
+
+    if not rows:
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    for name, value in rows.items():
+        table.add_row(escape(name), escape(str(value)))
+    console = terminal()
+    console.width = max(console.width, 100)
+    console.print(title)
+    console.print(table)

@@ -1,0 +1,291 @@
+"""Finished training runs of a grid method x reward x seed -> what they say, in numbers.
+
+A *cell* of the table is a method and a reward; its runs differ in the seed alone. Every run of a grid is
+given the same number of dialogues, and the runs of one seed meet the same start, the same scenarios in the
+same order and the same test jobs, so methods are compared seed by seed (`paired.py`). Pictures and tables of
+it: `figures.py`; who plays the runs: `mapo ablate`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mapo.errors import InputError
+from mapo.evals.ablation.paired import Comparison, claims, compare, corrected
+from mapo.measure.epmq import weigh
+from mapo.measure.stats import t_interval
+from mapo.runs.contents import that_count, usable
+from mapo.runs.files import written_at
+from mapo.scoring.results import recompute
+from mapo.store import BadLine, read_dialogues, read_jsonl
+
+WINDOW = 3
+"""Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of the grid."""
+
+    method: str
+    reward: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}_{self.reward}_seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run. `jobs` holds the EPM-Q of each test dialogue after training (EPM-Q is linear in the
+    indices, so the score of a set is the mean over its dialogues)."""
+
+    cell: Cell
+    summary: dict[str, Any]
+    steps: list[dict[str, Any]]
+    jobs: dict[tuple[str, str], float]
+
+    def dialogues(self) -> list[float]:
+        """Dialogues so far at each step."""
+        return [float(n) for n in np.cumsum([line["dialogues"] for line in self.steps])]
+
+    def score(self) -> list[tuple[float, float]]:
+        """(dialogues so far, training score), step by step."""
+        rows = zip(self.dialogues(), self.steps, strict=True)
+        return [(n, line["score"]) for n, line in rows if line.get("score") is not None]
+
+    def smooth(self) -> list[tuple[float, float]]:
+        """The score's mean over the last steps, where there are enough of them."""
+        points = self.score()
+        width = min(WINDOW, len(points))
+        return [
+            (points[i][0], float(np.mean([s for _, s in points[i + 1 - width : i + 1]])))
+            for i in range(width - 1, len(points))
+            if width
+        ]
+
+    def need(self, score: float) -> float:
+        """Dialogues until the smoothed score is reached; infinite where it never was."""
+        return next((n for n, s in self.smooth() if s >= score), math.inf)
+
+
+Measure = Callable[[Run], float | None]
+
+
+def _after(key: str, when: str = "after") -> Measure:
+    return lambda run: run.summary[when][key] if run.summary.get(when) else None
+
+
+def _gain(run: Run) -> float | None:
+    before, after = run.summary.get("before"), run.summary.get("after")
+    return after["epm_q"] - before["epm_q"] if before and after else None
+
+
+def _gradient(run: Run) -> float | None:
+    norms = [line["grad_norm"] for line in run.steps if line.get("grad_norm") is not None]
+    return float(np.mean(norms)) if norms else None
+
+
+def _end(run: Run) -> float | None:
+    return run.smooth()[-1][1] if run.steps and run.score() else None
+
+
+MEASURES: dict[str, Measure] = {
+    "epm_q": _after("epm_q"),
+    "before": _after("epm_q", "before"),
+    "gain": _gain,
+    "passes": _after("passes"),
+    "tests": _after("n"),
+    "grad_norm": _gradient,
+    "score_end": _end,
+}
+
+
+# ---- reading
+
+
+def read_run(root: Path, cell: Cell) -> Run | None:
+    """The run of a cell, None if it is not finished."""
+    folder = root / cell.name
+    path = folder / "summary.json"
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_bytes())
+        found = Cell(summary["method"], summary["reward"], summary["seed"])
+        float(summary["dialogues"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"no summary of a run ({error!r})", where=str(path), fix="Remove the folder and train it again"
+        ) from None
+    if found != cell:
+        raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
+    lines = {}
+    metrics = folder / "metrics.jsonl"
+    for line in read_jsonl(metrics) if metrics.exists() else ():
+        if isinstance(line, dict) and "step" in line:
+            lines[line["step"]] = line  # after a resume, what was written last for a step counts
+    return Run(cell, summary, [lines[step] for step in sorted(lines)], _jobs(folder))
+
+
+def _jobs(folder: Path) -> dict[tuple[str, str], float]:
+    records = (
+        (d.id, usable(d), written_at(file), d)
+        for file in sorted((folder / "eval" / "after").glob("*.jsonl"))
+        for d in read_dialogues(file)
+        if not isinstance(d, BadLine)
+    )
+    found = {}
+    for d in that_count(records).values():
+        if not usable(d) or not any(t.levels for t in d.turns):
+            continue
+        indices = recompute(d, folder, None, None, d.id).indices
+        found[d.scenario, d.id] = float(weigh(np.array(indices))[3])
+    return found
+
+
+# ---- the whole report
+
+
+Table = Mapping[tuple[str, str], Sequence[Run]]
+"""(method, reward) -> its runs, in the order of the grid."""
+
+
+def analyse(runs: Sequence[Run], *, wanted: int = 0, reach: float | None = None) -> dict[str, Any]:
+    """Everything ablation.json holds; `wanted` is the number of runs the grid asks for."""
+    table: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        table.setdefault((run.cell.method, run.cell.reward), []).append(run)
+    if not table:
+        raise InputError("not one run is finished", fix="Let `mapo ablate` play some first")
+    target, source = (reach, "given") if reach is not None else _target(table)
+    families = comparisons(table, target)
+    return {
+        "schema": "mapo.ablation/1",
+        "runs": len(runs),
+        "wanted": wanted or len(runs),
+        "model": sorted({str(run.summary.get("model", "")) for run in runs}),
+        "reach": {"score": target, "source": source},
+        "cells": [_row(*key, found, target) for key, found in table.items()],
+        "curves": [_curve(*key, found) for key, found in table.items()],
+        "paired": {name: [c.as_json() for c in family] for name, family in families.items()},
+        "claims": claims(families, [reward for _, reward in table]),
+        "notes": _notes(runs),
+    }
+
+
+def _row(method: str, reward: str, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": method, "reward": reward, "seeds": [r.cell.seed for r in runs]}
+    row["dialogues"] = max(r.summary["dialogues"] for r in runs)
+    for name, measure in MEASURES.items():
+        row[name] = _spread([measure(run) for run in runs])
+    if target is not None:
+        needs = [run.need(target) for run in runs]
+        middle = float(np.median(needs))
+        row["need"] = {
+            "by_seed": [None if math.isinf(n) else n for n in needs],
+            "reached": sum(map(math.isfinite, needs)),
+            "median": middle if math.isfinite(middle) else None,
+        }
+    return row
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [v for v in values if v is not None]
+    mean = float(np.mean(known)) if known else None
+    return {"mean": mean, "interval": t_interval(known), "by_seed": list(values)}
+
+
+def _curve(method: str, reward: str, runs: Sequence[Run]) -> dict[str, Any]:
+    at = {line["step"]: n for run in runs for line, n in zip(run.steps, run.dialogues(), strict=True)}
+    lines = [line for run in runs for line in run.steps]
+    held = [(line["step"], line["validation"]["epm_q"]) for line in lines if line.get("validation")]
+    return {
+        "method": method,
+        "reward": reward,
+        "training": _points([(line["step"], line.get("score")) for line in lines], at),
+        "validation": _points(held, at),
+    }
+
+
+def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) -> list[dict[str, Any]]:
+    """Mean and interval over seeds at each step; equal settings make equal steps."""
+    found: dict[int, list[float]] = {}
+    for step, value in pairs:
+        if value is not None:
+            found.setdefault(step, []).append(value)
+    return [
+        {"dialogues": at[s], "n": len(v), "mean": float(np.mean(v)), "interval": t_interval(v)}
+        for s, v in sorted(found.items())
+    ]
+
+
+def _target(table: Table) -> tuple[float | None, str]:
+    """The score that grpo on idr ends at, or the first cell's where there is no such."""
+    key = ("grpo", "idr") if ("grpo", "idr") in table else next(iter(table))
+    ends = [end for run in table[key] if (end := _end(run)) is not None]
+    return (float(np.mean(ends)) if ends else None), f"where {key[0]} with {key[1]} ends"
+
+
+def comparisons(table: Table, target: float | None) -> dict[str, list[Comparison]]:
+    """Families of comparisons, each corrected in itself: mapo with every other method in score and in
+    dialogues needed, batch with every other in gradient norm, and the two rewards with each other."""
+    families: dict[str, list[Comparison]] = {}
+
+    def family(name: str, what: str, pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]]) -> None:
+        there = [(a, b) for a, b in pairs if a in table and b in table]
+        made = [_compare(table, what, a, b, target) for a, b in there]
+        if kept := [c for c in made if c.n]:
+            families[name] = corrected(kept)
+
+    for reward in dict.fromkeys(reward for _, reward in table):
+        others = [(method, r) for method, r in table if r == reward]
+        for what, leader in (("epm_q", "mapo"), ("need", "mapo"), ("grad_norm", "batch")):
+            family(f"{what}/{reward}", what, [((leader, reward), o) for o in others if o[0] != leader])
+    methods = dict.fromkeys(method for method, _ in table)
+    family("epm_q/rewards", "epm_q", [((method, "idr"), (method, "adr")) for method in methods])
+    return families
+
+
+def _compare(
+    table: Table, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
+) -> Comparison:
+    def numbers(key: tuple[str, str]) -> dict[int, float]:
+        found = {run.cell.seed: _number(run, what, target) for run in table[key]}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    names = (a[0], b[0]) if a[1] == b[1] else (f"{a[0]}/{a[1]}", f"{b[0]}/{b[1]}")
+    jobs = [{r.cell.seed: r.jobs for r in table[key]} if what == "epm_q" else None for key in (a, b)]
+    return compare(what, *names, numbers(a), numbers(b), *jobs)
+
+
+def _number(run: Run, what: str, target: float | None) -> float | None:
+    if what != "need":
+        return MEASURES[what](run)
+    # Within the dialogues given: a run that never got there used all of them, and is known to need more.
+    return None if target is None else min(run.need(target), float(run.summary["dialogues"]))
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """What would make the comparison unfair."""
+    notes = []
+    counts = sorted({run.summary["dialogues"] for run in runs})
+    if len(counts) > 1:
+        notes.append(f"runs differ in their number of dialogues: {', '.join(map(str, counts))}")
+    for seed in sorted({run.cell.seed for run in runs}):
+        starts = {MEASURES["before"](run) for run in runs if run.cell.seed == seed}
+        if len(starts) > 1:
+            notes.append(f"runs of seed {seed} did not start at one score: {sorted(map(str, starts))}")
+    seeds = Counter((run.cell.method, run.cell.reward) for run in runs)
+    if len(set(seeds.values())) > 1:
+        notes.append("cells differ in their number of finished seeds: unpaired figures compare unlike seeds")
+    return notes

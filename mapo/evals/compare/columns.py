@@ -1,0 +1,81 @@
+"""The columns of a comparison: what must agree before two numbers stand under each other, and what they are
+called. A label says in full what tells a column from its like, for programs; people read a letter, and below
+the table what it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mapo.domain_folders import DEFAULT
+from mapo.evals.compare.entries import Entry, count
+
+Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Benchmark, score and settings: what must agree before two numbers are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One measure. `label` names what tells it from its like (`apart`); `cases` is the hash of what was
+    asked; `letter` is the same for the scores of one way of measuring, and empty where there is one way."""
+
+    benchmark: str
+    name: str
+    meaning: Mapping[str, str]
+    cases: str
+    label: str
+    apart: tuple[str, ...] = ()
+    letter: str = ""
+
+    @property
+    def short(self) -> str:
+        """The score's name, with its letter."""
+        return f"{self.name} {self.letter}".strip()
+
+    @property
+    def title(self) -> str:
+        """The benchmark's name; of dialogues in a domain other than EMPA's own, the domain's."""
+        domain = self.meaning.get("rubric", "").rpartition(" ")[0]
+        return self.benchmark if domain in ("", DEFAULT) else domain
+
+    @property
+    def group(self) -> str:
+        """The title, with the letter."""
+        return f"{self.title} {self.letter}".strip()
+
+
+def meaning_of(entry: Entry) -> Meaning:
+    return entry.benchmark, entry.name, tuple(sorted(entry.meaning.items()))
+
+
+def columns_of(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Column]:
+    """Each with a label of its own."""
+    found = []
+    letters: dict[tuple[str, object, str], str] = {}
+    for ((benchmark, name, meaning), chosen), entries in by_key.items():
+        alike = [dict(m) for (b, n, m), _ in by_key if (b, n) == (benchmark, name)]
+        parts = _apart(dict(meaning), alike)
+        rivals = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
+        if len(rivals) > 1:
+            parts.append(f"{count(entries[0].cases)} cases ({chosen[:6]})")
+        letter = ""
+        if len(alike) > 1:
+            letter = letters.setdefault((benchmark, meaning, chosen), _letter(len(letters)))
+        label = ", ".join([name, *parts])
+        found.append(Column(benchmark, name, entries[0].meaning, chosen, label, tuple(parts), letter))
+    return found
+
+
+def _letter(number: int) -> str:
+    round_, at = divmod(number, 26)
+    return f"{chr(ord('A') + at)}{round_ or ''}"
+
+
+def _apart(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
+    """What tells a measure from others of its name: "judge X", "profile released"."""
+    keys = [key for key in dict.fromkeys(k for m in alike for k in m) if len({m.get(key) for m in alike}) > 1]
+    if "judge" in keys:  # one model in all roles is told once
+        one = all(m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director"))
+        keys = [key for key in keys if not (one and key in ("user", "director"))]
+    keys.sort(key=lambda key: key != "judge")
+    return [f"{key} {own.get(key, 'none')}" for key in keys]

@@ -1,0 +1,248 @@
+"""What `mapo compare` reads: a folder of results -> entries, each one score of one model.
+
+An entry says what its number *means* (`meaning`: judge, rules, data, prompts; two numbers stand in one column
+only where that agrees), how the model was sampled (`sampling`: told, but no reason to part columns), and the
+score of every case, because differences are taken case by case. Read here: the result.json of EmoBench and
+EQ-Bench. EMPA runs, EMPA's own files and training runs: `entries_empa.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from mapo.errors import RecordError
+from mapo.evals.eqbench.v2 import valid
+from mapo.evals.summary import RESULT, RESULT_SCHEMA
+from mapo.measure.stats import Interval
+from mapo.runs.claim import digest
+from mapo.runs.files import read_bytes
+from mapo.text import printable
+from mapo.types import record
+
+EMOBENCH, EQBENCH, EQBENCH_V2 = "EmoBench", "EQ-Bench 3", "EQ-Bench v2"
+_BENCHMARKS = {"emobench": EMOBENCH, "eqbench3": EQBENCH, "eqbench_v2": EQBENCH_V2}
+SCORES = {EMOBENCH: ("EA", "EU", "Overall"), EQBENCH: ("EQ-Bench",), EQBENCH_V2: ("EQ-Bench v2",)}
+_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "repeats", "seed", "left_out"}
+_ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies by five
+
+
+class Case(NamedTuple):
+    """A case's score in points, 0..100 (EPM-Q may go beyond), the mean of `repeats`. A score over several
+    kinds of cases is the mean of the kinds' means. `version` is a hash of the case's words, empty where
+    nobody wrote one down. Cases of one `group` (the languages of a question) are one text, and count as one
+    once the common ones are found."""
+
+    score: float
+    kind: str = ""
+    version: str = ""
+    group: str = ""
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One score of one model. `value` is None where something is missing: `n` of `of` are there."""
+
+    model: str
+    benchmark: str
+    name: str
+    meaning: Mapping[str, str]
+    sampling: Mapping[str, str]
+    value: float | None
+    interval: Interval | None
+    n: int
+    of: int
+    cases: Mapping[str, Case]
+    source: str
+    chosen: str = ""
+    """Which cases were asked for, as a hash; empty where the data leave no choice."""
+    passes: int | None = None
+    invalid: str = ""
+    """Why there is no score although nothing is missing: compares with nothing."""
+    notes: tuple[str, ...] = field(default=())
+    baseline: str = ""
+    """The model that this one was trained from, where that is known: held against it too."""
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """What changes the meaning of a number, and how the model was sampled. What is not known here is taken
+    for meaning: rather one column too many than two measures in one."""
+    sampling = _SAMPLING - ({"seed"} if settings.get("shuffle") else set())
+    told = {key: _text(value) for key, value in settings.items()}
+    hard = {key: value for key, value in told.items() if key not in sampling}
+    return hard, {key: value for key, value in told.items() if key in sampling}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return digest(dict(value))
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "nothing"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+# ---- result.json
+
+
+@record
+class _Item:
+    id: str
+    scores: dict[str, float]
+
+
+@record
+class _Part:
+    """How many items of one score there are, and have it."""
+
+    n: int
+    of: int
+
+
+@record
+class _Result:
+    """A result.json as `summary.write_result` writes it."""
+
+    schema: Literal["mapo.result/1"]
+    benchmark: Literal["emobench", "eqbench3", "eqbench_v2"]
+    model: str
+    judge: str | None
+    settings: dict[str, Any]
+    complete: bool
+    n: int
+    of: int
+    scores: dict[str, float]
+    intervals: dict[str, Interval | None]
+    items: list[_Item]
+    details: dict[str, Any]
+    notes: list[str]
+    addresses: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object; RecordError says what else it is."""
+    raw, problem = read_bytes(path)
+    if raw is None:
+        raise RecordError(problem or "no such file", where=str(path))
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"is no JSON ({error})", where=str(path), fix="Is it cut off? Run again with --resume"
+        ) from None
+    if not isinstance(data, dict):
+        raise RecordError("is no JSON object", where=str(path))
+    return data
+
+
+def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
+    """The scores of OUT/result.json, checked against its own items."""
+    from pydantic import TypeAdapter, ValidationError
+
+    path = folder / RESULT
+    data = read_json(path)
+    if data.get("schema") != RESULT_SCHEMA:
+        raise RecordError(
+            f"schema is {printable(repr(data.get('schema')))[:80]}, not '{RESULT_SCHEMA}'",
+            where=str(path),
+            fix="Expected a result of mapo eval; upgrade mapo if the file is newer",
+        )
+    try:
+        result = TypeAdapter(_Result).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = printable(".".join(map(str, first["loc"])))
+        raise RecordError(f"{key}: {first['msg']}", where=str(path), fix="Run mapo eval again") from None
+    if len({item.id for item in result.items}) < len(result.items):
+        raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
+    scores = SCORES[_BENCHMARKS[result.benchmark]]
+    known = {part for item in result.items for part in item.scores} | set(result.parts)
+    there = [score for score in scores if known.issuperset(_parts(score))]
+    shown = there or scores[-1:]  # not one item has a score: shown as that
+    return [_entry(result, score, name, path) for score in shown]
+
+
+def _parts(score: str) -> tuple[str, ...]:
+    return ("EA", "EU") if score == "Overall" else (score,)
+
+
+def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
+    benchmark = _BENCHMARKS[result.benchmark]
+    scale = 100.0 if benchmark == EMOBENCH else 1.0
+    parts = _parts(score)
+    cases = _cases(result.items, parts, scale)
+    n, of = _counted(result, parts)
+    whole = n == of and score in result.scores
+    value = result.scores[score] * scale if whole else None
+    ends = result.intervals.get(score) if whole else None
+    invalid = benchmark == EQBENCH_V2 and result.items and not valid(len(cases), len(result.items))
+    if value is not None:
+        _check(score, value, [_mean(result.items, part) * scale for part in parts], path)
+    meaning, sampling = split_settings(result.settings)
+    if address := result.addresses.get("judge"):
+        sampling["judge's address"] = address
+    return Entry(
+        name or result.model,
+        benchmark,
+        score,
+        {**({"judge": result.judge} if result.judge else {}), **meaning},
+        sampling,
+        value,
+        None if ends is None else (ends[0] * scale, ends[1] * scale),
+        n=n,
+        of=of,
+        cases=cases,
+        source=str(path.parent),
+        invalid=f"{len(cases)}/{len(result.items)} readable" if invalid else "",
+        notes=tuple(result.notes),
+    )
+
+
+def _counted(result: _Result, parts: Sequence[str]) -> tuple[int, int]:
+    """How many of a score's own items are there; of all items where the file says no more."""
+    if not all(part in result.parts for part in parts):
+        return len(result.items), result.of
+    return sum(result.parts[part].n for part in parts), sum(result.parts[part].of for part in parts)
+
+
+def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[str, Case]:
+    return {
+        item.id: Case(item.scores[part] * scale, part, group=_group(item.id))
+        for item in items
+        for part in parts
+        if part in item.scores
+    }
+
+
+def _group(name: str) -> str:
+    """The two languages of an EmoBench question ("EA-en-17") are one text."""
+    task, _, rest = name.partition("-")
+    language, _, number = rest.partition("-")
+    return f"{task}-{number}" if language in ("en", "zh") else ""
+
+
+def count(cases: Mapping[str, Case]) -> int:
+    """How many cases there are, each group of them being one."""
+    return len({case.group or name for name, case in cases.items()})
+
+
+def _mean(items: Sequence[_Item], part: str) -> float:
+    scores = [item.scores[part] for item in items if part in item.scores]
+    return sum(scores) / max(1, len(scores))
+
+
+def _check(name: str, value: float, scores: Sequence[float], path: Path) -> None:
+    """A headline that its own items do not give was not written by mapo eval."""
+    given = sum(scores) / len(scores)
+    if not abs(value - given) <= _ROUNDING:
+        raise RecordError(
+            f"{name} is {value:.2f}, but its items give {given:.2f}",
+            where=str(path),
+            fix="The file was changed; run again with --resume",
+        )

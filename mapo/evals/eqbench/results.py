@@ -1,0 +1,120 @@
+"""EQ-Bench, both of them: what finished runs make of their items, and the names others call.
+
+EQ-Bench 3 (`eqbench3.py`) is played and judged; v2 (`eqbench_v2.py`) is answered and compared. Here the
+lines of a run become its result.json. A headline is given only where nothing is missing: the reference
+drops what has no score and goes on, which makes a run with failures look better or worse than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mapo.evals.eqbench import v2 as eqbench_v2
+from mapo.evals.eqbench import v3 as eqbench3
+from mapo.evals.eqbench.data import Question, Three
+from mapo.evals.eqbench.parse import parse_scores
+from mapo.evals.eqbench.v2 import score_v2
+from mapo.evals.items import ASK_ANEW, Line
+from mapo.evals.summary import summarise, write_result
+
+__all__ = ["parse_scores", "result_three", "result_v2", "score_v2"]
+
+
+def result_three(
+    out: Path,
+    lines: Mapping[str, Line],
+    files: Three,
+    *,
+    model: str,
+    judge: str,
+    settings: Mapping[str, Any],
+    known: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """OUT/result.json of EQ-Bench 3: the score where every scenario has one, the criteria in any case."""
+    lines = {s.id: lines[s.id] for s in files.scenarios[:limit] if s.id in lines}
+    marks = eqbench3.marks_by_id(lines, files)
+    items = eqbench3.scored(marks)
+    means, intervals = summarise(items)
+    score = eqbench3.total(marks.values())
+    scores, shown = {}, {}
+    if score is not None and len(items) == len(files.scenarios):
+        scores = {eqbench3.NAME: eqbench3.headline(score)}
+        shown = {eqbench3.NAME: intervals[eqbench3.NAME]}
+    counts = {name: sum(name in item.scores for item in items) for name in means}
+    criteria = {
+        name: {"mean": mean, "interval": intervals[name], "n": counts[name]}
+        for name, mean in means.items()
+        if name != eqbench3.NAME
+    }
+    outside = sum(not 0 <= mark <= 20 for _, given in marks.values() for mark in given.values())
+    told = [f"scenario {name} is not played: its prompt in the data has no heading" for name in files.dropped]
+    unread = [name for name in lines if name not in marks]
+    if unread:
+        told.append(f"recorded, but not readable: the judge on scenario {', '.join(unread)}. {ASK_ANEW}")
+    if outside:
+        told.append(f"{outside} marks lie outside 0..20; they count as the judge wrote them")
+    return write_result(
+        out,
+        benchmark="eqbench3",
+        model=model,
+        judge=judge,
+        settings=settings,
+        known=known,
+        of=len(files.scenarios),
+        items=items,
+        scores=scores,
+        intervals=shown,
+        details={"criteria": criteria},
+        notes=[*told, *notes],
+        limit=limit,
+    )
+
+
+def result_v2(
+    out: Path,
+    lines: Mapping[str, Line],
+    questions: tuple[Question, ...],
+    *,
+    model: str,
+    settings: Mapping[str, Any],
+    known: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """OUT/result.json of EQ-Bench v2: the score where every question was answered and enough can be read."""
+    name = eqbench_v2.NAME
+    items = eqbench_v2.scored(lines, questions[:limit])
+    _, intervals = summarise(items)
+    readable = [item for item in items if name in item.scores]
+    score, _ = eqbench_v2.final([[eqbench_v2.Passes(item.scores[name] / 10) for item in readable]])
+    complete = len(items) == len(questions)
+    valid = eqbench_v2.valid(len(readable), len(questions))
+    told = []
+    if complete and not valid:
+        least = f"{eqbench_v2.LEAST_READABLE:.2%}"
+        told = [
+            f"invalid: {len(readable)} of {len(questions)} answers can be read, {least} are needed. Nothing "
+            "is missing, so --resume would ask nothing; a new --out asks anew"
+        ]
+    constant = {number: eqbench_v2.constant(questions, number) for number in range(11)}
+    best = max(constant, key=lambda number: constant[number])
+    told.append(f"rating every emotion {best} would score {constant[best]:.1f}, a perfect answer 100")
+    good = complete and valid
+    return write_result(
+        out,
+        benchmark="eqbench_v2",
+        model=model,
+        settings=settings,
+        known=known,
+        of=len(questions),
+        items=items,
+        scores={name: score} if good else {},
+        intervals={name: intervals[name]} if good else {},
+        details={"readable": len(readable), "valid": valid, "constant": constant},
+        notes=[*told, *notes],
+        limit=limit,
+    )

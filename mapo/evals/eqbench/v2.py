@@ -1,0 +1,157 @@
+"""EQ-Bench v2: 171 short dialogues, four emotions to rate after each, no judge.
+
+Another measure than EQ-Bench 3, and never the figure a paper calls EQ-Bench today: it is labelled v2
+everywhere. Ratings are held against a reference by an S-shaped distance; answers that cannot be read are
+asked for again, a little hotter each time, and left out after five attempts. With too many left out the
+run has no score.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mapo.errors import RecordError
+from mapo.evals.eqbench.data import Question
+from mapo.evals.items import ASK_ANEW, ITEMS, Line, Talker, conversation, seed_of
+from mapo.evals.summary import Scored
+from mapo.models.chat import Request
+from mapo.types import Message
+
+NAME = "EQ-Bench v2"
+MAX_TOKENS, TRIES = 60, 5
+COLDEST, HOTTER = 0.01, 0.15
+LEAST_READABLE = 0.8333
+REVISED_READABLE = 0.95
+
+_ANSWER = re.compile(r"(\w+):\s+(\d+)")
+_SECOND_THOUGHT = re.compile(r" Then critique .*? revised scores\.")
+_FIRST, _FROM, _TO = "First pass scores:\n", "Critique: <your critique here>", "[End of answer]"
+
+
+def prompt_of(question: Question) -> str:
+    """The question without its request for a critique and revised scores, as v2 is asked."""
+    text = _SECOND_THOUGHT.sub("", question.prompt).replace(_FIRST, "")
+    before, after = text[: text.find(_FROM)], text[text.find(_TO) :]
+    return f"{before}\n{after}\nYour answer:\n"
+
+
+# ---- one answer
+
+
+def ratings(raw: str) -> dict[str, float]:
+    """Every word with a number behind it; what is said last about a word counts."""
+    return {word: float(number) for word, number in _ANSWER.findall(raw)}
+
+
+def score_v2(reference_answer_fullscale: Mapping[str, Any], raw: str) -> float | None:
+    """10 for the reference's own ratings, about 0 for random ones; None unless exactly its four are rated.
+
+    s(d) = 0 at 0, 6.5 / (1 + exp(-1.2 (d - 4))) up to 5, d above; 10 - 0.7477 sum s(|rated - reference|).
+    """
+    reference = reference_answer_fullscale
+    rated = ratings(raw)
+    truth = {reference[f"emotion{i}"]: float(reference[f"emotion{i}_score"]) for i in range(1, 5)}
+    if rated.keys() != truth.keys():
+        return None
+    score = 10 - 0.7477 * sum(_scaled(abs(number - truth[word])) for word, number in rated.items())
+    return score if math.isfinite(score) else None
+
+
+def _scaled(d: float) -> float:
+    if d == 0:
+        return 0.0
+    return 6.5 * (1 / (1 + math.e ** (-1.2 * (d - 4)))) if d <= 5 else d
+
+
+def counts(reference: Mapping[str, Any], raw: str) -> bool:
+    """Whether an answer is accepted: it can be scored, and not everything in it is rated 0."""
+    return score_v2(reference, raw) is not None and any(ratings(raw).values())
+
+
+# ---- one question
+
+
+async def solve(
+    question: Question, _attempt: int, *, policy: Talker, max_tokens: int = MAX_TOKENS
+) -> dict[str, Any]:
+    """The answers to one question, asked until one counts, at most five times: an item of a run."""
+    answers: list[str] = []
+    for tried in range(TRIES):
+        request = Request(
+            (Message("user", prompt_of(question)),),
+            temperature=round(COLDEST + HOTTER * tried, 2),
+            max_tokens=max_tokens,
+            session=question.id,
+            nonce=question.id,
+            seed=seed_of("eqbench_v2", question.id, tried),
+        )
+        with conversation(policy, f"{question.id}/{tried}") as chat:
+            answers.append((await chat.reply(request)).text)
+        if counts(question.reference, answers[-1]):
+            break
+    return {"answers": answers}
+
+
+# ---- all of them
+
+
+class Passes(NamedTuple):
+    """An item's scores; `revised` is for records of runs that asked for a second thought, as ours do not."""
+
+    first: float | None
+    revised: float | None = None
+
+
+class Total(NamedTuple):
+    score: float
+    readable: int
+
+
+def total(items: Sequence[Passes]) -> Total:
+    """0..100 over the items that could be read; 0 of none. Revised scores count where they are better and
+    nearly as many."""
+    first = [item.first for item in items if item.first is not None]
+    revised = [item.revised for item in items if item.revised is not None]
+    one, two = (100 * (sum(scores) / len(scores) / 10) if scores else 0.0 for scores in (first, revised))
+    if two >= one and len(revised) >= REVISED_READABLE * len(first):
+        return Total(two, len(revised))
+    return Total(one, len(first))
+
+
+def final(iterations: Sequence[Sequence[Passes]]) -> tuple[float, float]:
+    """The mean over repetitions of the whole benchmark: score and readable items, rounded."""
+    totals = [total(items) for items in iterations]
+    score, readable = (round(sum(column) / len(totals), 2) for column in zip(*totals, strict=True))
+    return score, readable
+
+
+def valid(readable: float, of: int) -> bool:
+    return readable / of >= LEAST_READABLE
+
+
+def scored(lines: Mapping[str, Line], questions: Sequence[Question]) -> list[Scored]:
+    """The finished questions on 0..100; one that no answer to could be read has no score."""
+    found = []
+    for question in questions:
+        if question.id in lines:
+            last = _last(lines[question.id])
+            score = score_v2(question.reference, last) if counts(question.reference, last) else None
+            found.append(Scored(question.id, {} if score is None else {NAME: 10 * score}))
+    return found
+
+
+def _last(line: Line) -> str:
+    answers = line.get("answers")
+    if not isinstance(answers, list) or not answers or not isinstance(answers[-1], str):
+        raise RecordError("holds no answers", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+    return answers[-1]
+
+
+def constant(questions: Sequence[Question], number: int) -> float:
+    """What a model would get that rates everything the same: the floor a score must be seen against."""
+    answers = ("\n".join(f"{q.reference[f'emotion{i}']}: {number}" for i in range(1, 5)) for q in questions)
+    scores = [score_v2(q.reference, answer) for q, answer in zip(questions, answers, strict=True)]
+    return total([Passes(score) for score in scores]).score

@@ -1,0 +1,232 @@
+"""EQ-Bench 3: scenarios played with canned user turns, a look back, and one judge's marks for each.
+
+The words are the benchmark's (`eqbench_data.py`), the way of playing and counting is the reference's: the
+user's turns come whatever the model says; after role-play and drafting the model looks back on its own
+replies; the judge reads all of it once and marks criteria from 0 to 20. A scenario's score is the mean of
+the criteria that count and are there, the benchmark's five times the mean over all scenarios. The judge is
+part of the measure: figures of different judges do not compare.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from mapo.errors import AnswerError, EndpointError, InputError, RecordError
+from mapo.evals.eqbench.data import Kind, Scenario, Three
+from mapo.evals.eqbench.parse import REASONING, parse_scores, said, written
+from mapo.evals.items import ASK_ANEW, ITEMS, HalfwayError, Line, Talker, conversation, seed_of
+from mapo.evals.summary import Scored
+from mapo.models.chat import Chat, Request
+from mapo.types import Message
+
+NAME = "EQ-Bench"
+TEMPERATURE, DEBRIEF_TEMPERATURE, MIN_P, MAX_TOKENS = 0.7, 0.5, 0.1, 12_000
+JUDGE_TOKENS = 8_000
+SHORTEST = 100
+"""Characters that at least one reply must have before the judge is asked."""
+
+_WHY = "detailed chain of thought reasoning about the coming scoring decisions"
+"""What the form asks for beside the marks; the judge's prompt is compared by hash, so word for word."""
+
+_INSIGHT = frozenset({"depth_of_insight", "emotional_reasoning", "theory_of_mind", "correctness"}) | {
+    "subtext_identification",
+    "intellectual_grounding",
+}
+_ACTED = _INSIGHT | {"demonstrated_empathy", "pragmatic_ei", "social_dexterity", "message_tailoring"}
+COUNTED: dict[Kind, frozenset[str]] = {"roleplay": _ACTED, "drafting": _ACTED, "analysis": _INSIGHT}
+"""The criteria that enter a score, by kind. The others describe a style, in which more is not better."""
+
+
+# ---- playing
+
+
+async def talk(
+    scenario: Scenario, files: Three, chat: Chat, *, max_tokens: int = MAX_TOKENS, min_p: float = MIN_P
+) -> tuple[list[str], str | None]:
+    """The model's replies to the scenario's turns, and its look back (None after an analysis)."""
+    messages: tuple[Message, ...] = ()
+    replies: list[str] = []
+
+    async def answer(words: str, temperature: float, min_p: float) -> str:
+        nonlocal messages
+        messages = (*messages, Message("user", words))
+        request = Request(
+            messages,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            min_p=min_p,
+            session=scenario.id,
+            nonce=scenario.id,
+            seed=seed_of("eqbench3", scenario.id, len(messages)),
+        )
+        text = said((await chat.reply(request)).text)
+        messages = (*messages, Message("assistant", text))
+        return text
+
+    for turn in scenario.turns:
+        words = files.master[scenario.kind].format(scenario_prompt=turn)
+        replies.append(await answer(words, TEMPERATURE, min_p))
+    if scenario.kind == "analysis":
+        return replies, None
+    return replies, (await answer(files.debrief, DEBRIEF_TEMPERATURE, 0.0)).strip()
+
+
+def replies_of(scenario: Scenario) -> int:
+    """How many replies one conversation holds, the look back among them."""
+    return len(scenario.turns) + (scenario.kind != "analysis")
+
+
+def scoreable(replies: Sequence[str]) -> bool:
+    """Whether there is enough to judge: one reply of some length."""
+    return any(len(reply.strip()) >= SHORTEST for reply in replies)
+
+
+# ---- judging
+
+
+def judge_prompt(scenario: Scenario, files: Three, replies: Sequence[str], debrief: str | None) -> str:
+    """The whole talk as the judge reads it, without the marks of headings and emphasis."""
+    kind = scenario.kind
+    parts = []
+    for turn, reply in zip(scenario.turns, replies, strict=True):
+        words = files.master[kind].format(scenario_prompt=turn)
+        parts += [
+            f"User:\n{words}\n",
+            f"Assistant:\n{reply if kind == 'analysis' else written(kind, reply)}\n",
+        ]
+    form = json.dumps({REASONING: _WHY, **dict.fromkeys(files.criteria[kind], 0)}, indent=2)
+    text = files.rubric[kind].format(
+        transcript="---\n".join(parts), debrief=debrief or "", output_format=form.replace(": 0", ": 0-20")
+    )
+    return text.replace("*", "").replace("#", "")
+
+
+async def judge(prompt: str, chat: Chat, *, name: str, attempt: int = 0) -> str:
+    """The judge's answer, asked for once. After a failed attempt it is asked anew, not from the record."""
+    request = Request(
+        (Message("user", prompt),),
+        temperature=0.0,
+        max_tokens=JUDGE_TOKENS,
+        session=name,
+        nonce=f"{name}/{attempt}" if attempt else name,
+    )
+    return said((await chat.reply(request)).text).strip()
+
+
+async def solve(
+    scenario: Scenario,
+    attempt: int,
+    *,
+    files: Three,
+    policy: Talker,
+    judging: Chat,
+    max_tokens: int = MAX_TOKENS,
+    min_p: float = MIN_P,
+    halves: Mapping[str, Line] | None = None,
+) -> dict[str, Any]:
+    """One scenario from its first turn to its marks: an item of a run (`bench.py`). Replies in `halves` are
+    not asked for again."""
+    there = _replies_in((halves or {}).get(scenario.id), scenario)
+    if there is None:
+        with conversation(policy, scenario.id) as chat:
+            there = await talk(scenario, files, chat, max_tokens=max_tokens, min_p=min_p)
+    replies, debrief = there
+    body: dict[str, Any] = {"kind": scenario.kind, "replies": replies, "debrief": debrief, "judge": None}
+    try:
+        _check_length(replies)
+        prompt = judge_prompt(scenario, files, replies, debrief)
+        body["judge"] = await judge(prompt, judging, name=scenario.id, attempt=attempt)
+        marks_of(scenario.kind, body["judge"])
+    except (AnswerError, EndpointError) as problem:
+        raise HalfwayError(body, problem) from problem
+    return body
+
+
+def _replies_in(line: Line | None, scenario: Scenario) -> tuple[list[str], str | None] | None:
+    """What the model said in an attempt that failed later; None unless all of it is there."""
+    replies, debrief = (line or {}).get("replies"), (line or {}).get("debrief")
+    if not isinstance(replies, list) or not all(isinstance(reply, str) for reply in replies):
+        return None
+    looked_back = isinstance(debrief, str)
+    whole = len(replies) == len(scenario.turns) and looked_back == (scenario.kind != "analysis")
+    return (replies, debrief) if whole else None
+
+
+def _check_length(replies: Sequence[str]) -> None:
+    if not scoreable(replies):
+        longest = max(len(reply.strip()) for reply in replies)
+        raise AnswerError(
+            f"no reply to judge: the longest has {longest} characters, {SHORTEST} are needed",
+            fix="The scenario stays without a score. Try the model by hand; a new --out asks it again",
+        )
+
+
+_ASK_AGAIN = (
+    "The replies are kept: --resume asks the judge again. Another judge is another run: a new --out, where "
+    "--cache-file OLD/cache.sqlite gives the replies without asking for them"
+)
+
+
+def marks_of(kind: Kind, raw: str) -> dict[str, float]:
+    """The judge's marks; AnswerError where none of them counts."""
+    shown = f"; it begins: {raw[:80]!r}"
+    try:
+        marks = parse_scores(raw)
+    except InputError as error:
+        raise AnswerError(f"{error.problem}{shown}", where="judge", fix=_ASK_AGAIN) from None
+    if task_score(kind, marks) is None:
+        raise AnswerError(f"no mark that counts in the judge's answer{shown}", where="judge", fix=_ASK_AGAIN)
+    return marks
+
+
+# ---- counting
+
+
+def task_score(kind: Kind, marks: Mapping[str, float]) -> float | None:
+    """The mean of the criteria that count and are there, as they are: no range is enforced."""
+    counted = [mark for name, mark in marks.items() if name in COUNTED[kind]]
+    return statistics.mean(counted) if counted else None
+
+
+def total(tasks: Iterable[tuple[Kind, Mapping[str, float]]]) -> float | None:
+    """The mean over scenarios on the judge's scale, rounded as the reference rounds it; None for none."""
+    scores = [score for kind, marks in tasks if (score := task_score(kind, marks)) is not None]
+    return round(statistics.mean(scores), 2) if scores else None
+
+
+def headline(score: float) -> float:
+    """From the judge's 0..20 to 0..100."""
+    return 5 * score
+
+
+def marks_by_id(lines: Mapping[str, Line], files: Three) -> dict[str, tuple[Kind, dict[str, float]]]:
+    """The finished scenarios' marks, of the criteria that were asked for or count; those of an answer that
+    cannot be read (any more) are missing."""
+    found: dict[str, tuple[Kind, dict[str, float]]] = {}
+    for scenario in files.scenarios:
+        if scenario.id in lines:
+            known = COUNTED[scenario.kind].union(files.criteria[scenario.kind])
+            with suppress(AnswerError):
+                marks = marks_of(scenario.kind, _judgement(lines[scenario.id]))
+                found[scenario.id] = scenario.kind, {k: v for k, v in marks.items() if k in known}
+    return found
+
+
+def _judgement(line: Line) -> str:
+    raw = line.get("judge")
+    if not isinstance(raw, str):
+        raise RecordError("holds no answer of a judge", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+    return raw
+
+
+def scored(marks: Mapping[str, tuple[Kind, Mapping[str, float]]]) -> list[Scored]:
+    """The score of each scenario on 0..100, and every mark on 0..20."""
+    return [
+        Scored(name, {NAME: headline(score), **given})
+        for name, (kind, given) in marks.items()
+        if (score := task_score(kind, given)) is not None
+    ]

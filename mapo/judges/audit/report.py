@@ -1,0 +1,271 @@
+"""An audit as people look at it: the same tables on a terminal and in audit.md, everything in audit.json.
+
+Takes what was measured and computes nothing of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mapo.judges.audit import verdict as rules
+from mapo.judges.audit.between import Agreement
+from mapo.judges.audit.measure import Findings
+from mapo.judges.audit.noise import TARGET, group_for
+from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
+from mapo.judges.audit.verdict import Verdict
+from mapo.judges.terms import Terms
+from mapo.measure.stats import Interval
+from mapo.store import write_atomic
+from mapo.text import printable, terminal
+
+SCHEMA = "mapo.judges/1"
+JSON, MARKDOWN = "audit.json", "audit.md"
+
+
+class Table(NamedTuple):
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Everything that was found. `costs` holds what each judge's calls came to, from the ledger."""
+
+    runs: Sequence[str]
+    sample: Mapping[str, Any]
+    findings: Sequence[Findings]
+    verdicts: Sequence[Verdict]
+    agreements: Sequence[Agreement]
+    costs: Mapping[str, Mapping[str, Any]]
+    terms: Terms
+    notes: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("MAX_REPEATS", "MAX_SIZE", "SURE", "MAX_WORKED", "MAX_UNSCORED", "MIN_SCORES", "MIN_KAPPA")
+        limits = {name: getattr(rules, name) for name in (*names, "MIN_RANKS", "MIN_QUOTED")}
+        return {
+            "schema": SCHEMA,
+            "runs": list(self.runs),
+            "sample": dict(self.sample),
+            "terms": self.terms.as_json(),
+            "thresholds": {**limits, "TARGET": TARGET},
+            "judges": [
+                {**found.as_json(), "verdict": said.as_json(), "cost": self.costs.get(found.judge)}
+                for found, said in zip(self.findings, self.verdicts, strict=True)
+            ],
+            "agreement": [asdict(pair) for pair in self.agreements],
+            "notes": list(self.notes),
+        }
+
+
+def tables(audit: Audit) -> list[Table]:
+    return [_verdicts(audit), _noise(audit), _probes(audit), _agreement(audit), _costs(audit)]
+
+
+def _verdicts(audit: Audit) -> Table:
+    rows = []
+    for said in audit.verdicts:
+        why = dict.fromkeys([*said.because("training"), *said.because("evaluation")])
+        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or "-"])
+    return Table("Verdict", ["judge", "for training", "for evaluation", "because"], rows)
+
+
+def _noise(audit: Audit) -> Table:
+    head = [
+        "judge",
+        "forms",
+        "unusable",
+        "noise in the reward",
+        "mapo",
+        "grpo",
+        "batch grows by",
+        "group",
+        "repeats",
+    ]
+    rows = []
+    for found in audit.findings:
+        by = {r.method: r for r in found.reliability}
+        mapo = by["mapo"].as_json() if "mapo" in by else {}
+        rows.append(
+            [
+                found.judge,
+                str(found.asked),
+                share(found.unscored, found.asked),
+                "-" if found.noise is None else spread(found.noise.share, found.noise.interval, ".0%"),
+                *(number(by[m].with_truth if m in by else None, ".2f") for m in ("mapo", "grpo")),
+                number(mapo.get("growth"), ".2f"),
+                number(group_for(found.among_siblings), "d"),
+                number(mapo.get("repeats"), "d"),
+                number(found.scores, ".2f"),
+                number(found.quotes.share, ".0%"),
+            ]
+        )
+    note = (
+        "Noise: the share of the reward's variance that comes from asking the judge again. mapo, grpo: how "
+        "far its advantages correlate with those of the same judge without noise. Batch grows by: so many "
+        "times the dialogues carry what they would without noise. Group, repeats: siblings, or answers a "
+        f"turn averaged, with which the correlation is {TARGET:g}; -: none is enough. Scores again: that of "
+        "dialogues' scores with themselves. Evidence: marks whose words are in the reply."
+    )
+    return Table("Noise", [*head, "scores again", "evidence"], rows, note)
+
+
+def _probes(audit: Audit) -> Table:
+    rows = []
+    for probe in (*PROBES.values(), LANGUAGE_PROBE):
+        cells = []
+        for found in audit.findings:
+            effect = found.effect(probe.name)
+            mark = " *" if rules.real(effect) else ""
+            cells.append("-" if effect is None else spread(effect.reward, effect.interval, "+.2f") + mark)
+        rows.append([f"{probe.name}: {probe.about}", *cells])
+    worked = [
+        "-"
+        if f.attacks is None
+        else f"{f.attacks.worked} of {f.attacks.n}, by chance {number(f.attacks.chance, '.0%')}"
+        for f in audit.findings
+    ]
+    note = (
+        "Change of the reward against the same turn as it was, with 95 % intervals over dialogues. "
+        f"*: larger than {rules.MAX_SIZE:g} standard deviations of the reward between turns, and "
+        f"p < {rules.SURE:g} after Holm's correction. Attacks: forms above all but one of their repeats; by "
+        "chance, the one left out above the others."
+    )
+    names = [found.judge for found in audit.findings]
+    return Table("What moves it", ["probe", *names], [*rows, ["attacks that raised a form", *worked]], note)
+
+
+def _agreement(audit: Audit) -> Table:
+    rows = []
+    for pair in audit.agreements:
+        known = {item: k for item, k in pair.kappas.items() if k is not None}
+        worst = min(known, key=lambda item: known[item]) if known else ""
+        rows.append(
+            [
+                f"{pair.a} / {pair.b}",
+                str(pair.turns),
+                spread(pair.kappa, pair.interval, ".2f"),
+                f"{worst} {known[worst]:.2f}" if worst else "-",
+                number(pair.cosine, ".2f"),
+                f"{number(pair.ranks, '.2f')} ({pair.dialogues})",
+                number(pair.milder, "+.2f"),
+            ]
+        )
+    head = ["judges", "turns", "kappa", "worst level", "cosine", "ranks (dialogues)", "milder by"]
+    note = (
+        "Quadratic kappa of all levels and of the worst one, cosine of steps, rank correlation of EPM-Q, "
+        "difference of rewards."
+    )
+    return Table("Agreement", head, rows, note)
+
+
+def by_level(audit: Audit) -> Table:
+    """Too wide for a terminal: audit.md has it."""
+    items = list(dict.fromkeys(item for pair in audit.agreements for item in pair.kappas))
+    rows = [
+        [f"{pair.a} / {pair.b}", *(number(pair.kappas.get(item), ".2f") for item in items)]
+        for pair in audit.agreements
+    ]
+    return Table("Agreement by level", ["judges", *items], rows, "Quadratic kappa; -: neither ever moves.")
+
+
+def _costs(audit: Audit) -> Table:
+    rows = []
+    for judge, cost in audit.costs.items():
+        calls = cost["calls"] or 0
+        rows.append(
+            [
+                judge,
+                str(calls),
+                number(cost["seconds"] / calls if calls else None, ".2f"),
+                number(cost["prompt"] / calls if calls else None, ".0f"),
+                number(cost["completion"] / calls if calls else None, ".0f"),
+                number(cost["cost"], ".4f"),
+            ]
+        )
+    return Table("Cost", ["judge", "calls", "seconds a call", "prompt", "completion", "cost"], rows)
+
+
+# ---- numbers as text
+
+
+def number(value: float | None, digits: str) -> str:
+    return "-" if value is None else format(value, digits)
+
+
+def spread(value: float | None, interval: Interval | None, digits: str) -> str:
+    if value is None or interval is None:
+        return number(value, digits)
+    return f"{value:{digits}} ({interval[0]:{digits}} to {interval[1]:{digits}})"
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+# ---- pictures of tables
+
+
+def md(text: str) -> str:
+    """Text that stays text in Markdown, whoever chose it."""
+    plain = " ".join(printable(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]#|~$!])", r"\\\1", plain)
+
+
+def markdown(audit: Audit, figure: str = "") -> str:
+    counts = ", ".join(f"{value} {name}" for name, value in audit.sample.items())
+    parts = [
+        f"# Audit of {', '.join(md(found.judge) for found in audit.findings)}",
+        f"Over {', '.join(md(run) for run in audit.runs)}: {counts}. What the numbers mean: docs/judges.md.",
+    ]
+    for said in audit.verdicts:
+        parts.append(f"**{md(said.judge)}** {md(said.told())}.")
+        parts += [f"- Not known: {md(line)}" for line in said.unknown]
+    parts += [text for table in (*tables(audit), by_level(audit)) for text in as_markdown(table)]
+    parts += [f"Note: {md(note)}" for note in audit.notes]
+    if figure:
+        parts.append(f"![Noise, and what moves the judges]({figure})")
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(table: Table) -> Iterable[str]:
+    if not table.rows:
+        return
+    yield f"## {table.title}"
+    lines = [table.head, ["---"] * len(table.head), *table.rows]
+    yield "\n".join("| " + " | ".join(md(cell) for cell in line) + " |" for line in lines)
+    if table.note:
+        yield table.note
+
+
+def show(found: Sequence[Table]) -> None:
+    """On the terminal."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as Shown
+
+    console = terminal()
+    console.width = max(console.width, 120)
+    for table in found:
+        if table.rows:
+            shown = Shown(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+            for name in table.head:
+                shown.add_column(escape(printable(name)), overflow="fold")
+            for row in table.rows:
+                shown.add_row(*(escape(printable(cell)) for cell in row))
+            console.print(shown)
+            if table.note:
+                console.print(f"[dim]{escape(table.note)}[/]")
+
+
+def write(audit: Audit, out: Path, figure: str = "") -> None:
+    text = json.dumps(audit.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
+    write_atomic(out / JSON, text + "\n")
+    write_atomic(out / MARKDOWN, markdown(audit, figure))

@@ -1,0 +1,260 @@
+"""A rubric is data: what the judge looks at, and what each level is worth.
+
+The axes span the space in which a person's state moves. `start()` turns the start form into a
+position (all deficits, so never above zero); `step()` turns a turn form into a movement. The engine
+assumes nothing about the number of axes.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from mapo.domain_folders import RUBRIC, domain_folder, known_folder
+from mapo.domain_folders import SHIPPED as SHIPPED
+from mapo.errors import RubricError
+from mapo.types import AxisMarks, Levels, Mark, StartLevels, Vector
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_Count = Annotated[int, Field(ge=1)]
+_Key = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+
+DIFFICULTIES = ("easy", "medium", "hard", "extreme")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`progress[level]` and `regression[-level]` are the axis's movements; `*_means` tell the judge when.
+
+    `weight` says how much a unit on this axis counts in distances, norms and projections.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    key: _Key
+    title: str
+    asks: str
+    progress: tuple[float, ...]
+    progress_means: tuple[str, ...]
+    regression: tuple[float, ...]
+    regression_means: tuple[str, ...]
+    weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One item of the start form; `deficit[level]` is what it adds to its axis."""
+
+    __pydantic_config__ = _STRICT
+
+    key: _Key
+    axis: str
+    title: str
+    deficit: tuple[float, ...]
+    means: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EndingRules:
+    """When a dialogue is over (see `potential.ending`). Defaults are EMPA's."""
+
+    __pydantic_config__ = _STRICT
+
+    min_turns: _Count = 12
+    max_turns: _Count = 45
+    collapse_window: _Count = 5
+    stagnant_window: Annotated[int, Field(ge=2)] = 5
+    stagnant_stdev: float = 0.5
+    regress_window: _Count = 8
+    regress_count: _Count = 6
+    regress_sum: float = -1.0
+    idle_window: _Count = 12
+    idle_move: float = 3.0
+    idle_range: float = 2.0
+    idle_net: float = 3.0
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """`zone` is the deficit per axis that still counts as nothing more needed.
+
+    `difficulty` are the norms of a start position at which the next of DIFFICULTIES begins; without them a
+    domain's scenarios are graded by whoever writes them.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    name: _Key
+    title: str
+    version: int
+    axes: tuple[Axis, ...]
+    indicators: tuple[Indicator, ...]
+    zone: Annotated[float, Field(ge=0)] = 1.0
+    ending: EndingRules = EndingRules()
+    difficulty: tuple[float, ...] = ()
+
+    @staticmethod
+    def load(source: str | Path) -> Rubric:
+        """The rubric of a domain, by its name or folder, or a TOML file by path."""
+        if str(source) in SHIPPED:
+            return _shipped(str(source))
+        if known_folder(str(source)) or Path(source).is_dir():
+            return _read(domain_folder(source) / RUBRIC)
+        return _read(Path(source))
+
+    @staticmethod
+    def parse(text: str, where: str) -> Rubric:
+        """A rubric from the text of a TOML file; `where` names it in errors."""
+        try:
+            data = tomllib.loads(text)
+        except RecursionError:
+            raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
+        except ValueError as error:  # no TOML, or a number of thousands of digits
+            raise RubricError(f"not a readable TOML file ({error})", where=where) from error
+        try:
+            rubric = TypeAdapter(Rubric).validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise RubricError(
+                first["msg"], where=f"{where}, {place}", fix="See docs/method.md, 'A rubric is data'"
+            ) from None
+        _check(rubric, where)
+        return rubric
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(axis.key for axis in self.axes)
+
+    @cached_property
+    def weights(self) -> Vector:
+        return tuple(axis.weight for axis in self.axes)
+
+    @cached_property
+    def _axis(self) -> dict[str, Axis]:
+        return {axis.key: axis for axis in self.axes}
+
+    def start(self, levels: StartLevels | Mapping[str, int]) -> Vector:
+        """The start position: each indicator's deficit, summed per axis."""
+        _same_keys("start form", levels, [i.key for i in self.indicators])
+        sums = dict.fromkeys(self.keys, 0.0)
+        for item in self.indicators:
+            level = _level_of(levels[item.key], f"start form, {item.key}")
+            if not 0 <= level < len(item.deficit):
+                raise RubricError(
+                    f"level {level} is out of range 0..{len(item.deficit) - 1}",
+                    where=f"start form, {item.key}",
+                    fix=f"The levels of {item.key} are listed in rubric '{self.name}'",
+                )
+            sums[item.axis] += item.deficit[level]
+        return tuple(sums.values())
+
+    def step(self, levels: Levels) -> Vector:
+        """The movement one reply caused: progress plus regression, per axis."""
+        _same_keys("turn form", levels, self.keys)
+        return tuple(
+            self._value(key, "progress", levels[key].progress)
+            + self._value(key, "regression", levels[key].regression)
+            for key in self.keys
+        )
+
+    def _value(self, key: str, kind: str, mark: Mark) -> float:
+        axis, level = self._axis[key], _level_of(mark, f"turn form, {key}.{kind}")
+        table, sign = (axis.progress, 1) if kind == "progress" else (axis.regression, -1)
+        if not 0 <= level * sign < len(table):
+            ends = sorted((0, sign * (len(table) - 1)))
+            raise RubricError(
+                f"level {level} is out of range {ends[0]}..{ends[1]}",
+                where=f"turn form, {key}.{kind}",
+                fix="Progress levels count up from 0, regression levels down from 0",
+            )
+        return table[level * sign]
+
+    @property
+    def measure(self) -> dict[str, Any]:
+        """All that a number measured by this rubric depends on."""
+        return {key: value for key, value in asdict(self).items() if key != "difficulty"}
+
+    def difficulty_of(self, start: Vector) -> str:
+        """How hard a start position is, by its norm; empty where the rubric has no bounds."""
+        norm = sum(w * x * x for w, x in zip(self.weights, start, strict=True)) ** 0.5
+        return DIFFICULTIES[sum(norm >= bound for bound in self.difficulty)] if self.difficulty else ""
+
+    def levels(self, **marks: tuple[int, int]) -> Levels:
+        """A turn form without evidence: `rubric.levels(C=(1, 0), A=(2, -1))`; axes not named get (0, 0)."""
+        filled = {**dict.fromkeys(self.keys, (0, 0)), **marks}
+        return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in filled.items()}
+
+
+def _level_of(mark: Mark | int, where: str) -> int:
+    level = mark.level if isinstance(mark, Mark) else mark
+    if type(level) is not int:
+        raise RubricError(f"level {level!r} is no whole number", where=where, fix="Levels are small integers")
+    return level
+
+
+def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[str, ...]) -> None:
+    missing = [key for key in wanted if key not in given]
+    unknown = [key for key in given if key not in wanted]
+    if missing or unknown:
+        parts = [f"missing {', '.join(missing)}"] * bool(missing)
+        parts += [f"unknown {', '.join(map(str, unknown))}"] * bool(unknown)
+        raise RubricError("; ".join(parts), where=form, fix=f"Expected exactly: {', '.join(wanted)}")
+
+
+@lru_cache
+def _shipped(name: str) -> Rubric:
+    return _read(domain_folder(name) / RUBRIC)
+
+
+def _read(path: Path) -> Rubric:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RubricError(
+            "no such rubric", where=str(path), fix=f"Give a TOML file, or one of: {', '.join(SHIPPED)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RubricError(f"not a readable TOML file ({error})", where=str(path)) from error
+    return Rubric.parse(text, str(path))
+
+
+def _check(rubric: Rubric, where: str) -> None:
+    """What types alone cannot say: keys match, tables are as long as their meanings and start at 0."""
+
+    def need(fine: bool, problem: str) -> None:
+        if not fine:
+            raise RubricError(problem, where=where, fix="See docs/method.md, 'A rubric is data'")
+
+    need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs axes and indicators")
+    bounds = rubric.difficulty
+    need(
+        not bounds or (len(bounds) == len(DIFFICULTIES) - 1 and list(bounds) == sorted(bounds)),
+        f"difficulty: give {len(DIFFICULTIES) - 1} bounds that rise, or none",
+    )
+    need(rubric.ending.min_turns <= rubric.ending.max_turns, "ending: min_turns is above max_turns")
+    need(len(set(rubric.keys)) == len(rubric.axes), "two axes share a key")
+    need(len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators share a key")
+    for axis in rubric.axes:
+        for name, table, means, sign in (
+            ("progress", axis.progress, axis.progress_means, 1),
+            ("regression", axis.regression, axis.regression_means, -1),
+        ):
+            place = f"axis {axis.key}, {name}"
+            need(len(table) == len(means) >= 2, f"{place}: give as many meanings as values, two or more")
+            need(table[0] == 0, f"{place}: level 0 must be worth 0")
+            need(all(sign * x >= 0 for x in table), f"{place}: wrong sign in {list(table)}")
+    for item in rubric.indicators:
+        need(item.axis in rubric.keys, f"indicator {item.key}: no axis '{item.axis}'")
+        need(
+            len(item.deficit) == len(item.means) >= 2,
+            f"indicator {item.key}: give as many meanings as deficits, two or more",
+        )
+        need(item.deficit[0] == 0, f"indicator {item.key}: level 0 must be worth 0")
+        need(all(x <= 0 for x in item.deficit), f"indicator {item.key}: deficits are never above 0")

@@ -1,0 +1,239 @@
+"""Records -> the numbers that are drawn and told: series with intervals, values by turn, credit, paths.
+
+Intervals within one run are 95 % percentile bootstraps over the dialogues of a step: what the step's score
+would have been with other dialogues of that policy. Intervals over runs are Student's t over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mapo.advantage import Advantages
+from mapo.config import Advantage
+from mapo.errors import InputError
+from mapo.measure.epmq import weigh
+from mapo.measure.stats import Floats, bootstrap, t_interval
+from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file, usable
+from mapo.scoring.result import Result
+from mapo.scoring.results import recompute
+from mapo.types import Dialogue
+
+RESAMPLES = 1000
+QUANTILES = (5, 25, 50, 75, 95)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a curve; `low` and `high` are None where there is no interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+# ---- over steps
+
+
+def series(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
+    """A metric by step: the value at a path of keys, where it is a number."""
+    found = []
+    for line in steps:
+        value: Any = line
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if (y := number(value)) is not None:
+            found.append(Point(float(line["step"]), y))
+    return found
+
+
+def with_intervals(points: Sequence[Point], ends: Mapping[int, tuple[float, float]]) -> list[Point]:
+    return [Point(p.x, p.y, *ends[int(p.x)]) if int(p.x) in ends else p for p in points]
+
+
+def reward_intervals(played: Mapping[int, Sequence[Dialogue]]) -> dict[int, tuple[float, float]]:
+    """Of the mean reward of a turn: whole dialogues are drawn, each with its sum and its number of turns."""
+    found = {}
+    for step, dialogues in played.items():
+        rows = [(sum(r), float(len(r))) for d in dialogues if (r := scored(d))]
+        ends = bootstrap(np.array(rows), lambda m: m[..., :1] / m[..., 1:], resamples=RESAMPLES)
+        if ends is not None:
+            found[step] = (float(ends[0, 0]), float(ends[0, 1]))
+    return found
+
+
+def score_intervals(
+    played: Mapping[int, Sequence[Dialogue]], root: Path, problems: list[str]
+) -> dict[int, tuple[float, float]]:
+    """Of a step's EPM-Q."""
+    found = {}
+    for step, dialogues in played.items():
+        rows = np.array([r.indices for r in recomputed(dialogues, root, problems)])
+        ends = bootstrap(rows, lambda m: weigh(m)[..., 3:], resamples=RESAMPLES)
+        if ends is not None:
+            found[step] = (float(ends[0, 0]), float(ends[0, 1]))
+    return found
+
+
+def scored(dialogue: Dialogue) -> list[float]:
+    return [r for turn in dialogue.turns if (r := number(turn.reward)) is not None]
+
+
+def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -> list[Result]:
+    """Dialogues replayed from their levels; broken and unjudged ones are left out."""
+    found = []
+    for d in dialogues:
+        if not usable(d) or all(turn.levels is None for turn in d.turns):
+            continue
+        rubric, problem = read_rubric(rubric_file(root), d.rubric)
+        problems += [problem] if problem else []
+        if rubric is None:
+            problems.append(f"{d.id}: rubric '{d.rubric}' is not known")
+            continue
+        try:
+            found.append(recompute(d, root, None, rubric, d.id))
+        except InputError as error:
+            problems.append(str(error))
+    return found
+
+
+def mean_over_runs(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    """The mean over runs at each x that any of them has, with Student's t interval over runs."""
+    at: dict[float, list[float]] = {}
+    for curve in curves:
+        for point in curve:
+            at.setdefault(point.x, []).append(point.y)
+    return [Point(x, float(np.mean(ys)), *(t_interval(ys) or (None, None))) for x, ys in sorted(at.items())]
+
+
+def by_dialogues(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
+    """A metric by the number of dialogues so far, which is what runs are compared at."""
+    total, at = 0.0, {}
+    for line in steps:
+        total += number(line.get("dialogues")) or 0.0
+        at[float(line["step"])] = total
+    return [Point(at[p.x], p.y) for p in series(steps, *keys)]
+
+
+def endings(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Point]]:
+    """The share of each ending by step."""
+    found = endings_by_step(steps)
+    totals: dict[int, float] = {}
+    for counts in found.values():
+        for step, n in counts.items():
+            totals[step] = totals.get(step, 0.0) + n
+    return {
+        name: [Point(float(step), n / totals[step]) for step, n in counts.items()]
+        for name, counts in found.items()
+    }
+
+
+# ---- by turn
+
+
+def rewards_of(dialogues: Sequence[Dialogue]) -> list[list[float | None]]:
+    return [[number(turn.reward) for turn in d.turns] for d in dialogues]
+
+
+def credit_of(
+    dialogues: Sequence[Dialogue], groups: Sequence[str], settings: Advantage | None
+) -> Advantages | None:
+    """The credit these settings give these dialogues, taken as one batch; none without settings."""
+    found = credit(rewards_of(dialogues), groups, settings) if settings else ""
+    return None if isinstance(found, str) else found
+
+
+def step_credit(
+    dialogues: Sequence[Dialogue], settings: Advantage | None
+) -> tuple[list[Dialogue], Advantages | None]:
+    """A step's usable dialogues and their credit, as the trainer computes it."""
+    fine = [d for d in dialogues if usable(d) and d.turns]
+    return fine, credit_of(fine, [d.group for d in fine], settings)
+
+
+def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
+    """[turn, 6]: the number of values at a turn index, and their 5, 25, 50, 75 and 95 % quantiles."""
+    found = []
+    for t in range(max(map(len, rows), default=0)):
+        column = [v for row in rows if t < len(row) and (v := row[t]) is not None]
+        if not column:
+            break
+        found.append([float(len(column)), *np.percentile(column, QUANTILES)])
+    return np.array(found, dtype=np.float64).reshape(len(found), 1 + len(QUANTILES))
+
+
+def known_returns(dialogues: Sequence[Dialogue], credit: Advantages) -> list[list[float | None]]:
+    """The return of every scored turn."""
+    return [
+        [
+            None if number(turn.reward) is None else number(float(g))
+            for turn, g in zip(d.turns, row, strict=True)
+        ]
+        for d, row in zip(dialogues, credit.returns, strict=True)
+    ]
+
+
+def thirds(steps: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The first and the last third of the steps; a single step is both."""
+    count = max(1, len(steps) // 3)
+    return list(steps[:count]), list(steps[-count:])
+
+
+# ---- before and after
+
+
+def quality(result: Result) -> float:
+    """A dialogue's EPM-Q: it is linear in the indices, so a set's score is the mean of these."""
+    return float(weigh(np.array(result.indices))[3])
+
+
+def path_of(result: Result) -> tuple[list[float], list[float]]:
+    """A dialogue's way in two numbers a turn, for any number of axes: how far it has come along the straight
+    line to the goal (from -1 at the start to 0), and how far it is aside of that line. Both in units of the
+    start's distance, so that scenarios can be looked at side by side."""
+    states = result.path.states
+    unit = states[0].norm or 1.0
+    aside = [max(0.0, s.norm**2 - s.projection**2) ** 0.5 / unit for s in states]
+    return [s.projection / unit for s in states], aside
+
+
+def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
+    """The same job before and after, of median gain in distance: neither the best nor the worst."""
+    late = {d.id: d for d in after if usable(d) and d.turns}
+    pairs = [(d, late[d.id]) for d in before if usable(d) and d.turns and d.id in late]
+    pairs.sort(key=lambda pair: _end(pair[0]) - _end(pair[1]))
+    return pairs[len(pairs) // 2] if pairs else None
+
+
+def _end(dialogue: Dialogue) -> float:
+    state = dialogue.turns[-1].state
+    return state.distance if state else 0.0
+
+
+def pair_credit(
+    pair: tuple[Dialogue, Dialogue],
+    before: Sequence[Dialogue],
+    after: Sequence[Dialogue],
+    settings: Advantage | None,
+) -> tuple[list[float | None], list[float | None]]:
+    """The credit of both dialogues' turns if all test dialogues of that scenario, before and after, had been
+    siblings in one step."""
+    nobody: tuple[list[float | None], list[float | None]] = (
+        [None] * len(pair[0].turns),
+        [None] * len(pair[1].turns),
+    )
+    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and usable(d) and d.turns]
+    given = credit_of(mine, [d.scenario for d in mine], settings)
+    if given is None:
+        return nobody
+
+    def of(dialogue: Dialogue) -> list[float | None]:
+        at = next(i for i, d in enumerate(mine) if d is dialogue)
+        return [float(a) if m else None for a, m in zip(given.mixed[at], given.mask[at], strict=True)]
+
+    return of(pair[0]), of(pair[1])

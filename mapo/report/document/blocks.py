@@ -1,0 +1,158 @@
+"""What a report is made of, before it is a page: headings, words, tables, pictures, two people's talk.
+
+Sections build blocks (`training.py`, `several.py`, `results.py`); `page.py` makes HTML of them, `markdown.py`
+Markdown. Everything in a block is text as it was found, from whomever: whoever renders it escapes it. What
+is here bounds it: names, turns and lists are cut, and say so.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mapo.runs.contents import number
+from mapo.types import Dialogue
+
+NAME = 120
+"""Characters of a name that are shown."""
+SPEECH = 4000
+"""Characters of a turn that are shown."""
+LISTED = 12
+"""Lines of a list that are shown before the rest is only counted."""
+_JOINERS = "\u200c\u200d"  # Persian and emoji need them; they turn nothing round
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number to see first: what it is, the number, what it rests on."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first `left` columns are names, the others numbers. `folded`: behind its caption."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    left: int = 1
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A list; long ones are cut."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes: `draw` puts numbers that are known already onto them."""
+
+    title: str
+    draw: Callable[[Any], None]
+    left: float = 0.68
+    """Room for the labels beside the axes, inches."""
+    above: float = 0.1
+    """Room for a legend above them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`name` is the file it becomes with --figures; on a page the panels flow, in a file they form a grid."""
+
+    name: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: int = 2
+    small: bool = False
+    key: Sequence[tuple[str, str]] = ()
+    """(colour, meaning), for panels too small for a legend of their own."""
+    labels: tuple[str, str] = ("", "")
+    """What all axes show, across and up, where panels are too small to say it each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two dialogues beside each other; `credit` has a number or None a turn."""
+
+    title: str
+    dialogue: Dialogue
+    credit: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    left: Side
+    right: Side
+
+
+Block = Heading | Words | Tiles | Table | Lines | Picture | Talk
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    title: str
+    lead: str
+    blocks: Sequence[Block]
+    lacking: Sequence[str] = ()
+    """Why runs that were asked for are not in it."""
+    caution: str = ""
+    """What nobody may miss who reads a number in it."""
+
+
+# ---- bounding what others wrote
+
+
+def clean(text: object, most: int = NAME) -> str:
+    """`text` without control characters and marks that turn writing round, at most so long."""
+    told = str(text)
+    kept = "".join(c if _harmless(c) else "\ufffd" for c in told[:most])
+    if len(told) <= most:
+        return kept
+    return f"{kept}… ({len(told) - most:,} more characters)" if most >= SPEECH else f"{kept}…"
+
+
+def _harmless(c: str) -> bool:
+    return c in "\n\t" or c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
+
+
+def told(value: object, digits: str = ".1f", missing: str = "–") -> str:
+    """A number in so many digits."""
+    found = number(value)
+    if found is None:
+        return missing
+    shown = format(found, digits)
+    if shown.strip("+-0.,"):
+        return shown
+    return shown.replace("-", "+" if digits.startswith("+") else "")  # no zero is negative
+
+
+def span(interval: object, digits: str = ".1f", missing: str = "–") -> str:
+    """An interval as "low to high"."""
+    ends = [number(end) for end in interval] if isinstance(interval, list | tuple) else []
+    if len(ends) != 2 or None in ends:
+        return missing
+    return f"{told(ends[0], digits)} to {told(ends[1], digits)}"

@@ -1,0 +1,111 @@
+"""What was rewarded and what was credited: by turn, and how the two parts of the advantage go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mapo.report.data import numbers
+from mapo.report.data.numbers import series
+from mapo.report.data.read import Training
+from mapo.report.document import plots
+from mapo.report.document.blocks import Block, Heading, Panel, Picture, Words
+
+Rows = list[list[float | None]]
+
+
+def credit(run: Training) -> list[Block]:
+    """Distributions of reward and return by turn index, at the beginning and at the end; the parts."""
+    first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
+    blocks = by_turn_pictures([first, last] if first.title != last.title else [last], gamma_of(run))
+    if run.advantage is None and run.played:
+        blocks.append(Words(f"There are no returns and no credit here: {run.uncredited}."))
+    parts = {
+        name: line
+        for name, key in (
+            ("turn part", "turn_part_std"),
+            ("batch part", "batch_part_std"),
+            ("mixed", "advantage_std"),
+        )
+        if (line := series(run.steps, key))
+    }
+    panels = []
+    if parts:
+        panels.append(Panel("Spread of the advantage", plots.curves(parts, "standard deviation")))
+    correlation = series(run.steps, "parts_correlation")
+    if correlation:
+        panels.append(
+            Panel(
+                "Correlation of the two parts",
+                plots.curves({"r": correlation}, "correlation", limits=(-1.05, 1.05)),
+            )
+        )
+    if panels:
+        caption = (
+            "The turn part compares what a turn led to with the same turn of its siblings; the batch part "
+            "compares what it earned itself with all turns of all siblings. Where they agree less, mixing "
+            "them damps more."
+        )
+        blocks.append(Picture("fig_parts", caption, panels))
+    return [Heading("Reward and credit"), *blocks] if blocks else []
+
+
+@dataclass(frozen=True, slots=True)
+class ByTurn:
+    """Rewards and returns of many dialogues, [dialogue][turn]."""
+
+    title: str
+    rewards: Rows
+    returns: Rows
+
+
+def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
+    found = ByTurn(title or _name(steps), [], [])
+    for step in steps:
+        usable, given = numbers.step_credit(run.played[step], run.advantage)
+        found.rewards.extend(numbers.rewards_of(usable))
+        found.returns.extend(numbers.known_returns(usable, given) if given else [])
+    return found
+
+
+def gamma_of(run: Training) -> str:
+    return f"discounted by {run.advantage.gamma:g} a turn" if run.advantage else ""
+
+
+def by_turn_pictures(parts: Sequence[ByTurn], discount: str) -> list[Block]:
+    """fig_reward_by_turn and fig_return_by_turn, a panel a part."""
+    rewards = [(part.title, part.rewards) for part in parts]
+    returns = [(part.title, part.returns) for part in parts]
+    about = f"Return of a turn (what it led to, {discount}) by its place in the dialogue."
+    found = [
+        _picture("fig_reward_by_turn", rewards, "reward", "Reward of a turn by its place in the dialogue."),
+        _picture("fig_return_by_turn", returns, "return", about),
+    ]
+    return [picture for picture in found if picture is not None]
+
+
+def _name(steps: Sequence[int]) -> str:
+    if not steps:
+        return "no steps"
+    return f"step {steps[0]}" if steps[0] == steps[-1] else f"steps {steps[0]} to {steps[-1]}"
+
+
+def _picture(name: str, parts: Sequence[tuple[str, Rows]], what: str, about: str) -> Picture | None:
+    tables = [numbers.quantiles_by_turn(rows) for _, rows in parts]
+    ends = np.concatenate([table[:, 1:].ravel() for table in tables]) if tables else np.zeros(0)
+    if not ends.size:
+        return None
+    limits = (float(ends.min(initial=0.0)), float(ends.max(initial=0.0)))
+    panels = [
+        Panel(f"{what.capitalize()}: {title}", plots.distribution(table, what, limits, colour))
+        for (title, _), table, colour in zip(parts, tables, colours(len(parts)), strict=True)
+    ]
+    counts = " and ".join(f"{len(rows):,}" for _, rows in parts)
+    return Picture(name, f"{about} Of {counts} training dialogues.", panels)
+
+
+def colours(count: int) -> list[str]:
+    """For two, before and after; else a colour each."""
+    return [plots.BEFORE, plots.AFTER] if count == 2 else [plots.COLOURS[i % 6] for i in range(count)]

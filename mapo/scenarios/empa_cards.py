@@ -1,0 +1,291 @@
+"""EMPA's character cards and stories, read into `Scenario`.
+
+A set of cards is a folder with `cases/*.md` (Chinese, five tagged parts a card), and perhaps
+`scenarios/character_stories.json`, `case_metadata.json` and `official_cases.txt`. The cards were written
+by many hands: what is irregular is reported by card and kind (docs/scenarios.md lists the kinds), and
+never stops the rest. Their stages and memories are told about the person, not in her own words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mapo.errors import ScenarioError
+from mapo.scenarios import empa_words as words
+from mapo.scenarios.scenario import Grade, Memory, Persona, Scenario, Stage, StageKind, read_text
+
+STORIES = "scenarios/character_stories.json"
+METADATA = "case_metadata.json"
+OFFICIAL = "official_cases.txt"
+
+_LABEL = re.compile(r"[-*\s]{0,8}([^：:（(\s]{2,14})(（[^）]{0,40}）)?[：:]")
+_RULE = re.compile(r"(?:---+|\*\*\*+|___+)")
+_EMPHASIS = re.compile(r"(?<![A-Za-z*])\*\*([^*\n]{1,200})\*\*(?!\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class CardSet:
+    """`irregular` holds kinds by card, `unreadable` why a card gave no scenario at all."""
+
+    scenarios: list[Scenario]
+    irregular: dict[str, list[str]]
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def card_files(folder: Path) -> list[Path]:
+    inner = folder / "cases"
+    return sorted((inner if inner.is_dir() else folder).glob("script_*.md"))
+
+
+def official_cases(folder: Path) -> list[str]:
+    """The ids of the cases EMPA's published scores are about."""
+    return read_text(folder / OFFICIAL).split()
+
+
+def read_cards(folder: Path) -> CardSet:
+    """All cards of a folder, with what is irregular about each."""
+    files = card_files(folder)
+    if not files:
+        raise ScenarioError(
+            "no EMPA cards here", where=str(folder), fix="Expected cases/script_*.md, as in EMPA's repository"
+        )
+    stories = _by_case(folder / STORIES, "剧本编号")
+    metadata = _by_case(folder / METADATA, "script_id", inside="sampled_cases")
+    found = CardSet([], {})
+    topics: set[str] = set()
+    for path in files:
+        case = path.stem
+        try:
+            scenario, kinds = _read_card(path, stories.get(case), metadata.get(case, {}))
+        except ScenarioError as error:
+            found.unreadable[case] = str(error)
+            continue
+        kinds += ["repeated-topic"] * (scenario.topic in topics)
+        topics.add(scenario.topic)
+        found.scenarios.append(scenario)
+        if kinds:
+            found.irregular[case] = kinds
+    return found
+
+
+def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenario, list[str]]:
+    text = read_text(path).replace("\r\n", "\n")
+    preamble, _, rest = text.partition(f"<{words.TAGS[0]}>")
+    kinds = ["elided-preamble"] * ("此处省略" in preamble)
+    parts: dict[str, str] = {}
+    depths: set[int] = set()
+    for tag in words.TAGS:
+        if not text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1:
+            kinds.append("tag-not-once")
+        after = text.partition(f"<{tag}>")[2]
+        parts[tag] = after.partition(f"</{tag}>")[0]
+    kinds += ["markdown-residue"] * ("**" in rest)
+    fields: dict[str, str] = {}
+    for tag in words.TAGS:
+        _collect(parts[tag], fields, kinds, depths)
+    kinds += ["heading-depth"] * (len(depths) > 1)
+    kinds += [f"no-{name}" for name in words.FIELDS.values() if not fields.get(name)]
+    kinds += ["no-behaviour-block"] * ("behaviour" not in fields)
+    kinds += ["short-style"] * ("不会超过" in fields.get("style", ""))
+    age = fields.get("age", "")
+    kinds += ["age-not-a-number"] * (not age.isdecimal())
+    years = re.match(r"\d{1,3}", age)
+    threshold = re.search(r"【([高中低])】", parts["empathy_threshold"])
+    kinds += ["no-threshold"] * (threshold is None)
+    priorities = _priorities(fields.get("priorities", ""), kinds)
+    made = {
+        "id": path.stem,
+        "persona": Persona(
+            name=fields.get("name") or path.stem,
+            age=int(years[0]) if years else None,
+            traits=tuple(fields[x] for x in ("social-trait", "core-trait") if fields.get(x)),
+            speech=_speech(fields),
+            background="\n".join(
+                f"{label}：{fields[name]}"
+                for label, name in words.FIELDS.items()
+                if name in ("gender", "sensitivity", "growth-line", "goal", "vision") and fields.get(name)
+            ),
+        ),
+        "topic": fields.get("topic", ""),
+        "opening": fields.get("topic", ""),
+        "wants_to_say": fields.get("wants-to-say", ""),
+        "hopes_for": fields.get("hopes-for", ""),
+        "threshold": words.GRADES[threshold[1]] if threshold else "medium",
+        "priorities": priorities,
+        "memories": tuple(Memory((fields[x],), period=y) for x, y in words.MEMORIES if fields.get(x)),
+        "stages": _stages(fields.get("cause", ""), story, kinds),
+        "category": _translated(words.CATEGORIES, metadata.get("category"), kinds),
+        "difficulty": _translated(words.DIFFICULTIES, metadata.get("difficulty"), kinds),
+        "axis": _translated({x: x for x in words.AXES.values()}, metadata.get("dominant_axis"), kinds),
+        "language": "zh",
+        "domain": "empathy",
+    }
+    try:
+        return _ADAPTER.validate_python(made), list(dict.fromkeys(kinds))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ScenarioError(first["msg"], where=f"{path}, {key}") from None
+
+
+_ADAPTER = TypeAdapter(Scenario)
+
+
+def _collect(part: str, fields: dict[str, str], kinds: list[str], depths: set[int]) -> None:
+    """The labelled and headed text of one tagged part; a line without either continues the one before."""
+    name = ""
+    for raw in part.split("\n"):
+        line = _EMPHASIS.sub(r"\1", raw.strip())
+        if not line or _RULE.fullmatch(line):
+            continue
+        if line.startswith("#"):
+            title = line.lstrip("#")
+            depths.add(len(line) - len(title))
+            name = words.HEADINGS.get(title.strip(), "")
+            if name:
+                fields.setdefault(name, "")
+            continue
+        label = _LABEL.match(line)
+        # Under "output format" stands an example line that looks like a label.
+        if label and label[1] in words.FIELDS and name != "style":
+            name, line = words.FIELDS[label[1]], line[label.end() :].strip()
+            if label[2] and name == "present-situation":
+                kinds.append("present-situation-label")
+            if fields.get(name):
+                kinds.append("repeated-label")
+        if name:
+            fields[name] = f"{fields[name]}\n{line}" if fields.get(name) else line
+
+
+def _speech(fields: dict[str, str]) -> str:
+    """How long she writes, and how she behaves in a chat where the card says so."""
+    parts = [fields.get("style", "").split("\n")[0], fields.get("principle", ""), fields.get("strategy", "")]
+    return "\n".join(line.lstrip("- ") for part in parts for line in part.split("\n") if line)
+
+
+def _priorities(text: str, kinds: list[str]) -> dict[str, Grade]:
+    """Each axis's grade; where it is not written beside the axis, its rank words or its place in the list."""
+    found: dict[str, Grade] = {}
+    for word, axis in words.AXES.items():
+        if match := re.search(rf"{word}共情[^\n]{{0,8}}?([高中低])", text):
+            found[axis] = words.GRADES[match[1]]
+    if len(found) < len(words.AXES):
+        kinds.append("priority-not-per-axis")
+        found = _ranked(text)
+    if "high" not in found.values():
+        kinds.append("no-high-priority")
+    return {axis: found[axis] for axis in words.AXES.values() if axis in found}
+
+
+def _ranked(text: str) -> dict[str, Grade]:
+    found: dict[str, Grade] = {}
+    for match in re.finditer(r"(认知|情感|动机)共-?情([^\n；>]{0,8})", text):
+        axis = words.AXES[match[1]]
+        if axis not in found:
+            said = [grade for pattern, grade in words.GRADE_WORDS if re.search(pattern, match[2])]
+            found[axis] = said[0] if said else words.RANKS[len(found)]
+    return found
+
+
+def _stages(cause: str, story: Any, kinds: list[str]) -> tuple[Stage, ...]:
+    """Cause, three turns, the interlude as one more, the outburst, the outcome."""
+    story = story if isinstance(story, dict) else {}
+    kinds += ["no-story"] * (not story)
+    course = story.get("故事的经过")
+    steps = [x for x in course.values() if isinstance(x, dict)] if isinstance(course, dict) else []
+    acts = [(str(step.get("标题", "")), step.get("内容")) for step in steps]
+    kinds += ["stage-title"] * (bool(story) and tuple(title for title, _ in acts) != words.STAGE_TITLES)
+    told: list[tuple[StageKind, str, Any]] = [
+        ("start", "故事的起因", cause),
+        *(("turn", title, text) for title, text in acts[:-1]),
+        ("turn", "故事的插曲", story.get("故事的插曲")),
+        *(("outburst", title, text) for title, text in acts[-1:]),
+        ("outcome", "故事的结果", story.get("故事的结果")),
+    ]
+    stages = tuple(
+        Stage((text.strip(),), kind=kind, title=title)
+        for kind, title, text in told
+        if isinstance(text, str) and text.strip()
+    )
+    kinds += ["story-incomplete"] * (bool(story) and len(stages) < 3 + len(words.STAGE_TITLES))
+    return stages
+
+
+def _translated(names: dict[str, str], value: Any, kinds: list[str]) -> str:
+    if value is not None and value not in names:
+        kinds.append("unknown-tag")
+    return names.get(value, "") if isinstance(value, str) else ""
+
+
+def _by_case(path: Path, key: str, inside: str = "") -> dict[str, Any]:
+    """The objects of a JSON list by case; nothing where there is no such file."""
+    if not path.exists():
+        return {}
+    data = _load(path)
+    if inside:
+        data = data.get(inside) if isinstance(data, dict) else None
+    if not isinstance(data, list):
+        raise ScenarioError("not a JSON list of cases", where=f"{path}{inside and ', ' + inside}")
+    return {str(item[key]): item for item in data if isinstance(item, dict) and key in item}
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"not a readable JSON file ({error})", where=str(path)) from error
+
+
+def read_start_levels(source: Path) -> dict[str, dict[str, int]]:
+    """Known start levels by case: {case: {"C.1": 2, ...}} or {case: {"levels": {...}}} as a JSON file, or a
+    folder of EMPA result files, which carry them."""
+    if source.is_dir():
+        return _recorded_levels(source)
+    data = _load(source)
+    if not isinstance(data, dict) or not data:
+        raise ScenarioError(
+            "not a JSON object of cases", where=str(source), fix='Expected {"case": {"C.1": 2, ...}, ...}'
+        )
+    return {case: _levels(item, f"{source}, {case}") for case, item in data.items()}
+
+
+def _recorded_levels(folder: Path) -> dict[str, dict[str, int]]:
+    known: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.rglob("*_result.json")):
+        record = _load(path)
+        form = record
+        for key in ("epj", "iedr_details", "filled_iedr"):
+            form = form.get(key) if isinstance(form, dict) else None
+        if not isinstance(form, dict):
+            raise ScenarioError("no start form in it", where=str(path), fix="Expected an EMPA result file")
+        levels = _levels(
+            {k: v for k, v in form.items() if re.fullmatch(r"[A-Z]\.\d", k)}, f"{path}, filled_iedr"
+        )
+        case = str(record.get("script_id", path.name.removesuffix("_result.json")))
+        if known.setdefault(case, levels) != levels:
+            raise ScenarioError(
+                f"start levels of {case} differ between files", where=str(path), fix="Give one run's folder"
+            )
+    if not known:
+        raise ScenarioError("no *_result.json here", where=str(folder), fix="Give EMPA result files or JSON")
+    return known
+
+
+def _levels(item: Any, where: str) -> dict[str, int]:
+    levels = item.get("levels", item) if isinstance(item, dict) else None
+    if not isinstance(levels, dict) or not levels:
+        raise ScenarioError("not an object of levels", where=where, fix='Expected {"C.1": 2, ...}')
+    for key, level in levels.items():
+        if type(level) is not int or level < 0:
+            raise ScenarioError(
+                f"level {level!r} is no whole number from 0", where=f"{where}, {key}", fix="See the rubric"
+            )
+    return dict(levels)

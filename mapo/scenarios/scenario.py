@@ -1,0 +1,192 @@
+"""Scenarios: a person, what they carry, and how it may come out in a talk.
+
+Our own format is one TOML file a scenario (docs/scenarios.md); EMPA's cards are read by
+`empa_cards.py` into the same type. Everything is validated on load, with the file and key in the
+message. What a story moment means to the scripted roles (`cues`) is checked by its domain.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from mapo.domain_folders import DEFAULT
+from mapo.errors import RubricError, ScenarioError
+from mapo.measure.rubric import DIFFICULTIES, Rubric
+
+SCHEMA = "mapo.scenario/1"
+
+Grade = Literal["low", "medium", "high"]
+Period = Literal["childhood", "youth", "adulthood", "recent"]
+StageKind = Literal["start", "turn", "outburst", "outcome"]
+
+MAX_BYTES = 1 << 20
+"""No scenario is longer; what is, is something else."""
+
+_STRICT = ConfigDict(extra="forbid")
+_Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
+_Whole = Annotated[int, Field(strict=True, ge=0)]
+
+
+@dataclass(frozen=True)
+class Persona:
+    __pydantic_config__ = _STRICT
+
+    name: _Text
+    age: _Whole | None = None
+    traits: tuple[str, ...] = ()
+    speech: str = ""
+    background: str = ""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Something this person may say, in their own words, line by line.
+
+    `about` lists the specifics in it, `cues` what the scripted roles need to know about it; both may be
+    empty for scenarios that are played by models alone.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    says: tuple[_Text, ...]
+    about: tuple[str, ...] = ()
+    cues: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Memory(Beat):
+    period: Period = "recent"
+
+
+@dataclass(frozen=True)
+class Stage(Beat):
+    kind: StageKind = "turn"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`start_levels` may be empty: the judge then fills in the start form before the first turn."""
+
+    __pydantic_config__ = _STRICT
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    persona: Persona
+    topic: str
+    opening: _Text
+    wants_to_say: str = ""
+    hopes_for: str = ""
+    threshold: Grade = "medium"
+    priorities: dict[str, Grade] = field(default_factory=dict)
+    memories: tuple[Memory, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    start_levels: dict[str, _Whole] = field(default_factory=dict)
+    guarded: tuple[str, ...] = ()
+    eased: tuple[str, ...] = ()
+    category: str = ""
+    difficulty: str = ""
+    axis: str = ""
+    language: str = "en"
+    domain: str = DEFAULT
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What reports group by."""
+        known = {"category": self.category, "axis": self.axis, "difficulty": self.difficulty}
+        return {key: value for key, value in known.items() if value}
+
+    @property
+    def beats(self) -> tuple[Beat, ...]:
+        return (*self.stages, *self.memories)
+
+    def text(self) -> str:
+        """All prose of the scenario, for overlap checks."""
+        parts = [self.topic, self.opening, self.wants_to_say, self.hopes_for, self.persona.background]
+        said = [line for beat in self.beats for line in beat.says]
+        return "\n".join([*parts, *said, *self.guarded, *self.eased])
+
+
+def read_text(path: Path) -> str:
+    """A small text file that somebody else wrote."""
+    try:
+        data = path.read_bytes()
+        if len(data) > MAX_BYTES:
+            raise ScenarioError(f"{len(data)} bytes long", where=str(path), fix=f"At most {MAX_BYTES}")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"not UTF-8 text ({error})", where=str(path)) from error
+
+
+def read_scenario(path: Path) -> Scenario:
+    """One scenario file of our own format."""
+    try:
+        data: dict[str, Any] = tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ScenarioError(f"not a readable TOML file ({error})", where=str(path)) from error
+    schema = data.pop("schema", None)
+    if schema != SCHEMA:
+        raise ScenarioError(
+            f"schema is {schema!r}, not '{SCHEMA}'", where=str(path), fix="See docs/scenarios.md"
+        )
+    try:
+        return _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        problem = "unknown key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
+        raise ScenarioError(problem, where=f"{path}, {key}", fix="See docs/scenarios.md") from None
+
+
+@lru_cache
+def _adapter() -> TypeAdapter[Scenario]:
+    return TypeAdapter(Scenario)
+
+
+def check_scenario(scenario: Scenario, rubric: Rubric) -> list[str]:
+    """What types cannot say: do the parts of a scenario fit each other and its rubric? Problems, as text."""
+    problems = []
+    if scenario.domain != rubric.name:
+        problems.append(f"domain is {scenario.domain}, but the rubric is '{rubric.name}'")
+    axis_known = scenario.axis in rubric.keys
+    if scenario.axis and not axis_known:
+        problems.append(f"axis: no axis '{scenario.axis}' in rubric '{rubric.name}'")
+    if scenario.difficulty and scenario.difficulty not in DIFFICULTIES:
+        problems.append(f"difficulty is {scenario.difficulty}, not one of {', '.join(DIFFICULTIES)}")
+    if scenario.start_levels:
+        problems += _start_problems(scenario, rubric, axis_known)
+    unknown = [key for key in scenario.priorities if key not in rubric.keys]
+    problems += [f"priorities: no axis '{key}' in rubric '{rubric.name}'" for key in unknown]
+    for number, beat in enumerate(scenario.beats, 1):
+        said = " ".join(beat.says).lower()
+        problems += [
+            f"beat {number}: '{term}' of `about` is not in what is said"
+            for term in beat.about
+            if term.lower() not in said
+        ]
+    lines = Counter([scenario.opening, *(line for beat in scenario.beats for line in beat.says)])
+    problems += [f"said twice: '{line}'" for line, times in lines.items() if times > 1]
+    return problems
+
+
+def _start_problems(scenario: Scenario, rubric: Rubric, axis_known: bool) -> list[str]:
+    try:
+        start = rubric.start(scenario.start_levels)
+    except RubricError as error:
+        return [str(error)]
+    problems = []
+    deepest = rubric.keys[start.index(min(start))]
+    if axis_known and min(start) != start[rubric.keys.index(scenario.axis)]:
+        problems.append(f"axis is {scenario.axis}, but the start levels are deepest on {deepest}")
+    expected = rubric.difficulty_of(start)
+    if scenario.difficulty and expected and scenario.difficulty != expected:
+        problems.append(f"difficulty is {scenario.difficulty}, its start levels say {expected}")
+    return problems

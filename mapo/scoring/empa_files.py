@@ -1,0 +1,275 @@
+"""EMPA's result files: one JSON object a dialogue, `script_003_result.json`.
+
+Read as EMPA scored them: a turn whose judgement failed counts as no movement, a misspelt level key as
+level 0. Positions and metrics are computed again from the levels; what the file says otherwise is told.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from mapo.errors import RecordError, RubricError
+from mapo.measure.epmq import indices
+from mapo.measure.potential import Goal, Trajectory
+from mapo.measure.rubric import Rubric
+from mapo.runs.files import read_bytes
+from mapo.scoring.result import Result, ending_differences
+from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
+
+_T = TypeVar("_T")
+_CAST = {"user": "actor_model", "director": "director_model", "judge": "judger_model"}
+"""Where a file names who played."""
+
+
+def read_result(file: Path, profile: str = "published", rubric: Rubric | None = None) -> Result:
+    """One result file of the EMPA format."""
+    where = str(file)
+    data = _load(file)
+    case = _get(data, "script_id", str, where)
+    record = _get(data, "epj", dict, where)
+    if record.get("K", 1) != 1:
+        raise RecordError(f"judged every {record['K']!r} turns", where=where, fix="Only K = 1 can be scored")
+    zone = record.get("epsilon", 1.0)
+    if not _is_number(zone) or zone < 0:
+        raise RecordError(f"epsilon is {zone!r}", where=f"{where}, epj", fix="Expected a number, usually 1.0")
+    rubric = replace(rubric or Rubric.load("empathy"), zone=float(zone))
+    differences: list[str] = []
+    notes: list[str] = []
+    path = Trajectory(
+        rubric,
+        _empa_start(record, rubric, where, differences),
+        profile,
+        goal=_empa_goal(record, profile, rubric),
+    )
+    trajectory = _get(record, "trajectory", list, f"{where}, epj")
+    if len(trajectory) < 2:
+        raise RecordError("no turn in epj.trajectory", where=where, fix="The dialogue has not begun")
+    differences += _turn_differences(trajectory[0], path.now, f"{where}, turn 0")
+    unscored, ending = 0, None
+    for number, entry in enumerate(trajectory[1:], 1):
+        place = f"{where}, turn {number}"
+        if not isinstance(entry, dict):
+            raise RecordError("not an object", where=f"{where}, epj.trajectory[{number}]")
+        form, odd = _empa_levels(entry.get("mdep_analysis"), rubric, place)
+        unscored += form is None
+        notes += [f"{place}: no '{key}', counted as level 0" for key in odd]
+        state = path.judge(form if form is not None else _nothing(rubric))
+        differences += _turn_differences(entry, state, place)
+        if ending := path.ending():
+            break
+    differences += _whole_differences(record, path, where)
+    differences += ending_differences(path, ending, len(trajectory) - 1, _empa_ending(data, record), where)
+    return Result(
+        model=file.parent.resolve().name,
+        case=case,
+        path=path,
+        ending=ending,
+        indices=indices(path),
+        unscored=unscored,
+        id=file.stem,
+        cast={role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name},
+        differences=differences,
+        notes=notes,
+    )
+
+
+def _load(file: Path) -> dict[str, Any]:
+    raw, problem = read_bytes(file)
+    if raw is None:
+        raise RecordError(problem or "no such file", where=str(file), fix="Check that it is a readable file")
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"not JSON ({error})", where=str(file), fix="Is the file cut off? Fetch or make it again"
+        ) from error
+    if not isinstance(data, dict):
+        raise RecordError("not a JSON object", where=str(file), fix="Expected an EMPA result file")
+    return data
+
+
+def _get(data: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    value = data.get(key)
+    if not isinstance(value, kind):
+        found = "missing" if key not in data else f"a {type(value).__name__}"
+        raise RecordError(
+            f"'{key}' is {found}, expected a {kind.__name__}", where=where, fix="Is this an EMPA result file?"
+        )
+    return value
+
+
+def _empa_start(
+    record: dict[str, Any], rubric: Rubric, where: str, differences: list[str]
+) -> tuple[float, ...]:
+    recorded = record.get("P_0_initial_deficit")
+    details = record.get("iedr_details")
+    filled = details.get("filled_iedr") if isinstance(details, dict) else None
+    if isinstance(filled, dict):
+        place = f"{where}, epj.iedr_details.filled_iedr"
+        missing = [i.key for i in rubric.indicators if i.key not in filled]
+        if missing:
+            raise RecordError(
+                f"no {', '.join(missing)}", where=place, fix=f"Is the file judged by rubric '{rubric.name}'?"
+            )
+        levels = {i.key: _integer(filled[i.key], f"{place}.{i.key}") for i in rubric.indicators}
+        start = _at(place, rubric.start, levels)
+        if isinstance(recorded, list) and tuple(recorded) != start:
+            differences.append(f"{where}: P_0 is {recorded}, its start levels give {list(start)}")
+        return start
+    if isinstance(recorded, list) and all(_is_number(x) for x in recorded):
+        return tuple(recorded)
+    raise RecordError(
+        "neither start levels nor P_0_initial_deficit", where=f"{where}, epj", fix="One of them is needed"
+    )
+
+
+def _empa_goal(record: dict[str, Any], profile: str, rubric: Rubric) -> Goal | None:
+    """`released` takes precomputed goals from the file where it has them."""
+    params, details = record.get("epm_params"), record.get("iedr_details")
+    precomputed = isinstance(details, dict) and details.get("source") == "precomputed"
+    if profile != "released" or not precomputed or not isinstance(params, dict):
+        return None
+    direction = params.get("v_star_0")
+    near, crossing, energy = (params.get(f"epsilon_{k}") for k in ("distance", "direction", "energy"))
+    if not isinstance(direction, list) or len(direction) != len(rubric.axes):
+        return None
+    if not all(_is_number(x) for x in direction):
+        return None
+    if not (_is_number(near) and _is_number(crossing) and _is_number(energy)):
+        return None
+    return Goal(tuple(direction), near, crossing, energy)
+
+
+def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, list[str]]:
+    """The turn's levels, None where the judge failed, and the keys that were not there."""
+    if form is None or form == {}:
+        return None, []
+    if not isinstance(form, dict):
+        raise RecordError("mdep_analysis is no object", where=where)
+    if not any(f"{key}_{kind}_level" in form for key in rubric.keys for kind in ("Prog", "Neg")):
+        return None, []
+    levels, odd = {}, []
+    for key in rubric.keys:
+        marks = []
+        for kind in ("Prog", "Neg"):
+            name = f"{key}_{kind}_level"
+            if name not in form:
+                odd.append(name)
+            level = _integer(form.get(name, 0), f"{where}, {name}")
+            words = (str(form.get(f"{key}_{kind}_{what}", "")) for what in ("evidence", "reasoning"))
+            marks.append(Mark(level, *words))
+        levels[key] = AxisMarks(*marks)
+    _at(where, rubric.step, levels)
+    return levels, odd
+
+
+def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
+    """check(value), its complaint given the place in the file."""
+    try:
+        return check(value)
+    except RubricError as error:
+        raise RecordError(f"{error.where}: {error.problem}", where=where, fix=error.fix) from None
+
+
+def _integer(value: Any, where: str) -> int:
+    if not _is_number(value) or value != int(value):
+        raise RecordError(f"level {value!r} is no whole number", where=where, fix="Levels are small integers")
+    return int(value)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def _nothing(rubric: Rubric) -> Levels:
+    return {key: AxisMarks(Mark(0), Mark(0)) for key in rubric.keys}
+
+
+def _empa_ending(data: dict[str, Any], record: dict[str, Any]) -> Ending | None:
+    """What the file says about the end, as far as its free text can be told."""
+    text = str(data.get("termination_reason", "")).lower()
+    for words, reason in (
+        (("success", "victory"), StopReason.SUCCESS),
+        (("timeout", "max turns"), StopReason.TIMEOUT),
+        (("oscillation", "stagnation", "minimal"), StopReason.STAGNATION),
+        (("failure",), StopReason.FAILURE),
+    ):
+        if any(word in text for word in words):
+            won = record.get("epm_victory_analysis")
+            kind = won.get("primary_victory_type") if isinstance(won, dict) else None
+            known = reason is StopReason.SUCCESS and kind in ("geometric", "positional", "zone")
+            return Ending(reason, (str(kind),) if known else ())
+    return None
+
+
+_METRICS = (
+    ("v_t_norm", "step_norm", 0.0051),
+    ("alignment", "alignment", 0.000051),
+    ("delta_E", "delta_energy", 0.0051),
+    ("E_total", "energy", 0.0051),
+    ("P_norm", "norm", 0.0051),
+    ("projection", "projection", 0.0051),
+)
+"""(EMPA's name, ours, half the recorded rounding)."""
+
+
+def _turn_differences(entry: Any, state: PotentialState, where: str) -> Iterator[str]:
+    if not isinstance(entry, dict):
+        return
+    for name, value in (("P_t", state.position), ("v_t", state.step or (0,) * len(state.position))):
+        recorded = entry.get(name)
+        if isinstance(recorded, list) and tuple(recorded) != value:
+            yield f"{where}: {name} is {recorded}, not {list(value)}"
+    distance = entry.get("distance")
+    if _is_number(distance) and abs(distance - state.distance) > 1e-9:
+        yield f"{where}: distance is {distance}, not {state.distance}"
+    if isinstance(entry.get("in_zone"), bool) and entry["in_zone"] != state.in_zone:
+        yield f"{where}: in_zone is {entry['in_zone']}, not {state.in_zone}"
+    metrics = entry.get("epm")
+    for theirs, ours, tolerance in _METRICS:
+        recorded = metrics.get(theirs) if isinstance(metrics, dict) else None
+        value = getattr(state, ours)
+        if _is_number(recorded) and abs(recorded - value) > tolerance:
+            yield f"{where}: {theirs} is {recorded}, not {value}"
+
+
+def _whole_differences(record: dict[str, Any], path: Trajectory, where: str) -> Iterator[str]:
+    """The goal a file was scored by, where the profile computes its own."""
+    params = record.get("epm_params")
+    if not isinstance(params, dict) or path.profile.name != "published":
+        return
+    goal = path.goal
+    for name, ours in (
+        ("epsilon_distance", goal.distance),
+        ("epsilon_direction", goal.crossing),
+        ("epsilon_energy", goal.energy),
+        ("v_star_0", list(goal.direction)),
+    ):
+        if name in params and params[name] != ours:
+            yield f"{where}: {name} is {params[name]}, not {ours}"
+
+
+def read_tags(folder: Path, problems: list[str]) -> dict[str, dict[str, str]]:
+    """Category, axis and difficulty by case, from the statistics table EMPA leaves beside its results."""
+    table = folder / "descriptive_statistics.csv"
+    names = {"Category": "category", "Dominant_Axis": "axis", "Difficulty": "difficulty"}
+    raw, problem = read_bytes(table)
+    if raw is None:
+        problems += [f"{table}: {problem}; categories are unknown"] if problem else []
+        return {}
+    try:
+        rows = list(csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        problems.append(f"{table}: cannot be read ({error}); categories are unknown")
+        return {}
+    return {
+        row["Case_ID"]: {ours: row[theirs] for theirs, ours in names.items() if row.get(theirs)}
+        for row in rows
+        if row.get("Case_ID")
+    }

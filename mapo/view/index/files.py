@@ -1,0 +1,190 @@
+"""Which folders below a root are runs, and which files they hold.
+
+Links are never followed: a link may lead out of the folder, and one that leads inside would show a run twice.
+A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address
+is looked up among the keys that were found here and never joined to a path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mapo.measure.rubric import Rubric
+from mapo.runs.contents import read_rubric
+from mapo.runs.files import read_object
+from mapo.text import printable
+
+DEPTH = 5
+"""How far below the root runs are looked for."""
+MARKS = {"manifest.json", "metrics.jsonl", "summary.json", "result.json", "dialogues"}
+"""A folder that holds one of these is a run."""
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def key_of(relative: str) -> str:
+    """A path below the root as one word for addresses: ':' between folders, '~XX' for any odd byte."""
+    if relative in ("", "."):
+        return "~"
+    raw = os.fsencode(relative)
+    return "".join(":" if b == 47 else chr(b) if b in _PLAIN else f"~{b:02X}" for b in raw)
+
+
+def name_of(relative: str) -> str:
+    """A path as people read it: bytes that are no UTF-8 and control characters become a mark."""
+    return printable(os.fsencode(relative).decode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file as the last look found it."""
+
+    path: Path
+    part: str
+    size: int
+    changed: int
+    inode: int
+
+
+@dataclass(slots=True)
+class RunFiles:
+    """One run's files. `lines` are those with dialogues, `other` those that nobody here knows."""
+
+    root: Path
+    key: str
+    name: str
+    small: dict[str, Seen] = field(default_factory=dict)
+    lines: dict[str, Seen] = field(default_factory=dict)
+    other: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+
+    @property
+    def sign(self) -> tuple[object, ...]:
+        """Changes whenever a file does."""
+        every = [*self.small.items(), *self.lines.items()]
+        return tuple((k, s.size, s.changed, s.inode) for k, s in every), tuple(self.other), tuple(self.links)
+
+    @property
+    def changed(self) -> float:
+        """When a record was last written, in seconds of the epoch."""
+        times = [s.changed for k, s in self.small.items() if k not in ("report.html", "verl/lock")]
+        return max([*times, *(s.changed for s in self.lines.values())], default=0) / 1e9
+
+
+def find_runs(root: Path) -> Iterator[RunFiles]:
+    """Every run at or below `root`; folders of runs (an ablation's, anybody's) are looked into."""
+    yield from _find(root, root, 0)
+
+
+def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError:
+        return
+    relative = os.path.relpath(folder, root)
+    if any(e.name in MARKS and not e.is_symlink() for e in entries) and not _folder_of_runs(folder):
+        yield _run(folder, "" if relative == "." else relative, root, entries)
+        if not _schema(folder).startswith("mapo.swap/"):
+            return  # what was judged again lies beside the judge's answers, each a run of its own
+    for entry in entries:
+        plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        if plain and depth < DEPTH:
+            yield from _find(root, Path(entry.path), depth + 1)
+
+
+def _folder_of_runs(folder: Path) -> bool:
+    return _schema(folder) == "mapo.ablate/1"
+
+
+def _schema(folder: Path) -> str:
+    return str(read_object(folder / "manifest.json")[0].get("schema"))
+
+
+def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]]) -> RunFiles:
+    run = RunFiles(folder, key_of(relative), name_of(relative) or name_of(root.name) or "run")
+    for entry in entries:
+        if entry.is_symlink():
+            run.links.append(name_of(entry.name))
+        elif entry.name == "dialogues" and entry.is_dir():
+            _lines(run, folder / "dialogues", "dialogues", "")
+        elif entry.name == "verl" and entry.is_dir():
+            for part in _entries(run, folder / "verl", "verl"):
+                if part.name == "lock" and (seen := _seen(part, "")):
+                    run.small["verl/lock"] = seen
+        elif entry.name == "eval" and entry.is_dir():
+            for part in _entries(run, folder / "eval", "eval"):
+                if part.is_dir(follow_symlinks=False):
+                    _lines(run, Path(part.path), f"eval/{part.name}", name_of(part.name))
+        elif entry.is_file() and (entry.name in _SMALL_FILES or _is_ledger(entry.name)):
+            if seen := _seen(entry, ""):
+                run.small[entry.name] = seen
+        elif not _known(entry.name) and not _is_run(entry):
+            run.other.append(name_of(entry.name))
+    return run
+
+
+_SMALL_FILES = {
+    "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json",
+    "result.json", "items.jsonl", "health.json", "stopped.txt", "report.html", "audit.json", "audit.png",
+    "swap.json",
+}  # fmt: skip
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    """A run in a run's folder, as a swap leaves them; it is listed by itself."""
+    return entry.is_dir(follow_symlinks=False) and _schema(Path(entry.path)).startswith("mapo.empa/")
+
+
+def _is_ledger(name: str) -> bool:
+    return name.startswith("ledger") and name.endswith(".json")
+
+
+def _known(name: str) -> bool:
+    folders = {"checkpoints", "tensorboard", "empa", "verl", "logs", "figures", "score.json"}
+    folders |= {"audit.md", "swap.md"}
+    return name in folders or name.startswith((".", "cache.sqlite", "report"))
+
+
+def _lines(run: RunFiles, folder: Path, relative: str, part: str) -> None:
+    for entry in _entries(run, folder, relative):
+        if relative == "dialogues" and entry.name == "cut_off":
+            continue  # where the verl engine lays aside steps that a resume plays again
+        if not entry.is_file(follow_symlinks=False) or not entry.name.endswith(".jsonl"):
+            run.other.append(name_of(f"{relative}/{entry.name}"))
+        elif seen := _seen(entry, part or _part_of(entry.name)):
+            run.lines[key_of(f"{relative}/{entry.name}")] = seen
+
+
+def _part_of(name: str) -> str:
+    """Of a file in dialogues/: a training's steps belong together, a benchmark's file goes by its name."""
+    return "train" if name.startswith("step_") else name_of(name.removesuffix(".jsonl"))[:100]
+
+
+def _entries(run: RunFiles, folder: Path, relative: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError as error:
+        run.other.append(f"{name_of(relative)} cannot be read ({error.strerror})")
+        return
+    for entry in entries:
+        if entry.is_symlink():
+            run.links.append(name_of(f"{relative}/{entry.name}"))
+        elif not entry.name.startswith("."):
+            yield entry
+
+
+def _seen(entry: os.DirEntry[str], part: str) -> Seen | None:
+    try:
+        told = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return Seen(Path(entry.path), part, told.st_size, told.st_mtime_ns, told.st_ino)
+
+
+def rubric_of(run: RunFiles, name: str) -> Rubric | None:
+    """The rubric a run was judged by: its own copy, or a shipped one of that name."""
+    return read_rubric(run.root / "rubric.toml", name)[0]

@@ -1,0 +1,273 @@
+"""mapo eval empa, play and doctor, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mapo.scenarios.sets import domain_folder
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import ROLES, world
+from support.cards import CARD, put_cards
+from support.command import mapo
+
+FOLDER = domain_folder("empathy") / "scenarios"
+AGENTS = [f"--{role}-model={role}" for role in ("judge", "user", "director")]
+
+
+def test_scripted_everything(tmp_path):
+    done = mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "scripted:honest" in done.stdout and "EPM-Q" in done.stdout
+    scored = mapo("score", tmp_path / "run", "--json", "--by", "category")
+    assert scored.returncode == 0, scored.stderr
+    [again] = json.loads(scored.stdout)
+    assert again["n"] == 12 and again["passes"] >= 10 and len(again["by"]) == 6
+    assert again["differences"] == []
+    # the EMPA-format files say the same
+    [files] = json.loads(mapo("score", tmp_path / "run" / "empa", "--json").stdout)
+    assert files["epm_q"] == pytest.approx(again["epm_q"]) and files["differences"] == []
+    # and nothing is played twice
+    assert mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run").returncode == 2
+    resumed = mapo("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run", "--resume")
+    assert resumed.returncode == 0
+    lines = (tmp_path / "run" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    assert len(lines) == 12
+
+
+def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({role: [1, 0.1, 2] for role in ROLES}))
+    levels = tmp_path / "levels.json"
+    case = "career-tied-up"
+    levels.write_text(
+        json.dumps({case: dict.fromkeys(["C.1", "C.2", "C.3", "A.1", "A.2", "A.3", "P.1", "P.2", "P.3"], 1)})
+    )
+    with LoopbackServer(world(), models=ROLES) as server:
+        url = server.base_url
+        done = mapo(
+            *("eval", "empa", "--model", "policy", "--base-url", url, "--agents-base-url", url, *AGENTS),
+            *("--out", tmp_path / "run", "--cases", case, "--repeats", 2, "--max-turns", 3),
+            *("--start-levels", levels, "--prices", prices, "--requests-per-minute", 10_000),
+        )
+    assert done.returncode == 0, done.stderr
+    records = [
+        json.loads(x) for x in (tmp_path / "run" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    ]
+    assert {r["id"] for r in records} == {f"{case}_1", f"{case}_2"}
+    assert records[0]["start"] == [-7, -9, -9]
+    assert records[0]["cast"] == {"user": "user", "director": "director", "judge": "judge"}
+    assert records[0]["system"] and records[0]["max_turns"] == 3
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert sum(row["cost"] for row in ledger["rows"]) > 0
+    assert "judge" in done.stdout and "cost" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--model", "scripted:nobody"], "no scripted policy 'nobody'"),
+        (["--model", "scripted:honest", "--scenarios", "builtin:none"], "no split 'none'"),
+        (["--model", "scripted:honest", "--cases", "a,b"], "no case a, b"),
+        (["--model", "scripted:honest", "--agents", "puppets"], "scripted or llm"),
+        (
+            ["--model", "scripted:honest", "--agents", "scripted", "--judge-model", "x"],
+            "Leave one of them out",
+        ),
+        (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
+        (["--model", "scripted:honest", "--judge-base-url", "http://x/v1"], "no model for the user"),
+        (["--model", "m", "--base-url", "ftp://x"], "cannot be used"),
+        (["--model", "scripted:honest", "--cache", "nonsense"], "record, replay"),
+        (["--model", "scripted:honest", "--resume"], "no run to resume"),
+        (["--model", "scripted:honest", "--profile", "draft"], "unknown profile"),
+        (["--model", "scripted:honest", "--prices", "/nowhere.json"], "/nowhere.json"),
+        (["--model", "scripted:honest", "--start-levels", "/nowhere.json"], "/nowhere.json"),
+    ],
+)
+def test_bad_options_cost_nothing(tmp_path, args, words):
+    done = mapo("eval", "empa", "--out", tmp_path / "run", *args)
+    assert done.returncode == 2 and words in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_prices(tmp_path):
+    (tmp_path / "p.json").write_text('{"m": 3}')
+    done = mapo(
+        "eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "r", "--prices", tmp_path / "p.json"
+    )
+    assert done.returncode == 2 and "not a table of prices" in done.stderr
+
+
+def test_cards_need_models(tmp_path):
+    (tmp_path / "cards").mkdir()
+    put_cards(tmp_path / "cards", CARD)
+    done = mapo(
+        *("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run"),
+        *("--scenarios", tmp_path / "cards"),
+    )
+    assert done.returncode != 0 and "--agents llm" in done.stderr
+
+
+def test_being_the_helper():
+    typed = "The ward again, and the tram on top of it.\nYou should try to sleep more.\n\n"
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    assert done.returncode == 0, done.stderr
+    assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
+    assert "P -1  presses" in done.stdout and "distance" in done.stdout
+
+
+def test_being_the_user():
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", "--as", "user", typed="Hm.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("them:") == 2 and "state (" in done.stdout
+
+
+def test_playing_to_the_end():
+    typed = "Hm, I see what you mean by that one.\n" * 50
+    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    assert "The talk ended: failure" in done.stdout
+
+
+def test_play_with_models_and_a_judge_that_fails():
+    def answer(body):
+        return "no form" if body["model"] == "judge" else world()(body)
+
+    with LoopbackServer(answer) as server:
+        done = mapo(
+            *("play", "career-night-ward", "--scenarios", "builtin:all"),
+            *("--agents-model", "judge", "--agents-base-url", server.base_url),
+            typed="Hello there, you.\n\n",
+        )
+    assert done.returncode == 0 and "[not judged:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["nobody"], "no scenario 'nobody'"),
+        (["career-tied-up"], "--scenarios builtin:all takes the held-out ones in"),
+        (["--as", "judge"], "helper or user"),
+    ],
+)
+def test_play_refuses(args, words):
+    done = mapo("play", *args)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_doctor_without_a_model():
+    done = mapo("doctor")
+    assert done.returncode == 0 and "192 built in" in done.stdout
+    told = [line.split()[1:3] for line in done.stdout.splitlines()]
+    assert [name for area, name in told if area == "machine"] == ["torch", "devices", "memory", "disk"]
+
+
+def test_doctor_finds_what_an_endpoint_can_do():
+    def answer(body):
+        if "tools" in body:
+            call = {"id": "1", "type": "function", "function": {"name": "go_on", "arguments": "{}"}}
+            return {"content": None, "tool_calls": [call]}
+        return '{"level": 1}' if "response_format" in body else "Hello."
+
+    with LoopbackServer(answer, models=("m",)) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
+    assert done.returncode == 0 and done.stdout.count("ok    endpoint") == 4, done.stdout
+
+
+def test_doctor_tells_what_is_missing():
+    with LoopbackServer(
+        lambda _: "Hello.", models=("other",), refuses=("json_schema", "json_object")
+    ) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
+    assert done.returncode == 0
+    assert "'m' is not among them" in done.stdout and "JSON form instead" in done.stdout
+    assert done.stdout.count("FAIL") == 3
+
+
+def test_doctor_fails_where_nothing_answers():
+    done = mapo("doctor", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    assert done.returncode == 1 and "no connection" in done.stdout and "json schema" not in done.stdout
+
+
+def test_replay_of_a_recorded_run_needs_no_server(tmp_path):
+    calls = tmp_path / "calls.sqlite"
+    common = ["eval", "empa", "--model", "policy", *AGENTS, "--cases", "career-tied-up", "--max-turns", 2]
+    common += ["--cache-file", calls]
+    with LoopbackServer(world()) as server:
+        url = server.base_url
+        first = mapo(*common, "--base-url", url, "--agents-base-url", url, "--out", tmp_path / "one")
+    dead = "http://127.0.0.1:9/v1"
+    urls = ["--base-url", dead, "--agents-base-url", dead]
+    again = mapo(*common, *urls, "--out", tmp_path / "two", "--cache", "replay")
+    assert first.returncode == again.returncode == 0, again.stderr
+    one, two = (json.loads((tmp_path / x / "dialogues" / "empa.jsonl").read_text()) for x in ("one", "two"))
+    assert {**one, "seconds": 0} == {**two, "seconds": 0}
+    assert "no dialogue can pass" in first.stderr
+
+
+def test_temperatures_of_policy_user_and_judge(tmp_path):
+    seen = {}
+
+    def answer(body):
+        seen.setdefault(body["model"], set()).add((body["temperature"], body.get("top_p")))
+        return world()(body)
+
+    with LoopbackServer(answer) as server:
+        url = ["--base-url", server.base_url, "--agents-base-url", server.base_url]
+        common = ["eval", "empa", "--model", "policy", *AGENTS, *url, "--cases", "career-tied-up"]
+        common += ["--max-turns", 2, "--out", tmp_path / "run", "--temperature", 0.4, "--top-p", 0.9]
+        done = mapo(*common, "--user-temperature", 0.7, "--judge-temperature", 0.1)
+        other = mapo(*common, "--user-temperature", 0.6, "--judge-temperature", 0.1, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert seen == {
+        "policy": {(0.4, 0.9)}, "user": {(0.7, None)}, "director": {(0.0, None)}, "judge": {(0.1, None)}
+    }  # fmt: skip
+    assert other.returncode == 2 and "cast" in other.stderr
+    none = mapo(
+        "eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "x", "--judge-temperature", 1
+    )
+    assert none.returncode == 2 and "plain code plays" in none.stderr
+
+
+def test_keys_go_to_the_address_they_were_given_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("AGENTS_KEY", "sk-agents-agents")
+    monkeypatch.setenv("JUDGE_KEY", "sk-judge-judge")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with (
+        LoopbackServer(world(), key="sk-agents-agents") as agents,
+        LoopbackServer(world(), key="sk-judge-judge") as judge,
+    ):
+        done = mapo(
+            *("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run", "--max-turns", 1),
+            *("--cases", "career-tied-up", "--agents-model", "user", "--agents-base-url", agents.base_url),
+            *("--agents-key-env", "AGENTS_KEY", "--judge-model", "judge", "--judge-base-url", judge.base_url),
+            *("--judge-key-env", "JUDGE_KEY"),
+        )
+    assert done.returncode == 0, done.stderr
+    assert judge.calls == 1
+
+
+@pytest.mark.parametrize("hostile", ["\x1b]0;pwned\x07", "\x1b[2J"])
+def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile):
+    text = (FOLDER / "career-night-ward.toml").read_text(encoding="utf-8")
+    escaped = hostile.replace("\x1b", "\\u001b").replace("\x07", "\\u0007")
+    text = text.replace('topic = "', f'topic = "{escaped}').replace('opening = "', f'opening = "{escaped}')
+    (tmp_path / "career-night-ward.toml").write_text(text, encoding="utf-8")
+    for role in ("helper", "user"):
+        done = mapo("play", "career-night-ward", "--scenarios", tmp_path, "--as", role, typed="Hm.\n\n")
+        assert done.returncode == 0 and "\x1b" not in done.stdout
+
+
+def test_play_fails_where_the_model_cannot_be_reached():
+    done = mapo("play", "--as", "user", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", typed="Hm.\n")
+    assert done.returncode == 2 and "no connection" in done.stderr
+
+
+def test_a_policy_without_a_system_prompt_is_another_run(tmp_path):
+    out = tmp_path / "run"
+    given = ["eval", "empa", "--model", "scripted:honest", "--cases", "career-biscuit-tin"]
+    given += ["--scenarios", "builtin:all", "--max-turns", "1", "--out", str(out)]
+    assert mapo(*given, "--no-system").returncode == 0
+    assert json.loads((out / "manifest.json").read_text())["system"] is False
+    assert "--resume" in mapo(*given).stderr
+    assert "system" in mapo(*given, "--resume").stderr

@@ -1,0 +1,223 @@
+"""Reading a grid of finished runs, and what is said about them, on runs made up for the purpose."""
+
+from __future__ import annotations
+
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from mapo.errors import InputError
+from mapo.evals.ablation.analysis import Cell, Run, analyse, read_run
+from mapo.evals.ablation.figures import draw, markdown, scripted_world
+from mapo.records import encode_dialogue
+from mapo.scoring.score import score_dialogues
+from support.builders import dialogue, marks
+
+
+def made(
+    method: str, reward: str, seed: int, scores: list, *, after=50.0, norm=1.0, jobs=None, **more
+) -> Run:
+    """A run of 64 dialogues a step with these training scores."""
+    steps = [
+        {"step": i, "dialogues": 64, "score": s, "grad_norm": norm + i / 100} for i, s in enumerate(scores, 1)
+    ]
+    if steps:
+        steps[-1]["validation"] = {"epm_q": after - 1, "passes": 3, "n": 6}
+    summary = {
+        "method": method,
+        "reward": reward,
+        "seed": seed,
+        "model": "pocket",
+        "dialogues": 64 * len(scores),
+        "before": {"epm_q": 20.0 + seed, "interval": None, "passes": 0, "n": 12},
+        "after": {"epm_q": after, "interval": None, "passes": 6, "n": 12},
+    }
+    return Run(Cell(method, reward, seed), {**summary, **more}, steps, jobs or {})
+
+
+def write(root, run: Run, dialogues=()):
+    folder = root / run.cell.name
+    (folder / "eval" / "after").mkdir(parents=True)
+    lines = [json.dumps(line) for line in run.steps]
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 9, "dial']))
+    (folder / "summary.json").write_text(json.dumps(run.summary))
+    file = folder / "eval" / "after" / "dialogues.jsonl"
+    file.write_bytes(b"".join(encode_dialogue(d) + b"\n" for d in dialogues))
+    return folder
+
+
+def test_a_run_is_read_with_its_test_dialogues(tmp_path, empathy):
+    run = made("reinforce++_turn", "adr", 3, [10.0, 20.0])
+    played = [
+        dialogue(empathy, [marks(empathy, 1 + k)] * 12, id=f"s{k}_1", scenario=f"s{k}") for k in range(2)
+    ]
+    broken = dialogue(empathy, [marks(empathy, 2)], id="s9_1", scenario="s9", error="gone")
+    write(tmp_path, run, [*played, broken])
+    found = read_run(tmp_path, run.cell)
+    assert found.summary == run.summary and found.steps == run.steps
+    assert set(found.jobs) == {("s0", "s0_1"), ("s1", "s1_1")}
+    # EPM-Q is linear in the mean indices, so a set's score is the mean over its dialogues
+    whole = score_dialogues("", played, empathy).composite.epm_q
+    assert sum(found.jobs.values()) / 2 == pytest.approx(whole)
+
+
+def test_after_a_resume_the_last_line_of_a_step_counts(tmp_path):
+    run = made("mapo", "idr", 0, [10.0, 20.0])
+    folder = write(tmp_path, run)
+    again = {**run.steps[1], "score": 33.0}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in [*run.steps, again]))
+    assert [line["score"] for line in read_run(tmp_path, run.cell).steps] == [10.0, 33.0]
+
+
+def test_what_is_not_finished_or_not_a_run(tmp_path):
+    cell = Cell("mapo", "idr", 0)
+    assert read_run(tmp_path, cell) is None
+    folder = write(tmp_path, made("mapo", "idr", 0, [1.0]))
+    (folder / "summary.json").write_text('{"method": "turn", "reward": "idr", "seed": 0, "dialogues": 1}')
+    with pytest.raises(InputError, match="turn_idr_seed0"):
+        read_run(tmp_path, cell)
+    (folder / "summary.json").write_text("[]")
+    with pytest.raises(InputError, match="summary"):
+        read_run(tmp_path, cell)
+    with pytest.raises(InputError, match="not one run"):
+        analyse([])
+
+
+def test_dialogues_needed_by_the_running_mean_of_three_steps():
+    run = made("mapo", "idr", 0, [0.0, 30.0, 0.0, 30.0, 30.0])
+    # means of three: 10, 20, 20 at steps 3, 4, 5; the single 30 at step 2 does not count
+    assert run.smooth() == [(192, 10.0), (256, 20.0), (320, 20.0)]
+    assert run.need(15) == 256 and run.need(10) == 192 and math.isinf(run.need(21))
+    short = made("mapo", "idr", 0, [4.0, 8.0])
+    assert short.smooth() == [(128, 6.0)]
+    unscored = made("mapo", "idr", 0, [None, 3.0, None, 3.0, 3.0])
+    assert unscored.smooth() == [(320, 3.0)]
+    assert made("mapo", "idr", 0, []).need(0) == math.inf
+
+
+def grid() -> list[Run]:
+    """mapo is best and fastest, batch has the largest gradients, idr beats adr; grpo never reaches 40."""
+    plan = {"mapo": (60, 2, 1.0), "turn": (55, 4, 0.9), "batch": (52, 5, 3.0), "grpo": (45, 5, 0.5)}
+    runs = []
+    for seed in range(5):
+        for lost, reward in ((0, "idr"), (10, "adr")):
+            for i, (method, (after, slow, norm)) in enumerate(plan.items(), 1):
+                top = 30 if method == "grpo" else 45
+                slow += seed % 2 if method == "mapo" else 0
+                scores = [10.0] * slow + [top + 0.1 * seed] * (8 - slow)
+                wobble = 0.3 * ((i * seed + lost // 10) % 5)  # over the seeds 0, 0.3, ... 1.2 in some order
+                end = after - lost + wobble
+                jobs = {(f"s{k}", f"s{k}_1"): end + k for k in range(4)}
+                runs.append(made(method, reward, seed, scores, after=end, norm=norm + wobble / 10, jobs=jobs))
+    return runs
+
+
+def test_the_whole_report():
+    report = analyse(grid(), wanted=48, reach=40.0)
+    json.dumps(report, allow_nan=False)
+    assert report["runs"] == 40 and report["wanted"] == 48 and report["notes"] == []
+    cell = next(c for c in report["cells"] if (c["method"], c["reward"]) == ("mapo", "idr"))
+    assert cell["epm_q"]["mean"] == pytest.approx(60.6)
+    assert cell["gain"]["mean"] == pytest.approx(60.6 - 22)
+    # 60 + 0.3 * {0..4}: sd = 0.3 * sqrt(2.5), half = t(4) * sd / sqrt(5)
+    half = 2.7764451 * 0.3 * math.sqrt(2.5) / math.sqrt(5)
+    assert cell["epm_q"]["interval"] == pytest.approx((60.6 - half, 60.6 + half))
+    assert cell["need"] == {"by_seed": [320.0, 384.0, 320.0, 384.0, 320.0], "reached": 5, "median": 320.0}
+    never = next(c for c in report["cells"] if (c["method"], c["reward"]) == ("grpo", "idr"))
+    assert never["need"] == {"by_seed": [None] * 5, "reached": 0, "median": None}
+    assert cell["grad_norm"]["mean"] == pytest.approx(1.0 + 0.045 + 0.06)  # i/100 over 8 steps; wobble/10
+    curve = next(c for c in report["curves"] if (c["method"], c["reward"]) == ("mapo", "idr"))
+    assert [p["dialogues"] for p in curve["training"]] == [64 * i for i in range(1, 9)]
+    assert curve["training"][-1]["mean"] == pytest.approx(45.2) and curve["training"][-1]["n"] == 5
+    assert curve["validation"] == [{**curve["validation"][0], "dialogues": 512.0, "n": 5}]
+    assert [c["verdict"] for c in report["claims"]] == ["holds"] * 4
+    against = report["paired"]["epm_q/idr"][-1]
+    assert (against["a"], against["b"], against["n"], against["scenarios"]) == ("mapo", "grpo", 5, 4)
+    # exact with five pairs of one sign: 2/32, times three comparisons
+    assert against["p_flip"] == 0.0625 and against["p_flip_holm"] == pytest.approx(0.1875)
+    assert set(report["paired"]) == {
+        *(f"{what}/{r}" for what in ("epm_q", "need", "grad_norm") for r in ("idr", "adr")),
+        "epm_q/rewards",
+    }
+
+
+def test_a_run_that_never_got_there_counts_with_all_it_was_given():
+    report = analyse([r for r in grid() if r.cell.reward == "idr"], reach=40.0)
+    need = {c["b"]: c for c in report["paired"]["need/idr"]}
+    # mapo is there after 5 or 6 steps of 64, turn after 7; grpo never in its 8 steps: 320 - 512
+    assert need["grpo"]["differences"] == (-192.0, -128.0, -192.0, -128.0, -192.0)
+    assert need["turn"]["differences"] == (-128.0, -64.0, -128.0, -64.0, -128.0)
+
+
+def test_the_default_target_is_where_grpo_ends():
+    report = analyse(grid())
+    assert report["reach"] == {"score": pytest.approx(30.2), "source": "where grpo with idr ends"}
+    other = analyse([made("turn", "adr", 0, [1.0, 2.0, 3.0])])
+    assert other["reach"] == {"score": 2.0, "source": "where turn with adr ends"}
+    assert other["claims"] == [] and other["paired"] == {}
+
+
+def test_half_a_grid_and_unfair_runs_are_told():
+    runs = grid()[:9]
+    runs[1].summary["dialogues"] = 99
+    runs[2].summary["before"]["epm_q"] = 1.0
+    notes = " ".join(analyse(runs)["notes"])
+    assert "number of dialogues: 99, 512" in notes and "seed 0 did not start" in notes
+    assert "finished seeds" in notes
+
+
+def test_without_a_held_out_test_there_is_still_a_report():
+    runs = [made(m, "idr", s, [1.0, 2.0, 3.0]) for m in ("mapo", "grpo") for s in (0, 1)]
+    for run in runs:
+        run.summary["after"] = run.summary["before"] = None
+    report = analyse(runs)
+    assert report["cells"][0]["epm_q"]["mean"] is None and "epm_q/idr" not in report["paired"]
+    assert "not tested" in markdown(report)
+
+
+def test_tables_and_figure(tmp_path):
+    report = json.loads(json.dumps(analyse(grid(), reach=40.0)))
+    text = markdown(report)
+    assert "| mapo | 60.6 ± 0.6 (6.0/12) | 50.6 ± 0.6 (6.0/12) |" in text
+    assert "| grpo | idr | > 512 | 0 of 5 | > 512, > 512, > 512, > 512, > 512 |" in text
+    assert "Beware." not in text and "\n\n**Beware.**\n\n" in markdown(report, caution="Beware.")
+    assert "**holds**" in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
+    paths = draw(report, tmp_path)
+    assert [p.name for p in paths] == ["ablation.png", "ablation.svg"]
+    assert paths[0].read_bytes()[:4] == b"\x89PNG"
+    first = paths[1].read_bytes()
+    ElementTree.fromstring(first)
+    draw(report, tmp_path)
+    assert paths[1].read_bytes() == first  # the same numbers, the same file
+
+
+def test_a_scripted_world_is_no_measure_of_its_domains():
+    told = (
+        "User, director and judge were plain code: "
+        "a test world, no measure of real {} (docs/scripted-world.md)."
+    )
+    assert scripted_world(["empathy"]) == told.format("empathy")
+    assert scripted_world(["/my/haggling", "tutoring", "tutoring"]) == told.format("haggling or tutoring")
+    assert scripted_world([]) == told.format("conversation")
+
+
+def test_one_seed_and_no_steps_can_be_drawn(tmp_path):
+    report = analyse([made("mapo", "idr", 0, [5.0, 6.0]), made("turn", "idr", 0, [])])
+    assert len(draw(report, tmp_path)) == 2
+    assert "- | - |" in markdown(report)
+
+
+def test_of_one_seed_there_is_no_interval():
+    runs = [made(m, "idr", 0, [5.0, 6.0, 7.0], after=end) for m, end in (("mapo", 60.0), ("grpo", 50.0))]
+    text = markdown(analyse(runs))
+    assert "against grpo +10.0, 1 of 1 seed, p unknown" in text and "nan" not in text
+
+
+def test_which_checkpoint_was_tested_is_told():
+    runs = [made("mapo", "idr", 0, [5.0, 6.0])]
+    assert "with the checkpoint that was best in validation." in markdown(analyse(runs))
+    for line in runs[0].steps:
+        line.pop("validation", None)
+    assert "with the last checkpoint." in markdown(analyse(runs))

@@ -1,0 +1,88 @@
+"""Requests to bodies, bodies to answers."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
+from mapo.models.wire import Dialect, body_of, dump_answer, load_answer, read_body, simpler, storable
+from mapo.types import Message, Reply
+
+
+def test_usage_that_makes_no_sense_counts_as_nothing():
+    def used(usage):
+        return read_body(
+            json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage}).encode()
+        ).usage
+
+    assert used(None) == used([1]) == used({"prompt_tokens": "many", "completion_tokens": -4}) == Usage()
+    details = {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": True}
+    assert used(details) == Usage(prompt=5, cached=5, completion=0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *[b"", b"[]", b"3", b"null", b"{}", b"\xff", b'{"choices": []}', b'{"choices": {"0": 1}}'],
+        *[b'{"choices": [3]}', b'{"choices": [{"message": "text"}]}', b'{"error": "busy"}', b"[" * 100_000],
+    ],
+)
+def test_a_body_without_an_answer_says_so(body):
+    with pytest.raises(ValueError, match="the response"):
+        read_body(body)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+)
+
+
+@given(
+    message=st.dictionaries(st.sampled_from(["content", "refusal", "tool_calls"]), json_values),
+    usage=json_values,
+)
+def test_whatever_a_message_holds_there_is_an_answer(message, usage):
+    body = {"choices": [{"message": message, "finish_reason": usage}], "usage": usage}
+    answer = read_body(json.dumps(body).encode())
+    answer.text.encode()
+    assert load_answer(dump_answer(answer)) == answer
+
+
+def test_answers_survive_being_kept():
+    reply = Reply("a \ud800 \x00 b", "length", (1, 2), (3,), (-0.1, -1e-9))
+    answer = Answer(reply, (ToolCall("f", "{"),), Usage(3, 2, 1))
+    assert load_answer(dump_answer(answer)) == answer
+
+
+def test_schemas_may_be_any_mapping():
+    schema = MappingProxyType({"type": "object"})
+    request = Request((Message("user", "x"),), schema=schema, tools=(Tool("f", "d", schema),))
+    assert json.dumps(body_of(request, "m", Dialect()))
+
+
+def test_only_complaints_about_the_way_it_was_put_make_it_simpler():
+    form, plain = Request((), schema={}), Request(())
+    assert simpler(Dialect(), form, "unknown response_format") == Dialect(json="object")
+    assert simpler(Dialect(json="text"), form, "unknown response_format") is None
+    assert simpler(Dialect(), plain, "unknown response_format") is None
+    assert simpler(Dialect(), form, "context too long") is None
+
+
+def test_an_endpoint_that_does_not_know_min_p_goes_without():
+    asked = Request((), min_p=0.1)
+    assert body_of(asked, "m", Dialect())["min_p"] == 0.1
+    assert "min_p" not in body_of(Request(()), "m", Dialect())
+    found = simpler(Dialect(), asked, "Unrecognized request argument supplied: min_p")
+    assert found == Dialect(min_p=False) and "min_p" not in body_of(asked, "m", found)
+    assert simpler(found, asked, "Unrecognized request argument supplied: min_p") is None
+
+
+def test_storable():
+    assert storable("good \U0001f600 \u2028") == "good \U0001f600 \u2028"
+    assert storable("\x00\udfff") == "\ufffd\ufffd"

@@ -1,0 +1,211 @@
+"""Who judges: names and addresses in commands and configs, panels on the stage and in manifests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from mapo.cli.common.roles import with_panel, with_temperature
+from mapo.config import load_config, read_config
+from mapo.errors import InputError
+from mapo.measure.rubric import Rubric
+from mapo.players.stage import Panel, Stage, Who, cast_in
+from mapo.players.who import everyone_in, read_judges
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import ROLES, world
+from support.command import mapo
+
+TWO = 'roles.judges=[{model="a", temperature=0.3}, {model="b", base_url="http://there/v1"}]'
+MODELS = ("roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://here/v1")
+
+
+def test_judges_are_named_with_or_without_an_address():
+    plain, placed, odd = read_judges(["a", "b@https://there:1/v1", "x@y"], "http://here/v1", ["KEY"])
+    assert plain == Who("a", "http://here/v1", "KEY")
+    assert (placed.model, placed.base_url) == ("b", "https://there:1/v1")
+    assert (odd.model, odd.base_url) == ("x@y", "http://here/v1")
+    assert [w.key_env for w in read_judges(["a", "b"], key_envs=["K1", "K2"])] == ["K1", "K2"]
+    assert read_judges(["a"])[0].key_env == "OPENAI_API_KEY"
+    for named, keys in ((["@http://x/v1"], []), ([" "], []), (["a", "b", "c"], ["K1", "K2"])):
+        with pytest.raises(InputError):
+            read_judges(named, key_envs=keys)
+
+
+def test_a_panel_is_told_by_its_members():
+    here, there = Who("a", "http://here/v1"), Who("a", "http://there/v1")
+    assert str(Panel((here, Who("b")))) == "panel of a, b"
+    assert str(Panel((here, here, Who("b")), "alternate")) == "one at a time of a, a #2, b"
+    assert Panel((here, there)).names == ["a at http://here/v1", "a at http://there/v1"]
+    assert list(everyone_in({"user": here, "judge": Panel((here, there))})) == ["user", "judge 1", "judge 2"]
+    assert everyone_in(None) == {}
+
+
+def test_configs_name_several_judges():
+    cast = cast_in(load_config(None, [*MODELS, TWO, "roles.everyone.top_p=0.9"]))
+    panel = cast["judge"]
+    assert panel.way == "panel" and str(cast["user"]) == "big (top_p 0.9)"
+    assert [(w.model, w.base_url, w.sampling.temperature, w.sampling.top_p) for w in panel.members] == [
+        ("a", "http://here/v1", 0.3, 0.9),
+        ("b", "http://there/v1", None, 0.9),
+    ]
+    again = cast_in(load_config(None, [*MODELS, TWO, "roles.judging=alternate"]))
+    assert again["judge"].way == "alternate"
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ([*MODELS, 'roles.judges=[{model="a"}]'], "two judges or more"),
+        ([*MODELS, TWO, "roles.judge.model=c"], "takes the place"),
+        ([TWO], "roles.judges are models"),
+        (
+            ["roles.agents=llm", "roles.user.model=u", "roles.director.model=d", "roles.judges=[{},{}]"],
+            "judge 1",
+        ),
+        ([*MODELS, TWO, "roles.judging=alternate", "advantage.scope=batch"], "compares groups"),
+        ([*MODELS, TWO, "roles.judging=alternate", "advantage.method=reinforce++"], "compares groups"),
+        ([*MODELS, TWO, "roles.judging=vote"], "roles.judging"),
+    ],
+)
+def test_judges_that_cannot_be_meant_are_refused(told, problem):
+    with pytest.raises(InputError, match=problem):
+        load_config(None, told)
+
+
+def test_a_config_of_several_judges_is_written_and_read_back():
+    import tomllib
+
+    from mapo.config import dump_config
+
+    config = load_config(None, [*MODELS, TWO])
+    assert read_config(tomllib.loads(dump_config(config)), "x") == config
+
+
+def test_the_command_line_takes_a_panel():
+    judge = Who("j", "http://here/v1", "KEY")
+    cast = dict.fromkeys(("user", "director", "judge"), judge)
+    panel = with_panel(cast, "a, b@http://there/v1")["judge"]
+    assert [(w.model, w.base_url, w.key_env) for w in panel.members] == [
+        ("a", "http://here/v1", "KEY"),
+        ("b", "http://there/v1", "OPENAI_API_KEY"),  # a key goes to the address it was given for
+    ]
+    assert with_panel(cast, None) == cast and with_panel(None, None) is None
+    warm = with_temperature({**cast, "judge": panel}, judge=0.5, user=None)
+    assert [w.sampling.temperature for w in warm["judge"].members] == [0.5, 0.5]
+    for given, named in ((None, "a,b"), (cast, "a")):
+        with pytest.raises(InputError, match="--judge-panel"):
+            with_panel(given, named)
+
+
+@pytest.mark.parametrize("way", ["panel", "alternate"])
+def test_a_training_is_judged_as_its_config_says(way, tmp_path):
+    from mapo.players.stage import casting_of
+    from mapo.sandbox.cast import Job
+    from mapo.sandbox.rollout import Rules, play_all
+    from mapo.scenarios.sets import load_scenarios
+    from mapo.testing.fakes import FakeChat
+
+    def answer(body):
+        if body["model"] in ("j1", "j2", "j3"):
+            return world(lambda _: int(body["model"][1]) - 1)({**body, "model": "judge"})
+        return (
+            '{"act": "go_on", "item": "", "reason": "x"}' if "tools" in body else "Well. That is how it is."
+        )
+
+    async def played(url):
+        told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
+        told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
+        assert cast_in(load_config(None, told))["judge"].whole  # siblings are compared
+        rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
+        scenarios = load_scenarios("builtin:validation")[:6]
+        jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]
+        async with casting_of(load_config(None, told), tmp_path) as (casting, flush):
+            found = await play_all(jobs, lambda _: FakeChat(lambda _: "Mm."), casting, rules)
+            flush()
+        return found
+
+    with LoopbackServer(answer) as server:
+        dialogues = asyncio.run(played(server.base_url))
+    judges = {}
+    for dialogue in dialogues:
+        judges.setdefault(dialogue.group, set()).add(dialogue.cast["judge"])
+    if way == "panel":
+        assert {d.turns[0].levels["C"].progress.level for d in dialogues} == {1}
+        assert all(len(d.turns[0].panel) == 3 for d in dialogues)
+    else:
+        assert all(len(own) == 1 for own in judges.values())  # siblings share their judge
+        assert len(set.union(*judges.values())) > 1  # and scenarios do not
+        levels = {d.cast["judge"]: d.turns[0].levels["C"].progress.level for d in dialogues}
+        assert all(level == int(name[1]) - 1 for name, level in levels.items())
+    ledger = json.loads((tmp_path / "ledger.json").read_text())
+    assert {row["model"] for row in ledger["rows"] if row["role"] == "judge"} >= {"j2"}
+
+
+def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
+    async def seats():
+        async with Stage() as stage:
+            who = Who("a", "http://127.0.0.1:9/v1")
+            found = stage.seats(Panel((who, who, Who("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy"))
+            for endpoint, left in zip(stage._endpoints, ("seed", "top_p"), strict=True):
+                endpoint.left_out.add(left)
+            return found, stage.left_out()
+
+    found, left_out = asyncio.run(seats())
+    assert [seat.name for seat in found] == ["a", "a #2", "b"]
+    assert left_out == {"judge": ["seed", "top_p"]}
+
+
+def test_a_panel_evaluates_over_http_and_is_the_identity_of_the_result(tmp_path):
+    play = world()
+
+    def answer(body):
+        name = body["model"]
+        if name.startswith("judge"):
+            up = int(name[-1]) - 1
+            return world(lambda _: up)({**body, "model": "judge"})
+        return play(body)
+
+    def run(out, *more):
+        with LoopbackServer(answer, models=ROLES) as server:
+            url = server.base_url
+            return mapo(
+                *("eval", "empa", "--model", "policy", "--base-url", url, "--agents-model", "user"),
+                *("--agents-base-url", url, "--director-model", "director", "--out", tmp_path / out),
+                *("--cases", "career-tied-up", "--max-turns", 2, *more),
+            )
+
+    done = run("panel", "--judge-panel", "judge1,judge2,judge3")
+    assert done.returncode == 0, done.stderr
+    [line] = (tmp_path / "panel" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert record["cast"]["judge"] == "panel of judge1, judge2, judge3"
+    assert record["turns"][0]["levels"]["C"]["progress"]["level"] == 1
+    assert set(record["turns"][0]["panel"]) == {"judge1", "judge2", "judge3"}
+    manifest = json.loads((tmp_path / "panel" / "manifest.json").read_text())
+    assert manifest["cast"]["judge"] == "panel of judge1, judge2, judge3"
+    assert {"judge 1", "judge 2", "judge 3"} <= set(manifest["addresses"])
+    # a resume with another panel is another run, and another judge is another column
+    assert "another one" in run("panel", "--judge-panel", "judge1,judge2", "--resume").stderr
+    assert run("single", "--judge-model", "judge2").returncode == 0
+    compared = mapo("compare", f"a={tmp_path / 'panel'}", f"b={tmp_path / 'single'}", "--json")
+    columns = [c["label"] for c in json.loads(compared.stdout)["columns"]]
+    assert any("judge panel of judge1, judge2, judge3" in c for c in columns)
+    assert any(c.endswith("judge judge2") for c in columns)
+
+
+def test_a_panel_judges_whoever_plays():
+    def answer(body):
+        if body["model"].startswith("judge"):
+            return world(lambda _: int(body["model"][-1]))({**body, "model": "judge"})
+        return "Well, that is how it is."
+
+    with LoopbackServer(answer) as server:
+        done = mapo(
+            *("play", "career-night-ward", "--scenarios", "builtin:all", "--agents-model", "big"),
+            *("--agents-base-url", server.base_url, "--judge-panel", "judge0,judge2,judge2"),
+            typed="Hello there, you.\n\n",
+        )
+    assert done.returncode == 0, done.stderr
+    assert "C +2" in done.stdout and "[not judged" not in done.stdout

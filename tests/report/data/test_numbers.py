@@ -1,0 +1,339 @@
+"""What a report draws is what the records hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mapo import advantages
+from mapo.report.data import numbers
+from mapo.report.data.numbers import Point
+from mapo.report.data.read import evenly, read_ledger, read_training
+from mapo.report.document import draw, plots
+from mapo.report.document.blocks import Panel, Picture, clean, span, told
+from mapo.report.sections.credit import by_turn
+from mapo.report.sections.learning import learning, play, speed
+from mapo.report.sections.paths import chosen_cases
+from mapo.runs.contents import number
+from support.report_runs import group, step, talk, training, write_lines
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+def axes_of(panel: Panel):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    panel.draw(axes)
+    return axes
+
+
+def pictures(blocks) -> dict[str, Picture]:
+    return {b.name: b for b in blocks if isinstance(b, Picture)}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return read_training(training(tmp_path / "run"))
+
+
+# ---- curves
+
+
+def test_the_learning_curves_are_the_metrics(run):
+    reward, score = pictures(learning(run))["fig_learning_curves"].panels
+    (line,) = axes_of(reward).lines
+    assert list(line.get_xdata()) == [1, 2, 3, 4, 5, 6]
+    assert list(line.get_ydata()) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    axes = axes_of(score)
+    training_line, dots = axes.lines
+    assert list(training_line.get_ydata()) == [21, 22, 23, 24, 25, 26]
+    assert list(dots.get_xdata()) == [3, 6] and list(dots.get_ydata()) == [40, 40]
+    assert axes.get_xlabel() == "step" and "EPM-Q" in axes.get_ylabel()
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["training", "validation"]
+    assert len(axes.collections) == 1  # one band: the interval of the training line
+
+
+def test_gradients_dialogues_and_speed_are_the_metrics(run):
+    found = pictures([*learning(run), *play(run), *speed(run)])
+    (norm,) = found["fig_gradient_norms"].panels
+    assert list(axes_of(norm).lines[0].get_ydata()) == pytest.approx([1 / n for n in range(1, 7)])
+    titles = [panel.title for panel in found["fig_update"].panels]
+    assert titles == [
+        "Entropy",
+        "KL from the policy that played",
+        "Clip fraction",
+    ]  # kl_start was not measured
+    ended = next(p for p in found["fig_dialogues"].panels if p.title == "How dialogues ended")
+    bars = list(axes_of(ended).containers)
+    assert [c.get_label() for c in bars] == ["success", "timeout"]
+    assert [r.get_height() for r in bars[0]] == pytest.approx([0.25] * 6)
+    assert [r.get_y() for r in bars[1]] == [0.25] * 6 and [r.get_height() for r in bars[1]] == [0.75] * 6
+    tokens, clock = found["fig_speed"].panels
+    assert [line.get_ydata()[0] for line in axes_of(tokens).lines] == [100, 200]
+    assert axes_of(clock).get_ylabel() == "seconds" and "judge" not in found["fig_speed"].caption
+    for line in run.steps:
+        line["model_s"] = 0.25
+    at_work = pictures(speed(run))["fig_speed"]
+    assert [line.get_ydata()[0] for line in axes_of(at_work.panels[1]).lines] == [1, 0.25, 2]
+    assert "goes to user, director and judge" in at_work.caption
+
+
+def test_intervals_come_from_whole_dialogues(run):
+    ends = numbers.reward_intervals(run.played)
+    assert set(ends) == {1, 2, 3, 4, 5, 6}
+    low, high = ends[1]
+    # dialogues' (sum, turns): (20, 3), (20, 3), (30, 2), (-10, 3); the mean of all turns is 60/11
+    assert low < 60 / 11 < high and low >= -10 / 3 and high <= 15
+    scores = numbers.score_intervals(run.played, run.root, problems := [])
+    results = numbers.recomputed(run.played[1], run.root, problems)
+    each = [numbers.quality(r) for r in results]
+    assert min(each) - 1e-9 <= scores[1][0] <= np.mean(each) <= scores[1][1] <= max(each) + 1e-9
+    assert not problems
+    assert numbers.reward_intervals({1: run.played[1][:1]}) == {}  # one dialogue has no spread
+
+
+def test_a_mean_over_runs_has_students_interval():
+    # at x = 1: 10 and 12, mean 11, s = sqrt 2, half width t(1) * s / sqrt 2 = 12.706
+    a, b = [Point(1, 10.0), Point(2, 5.0)], [Point(1, 12.0)]
+    first, second = numbers.mean_over_runs([a, b])
+    assert (first.x, first.y) == (1, 11) and first.high - first.y == pytest.approx(12.706, abs=1e-3)
+    assert second == Point(2, 5.0, None, None)
+
+
+def test_metrics_by_the_number_of_dialogues():
+    steps = [step(1), step(2, dialogues="many"), step(3, score=None), step(4)]
+    assert [(p.x, p.y) for p in numbers.by_dialogues(steps, "score")] == [(4, 21), (4, 22), (12, 24)]
+
+
+# ---- by turn
+
+
+def test_rewards_and_returns_by_turn_are_the_trainers(run):
+    found = by_turn(run, [1])
+    assert found.rewards == [[10, 10, 0], [0, 10, 10], [10, None, 20], [0, 0, -10]]
+    # G_t = r_t + 0.5 G_{t+1}; the unscored turn adds nothing and has no return of its own
+    assert found.returns == [[15, 10, 0], [7.5, 15, 10], [15, None, 20], [-2.5, -5, -10]]
+    table = numbers.quantiles_by_turn(found.rewards)
+    assert table.shape == (3, 6)
+    assert list(table[:, 0]) == [4, 3, 4]
+    assert list(table[:, 3]) == [5.0, 10.0, 5.0]  # medians of (0 0 10 10), (0 10 10), (-10 0 10 20)
+    axes = axes_of(Panel("", plots.distribution(table, "reward", (-10.0, 20.0))))
+    median = axes.lines[0]
+    assert list(median.get_xdata()) == [1, 2, 3] and list(median.get_ydata()) == [5.0, 10.0, 5.0]
+    assert numbers.quantiles_by_turn([]).shape == (0, 6) and numbers.quantiles_by_turn([[None]]).shape == (
+        0,
+        6,
+    )
+
+
+def test_credit_is_what_the_trainer_gives(run):
+    usable, found = numbers.step_credit(run.played[2], run.advantage)
+    expected = advantages(numbers.rewards_of(usable), ["2_s"] * 4, "mapo", gamma=0.5)
+    for ours, theirs in zip(found.mixed, expected.mixed, strict=True):
+        assert list(ours) == list(theirs)
+    assert numbers.credit_of([], [], run.advantage).mixed == []
+    assert numbers.credit_of(usable, ["2_s"] * 4, None) is None
+
+
+def test_what_no_estimator_takes_has_no_credit(run):
+    nonsense = run.advantage.model_copy(update={"gamma": -1.0})
+    pair = (talk([0, 0]), talk([1]))
+    assert numbers.credit_of(run.played[1], ["s"] * 4, nonsense) is None
+    assert numbers.pair_credit(pair, [pair[0]], [pair[1]], nonsense) == ([None, None], [None])
+    assert by_turn(replace(run, advantage=nonsense), [1]).returns == []
+
+
+def test_broken_and_unknown_dialogues_are_left_out(run):
+    foreign = replace(talk([1]), rubric="of another world")
+    given = [replace(talk([1]), error="gone"), talk([None]), foreign, talk([1])]
+    assert len(numbers.recomputed(given, run.root, problems := [])) == 1
+    assert "of another world" in problems[0]
+    assert numbers.score_intervals({1: [talk([1])]}, run.root, []) == {}  # one dialogue has no spread
+
+
+def test_the_first_and_the_last_third():
+    assert numbers.thirds([1, 2, 3, 4, 5, 6]) == ([1, 2], [5, 6])
+    assert numbers.thirds([4]) == ([4], [4]) and numbers.thirds([]) == ([], [])
+
+
+# ---- before and after
+
+
+def test_a_path_starts_at_minus_one_and_goes_to_the_origin(run):
+    result = numbers.recomputed([talk([2, 2, 2])], run.root, [])[0]
+    along, aside = numbers.path_of(result)
+    states = result.path.states
+    assert along[0] == -1 and aside[0] == 0
+    assert along[-1] == pytest.approx(states[-1].projection / states[0].norm)
+    # the rounded norm and projection are the two sides of a right triangle
+    assert (along[-1] ** 2 + aside[-1] ** 2) ** 0.5 == pytest.approx(
+        states[-1].norm / states[0].norm, abs=1e-9
+    )
+    drawn = axes_of(Panel("", plots.paths([plots.Ways(plots.AFTER, [(along, aside)])], (-1.1, 0.1, 0.3))))
+    assert any(list(line.get_xdata()) == along for line in drawn.lines)
+
+
+def test_scenarios_are_ordered_by_gain(run):
+    def of(level, case):
+        return numbers.recomputed([talk([level] * 3, id=case, scenario=case)], run.root, [])[0]
+
+    before = [of(1, "a"), of(0, "b"), of(2, "c")]
+    after = [of(1, "a"), of(2, "b"), of(0, "c")]
+    assert chosen_cases(before, after) == (["c", "a", "b"], 3)
+    many = [of(0, f"{k:02d}") for k in range(30)]
+    picked, count = chosen_cases(many, many)
+    assert count == 30 and len(picked) == 12 and picked[0] == "00" and picked[-1] == "29"
+
+
+def test_the_pair_shown_is_the_median_one():
+    before = [talk([0, 0, 0], id=f"d{k}") for k in range(3)]
+    after = [talk([k, k, k], id=f"d{k}") for k in range(3)]
+    first, second = numbers.typical_pair(before, after)
+    assert (first.id, second.id) == ("d1", "d1")
+    assert numbers.typical_pair([replace(before[0], error="gone")], after) is None
+    unjudged = replace(before[1], turns=(replace(before[1].turns[0], state=None),))
+    assert numbers.typical_pair([unjudged], after)[0] is unjudged
+
+
+def test_credit_of_the_pair_takes_both_sides_for_siblings(run):
+    before, after = talk([0, 0], id="a"), talk([1, 1], id="a")
+    one, two = numbers.pair_credit((before, after), [before], [after], run.advantage)
+    # two siblings: every z-score at a turn index is +-1, so is that of all turns; half of each
+    assert two == pytest.approx([1, 1]) and one == pytest.approx([-1, -1])
+    alone = numbers.pair_credit((before, before), [before], [], run.advantage)
+    assert alone[0] == [None, None]
+
+
+# ---- reading
+
+
+def test_a_long_run_is_read_evenly(tmp_path):
+    root = training(tmp_path / "run", steps=9)
+    size = (root / "dialogues" / "step_00001.jsonl").stat().st_size
+    run = read_training(root, budget=3 * size + 100)
+    assert sorted(run.played) == [1, 5, 9]
+    assert "of 3 steps, spread over the run" in pictures(learning(run))["fig_learning_curves"].caption
+    assert read_training(root, budget=0).played == {}
+    assert evenly([1, 2, 3], 10) == [1, 2, 3] and evenly([], 3) == []
+
+
+def test_every_process_writes_and_the_last_of_an_id_counts(tmp_path):
+    root = training(tmp_path / "run", steps=1)
+    first = group(1)[0]
+    write_lines(root / "dialogues" / "step_00001.1.jsonl", [replace(first, id="new")])
+    broken = replace(first, id="b", error="gone", ending=None)
+    write_lines(root / "dialogues" / "step_00001.jsonl", [broken, first, replace(first, id="b")])
+    found = {d.id: d for d in read_training(root).played[1]}
+    assert set(found) == {"new", "b", first.id} and found["b"].error is None
+
+
+def test_ledgers_are_added_up(tmp_path):
+    row = {"role": "judge", "model": "j", "calls": 2, "prompt": 10, "cost": 0.5}
+    (tmp_path / "ledger.json").write_text(json.dumps({"rows": [row, "no row"]}))
+    (tmp_path / "ledger.1.json").write_text(json.dumps({"rows": [{**row, "calls": "x", "cost": 1.0}]}))
+    (found,) = read_ledger(tmp_path, problems := [])
+    assert (found["calls"], found["prompt"], found["cost"]) == (2, 20, 1.5) and not problems
+    (tmp_path / "ledger.2.json").write_text(json.dumps({"rows": [{**row, "cost": None}]}))
+    assert read_ledger(tmp_path, [])[0]["cost"] is None
+    (tmp_path / "ledger.3.json").write_text("{")
+    read_ledger(tmp_path, problems)
+    assert "no JSON" in problems[0]
+
+
+# ---- small things
+
+
+def test_numbers_and_intervals_as_text():
+    assert [number(x) for x in (1, 2.5, True, "3", None, float("nan"), float("inf"), 1e300, 10**400)] == [
+        1.0, 2.5, None, None, None, None, None, None, None,
+    ]  # fmt: skip
+    assert told(-0.001, "+.2f") == "+0.00" and told(-0.001, ".2f") == "0.00" and told("x") == "–"
+    assert span((1.0, 2.0)) == "1.0 to 2.0" and span(None) == "–" and span([1.0, None]) == "–"
+
+
+def test_text_is_bounded_and_turned_the_right_way():
+    assert clean("a\u202eb\x00c\ud800") == "a\ufffdb\ufffdc\ufffd"
+    assert clean("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"
+    assert clean("x" * 500) == "x" * 120 + "…"
+    assert clean("x" * 5000, 4000).endswith("x… (1,000 more characters)")
+
+
+def test_names_the_fonts_cannot_write_are_numbers(monkeypatch):
+    assert plots.drawable("career", "1") == "career"
+    assert plots.drawable("\U0001f9ff\U0001f9ff", "1") == "1" and plots.drawable("", "2") == "2"
+    assert plots.drawable("x" * 50, "1", 10) == "x" * 10 + "…"
+    plots.glyphs.cache_clear()
+    monkeypatch.setattr(plots, "fonts", lambda: ("DejaVu Sans",))
+    assert plots.drawable("夜班", "3") == "3"
+    plots.glyphs.cache_clear()
+
+
+def test_a_chinese_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
+    from matplotlib import font_manager
+
+    class Manager:
+        def __init__(self):
+            self.ttflist = [SimpleNamespace(name="DejaVu Sans")]
+
+        def addfont(self, path):
+            self.ttflist.append(SimpleNamespace(name="Noto Sans CJK JP"))
+
+    there = ["/fonts/Other.ttf", "/fonts/NotoSansCJK-Bold.ttc", "/fonts/NotoSansCJK-Regular.ttc"]
+    monkeypatch.setattr(font_manager, "fontManager", Manager())
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there[:2])
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans",)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there)
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")
+    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")  # listed now
+
+
+def test_chinese_words_are_drawn_glyphs_in_a_pdf():
+    from matplotlib.figure import Figure
+
+    plain, chinese = Figure(), Figure()
+    plain.subplots().set_title("day")
+    chinese.subplots().set_title("夜班")
+    assert draw._holds_chinese(chinese) and not draw._holds_chinese(plain)
+
+
+def test_hostile_names_are_drawn_as_text(recwarn):
+    names = ["_hidden", "$\\frac{1}{", "</svg><script>alert(1)</script>", "a\nb", "夜班" * 30]
+    lines = {name: [Point(1, i), Point(2, i)] for i, name in enumerate(names)}
+    svg = draw.inline(Panel("x", plots.curves(lines, "y")))
+    assert "<script" not in svg and "&lt;script&gt;" in svg and "_hidden" in svg
+    assert not [w for w in recwarn if "Glyph" in str(w.message)]
+
+
+def test_rows_of_scores_are_the_scores():
+    rows = [("EA", [Point(0, 50.0, 40.0, 60.0), None]), ("EU", [None, Point(0, 20.0)])]
+    axes = axes_of(Panel("", plots.bars(rows, ["one", "two"], "points")))
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["EA", "EU"]
+    assert [list(c.lines[0].get_xdata()) for c in axes.containers] == [[50.0], [20.0]]
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["one", "two"]
+    assert plots.room_for(["x" * 99]) == 2.0
+
+
+def test_files_of_a_picture(tmp_path):
+    panel = Panel("Title 夜班 \U0001f9ff", plots.curves({"a": [Point(1, 2.0)]}, "y"))
+    picture = Picture("fig_x", "", [panel] * 3, columns=2, key=[(plots.BEFORE, "before")], labels=("x", "y"))
+    paths = draw.save(picture, tmp_path)
+    assert [p.name for p in paths] == ["fig_x.png", "fig_x.pdf", "fig_x.svg"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG") and paths[1].read_bytes().startswith(b"%PDF")
+    first = [p.read_bytes() for p in paths[1:]]
+    draw.save(picture, tmp_path)
+    assert first == [p.read_bytes() for p in paths[1:]]  # the same numbers, the same file
+
+
+def test_without_matplotlib_there_are_no_figures(monkeypatch, tmp_path):
+    from mapo.errors import InputError
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert not draw.can_draw()
+    with pytest.raises(InputError, match="matplotlib"):
+        draw.save(Picture("fig_x", "", []), tmp_path)

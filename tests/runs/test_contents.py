@@ -1,0 +1,130 @@
+"""Runs that anybody may have written: what is not a plain file of bounded size is refused and said."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from mapo import Rubric
+from mapo.config import Advantage
+from mapo.errors import InputError, RecordError
+from mapo.records import decode_dialogue, parse
+from mapo.report import build
+from mapo.report.data.read import read_training
+from mapo.report.document.page import html_page
+from mapo.runs import contents as run
+from mapo.runs import files
+from mapo.store import BadLine
+from mapo.types import Ending, StopReason
+from support import view_runs
+
+EMPATHY = Rubric.load("empathy")
+
+
+def bad(path, decode=parse) -> list[str]:
+    return [line.problem for line in files.read_lines(path, decode) if isinstance(line, BadLine)]
+
+
+def test_links_pipes_and_devices_are_refused(tmp_path):
+    (tmp_path / "secret").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        assert files.read_object(tmp_path / name)[1].startswith(files.UNREADABLE)
+        assert bad(tmp_path / name)[0].startswith(files.UNREADABLE)
+    assert files.read_object(tmp_path / "none") == ({}, "") and bad(tmp_path / "none") == []
+    with pytest.raises(RecordError, match="cannot be read"):
+        files.read_at(tmp_path / "link", 0, 2)
+
+
+def test_files_and_lines_without_end_are_not_held(tmp_path, monkeypatch):
+    for name, most in (("SMALL", 10), ("LINE", 40), ("LINES", 100)):
+        monkeypatch.setattr(files, name, most)
+    file = tmp_path / "a"
+    file.write_bytes(b'{"a": 1}\n' + b"x" * 50 + b'\n{"b": 2}\n{"c"')
+    assert files.read_bytes(file)[0] is None
+    assert bad(file) == ["too long to be read", "torn: the file ends in the middle of this record"]
+    assert [line for line in files.read_lines(file, parse) if isinstance(line, dict)] == [{"a": 1}, {"b": 2}]
+    file.write_bytes(b'{"a": 1}\n' * 50)
+    assert len(list(files.read_lines(file, parse))) == 12 and "left out" in bad(file)[0]
+    file.write_bytes(b'{"a": 1}')
+    assert list(files.read_lines(file, parse)) == [{"a": 1}]  # complete but for its newline
+
+
+def test_a_report_follows_no_link_and_waits_for_no_pipe(tmp_path):
+    root = view_runs.training(tmp_path, steps=2)
+    secret = tmp_path / "secret.jsonl"
+    view_runs.write_lines(secret, [view_runs.talk(EMPATHY, "secret_1", step=1)])
+    (root / "dialogues" / "step_00003.jsonl").symlink_to(secret)
+    os.mkfifo(root / "dialogues" / "step_00004.jsonl")
+    (root / "eval" / "before").rename(tmp_path / "moved")
+    (root / "eval" / "before").symlink_to(tmp_path / "moved")
+    for name in ("summary.json", "config.toml", "metrics.jsonl"):
+        (root / name).rename(tmp_path / name)
+        (root / name).symlink_to(tmp_path / name)
+    for name in ("rubric.toml", "ledger.json"):
+        os.mkfifo(root / name)
+    found = read_training(root)
+    assert sorted(found.played) == [1, 2] and not found.before and not found.summary and not found.steps
+    told = "\n".join(found.problems)
+    for name in ("step_00003", "step_00004", "before", "summary", "config", "metrics", "ledger"):
+        assert name in told, name
+    assert "rubric.toml" not in told and "secret_1" not in html_page(build([str(root)]))
+
+
+def test_a_result_that_is_no_plain_file_is_refused(tmp_path):
+    root = view_runs.questions(tmp_path)
+    (root / "result.json").rename(tmp_path / "there.json")
+    (root / "result.json").symlink_to(tmp_path / "there.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        build([str(root)])
+    (root / "result.json").unlink()
+    os.mkfifo(root / "result.json")
+    with pytest.raises(InputError, match="not a regular file"):
+        build([str(root)])
+
+
+def test_without_its_settings_nothing_is_credited(tmp_path):
+    assert run.advantage_of({"advantage": {"method": "turn"}, "optim": "nonsense"})[0] == Advantage(
+        method="turn"
+    )
+    assert run.advantage_of({})[0] is run.advantage_of({"advantage": {"gamma": 7}})[0] is None
+    root = view_runs.training(tmp_path, steps=1)
+    good = html_page(build([str(root)]))
+    assert "fig_return_by_turn" in good and "discounted by 0.85 a turn" in good
+    (root / "config.toml").write_text("[optim]\nsteps = 3\n")
+    page = html_page(build([str(root)]))
+    assert "holds no [advantage]" in page and "fig_return_by_turn" not in page and "discounted" not in page
+    (root / "config.toml").write_text('[advantage]\nmethod = "turn"\ngamma = 0.5\n[optim]\nsteps = "x"\n')
+    page = html_page(build([str(root)]))
+    assert "discounted by 0.5 a turn" in page and "not all settings can be used" in page
+
+
+def test_a_usable_record_counts_then_the_later_written(tmp_path):
+    first = view_runs.talk(EMPATHY, "a_1", turns=3, step=1)
+    again = view_runs.talk(EMPATHY, "a_1", turns=4, step=1)
+    broken = replace(first, error="endpoint down", ending=Ending(StopReason.BROKEN))
+    assert run.usable(first) and not run.usable(broken)
+    assert not run.usable(replace(first, ending=Ending(StopReason.BROKEN)))
+    folder = tmp_path / "r" / "dialogues"
+    early = view_runs.write_lines(folder / "step_00001.w1.jsonl", [first])
+    late = view_runs.write_lines(folder / "step_00001.w0.jsonl", [again])
+    os.utime(early, (1, 1))
+    os.utime(late, (2, 2))
+    assert read_training(tmp_path / "r").played[1] == [again]
+    os.utime(early, (3, 3))
+    assert read_training(tmp_path / "r").played[1] == [first]
+    view_runs.write_lines(early, [broken])
+    assert read_training(tmp_path / "r").played[1] == [first]
+    assert decode_dialogue(early.read_bytes().splitlines()[0]) == first
+
+
+def test_a_damaged_copy_of_a_rubric_is_said_and_the_shipped_one_taken(tmp_path):
+    file = tmp_path / "rubric.toml"
+    assert run.read_rubric(file, "empathy") == (EMPATHY, "")
+    file.write_text("x = [")
+    found, problem = run.read_rubric(file, "empathy")
+    assert found == EMPATHY and "TOML" in problem
+    assert run.read_rubric(file, "mine")[0] is None

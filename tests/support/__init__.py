@@ -1,0 +1,1 @@
+"""Builders, fakes and servers shared by the tests."""
