@@ -185,3 +185,18 @@ class Dialogue:
     error: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     schema: Literal["mapo.dialogue/1"] = "mapo.dialogue/1"
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be trained on: the machinery did not fail, whatever the policy made of it."""
+        return self.error is None and (self.ending is None or self.ending.reason is not StopReason.BROKEN)
+
+    @property
+    def judged(self) -> bool:
+        """Whether it enters a score: usable, and at least one turn was judged."""
+        return self.usable and any(turn.levels is not None for turn in self.turns)
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """One reward per turn, None where the judge failed."""
+        return [turn.reward for turn in self.turns]

@@ -153,4 +153,6 @@ def _show(turn: Turn, role: str) -> None:
                 why = f"{mark.reason}: {mark.evidence}" if mark.evidence else mark.reason
                 typer.echo(f"  {key} {mark.level:+d}  {printable(why)}")
     where = ", ".join(f"{x:g}" for x in turn.state.position)
-    typer.echo(f"  state ({where}), distance {turn.state.distance:.1f}, energy {turn.state.energy:.1f}\n")
+    reward = "" if turn.reward is None else f"reward {turn.reward:+.2f}, "
+    distance, energy = turn.state.distance, turn.state.energy
+    typer.echo(f"  {reward}state ({where}), distance {distance:.1f}, energy {energy:.1f}\n")

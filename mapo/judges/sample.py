@@ -132,7 +132,7 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
         for item in read_dialogues(file):
             if isinstance(item, BadLine):
                 problems.append(str(item))
-            elif item.error is None and item.turns:
+            elif item.usable and item.turns:
                 scenario = scenarios.get(item.scenario)
                 if scenario is None or versions.get(item.scenario, "") not in ("", digest_of(scenario)):
                     other = "is another one now" if scenario else "is not there"

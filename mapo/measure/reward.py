@@ -85,19 +85,46 @@ def rewards_of(
     scale: float = 10.0,
     ending: Ending | None = None,
 ) -> list[float | None]:
-    """The rewards of a finished dialogue, None for each turn that nobody could judge.
+    """Return the rewards of a finished dialogue, None for each turn that was not judged.
 
-    `ending` is how it ended if not by the rules of its trajectory (a director's word, say).
+    `ending` is how it ended, if not by the rules of its trajectory (a director's decision, say).
     """
-    if name not in REWARDS:
-        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
-    if distance not in ("zone", "origin"):
-        raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")
-    measure, ending = Measure(path.rubric, distance, gamma, scale), ending or path.ending()
+    reward, measure = _reward_named(name), _measure(path, distance, gamma, scale)
+    ending = ending or path.ending()
     last = max((s.turn for s in path.states[1:] if s.step is not None), default=0)
     return [
-        None
-        if after.step is None
-        else REWARDS[name](measure, before, after, ending if after.turn == last else None)
+        None if after.step is None else reward(measure, before, after, ending if after.turn == last else None)
         for before, after in pairwise(path.states)
     ]
+
+
+def turn_reward(
+    path: Trajectory,
+    turn: int,
+    name: str = "idr",
+    *,
+    distance: Distance = "zone",
+    gamma: float = 1.0,
+    scale: float = 10.0,
+    ending: Ending | None = None,
+) -> float | None:
+    """Return the reward of one turn, counted from 1; None if it was not judged.
+
+    `ending` is how the dialogue ended, where this is its last judged turn; None while it goes on.
+    """
+    before, after = path.states[turn - 1], path.states[turn]
+    if after.step is None:
+        return None
+    return _reward_named(name)(_measure(path, distance, gamma, scale), before, after, ending)
+
+
+def _reward_named(name: str) -> Reward:
+    if name not in REWARDS:
+        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
+    return REWARDS[name]
+
+
+def _measure(path: Trajectory, distance: Distance, gamma: float, scale: float) -> Measure:
+    if distance not in ("zone", "origin"):
+        raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")
+    return Measure(path.rubric, distance, gamma, scale)

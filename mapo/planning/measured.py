@@ -87,7 +87,7 @@ def _dialogues(run: Path, folder: str) -> Iterator[Dialogue]:
     found: dict[tuple[Path, str, str], Dialogue] = {}
     for path in sorted((run / folder).rglob("*.jsonl")):
         for item in read_dialogues(path):
-            if not isinstance(item, BadLine) and item.error is None and item.turns:
+            if not isinstance(item, BadLine) and item.usable and item.turns:
                 found[path.parent, path.name.split(".")[0], item.id] = item
     yield from found.values()
 

@@ -137,7 +137,7 @@ class Stage:
     async def talker(self, who: Who, role: str = "policy") -> Talker:
         """Who answers a benchmark's questions, one conversation a name (`mapo.evals.items`)."""
         if who.local is not None:
-            from mapo.sampling.seat import Seat
+            from mapo.sampling.sampler import Seat
 
             sampler = await self._sampler(who.local)
             return lambda name: Seat(sampler, name)

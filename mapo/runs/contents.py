@@ -16,7 +16,7 @@ from mapo.measure.rubric import SHIPPED, Rubric
 from mapo.records import parse
 from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.store import BadLine
-from mapo.types import Dialogue, StopReason
+from mapo.types import StopReason
 
 MOST = 1e12
 """A number beyond is no measurement; it is left out, as a missing one is."""
@@ -169,12 +169,6 @@ def _add(rows: dict[tuple[str, str], dict[str, Any]], row: Mapping[str, Any]) ->
 
 
 # ---- records
-
-
-def usable(dialogue: Dialogue) -> bool:
-    """Whether it went into training or a score: the machinery did not fail."""
-    broken = dialogue.ending is not None and dialogue.ending.reason is StopReason.BROKEN
-    return dialogue.error is None and not broken
 
 
 def that_count(records: Iterable[tuple[Hashable, bool, int, _T]]) -> dict[Hashable, _T]:

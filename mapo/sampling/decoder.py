@@ -1,4 +1,4 @@
-"""The sampler's engine room: many dialogues, one forward pass at a time.
+"""The decoder: prefill and decode steps of many dialogues at once.
 
 A round takes in the new ids of some slots (prefill: several dialogues at once, each attending to its own
 cached past), draws their first token, then makes up to `chunk` decode steps for every slot that is
@@ -17,13 +17,17 @@ from typing import Any, Literal
 
 import torch
 
-from mapo.sampling.compat import STREAMED, check
+from mapo.errors import InputError
 from mapo.sampling.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, groups, lines, sample
 from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, up
 from mapo.sampling.kv_cache import Pieces, SlotCache, View, attending, configs_of, kernels
-from mapo.sampling.streamed.layers import lean_for
+from mapo.sampling.streamed.layers import MOST, Lean, lean_for
 
 Attention = Literal["auto", "triton", "sdpa"]
+STREAMED = "streamed weights"  # what the streamed layers do, in words
+_OWN = "the model's own layers"
+_LENGTH = 72  # ids of a checked sequence on a card: more than one block of keys
+_STEPS = 2  # its last ids, one at a time
 _BOTH = f"{STREAMED} with torch.compile"
 _RECORD = 4096  # a prefill of more ids keeps the card busy without being recorded
 
@@ -92,7 +96,7 @@ class Decoder:
         self._weights = self._addresses()
         # Triton launches where the current device is.
         with torch.cuda.device_of(next(model.parameters())):  # type: ignore[no-untyped-call]
-            check(self)
+            self._check()
 
     @property
     def in_line(self) -> bool:
@@ -305,3 +309,112 @@ class Decoder:
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
+
+    @property
+    def how(self) -> str:
+        """With what steps are decoded, as things stand; what a run says and keeps. Empty on a CPU."""
+        if self.graphs is None:
+            return "" if self.cpu else f"{_OWN}, not recorded"
+        if not self.stream:
+            why = "turned off"
+        elif self.lean is None:
+            why = self.left_out or "they need Triton and a Hopper card"
+        else:
+            why = self.lean.unfit()
+        line = " ".join(why.split())[:200]  # compilers tell much
+        return f"{_OWN} (no {STREAMED}: {line})" if why else f"{STREAMED}, up to {MOST} rows"
+
+    # ---- the compatibility check
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Refuse a model that computes something else on slots than by itself.
+
+        Sequences of ordinary ids decide; their last two ids are decode steps. (A vocabulary's first ids are
+        control marks and bytes, on which 16 bits alone are far off.) Kernels and streamed layers that fail
+        are left out with a warning. Streamed layers are tried in the largest step they will make, each slot
+        with a sequence of its own, and may be off by a few times what the model's own layers on slots are off
+        by. Smaller steps and longer rows are not tried.
+        """
+        model = self.model
+        was_training = model.training
+        model.eval()
+        kinds = {kind for config in self.configs for kind in getattr(config, "layer_types", None) or ()}
+        if kinds - {"full_attention", "sliding_attention"}:
+            raise _refusal(model, f"has layers of {', '.join(sorted(kinds))}")
+        rows = min(up(self.slots, 8), MOST)
+        streams = self.lean is not None and self.lean.takes(rows)
+        ids = self._ordinary(min(self.slots, rows if streams else 3))
+        plain = model(input_ids=ids, use_cache=False, logits_to_keep=_STEPS + 1).logits
+        bound = 1e-3 if plain.dtype == torch.float32 else 0.1
+        try:
+            wrong = self._deviation(ids, plain)
+        except Exception as problem:
+            if self.kernels is None:
+                raise _refusal(model, f"cannot run on slots ({problem})") from problem
+            logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
+            self.kernels = self.lean = None
+            self.left_out = f"Triton failed: {problem}"
+            wrong = self._deviation(ids, plain)
+        if wrong < bound and streams and self.lean is not None:
+            self._check_lean(self.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
+        if (told := self.how) and not self.left_out:  # which has been said
+            logging.getLogger(__name__).info("decoding with %s", told)
+        self.cache.clear()
+        model.train(was_training)
+        if not wrong < bound:
+            raise _refusal(model, f"says something else on slots (off by {wrong:.2g})")
+
+    def _check_lean(
+        self, lean: Lean, ids: torch.Tensor, plain: torch.Tensor, bound: float, rows: int
+    ) -> None:
+        try:
+            wrong = self._deviation(ids, plain, lean=lean, rows=rows)
+            why: object = None if wrong < bound else f"they say something else (off by {wrong:.2g})"
+        except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
+            why = problem
+        if why is not None:
+            logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, why)
+            self.lean, self.left_out = None, f"they failed: {why}"
+
+    def _ordinary(self, sequences: int) -> torch.Tensor:
+        """[sequences, length] ids spread over the middle half of the vocabulary, each sequence different."""
+        vocabulary = len(self.table.ends)
+        length = min(8 if self.cpu else _LENGTH, self.context)
+        spread = torch.arange(sequences * length, device=self.device) * 7919 % max(vocabulary // 2, 1)
+        return (vocabulary // 4 + spread).view(sequences, length)
+
+    def _deviation(
+        self, ids: torch.Tensor, plain: torch.Tensor, *, lean: Lean | None = None, rows: int = 0
+    ) -> float:
+        """Relative error of the logits at the last positions of `ids`.
+
+        The last ids are decode steps of one id, made by `lean` if it is given.
+
+        Steps of more rows than there are sequences are filled up with scratch, as recorded ones are.
+        """
+        count, length = ids.shape
+        more = max(rows - count, 0)
+        slots = self.table.put([*range(count), *[self.slots] * more])
+        ids = torch.cat([ids, ids[:1].expand(more, -1)])
+        start = max(length - _STEPS, 1)
+        found = []
+        with attending(self.configs):
+            for first, last in ((0, start), *((at, at + 1) for at in range(start, length))):
+                swaps = lean.swaps() if lean is not None and first else []
+                if self.in_line and not first:
+                    line = Pieces([(slot, 0, last) for slot in range(count)])
+                    found.append(self.forward(ids[:count, :last].reshape(1, -1), line).float())
+                    continue
+                part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
+                view = View(slots, part, last, scratch=self.slots, fused=self.kernels)
+                with self.fuser.on(swaps, compiler=False):
+                    found.append(self.forward(ids[:, first:last], view)[:count].float())
+        told, own = torch.stack(found, 1), plain[:, -len(found) :].float()
+        return float((told - own).norm() / own.norm().clamp(min=1e-6))
+
+
+def _refusal(model: torch.nn.Module, why: str) -> InputError:
+    return InputError(
+        f"a {type(model).__name__} {why}", fix="Use a model of full or sliding-window attention"
+    )

@@ -1,9 +1,10 @@
 """The sampler: one model on this machine plays the policy of many dialogues at once.
 
-Each dialogue has a seat (`Sampler.policy`), which keeps its token ids, and from its first reply to its end
-a slot of the cache. One pump takes in whatever replies are asked for, lets all talking slots speak a few
-tokens, and answers those that have finished; the others go on. Nobody waits for anybody: while one
-dialogue's judge thinks, the rest of the batch talks. The arithmetic (`decode.py`) has a thread of its own.
+Each dialogue has a seat (`Sampler.policy`), which keeps its token ids (`tokens.py`), and from its first reply
+to its end a slot of the cache; where the chat template rewrites earlier turns, what a prompt has in common
+with the previous one stays cached. One loop, the pump, takes in the replies that are asked for, decodes a few
+tokens for all active slots, and answers the calls that have finished; the others go on. While one dialogue
+waits for its judge, the rest of the batch is decoded. The forward passes (`decoder.py`) run in a thread.
 
 A reply's chance depends on its request's seed alone. Before each round the event loop is left to run until
 nothing new is asked for, so with roles that answer at once the batches, too, are a function of the seeds.
@@ -14,19 +15,82 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from mapo.errors import InputError, MapoError, TrainError
 from mapo.local_model.template import Template
-from mapo.sampling.compat import how_decoded
+from mapo.models.chat import Answer, Request, Usage
 from mapo.sampling.decoder import Attention, Decoder, Stats
-from mapo.sampling.draw import Drawn, Fresh
-from mapo.sampling.seat import Call, Seat
+from mapo.sampling.draw import Drawn, Fresh, noise_of
+from mapo.sampling.tokens import Context
 from mapo.sandbox.cast import Job
 
 _QUIET = 6  # passes of the event loop without a new request, after which none is on its way
+
+
+@dataclass(slots=True)
+class Call:
+    """A reply that is asked for: the whole context before it, and how many of its ids the cache may hold."""
+
+    seat: Seat
+    ids: list[int]
+    kept: int
+    request: Request
+    done: asyncio.Future[None]
+    said: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def begin(self, slot: int) -> Fresh:
+        self.kept = min(self.kept, self.seat.cached)
+        r = self.request
+        noise = noise_of(r.seed, r.max_tokens)
+        return Fresh(slot, self.kept, self.ids[self.kept :], noise, r.temperature, r.top_p)
+
+
+class Seat:
+    """The policy of one dialogue, a `Chat`; `slot` is its place in the cache, `cached` how much is there."""
+
+    def __init__(self, sampler: Sampler, job: str) -> None:
+        self._sampler, self._job = sampler, job
+        self.slot: int | None = None
+        self.context = Context(sampler.template, sampler.end_ids, sampler.context, job)
+        self.cached = 0
+        self._epoch = sampler.epoch
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._sampler.name
+
+    async def reply(self, request: Request) -> Answer:
+        sampler = self._sampler
+        if self._closed:
+            raise InputError("this dialogue's seat is closed", where=self._job)
+        if request.tools or request.schema:
+            raise InputError("a locally sampled model takes neither tools nor a schema", where=self._job)
+        before = self.context.ids
+        prompt = self.context.prompt(request.messages, request.max_tokens)
+        if self._epoch != sampler.epoch:
+            self._epoch, self.cached = sampler.epoch, 0
+        kept = min(_common(prompt.ids, before[: self.cached]), len(prompt.ids) - 1)
+        call = Call(self, prompt.ids, kept, request, asyncio.get_running_loop().create_future())
+        try:
+            await sampler.ask(call)
+        except BaseException:
+            self.end_dialogue()
+            raise
+        reply = self.context.reply(prompt, call.said, call.logprobs)
+        self.cached = len(self.context.ids) - 1  # the last id was drawn, but has not been through the model
+        return Answer(reply, usage=Usage(len(call.ids), call.kept, len(call.said)))
+
+    def end_dialogue(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._sampler.release(self)
 
 
 class Sampler:
@@ -81,7 +145,7 @@ class Sampler:
     @property
     def decoding(self) -> str:
         """With what steps are decoded, in words; empty on a CPU."""
-        return how_decoded(self.decoder)
+        return self.decoder.how
 
     def policy(self, job: Job) -> Seat:
         """The policy of one dialogue. Close it when the dialogue is over: its slot goes to the next."""
@@ -221,3 +285,8 @@ def _generation_ends(model: Any) -> frozenset[int]:
 def _told(problem: Exception) -> MapoError:
     """What a seat is told when the pump has failed; the problem itself is raised when the sampler closes."""
     return problem if isinstance(problem, MapoError) else TrainError(f"sampling failed: {problem!r}")
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids the two have in common at the start."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -75,6 +75,16 @@ class Job:
         return f"{step}{self.id}/{self.seed}{again}"
 
 
+def world_seed(seed: int, step: int) -> int:
+    """The seed of the world that all dialogues of a training step share; every step has its own."""
+    return seed * 1_000_003 + step
+
+
+def held_out_seed(seed: int, repeat: int) -> int:
+    """The seed of the world of an evaluation's n-th repeat; the same at every step, so that steps compare."""
+    return seed * 1000 + repeat
+
+
 def panel_of(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | None:
     """Each member's levels for the record, none for one that failed; None for a judge who is one."""
     if not isinstance(judge, Several):

@@ -78,7 +78,7 @@ class Health:
 
 def health(dialogues: Iterable[Dialogue], scenarios: Mapping[str, Scenario] | None = None) -> Health:
     """Of dialogues that did not break. `scenarios` by id, where they are known, tell what came too early."""
-    usable = [d for d in dialogues if d.error is None and d.turns]
+    usable = [d for d in dialogues if d.usable and d.turns]
     return health_of([_talk(d, (scenarios or {}).get(d.scenario)) for d in usable])
 
 

@@ -19,7 +19,7 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.contents import read_rubric, rubric_file, that_count, usable
+from mapo.runs.contents import read_rubric, rubric_file, that_count
 from mapo.runs.files import read_lines, written_at
 from mapo.scoring.empa_files import read_result, read_tags
 from mapo.scoring.result import Result, ending_differences
@@ -156,7 +156,7 @@ def _records(
         if isinstance(item, BadLine):
             told = str(item) if item.line else f"{file}: {item.problem}"
             (got.torn if item.torn else got.bad).append(told)
-        elif not usable(item):
+        elif not item.usable:
             yield _Record(item.model, item.id, where, step, written, True)
         else:
             found = None

@@ -136,7 +136,7 @@ def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result
 
 def score_dialogues(name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> Score | None:
     """The score of dialogues at hand; None if none of them has a judged turn."""
-    usable = [d for d in dialogues if d.error is None and any(t.levels is not None for t in d.turns)]
+    usable = [d for d in dialogues if d.judged]
     return score_results(name, [recompute(d, Path(), None, rubric, d.id) for d in usable]) if usable else None
 
 

@@ -16,8 +16,7 @@ from mapo.advantage import Advantages, advantages
 from mapo.errors import TrainError
 from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
-from mapo.train.evaluate import evaluate
-from mapo.train.rollouts import played, step_jobs, write_json
+from mapo.train.rollouts import evaluate, played, step_jobs, write_json
 from mapo.train.setup import Training, note_decoding
 from mapo.train.update import update
 from mapo.types import Dialogue
@@ -29,8 +28,8 @@ async def train(t: Training) -> None:
         began = time.monotonic()
         t.sampler.stats.clear()
         dialogues = await play_step(t, step)
-        usable = [d for d in dialogues if d.error is None]
-        rewards = [[turn.reward for turn in d.turns] for d in usable]
+        usable = [d for d in dialogues if d.usable]
+        rewards = [d.rewards for d in usable]
         credit = credit_of(t, step, usable, rewards)
         talked = time.monotonic()
         learnt = update(t, rows_of(usable, credit), step)

@@ -39,7 +39,7 @@ def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario
     lengths = [len(turn.reply.token_ids or ()) for turn in turns]
     return {
         "dialogues": len(dialogues),
-        "broken": sum(d.error is not None for d in dialogues),
+        "broken": sum(not d.usable for d in dialogues),
         "endings": dict(Counter(d.ending.reason.value for d in dialogues if d.ending)),
         "turns": len(turns) / max(1, len(dialogues)),
         "unscored": sum(turn.levels is None for turn in turns) / max(1, len(turns)),

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mapo.records import decode_dialogue, encode_dialogue
-from mapo.sandbox.cast import Job
+from mapo.sandbox.cast import Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
+from mapo.scoring.score import Score, score_dialogues
 from mapo.store import BadLine, JsonlWriter, read_dialogues, write_atomic
 from mapo.train.processes import Team
 from mapo.types import Dialogue
@@ -37,7 +40,7 @@ def step_jobs(
         random.Random(f"{seed}/epoch/{epoch}").shuffle(order)  # noqa: S311 (an order, no secret)
         picked.append(order[at])
     groups = [(f"{i:03d}_{scenario.id}", scenario) for i, scenario in enumerate(picked)]
-    world = seed * 1_000_003 + step
+    world = world_seed(seed, step)
     return [
         Job(scenario, id=f"{group}_{k}", group=group, seed=world, step=step)
         for group, scenario in groups
@@ -48,7 +51,7 @@ def step_jobs(
 def eval_jobs(scenarios: Sequence[Scenario], *, repeats: int, seed: int) -> list[Job]:
     """Every scenario `repeats` times; the same seeds at every step, so that steps can be compared."""
     return [
-        Job(scenario, id=f"{scenario.id}_{k}", group=scenario.id, seed=seed * 1000 + k)
+        Job(scenario, id=f"{scenario.id}_{k}", group=scenario.id, seed=held_out_seed(seed, k))
         for scenario in scenarios
         for k in range(1, repeats + 1)
     ]
@@ -100,6 +103,21 @@ async def played(
     return gather_dialogues([kept[job.id] for job in mine], jobs, t.team)
 
 
+async def evaluate(t: Training, scenarios: Sequence[Scenario], repeats: int, label: str) -> Score | None:
+    """The score, with the dialogues in eval/LABEL/; None if nothing was played or judged."""
+    dialogues = await evaluated(t, scenarios, repeats, label)
+    return score_dialogues(label, dialogues, t.rules.rubric)
+
+
+async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, label: str) -> list[Dialogue]:
+    """The dialogues themselves, everybody's; what is on disk already is not played again."""
+    jobs = eval_jobs(scenarios, repeats=repeats, seed=t.config.run.seed)
+    settings = t.config.eval
+    turns = settings.max_turns or t.config.rollout.max_turns
+    rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
+    return await played(t, jobs, t.eval_file(label), rules, partial(t.show.eval_begins, label))
+
+
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:
     """Dialogues of these jobs that need not be played again; the last of an id counts, in `file` first.
 
@@ -112,7 +130,7 @@ def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dia
         if isinstance(item, BadLine) or item.id not in wanted or item.seed != wanted[item.id].seed:
             continue
         unscored = sum(turn.levels is None for turn in item.turns)
-        if item.error is None and item.turns and unscored <= max_unscored * len(item.turns):
+        if item.usable and item.turns and unscored <= max_unscored * len(item.turns):
             found[item.id] = item
     return found
 

@@ -29,13 +29,12 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
-from mapo.train.evaluate import evaluated
 from mapo.train.head import tune_for_training
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import Team
-from mapo.train.rollouts import write_json
+from mapo.train.rollouts import evaluated, write_json
 from mapo.train.setup import Training, check_run, claim_run, note_decoding, without_address
 from mapo.train.show import Show
 from mapo.types import Dialogue

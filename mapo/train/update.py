@@ -11,6 +11,7 @@ import torch
 from mapo.errors import TrainError
 from mapo.local_model.policy import reference
 from mapo.rows import Row
+from mapo.sandbox.cast import world_seed
 from mapo.train.batch import Micro, micro_batches, minibatches, share
 from mapo.train.loss import Stats, policy_loss, summary, token_logprobs
 from mapo.train.optim import lr_at
@@ -25,7 +26,7 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
     Every member of a team has all rows and takes its share of each part.
     """
     settings, model = t.config.optim, t.policy.model
-    torch.manual_seed(t.config.run.seed * 1_000_003 + step)  # dropout, where a model has any
+    torch.manual_seed(world_seed(t.config.run.seed, step))  # dropout, where a model has any
     model.train()
     norms, stats, rate = [], [], 0.0
     parts = minibatches(rows, settings.updates, seed=step)

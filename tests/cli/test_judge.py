@@ -58,7 +58,7 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
     assert (out / "audit.png").exists() and "## Noise" in (out / "audit.md").read_text()
     manifest = json.loads((out / "manifest.json").read_text())
-    assert set(manifest["addresses"]) == {"good", "noisy"} and manifest["schema"] == "mapo.judges/1"
+    assert set(manifest["addresses"]) == {"good", "noisy"} and manifest["schema"] == "mapo.audit/1"
 
 
 def test_an_endpoint_that_refuses_a_parameter_is_told_of(run, tmp_path):

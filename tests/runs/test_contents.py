@@ -106,8 +106,8 @@ def test_a_usable_record_counts_then_the_later_written(tmp_path):
     first = view_runs.talk(EMPATHY, "a_1", turns=3, step=1)
     again = view_runs.talk(EMPATHY, "a_1", turns=4, step=1)
     broken = replace(first, error="endpoint down", ending=Ending(StopReason.BROKEN))
-    assert run.usable(first) and not run.usable(broken)
-    assert not run.usable(replace(first, ending=Ending(StopReason.BROKEN)))
+    assert first.usable and not broken.usable
+    assert not replace(first, ending=Ending(StopReason.BROKEN)).usable
     folder = tmp_path / "r" / "dialogues"
     early = view_runs.write_lines(folder / "step_00001.w1.jsonl", [first])
     late = view_runs.write_lines(folder / "step_00001.w0.jsonl", [again])

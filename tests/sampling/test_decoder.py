@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from mapo.errors import InputError
-from mapo.sampling.compat import check, how_decoded
 from mapo.sampling.decoder import Decoder
 from mapo.sampling.kv_cache import Pieces, attending
 from support import tiny
@@ -125,7 +124,7 @@ def test_a_model_with_layers_of_another_kind_is_refused():
 def test_kernels_that_fail_at_the_door_are_left_out(caplog):
     decoder = sampler().decoder
     decoder.kernels = object()
-    check(decoder)
+    decoder._check()
     assert decoder.kernels is None and "decoding without Triton" in caplog.text
     decoder.graphs = Recordings()
-    assert "(no streamed weights: Triton failed: " in how_decoded(decoder)
+    assert "(no streamed weights: Triton failed: " in decoder.how

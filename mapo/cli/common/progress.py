@@ -50,7 +50,7 @@ def watching(
 
         def dialogue_done(dialogue: Dialogue) -> None:
             nonlocal broken
-            broken += dialogue.error is not None
+            broken += not dialogue.usable
             show(state(), 1)
 
         yield dialogue_done, turn_done

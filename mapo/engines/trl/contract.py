@@ -38,13 +38,13 @@ def rollout_of(dialogues: Sequence[Dialogue], filler: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {key: [] for key in KEYS}
     for dialogue in dialogues:
-        row = None if dialogue.error is not None else _row(dialogue)
+        row = _row(dialogue) if dialogue.usable else None
         if row is None:
             ids, turns, logprobs, start = [filler, filler], [-1], [0.0], 1
         else:
             start = int(np.argmax(row.turns >= 0))
             ids, turns, logprobs = row.ids.tolist(), row.turns[start:].tolist(), row.logprobs[start:].tolist()
-        earned = None if dialogue.error is not None else [turn.reward for turn in dialogue.turns]
+        earned = dialogue.rewards if dialogue.usable else None
         for key, value in zip(KEYS, (ids[:start], ids[start:], logprobs, turns, earned), strict=True):
             found[key].append(value)
     return found

@@ -23,7 +23,7 @@ from mapo.local_model.template import Template, read_template
 from mapo.models.endpoint import Endpoint
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
-from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
 from mapo.types import Dialogue
@@ -136,7 +136,7 @@ class Sandbox:
             scenario = self._scenario(row)
             number, k = divmod(place, siblings)
             group = f"{kind}_{number:03d}_{scenario.id}"
-            world = seed * 1_000_003 + step + 1 if training else seed * 1000 + k + 1
+            world = world_seed(seed, step + 1) if training else held_out_seed(seed, k + 1)
             jobs.append(Job(scenario, f"{group}_{k}", group, seed=world, step=step + 1 if training else None))
         return jobs
 

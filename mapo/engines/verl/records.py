@@ -88,8 +88,8 @@ def step_record(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl, from the step's dialogues and what was measured."""
     dialogues = dialogues_of(run, config, "train", step)
-    usable = [d for d in dialogues if d.error is None]
-    rewards = [[turn.reward for turn in d.turns] for d in usable]
+    usable = [d for d in dialogues if d.usable]
+    rewards = [d.rewards for d in usable]
     credit = advantages(rewards, [d.group for d in usable], **config.advantage.options())
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
@@ -173,7 +173,7 @@ def set_aside(run: RunDir, step: int) -> None:
 def check_usable(run: RunDir, config: Config, step: int) -> None:
     """Say so where a step has nothing to learn from: verl would only find its batch empty."""
     dialogues = dialogues_of(run, config, "train", step)
-    if dialogues and all(d.error is not None for d in dialogues):
+    if dialogues and not any(d.usable for d in dialogues):
         told = f"not one dialogue of step {step} can be used; the first: {dialogues[0].error}"
         leave_word(run, f"{run.dialogues_of(step)}: {told}")
 

@@ -33,7 +33,7 @@ class Row:
 def row_of(dialogue: Dialogue) -> Row | None:
     """The dialogue's row; None if it broke. Unscored turns stay in it, last ones too, and so does a dialogue
     with no other: for the estimator its siblings do have a companion there."""
-    if dialogue.error is not None or not dialogue.turns:
+    if not dialogue.usable or not dialogue.turns:
         return None
     row = Row(list(dialogue.turns[0].reply.prompt_ids or ()))
     for at, turn in enumerate(dialogue.turns):

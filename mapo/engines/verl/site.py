@@ -17,7 +17,7 @@ from typing import Any
 from mapo.config import Config, load_config
 from mapo.errors import MapoError, StoreError
 from mapo.local_model.template import Template, as_said, read_template
-from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, Watch
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
@@ -51,9 +51,9 @@ class Site:
         """The same worlds as in the local engine: siblings meet one, and every step has its own."""
         who, seed = self.scenarios[scenario], self.config.run.seed
         if split == "train":
-            world = seed * 1_000_003 + step
+            world = world_seed(seed, step)
             return Job(who, id=f"{group}_{number}", group=group, seed=world, step=step)
-        return Job(who, id=f"{scenario}_{number + 1}", group=scenario, seed=seed * 1000 + number + 1)
+        return Job(who, id=f"{scenario}_{number + 1}", group=scenario, seed=held_out_seed(seed, number + 1))
 
     def rules_for(self, split: str) -> Rules:
         if split == "train":

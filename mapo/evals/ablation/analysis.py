@@ -22,7 +22,7 @@ from mapo.errors import InputError
 from mapo.evals.ablation.paired import Comparison, claims, compare, corrected
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
-from mapo.runs.contents import that_count, usable
+from mapo.runs.contents import that_count
 from mapo.runs.files import written_at
 from mapo.scoring.results import recompute
 from mapo.store import BadLine, read_dialogues, read_jsonl
@@ -139,14 +139,14 @@ def read_run(root: Path, cell: Cell) -> Run | None:
 
 def _jobs(folder: Path) -> dict[tuple[str, str], float]:
     records = (
-        (d.id, usable(d), written_at(file), d)
+        (d.id, d.usable, written_at(file), d)
         for file in sorted((folder / "eval" / "after").glob("*.jsonl"))
         for d in read_dialogues(file)
         if not isinstance(d, BadLine)
     )
     found = {}
     for d in that_count(records).values():
-        if not usable(d) or not any(t.levels for t in d.turns):
+        if not d.judged:
             continue
         indices = recompute(d, folder, None, None, d.id).indices
         found[d.scenario, d.id] = float(weigh(np.array(indices))[3])

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from mapo.evals.emobench.data import LANGUAGES, LETTERS, EmoBench, Question
 from mapo.evals.emobench.lenient import lenient
-from mapo.evals.items import Solve, Talker, conversation, seed_of
-from mapo.models.chat import Request
+from mapo.evals.items import Solve, conversation, seed_of
+from mapo.models.chat import Request, Talker
 from mapo.types import Message
 
 KEYS = {"EA": ("answer",), "EU": ("answer_q1", "answer_q2")}

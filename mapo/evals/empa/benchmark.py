@@ -21,7 +21,7 @@ from mapo.errors import InputError, RubricError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
 from mapo.runs.claim import digest, look
-from mapo.sandbox.cast import Casting, Job, Policy
+from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.findings import warnings
@@ -63,7 +63,7 @@ class Plan:
                 scenario,
                 id=scenario.id if self.repeats == 1 else f"{scenario.id}_{repeat}",
                 group=scenario.id,
-                seed=self.seed * 1000 + repeat,
+                seed=held_out_seed(self.seed, repeat),
                 start_levels=known.get(scenario.id),
             )
             for scenario in self.scenarios
@@ -113,7 +113,7 @@ def read_kept(out: Path) -> Kept:
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
             kept.bad.append(str(item))
-        elif item.error is None and any(turn.levels is not None for turn in item.turns):
+        elif item.judged:
             kept.finished.append(item)
         else:
             kept.broken[item.id] += 1
@@ -141,7 +141,7 @@ async def run(
 
         def export(dialogue: Dialogue) -> None:
             folder = out / "empa" / _folder_name(dialogue.model)
-            if dialogue.error is None and not result_path(dialogue, folder).exists():
+            if dialogue.usable and not result_path(dialogue, folder).exists():
                 write_result(dialogue, rules.rubric, folder)
 
         def keep(dialogue: Dialogue) -> None:

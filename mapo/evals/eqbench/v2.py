@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
 from mapo.evals.eqbench.data import Question
-from mapo.evals.items import ASK_ANEW, ITEMS, Line, Talker, conversation, seed_of
+from mapo.evals.items import ASK_ANEW, ITEMS, Line, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Request
+from mapo.models.chat import Request, Talker
 from mapo.types import Message
 
 NAME = "EQ-Bench v2"

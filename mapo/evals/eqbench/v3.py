@@ -18,9 +18,9 @@ from typing import Any
 from mapo.errors import AnswerError, EndpointError, InputError, RecordError
 from mapo.evals.eqbench.data import Kind, Scenario, Three
 from mapo.evals.eqbench.parse import REASONING, parse_scores, said, written
-from mapo.evals.items import ASK_ANEW, ITEMS, HalfwayError, Line, Talker, conversation, seed_of
+from mapo.evals.items import ASK_ANEW, ITEMS, HalfwayError, Line, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Chat, Request
+from mapo.models.chat import Chat, Request, Talker
 from mapo.types import Message
 
 NAME = "EQ-Bench"

@@ -75,7 +75,7 @@ def empa(
             del generate  # the sandbox talks in its own way
             job = jobs[str(state.sample_id)]
             dialogue = await play(job, talker(job.id), _casting(agents, rubric)(job), rules)
-            if dialogue.error is not None or all(turn.levels is None for turn in dialogue.turns):
+            if not dialogue.judged:
                 raise EndpointError(dialogue.error or "not one turn was judged", where=f"dialogue {job.id}")
             state.output = ModelOutput.from_content(str(state.model), _transcript(dialogue))
             state.store.set(DIALOGUE, json.loads(encode_dialogue(dialogue)))

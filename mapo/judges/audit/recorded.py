@@ -50,7 +50,7 @@ def read_judged(root: Path) -> list[Judged]:
 
 def _own(file: Path) -> Iterator[Judged]:
     for item in read_dialogues(file):
-        if not isinstance(item, BadLine) and item.error is None:
+        if not isinstance(item, BadLine) and item.usable:
             judge, n = item.cast.get("judge") or "unknown", len(item.turns)
             for at, turn in enumerate(item.turns, 1):
                 yield Judged(judge, at, n, turn.reply.text, turn.levels, turn.panel)

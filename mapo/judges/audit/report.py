@@ -23,7 +23,7 @@ from mapo.measure.stats import Interval
 from mapo.store import write_atomic
 from mapo.text import printable, terminal
 
-SCHEMA = "mapo.judges/1"
+SCHEMA = "mapo.audit/1"
 JSON, MARKDOWN = "audit.json", "audit.md"
 
 

@@ -18,7 +18,7 @@ from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import Floats, bootstrap, t_interval
-from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file, usable
+from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file
 from mapo.scoring.result import Result
 from mapo.scoring.results import recompute
 from mapo.types import Dialogue
@@ -88,7 +88,7 @@ def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -
     """Dialogues replayed from their levels; broken and unjudged ones are left out."""
     found = []
     for d in dialogues:
-        if not usable(d) or all(turn.levels is None for turn in d.turns):
+        if not d.judged:
             continue
         rubric, problem = read_rubric(rubric_file(root), d.rubric)
         problems += [problem] if problem else []
@@ -152,7 +152,7 @@ def step_credit(
     dialogues: Sequence[Dialogue], settings: Advantage | None
 ) -> tuple[list[Dialogue], Advantages | None]:
     """A step's usable dialogues and their credit, as the trainer computes it."""
-    fine = [d for d in dialogues if usable(d) and d.turns]
+    fine = [d for d in dialogues if d.usable and d.turns]
     return fine, credit_of(fine, [d.group for d in fine], settings)
 
 
@@ -204,8 +204,8 @@ def path_of(result: Result) -> tuple[list[float], list[float]]:
 
 def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
     """The same job before and after, of median gain in distance: neither the best nor the worst."""
-    late = {d.id: d for d in after if usable(d) and d.turns}
-    pairs = [(d, late[d.id]) for d in before if usable(d) and d.turns and d.id in late]
+    late = {d.id: d for d in after if d.usable and d.turns}
+    pairs = [(d, late[d.id]) for d in before if d.usable and d.turns and d.id in late]
     pairs.sort(key=lambda pair: _end(pair[0]) - _end(pair[1]))
     return pairs[len(pairs) // 2] if pairs else None
 
@@ -227,7 +227,7 @@ def pair_credit(
         [None] * len(pair[0].turns),
         [None] * len(pair[1].turns),
     )
-    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and usable(d) and d.turns]
+    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and d.usable and d.turns]
     given = credit_of(mine, [d.scenario for d in mine], settings)
     if given is None:
         return nobody

@@ -140,7 +140,7 @@ def _dialogues(found: Sequence[Path], problems: list[str]) -> list[Dialogue]:
             if isinstance(item, BadLine):
                 problems.append(str(item) if item.line else f"{file}: {item.problem}")
             else:
-                records.append(((item.model, item.id), runs.usable(item), written, item))
+                records.append(((item.model, item.id), item.usable, written, item))
     return list(runs.that_count(records).values())
 
 

@@ -16,7 +16,7 @@ from mapo.measure.epmq import indices, weigh
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.contents import number, usable
+from mapo.runs.contents import number
 from mapo.scoring.result import Result
 from mapo.scoring.results import recompute
 from mapo.types import Dialogue, Vector
@@ -45,7 +45,7 @@ def entry_of(line: bytes | None, rubric: Named, part: str) -> tuple[Entry | str,
 
 
 def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
-    rewards = [turn.reward for turn in d.turns]
+    rewards = d.rewards
     scored = [r for r in rewards if r is not None]
     last = next((turn.state for turn in reversed(d.turns) if turn.state), None)
     result = None if part == "train" else _result(d, rubric)
@@ -73,7 +73,7 @@ def _entry(d: Dialogue, rubric: Named, part: str) -> Entry:
         "stability": stability,
         "epm_q": epm_q,
         "passed": int(result is not None and result.passed),
-        "error": int(not usable(d)),
+        "error": int(not d.usable),
     }
 
 
@@ -84,7 +84,7 @@ _NONE: Scores = (None, None, None, None)
 def _result(d: Dialogue, rubric: Named) -> Result | None:
     """A dialogue of a test, replayed from its levels as `mapo score` does it."""
     known = rubric(d.rubric)
-    if not usable(d) or known is None:
+    if not d.usable or known is None:
         return None
     try:
         return recompute(d, Path(), None, known, d.id)
@@ -107,7 +107,7 @@ def _scores(d: Dialogue, rubric: Named) -> Scores:
     """Of a training's many dialogues: from the states as recorded, which costs less than a replay."""
     known = rubric(d.rubric)
     judged = [turn.levels for turn in d.turns if turn.levels is not None]
-    if not usable(d) or known is None or not judged:
+    if not d.usable or known is None or not judged:
         return _NONE
     try:
         path = copy(_began(known, d.start, d.profile))

@@ -16,8 +16,8 @@ from mapo.engines.verl.settings import rate_at
 from mapo.engines.verl.site import leave_word
 from mapo.errors import TrainError
 from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.score import score_dialogues
 from mapo.store import JsonlWriter, RunDir, encode_dialogue, read_dialogues, read_steps
-from mapo.train.evaluate import score_dialogues
 from mapo.train.setup import load_run_config
 from support import small_run as small
 from support.verl_rows import dialogue

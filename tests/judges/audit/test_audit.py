@@ -327,7 +327,7 @@ def test_tables_and_files_say_what_was_found(audit, tmp_path, capsys):
     text = (tmp_path / "audit.md").read_text()
     assert "![" in text and "a &lt;note&gt; \\| \\*so\\*" in text and "pays for flattery" in text
     data = json.loads((tmp_path / "audit.json").read_text())
-    assert data["schema"] == "mapo.judges/1" and len(data["judges"]) == 4
+    assert data["schema"] == "mapo.audit/1" and len(data["judges"]) == 4
     noisy = data["judges"][1]
     assert (
         noisy["judge"] == "noisy"

@@ -10,9 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from mapo.sampling import compat as door
 from mapo.sampling import decoder as decode
-from mapo.sampling.compat import check, how_decoded
 from mapo.sampling.decoder import Decoder
 from mapo.sampling.draw import Fresh, noise_of
 from mapo.sampling.local import local_sampler
@@ -174,12 +172,12 @@ def test_what_was_recorded_with_them_goes_with_them(monkeypatch, caplog):
     fresh = [Fresh(slot, 0, [5 + slot, 6, 7], noise_of(slot, 20)) for slot in range(9)]
     ways = [(fresh, []), ([], range(2)), ([], range(9))]
     found = [decoder.round(*way) for way in ways[:1]]
-    assert calls and decoder.stats.streamed == 3 and how_decoded(decoder).startswith("the model's own layers")
+    assert calls and decoder.stats.streamed == 3 and decoder.how.startswith("the model's own layers")
     calls.clear()
     found += [decoder.round(*way) for way in ways[1:]]
     assert {name for name, _ in calls} <= {"add_norm"}  # what comes before the product that fails
     assert decoder.lean is None and decoder.stats.streamed == 3 and decoder.stats.steps == 9
-    assert "they failed: division by zero" in how_decoded(decoder)
+    assert "they failed: division by zero" in decoder.how
     assert "decoding without streamed weights: division" in caplog.text
     plain = Decoder(model, slots=16, context=32, end_ids=frozenset(), chunk=3)
     assert [{s: d.ids for s, d in drawn.items()} for drawn in found] == [
@@ -191,9 +189,9 @@ def test_a_model_that_cannot_be_read_is_decoded_with_its_own_layers():
     model = model_of(dtype=torch.bfloat16)
     model.get_decoder = lambda: 1 / 0
     decoder = decoder_of(model)
-    check(decoder)
+    decoder._check()
     assert len(said(decoder)[0]) == 14 and decoder.stats.streamed == 0 < decoder.stats.steps
-    assert "(no streamed weights: it cannot be read: ZeroDivisionError" in how_decoded(decoder)
+    assert "(no streamed weights: it cannot be read: ZeroDivisionError" in decoder.how
 
 
 def test_they_need_no_compiler(caplog):
@@ -239,9 +237,9 @@ def test_with_what_steps_are_decoded_is_said_once(caplog):
     caplog.set_level("INFO")
     model = model_of(dtype=torch.bfloat16)
     plain = Decoder(model, slots=2, context=32, end_ids=frozenset())
-    assert not caplog.text and how_decoded(plain) == ""  # nobody expects them without a card
+    assert not caplog.text and plain.how == ""  # nobody expects them without a card
     plain.cpu = False
-    assert how_decoded(plain) == "the model's own layers, not recorded"
+    assert plain.how == "the model's own layers, not recorded"
     decoder = decoder_of(model)
     for stream, lean, told in (
         (True, lean_of(model), "streamed weights, up to 64 rows"),
@@ -251,20 +249,20 @@ def test_with_what_steps_are_decoded_is_said_once(caplog):
     ):
         caplog.clear()
         decoder.stream, decoder.lean = stream, lean
-        check(decoder)
-        assert how_decoded(decoder).startswith(told)
-        assert caplog.messages == [f"decoding with {how_decoded(decoder)}"]
+        decoder._check()
+        assert decoder.how.startswith(told)
+        assert caplog.messages == [f"decoding with {decoder.how}"]
     caplog.clear()
     decoder.lean = lean_of(model, SimpleNamespace(add_norm=lambda *_: 1 / 0))
-    check(decoder)
+    decoder._check()
     assert caplog.messages == ["decoding without streamed weights: division by zero"]
-    assert "streamed weights: they failed: division by zero)" in how_decoded(decoder)
+    assert "streamed weights: they failed: division by zero)" in decoder.how
 
 
 def test_what_a_compiler_tells_is_cut_to_a_line():
     decoder = decoder_of(model_of())
     decoder.lean, decoder.left_out = None, "they failed: error\n\n  in line 3 " + "of many " * 99
-    told = how_decoded(decoder)
+    told = decoder.how
     assert "they failed: error in line 3 of many" in told and "\n" not in told and len(told) < 260
 
 
@@ -280,7 +278,7 @@ def test_kernels_are_tried_on_the_models_own_device(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     checked = []
-    monkeypatch.setattr(decode, "check", lambda _: checked.append(list(inside)))
+    monkeypatch.setattr(decode.Decoder, "_check", lambda _: checked.append(list(inside)))
     model = model_of()
     Decoder(model, slots=1, context=8, end_ids=frozenset())
     assert checked[0][0] is next(model.parameters())
@@ -297,7 +295,7 @@ def test_at_the_door_they_make_their_largest_step_with_every_slot():
     model.register_forward_pre_hook(
         lambda _, __, given: seen.append(given["input_ids"].clone()), with_kwargs=True
     )
-    check(decoder)
+    decoder._check()
     assert sizes == [[*range(20), *[20] * 12]] * 2 * SMALL["num_hidden_layers"]
     assert seen[0].shape == (20, 8) and len({tuple(row) for row in seen[0].tolist()}) == 6  # 48 ids / 8
     assert seen[0].min() >= 24 and seen[0].max() < 72 and len(seen[0].unique()) == 48
@@ -305,11 +303,11 @@ def test_at_the_door_they_make_their_largest_step_with_every_slot():
 
 def test_at_the_door_sequences_are_longer_where_that_is_cheap():
     decoder = decoder_of(model_of())
-    assert door._ordinary(decoder, 3).shape == (3, 8)
+    assert decoder._ordinary(3).shape == (3, 8)
     decoder.cpu = False
-    assert door._ordinary(decoder, 3).shape == (3, 32)  # no more than fits
+    assert decoder._ordinary(3).shape == (3, 32)  # no more than fits
     decoder.context = 600
-    assert door._ordinary(decoder, 3).shape == (3, 72)  # more than a block of keys
+    assert decoder._ordinary(3).shape == (3, 72)  # more than a block of keys
 
 
 def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
@@ -321,14 +319,14 @@ def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
         return total, normed * 1.05
 
     decoder = decoder_of(model, SimpleNamespace(**vars(STREAMS) | {"add_norm": larger}))
-    check(decoder)
+    decoder._check()
     assert decoder.lean is None and "(off by 0.0" in caplog.text
 
 
 def test_at_the_door_they_must_say_the_same(caplog):
     model = model_of(dtype=torch.bfloat16)
     decoder = decoder_of(model)
-    check(decoder)
+    decoder._check()
     assert decoder.lean is not None and not caplog.text
     wrong = {
         "gated": lambda x, gate, *_: x @ gate.T,
@@ -337,11 +335,11 @@ def test_at_the_door_they_must_say_the_same(caplog):
     model.lm_head.weight.data.copy_(model.model.layers[-1].mlp.down_proj.weight.data.T[:96] * 50)
     model.model.layers[-1].mlp.down_proj.weight.data.mul_(50)
     decoder.lean = lean_of(model, SimpleNamespace(**wrong))
-    check(decoder)
+    decoder._check()
     assert decoder.lean is None and "without streamed weights: they say something else" in caplog.text
     decoder.lean = lean_of(model, SimpleNamespace())
-    check(decoder)
+    decoder._check()
     assert decoder.lean is None and "has no attribute" in caplog.text
     decoder.lean = lean_of(model_of(), SimpleNamespace())  # a model it does not take is not tried
-    check(decoder)
+    decoder._check()
     assert decoder.lean is not None

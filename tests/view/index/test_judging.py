@@ -91,7 +91,7 @@ def test_another_domain_goes_by_its_name_and_no_set_of_it_is_called_empa(index, 
 def audit_folder(root, **told):
     folder = root / "a"
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"schema": "mapo.judges/1", "judges": [EVIL, 3]}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": "mapo.audit/1", "judges": [EVIL, 3]}))
     for name, data in told.items():
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()
         (folder / name.replace("_", ".")).write_bytes(raw)

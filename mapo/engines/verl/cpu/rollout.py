@@ -44,7 +44,7 @@ class Server:
         self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
         from mapo.models.chat import Request
-        from mapo.sampling.seat import Call
+        from mapo.sampling.sampler import Call
 
         async with self._running:
             if not self._open:
