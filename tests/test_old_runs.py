@@ -1,9 +1,9 @@
 """Run directories written by version 0.1.0 are still read, scored, reported, viewed and resumed.
 
 tests/fixtures/runs-0.1.0.tar.xz was made by that version with a random model of one layer and scripted roles.
-It holds a finished training and one killed in step 3 of 4, an evaluation and one cut off half way, an ablation
-of two runs and a judge audit; `expected_*.json` is what its `mapo score --json` printed. All paths in it are
-relative: the tests run in the folder where it is unpacked.
+It holds a finished training and one killed in step 3 of 4, an evaluation and one cut off half way, an
+ablation of two runs and a judge audit; `expected_*.json` is what its `mapo score --json` printed. All paths
+in it are relative: the tests run in the folder where it is unpacked.
 """
 
 from __future__ import annotations
