@@ -187,7 +187,6 @@ NAMES_OF_DOMAINS_STAND_IN = {
     "scoring/empa_files.py": "EMPA's result files are about empathy",
     "evals/eqbench/v3.py": "a criterion of EQ-Bench is called so",
     "scenarios/empa_cards.py": "EMPA's cards are about empathy",
-    "scenarios/empa_words.py": "a tag of EMPA's cards is called so",
     "domain_folders.py": "the default of everything else",
     "measure/potential.py": "the model's name in its paper",
     "testing/judges.py": "the default of a fake judge",
