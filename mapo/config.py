@@ -350,6 +350,22 @@ def _override(data: dict[str, Any], text: str) -> None:
         data[parts[-1]] = value
 
 
+def without_addresses(config: Config) -> dict[str, Any]:
+    """Return the config as JSON data without the base URLs and key variables of roles and panel judges.
+
+    This is what may be shown to others (trackers, reports) and what a resumed run is compared by.
+    """
+    data = config.model_dump(mode="json")
+    address = ("base_url", "key_env")
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(inner) for key, inner in value.items() if key not in address}
+        return [strip(inner) for inner in value] if isinstance(value, list) else value
+
+    return {**data, "roles": strip(data["roles"])}
+
+
 def dump_config(config: Config) -> str:
     """The whole config as TOML."""
     import tomli_w
