@@ -86,7 +86,7 @@ class Roles(_Section):
     judging: Literal["panel", "alternate"] = "panel"
     """panel: all judge every reply, the median of each level counts; alternate: one a scenario and step."""
     requests: int = Field(default=64, ge=1)
-    """Calls at once to one address."""
+    """Concurrent calls to one address. The processes of a run share this limit and the next two."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     tokens_per_minute: int | None = Field(default=None, ge=1)
     timeout: float = Field(default=120.0, gt=0)

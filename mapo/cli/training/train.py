@@ -127,7 +127,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     show = Live(config.optim.steps, resume=resume) if team.leads else Show()
 
     async def whole() -> Outcome:
-        async with casting_of(config, out, team.rank) as (casting, _):
+        async with casting_of(config, out, team.rank, shared_by=team.world) as (casting, _):
             return await run(
                 config,
                 out,
