@@ -168,11 +168,11 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told,
 
 
 def test_a_role_is_sampled_as_it_says_or_as_everyone():
-    from mapo.players.stage import cast_in
+    from mapo.players.casting import cast_from_config
 
     told = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.temperature=0.5"]
     told += ["roles.judge.temperature=0", "roles.judge.max_tokens=9", "roles.everyone.top_p=0.8"]
-    cast = cast_in(load_config(None, told))
+    cast = cast_from_config(load_config(None, told))
     assert {role: str(who) for role, who in cast.items()} == {
         "user": "m (temperature 0.5, top_p 0.8)",
         "director": "m (temperature 0.5, top_p 0.8)",
