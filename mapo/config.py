@@ -86,7 +86,7 @@ class Roles(_Section):
     judging: Literal["panel", "alternate"] = "panel"
     """panel: all judge every reply, the median of each level counts; alternate: one a scenario and step."""
     requests: int = Field(default=64, ge=1)
-    """Calls at once to one address."""
+    """Concurrent calls to one address. The processes of a run share this limit and the next two."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     tokens_per_minute: int | None = Field(default=None, ge=1)
     timeout: float = Field(default=120.0, gt=0)
@@ -348,6 +348,22 @@ def _override(data: dict[str, Any], text: str) -> None:
         data[parts[-1]] = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         data[parts[-1]] = value
+
+
+def without_addresses(config: Config) -> dict[str, Any]:
+    """Return the config as JSON data without the base URLs and key variables of roles and panel judges.
+
+    This is what may be shown to others (trackers, reports) and what a resumed run is compared by.
+    """
+    data = config.model_dump(mode="json")
+    address = ("base_url", "key_env")
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(inner) for key, inner in value.items() if key not in address}
+        return [strip(inner) for inner in value] if isinstance(value, list) else value
+
+    return {**data, "roles": strip(data["roles"])}
 
 
 def dump_config(config: Config) -> str:

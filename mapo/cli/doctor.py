@@ -66,10 +66,10 @@ def _installation() -> list[Check]:
 
 def _local(source: str) -> list[Check]:
     """Whether a model's folder can be trained: its tokenizer, and what its chat template does."""
-    from mapo.players.stage import need_torch
+    from mapo.local_model.requirements import require_torch
 
     try:
-        need_torch()
+        require_torch()
         from mapo.sampling.local import template_check
 
         return [("chat template", True, template_check(source))]

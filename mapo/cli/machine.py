@@ -30,10 +30,10 @@ def machine_checks(runs: Path = Path("runs")) -> list[Check]:
 
 
 def _torch() -> list[Check]:
-    from mapo.players.stage import need_torch
+    from mapo.local_model.requirements import require_torch
 
     try:
-        need_torch()
+        require_torch()
         from mapo.local_model.devices import devices, version
 
         return [("torch", True, version()), ("devices", True, "; ".join(devices()))]

@@ -43,11 +43,12 @@ def play(
     import asyncio
     import random
 
-    from mapo.cli.common.roles import with_panel
     from mapo.domain_folders import domain_folder
     from mapo.errors import AnswerError, InputError
     from mapo.measure.rubric import Rubric
-    from mapo.players.stage import Stage, Who
+    from mapo.players.casting import with_judge_panel
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import ModelSpec
     from mapo.sandbox.cast import Cast, Job
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
@@ -70,16 +71,16 @@ def play(
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
 
     async def go() -> None:
-        async with Stage(concurrency=4) as stage:
-            who = Who(agents_model, agents_base_url, key_env) if agents_model else None
-            roles = with_panel(
+        async with ModelSession(concurrency=4) as session:
+            who = ModelSpec(agents_model, agents_base_url, key_env) if agents_model else None
+            roles = with_judge_panel(
                 dict.fromkeys(("user", "director", "judge"), who) if who else None, judge_panel
             )
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
-            cast = stage.casting(roles, rubric, chosen.domain)(job)
+            cast = session.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _Helper()
             if role == "user":
-                policy = (await stage.policy(Who(model, base_url, key_env), chosen.domain))(job)
+                policy = (await session.policy(ModelSpec(model, base_url, key_env), chosen.domain))(job)
                 cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 typer.echo(printable(f"you: {chosen.opening}"))
             dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role))

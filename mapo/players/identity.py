@@ -1,7 +1,7 @@
-"""Which model was it? A name is not enough: folders are trained on, and addresses serve what they like.
+"""What identifies a model beyond its name: the weights of a local one, the address of a served one.
 
-A local model's weights have a fingerprint, and a run is not resumed with others. An endpoint can be known by
-its address alone; that is written down, and told where it changes.
+A run is not resumed with other weights. An endpoint may serve anything, so only its address can be recorded,
+and a resume that uses another address gets a warning.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mapo.players.who import Who
+    from mapo.players.spec import ModelSpec
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 _BLOCKS, _BLOCK = 64, 1 << 14
 
 
-def identity(**who: Who | None) -> dict[str, Any]:
-    """For a manifest: `addresses` by role, and `weights` where the model is a folder."""
-    known = {role: someone for role, someone in who.items() if someone is not None}
-    addresses = {role: someone.address for role, someone in known.items() if someone.address}
-    weights = {role: hashed for role, someone in known.items() if (hashed := _weights_of(someone))}
+def identity(**models: ModelSpec | None) -> dict[str, Any]:
+    """Return what a manifest says of models: `addresses` by role, and `weights` of those that are folders."""
+    known = {role: spec for role, spec in models.items() if spec is not None}
+    addresses = {role: spec.address for role, spec in known.items() if spec.address}
+    weights = {role: hashed for role, spec in known.items() if (hashed := _weights_of(spec))}
     return {"addresses": addresses, **({"weights": weights} if weights else {})}
 
 
-def _weights_of(who: Who) -> str | None:
-    folder = Path(who.local).expanduser() if who.local else None
+def _weights_of(spec: ModelSpec) -> str | None:
+    folder = Path(spec.local).expanduser() if spec.local else None
     return fingerprint(folder) if folder is not None and folder.is_dir() else None
 
 
 def fingerprint(folder: Path) -> str:
-    """A short hash of a model's folder: its JSON files, the names and sizes of its weights, and blocks taken
-    from all over them, so that a step of training shows and large files need not be read."""
+    """Return a short hash of a model's folder: its JSON files, the names and sizes of its weight files, and
+    blocks sampled across them. A training step changes it, and large files need not be read whole."""
     seen = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.suffix == ".json":
@@ -49,7 +49,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Where a role's address is another one than in the manifest before."""
+    """Return one line per role whose address differs from the one in the manifest."""
     then = before.get("addresses") or {}
     return [
         f"{role} was at {then[role]}, and is now at {address}: is it the same model?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mapo.config import without_addresses
 from mapo.evals.ablation.figures import scripted_world
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
@@ -148,7 +149,7 @@ def _settings(run: Training) -> list[Block]:
     versions = run.manifest.get("versions")
     rows = []
     if run.config is not None:
-        for section, values in run.config.model_dump(mode="json").items():
+        for section, values in without_addresses(run.config).items():
             for key, value in values.items() if isinstance(values, dict) else ():
                 rows += (
                     [] if value is None or _address(section, value) else [[f"{section}.{key}", _told(value)]]
@@ -168,11 +169,11 @@ def _address(section: str, value: object) -> bool:
 
 
 def _told(value: object) -> str:
-    """A setting as text; of a role its model and sampling, never its address."""
+    """Return a setting as text: of a role, or of each judge of a panel, what is set."""
     if isinstance(value, dict):
-        return ", ".join(
-            f"{k} {v}" for k, v in value.items() if v is not None and k not in ("base_url", "key_env")
-        )
+        return ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return "; ".join(map(_told, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 

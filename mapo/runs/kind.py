@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from mapo.errors import InputError
 from mapo.runs.files import read_bytes, read_object
@@ -35,3 +36,13 @@ def kind_of(root: Path) -> str:
     if any(root.glob("*/manifest.json")):
         raise InputError("is a folder of runs", where=str(root), fix="Name the runs: mapo report RUN RUN ...")
     return "empa"
+
+
+def refuse_run_as_model(source: str) -> None:
+    """Refuse the folder of a training run where a model is expected, and say how to get a model out of it."""
+    run = RunDir(Path(source).expanduser())
+    steps = sorted(run.checkpoint(0).parent.glob("step_*"))
+    if steps or (run.config.is_file() and run.manifest.is_file()):
+        fix = f"Make a model of it: mapo export {quote(source)} --out DIR, then local:DIR"
+        also = f". Or take a checkpoint: local:{steps[-1]}" if steps else ""
+        raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + also)

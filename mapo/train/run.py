@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mapo.advantage import advantages
-from mapo.config import Config
+from mapo.config import Config, without_addresses
 from mapo.errors import InputError, MapoError, StoreError
 from mapo.local_model.files import put_back
 from mapo.local_model.policy import folder_of, load_policy
@@ -35,7 +35,7 @@ from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import Team
 from mapo.train.rollouts import evaluated, write_json
-from mapo.train.setup import Training, check_run, claim_run, note_decoding, without_address
+from mapo.train.setup import Training, check_run, claim_run, note_decoding
 from mapo.train.show import Show
 from mapo.types import Dialogue
 
@@ -193,7 +193,8 @@ async def prepared(
     try:
         if team.leads:
             t.metrics = JsonlWriter(run.metrics)
-            t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, public(config))
+            settings = without_addresses(config)
+            t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
             show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.{decoded}")
             run.stopped.unlink(missing_ok=True)
@@ -226,15 +227,6 @@ def take_up(t: Training) -> None:
         t.sampler.forget_all()
         if t.team.leads and t.best:  # a kill may have come between the checkpoint and this file
             write_json(t.run.root / "best.json", t.best)
-
-
-def public(config: Config) -> dict[str, Any]:
-    """The config as a tracker may see it: no addresses."""
-    data = config.model_dump(mode="json")
-    for role in ("everyone", "user", "director", "judge"):
-        if data["roles"][role]:
-            data["roles"][role] = without_address(data["roles"][role])
-    return data
 
 
 def summarise(

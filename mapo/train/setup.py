@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mapo.config import Config, dump_config, read_config
+from mapo.config import Config, dump_config, read_config, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
@@ -209,19 +209,11 @@ def _longer(run: RunDir, there: int, asked: int) -> str:
 
 
 def _course(config: Config) -> dict[str, dict[str, Any]]:
-    """What decides a run's course: everything but addresses, limits and the like."""
-    data: dict[str, dict[str, Any]] = config.model_dump(mode="json")
+    """Return the settings that decide a run's results: all but addresses, limits and the like."""
+    data: dict[str, dict[str, Any]] = without_addresses(config)
     for section, keys in _MAY_DIFFER.items():
         data[section] = {k: v for k, v in data[section].items() if k not in keys}
-    for role in ("everyone", "user", "director", "judge"):
-        if data["roles"].get(role):
-            data["roles"][role] = without_address(data["roles"][role])
     return data
-
-
-def without_address(role: dict[str, Any]) -> dict[str, Any]:
-    """A role's model and how it is sampled."""
-    return {key: value for key, value in role.items() if key not in ("base_url", "key_env")}
 
 
 def _hash(data: object) -> str:

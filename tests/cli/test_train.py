@@ -14,6 +14,7 @@ import time
 import pytest
 
 from mapo.cli.training.train import train
+from mapo.config import load_config
 from mapo.errors import InputError
 from mapo.report import typical_pair, write_report
 from mapo.store import read_dialogues
@@ -167,17 +168,41 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told,
 
 
 def test_a_role_is_sampled_as_it_says_or_as_everyone():
-    from mapo.config import load_config
-    from mapo.players.stage import cast_in
+    from mapo.players.casting import cast_from_config
 
     told = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.temperature=0.5"]
     told += ["roles.judge.temperature=0", "roles.judge.max_tokens=9", "roles.everyone.top_p=0.8"]
-    cast = cast_in(load_config(None, told))
+    cast = cast_from_config(load_config(None, told))
     assert {role: str(who) for role, who in cast.items()} == {
         "user": "m (temperature 0.5, top_p 0.8)",
         "director": "m (temperature 0.5, top_p 0.8)",
         "judge": "m (temperature 0, top_p 0.8, max_tokens 9)",
     }
+
+
+def test_the_processes_of_a_run_share_its_limits(monkeypatch, tmp_path):
+    """Four processes together may make as many requests as one alone."""
+    from mapo.cli.training.train import trained
+    from mapo.models.rate_limit import Limits
+    from mapo.train.processes import Team
+
+    limits = []
+
+    def limits_of_one(*given):
+        limits.extend([given] if given else [])  # none are given where an endpoint is only checked
+        return Limits(*given)
+
+    async def run(*_, **__):
+        return None
+
+    monkeypatch.setattr("mapo.train.processes.join_team", lambda _: Team(rank=1, world=4))
+    monkeypatch.setattr("mapo.train.processes.Team.leave", lambda _: None)
+    monkeypatch.setattr("mapo.train.run.run", run)
+    monkeypatch.setattr("mapo.models.rate_limit.Limits", limits_of_one)
+    given = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.base_url=http://127.0.0.1:9/v1"]
+    given += ["roles.requests=64", "roles.requests_per_minute=400", "roles.tokens_per_minute=8000"]
+    trained(load_config(None, given), tmp_path / "run", False)
+    assert limits == [(16, 100, 2000)]  # concurrency, requests per minute, tokens per minute
 
 
 def test_the_doctor_says_what_a_folder_lacks(tmp_path):

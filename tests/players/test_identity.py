@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mapo.players.identity import fingerprint, identity, moved
-from mapo.players.stage import Who
+from mapo.players.spec import ModelSpec
 
 
 def model(folder, weights=b"0123456789" * 300_000, config="{}"):
@@ -33,12 +33,16 @@ def test_other_weights_of_the_same_size_are_another_model(tmp_path):
 def test_a_folder_has_weights_and_an_endpoint_an_address(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     folder = model(tmp_path / "a")
-    found = identity(model=Who(f"local:{folder}"), judge=Who("big", "http://x:1/v1/"), user=None)
+    found = identity(model=ModelSpec(f"local:{folder}"), judge=ModelSpec("big", "http://x:1/v1/"), user=None)
     assert found == {"addresses": {"judge": "http://x:1/v1"}, "weights": {"model": fingerprint(folder)}}
-    assert identity(model=Who("local:pocket")) == {"addresses": {}} == identity(model=Who("scripted:honest"))
-    assert identity(model=Who("m"))["addresses"] == {"model": "https://api.openai.com/v1"}
+    assert (
+        identity(model=ModelSpec("local:pocket"))
+        == {"addresses": {}}
+        == identity(model=ModelSpec("scripted:honest"))
+    )
+    assert identity(model=ModelSpec("m"))["addresses"] == {"model": "https://api.openai.com/v1"}
     monkeypatch.setenv("OPENAI_BASE_URL", "http://y/v1")
-    assert identity(model=Who("m"))["addresses"] == {"model": "http://y/v1"}
+    assert identity(model=ModelSpec("m"))["addresses"] == {"model": "http://y/v1"}
 
 
 def test_a_move_is_told_and_a_manifest_without_addresses_tells_nothing():

@@ -292,6 +292,18 @@ def test_judge_calls_and_roles_without_their_addresses(tmp_path):
     assert "secret" not in page.text and "model big" in page.text
 
 
+def test_panel_judges_are_shown_without_their_addresses(tmp_path):
+    from mapo.config import dump_config, load_config
+
+    root = training(tmp_path / "mine")
+    judges = 'roles.judges=[{model="a", temperature=0.2}, {model="b", base_url="https://secret.example"}]'
+    config = load_config(None, ["roles.agents=llm", "roles.everyone.model=big", judges])
+    (root / "config.toml").write_text(dump_config(config))
+    page = check(html_page(build([str(root)])))
+    assert "secret" not in page.text
+    assert "model a, temperature 0.2; model b" in page.text
+
+
 def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_path):
     from mapo.config import dump_config, load_config
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mapo.errors import AnswerError, EndpointError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Sampling
-from mapo.players.stage import Stage
-from mapo.players.who import Panel, Who
+from mapo.players.session import ModelSession
+from mapo.players.spec import ModelSpec, PanelSpec
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job
 from mapo.sandbox.model_cast import model_cast
@@ -202,9 +202,9 @@ def test_one_model_in_three_seats_is_asked_for_three_start_forms(tmp_path):
     with LoopbackServer(lambda _: forms.pop(0)) as server:
 
         async def starts():
-            async with Stage(cache=tmp_path / "cache.sqlite") as stage:
-                who = Who("a", server.base_url)
-                seat = panel(stage.seats(Panel((who,) * 3), EMPATHY))
+            async with ModelSession(cache=tmp_path / "cache.sqlite") as session:
+                who = ModelSpec("a", server.base_url)
+                seat = panel(session.seats(PanelSpec((who,) * 3), EMPATHY))
                 jobs = [Job(replace(SCENARIO, start_levels={}), f"d{k}", seed=k) for k in range(2)]
                 return [await seat.judge(job).start() for job in jobs]
 

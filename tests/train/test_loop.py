@@ -18,7 +18,7 @@ from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
 from mapo.train.export import find_checkpoint
-from mapo.train.run import public, run
+from mapo.train.run import run
 from mapo.train.show import Show
 from support import small_run as small
 
@@ -173,8 +173,35 @@ def test_how_a_role_is_sampled_is_part_of_the_run_and_where_it_is_is_not(model, 
     small.trained(model, tmp_path / "run", *llm, "roles.judge.base_url=http://elsewhere/v1", resume=True)
     with pytest.raises(InputError, match=r"started otherwise: roles\.judge"):
         small.trained(model, tmp_path / "run", *llm[:-1], "roles.judge.temperature=0.3", resume=True)
-    shown = public(small.config(model, *llm, "roles.everyone.base_url=http://secret/v1"))
-    assert shown["roles"]["judge"]["temperature"] == 0.2 and "secret" not in json.dumps(shown)
+
+
+def test_a_panel_judge_may_move_but_not_change_its_model(model, tmp_path):
+    def panel(second):
+        return (
+            "roles.agents=llm",
+            "roles.everyone.model=m",
+            "optim.steps=0",
+            f"roles.judges=[{{}}, {second}]",
+        )
+
+    small.trained(model, tmp_path / "run", *panel('{model="b", base_url="http://here/v1"}'))
+    moved = panel('{model="b", base_url="http://there/v1", key_env="OTHER"}')
+    small.trained(model, tmp_path / "run", *moved, resume=True)
+    with pytest.raises(InputError, match=r"started otherwise: roles\.judges"):
+        small.trained(model, tmp_path / "run", *panel('{model="c"}'), resume=True)
+
+
+def test_trackers_are_given_no_address(model, tmp_path, monkeypatch):
+    secret = 'base_url="http://secret/v1", key_env="SECRET_KEY"'
+    roles = [f"roles.{name}={{model='m', {secret}}}" for name in ("everyone", "user", "director")]
+    judges = f'roles.judges=[{{model="a", temperature=0.2, {secret}}}, {{model="b", {secret}}}]'
+    given = []
+    monkeypatch.setattr("mapo.train.run.open_trackers", lambda *args: given.append(args[-1]) or [])
+    small.trained(model, tmp_path / "run", "roles.agents=llm", *roles, judges, "optim.steps=0")
+    (settings,) = given
+    assert settings["roles"]["judges"][0]["temperature"] == 0.2
+    assert settings["roles"]["user"]["model"] == "m"
+    assert "secret" not in json.dumps(settings).lower()
 
 
 def test_another_run_is_not_resumed(model, whole, tmp_path):

@@ -12,7 +12,8 @@ from mapo.cli.common.say import say, say_all
 if TYPE_CHECKING:
     from mapo.cli.common.options import Run
     from mapo.evals.items import Item, Kept, Line, Solve
-    from mapo.players.stage import Stage, Who
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import ModelSpec
 
 _I = TypeVar("_I", bound="Item")
 
@@ -21,9 +22,9 @@ def solve_until_stopped(
     run: Run,
     asked: Mapping[str, Any],
     items: Sequence[_I],
-    everyone: Sequence[Who],
-    cast: Callable[[Stage, Kept], Awaitable[Solve[_I]]],
-    stage: Stage,
+    everyone: Sequence[ModelSpec],
+    cast: Callable[[ModelSession, Kept], Awaitable[Solve[_I]]],
+    session: ModelSession,
 ) -> Solved:
     """Solve what is missing in the run's folder; stopped by hand, say what is kept and how to go on."""
     from mapo.cli.common.stop import until_stopped
@@ -34,7 +35,7 @@ def solve_until_stopped(
         return f"{len(ids & read_kept(run.out).finished.keys())} of {len(items)} items are kept"
 
     work = solve_all(
-        run.out, asked, items, everyone, cast, stage, concurrency=run.concurrency, resume=run.resume
+        run.out, asked, items, everyone, cast, session, concurrency=run.concurrency, resume=run.resume
     )
     return until_stopped(work, run.out, kept)
 
@@ -43,9 +44,9 @@ async def solve_all(
     out: Path,
     asked: Mapping[str, Any],
     items: Sequence[_I],
-    everyone: Sequence[Who],
-    cast: Callable[[Stage, Kept], Awaitable[Solve[_I]]],
-    stage: Stage,
+    everyone: Sequence[ModelSpec],
+    cast: Callable[[ModelSession, Kept], Awaitable[Solve[_I]]],
+    session: ModelSession,
     *,
     concurrency: int,
     resume: bool,
@@ -53,53 +54,53 @@ async def solve_all(
     """Solve what is missing in `out`.
 
     `asked` is the manifest. `everyone` names the models that will be called: they are checked before anything
-    is written, and `cast` opens them on the stage; it is given what is there already.
+    is written, and `cast` opens them in the session; it is given what is there already.
     """
+    from mapo.cli.common.models import say_default_addresses
     from mapo.cli.common.progress import counting
-    from mapo.cli.common.roles import tell_where
     from mapo.evals.items import prepare, run_items
     from mapo.players.identity import moved
     from mapo.runs.claim import claim, read_manifest
     from mapo.store import RunDir
 
-    stage.check(list(everyone))
+    session.check(everyone)
     kept = prepare(out, asked, resume=resume)
-    tell_where(everyone)
+    say_default_addresses(everyone)
     say_all("warning", [f"{line} (asked again)" for line in kept.bad])
     failed: list[str] = []
     flushed = 0.0
-    async with stage:
-        solve = await cast(stage, kept)
+    async with session:
+        solve = await cast(session, kept)
         claim(out, asked)
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
         there = sum(item.id in kept.finished for item in items)
-        with counting(len(items), there, stage.ledger) as counted:
+        with counting(len(items), there, session.ledger) as counted:
 
             def done(line: Line) -> None:
                 nonlocal flushed
                 if time.monotonic() - flushed >= 1:  # at every item it would take as long as the items
-                    stage.ledger.flush(out / "ledger.json")
+                    session.ledger.flush(out / "ledger.json")
                     flushed = time.monotonic()
                 counted(line)
                 if line["error"] is not None:
                     failed.append(f"item {line['id']}: {line['error']}")
 
             try:
-                solving = _telling(solve, stage)
+                solving = _telling(solve, session)
                 lines = await run_items(out, items, solving, kept=kept, concurrency=concurrency, on_done=done)
             finally:
-                stage.ledger.flush(out / "ledger.json")
+                session.ledger.flush(out / "ledger.json")
                 say_all("failed", failed, most=10)
-    now = {"left_out": stage.left_out()}
+    now = {"left_out": session.left_out()}
     return Solved(lines, _left_out([*kept.halves.values(), *lines.values(), now]))
 
 
-def _telling(solve: Solve[_I], stage: Stage) -> Solve[_I]:
+def _telling(solve: Solve[_I], session: ModelSession) -> Solve[_I]:
     """Each line also says what the endpoints refused, for a resume cannot find that out again."""
     from mapo.evals.items import HalfwayError
 
     def told() -> dict[str, Any]:
-        return {"left_out": found} if (found := stage.left_out()) else {}
+        return {"left_out": found} if (found := session.left_out()) else {}
 
     async def solving(item: _I, attempt: int) -> Mapping[str, Any]:
         try:
@@ -140,7 +141,7 @@ class Solved(NamedTuple):
         )
 
 
-def fits(policy: Who, replies: int, max_tokens: int, context: int) -> None:
+def fits(policy: ModelSpec, replies: int, max_tokens: int, context: int) -> None:
     """A local model's replies in one conversation must leave room for what they reply to."""
     from mapo.errors import InputError
 
@@ -153,12 +154,12 @@ def fits(policy: Who, replies: int, max_tokens: int, context: int) -> None:
         )
 
 
-def close(run: Run, result: Mapping[str, Any], stage: Stage) -> int:
+def close(run: Run, result: Mapping[str, Any], session: ModelSession) -> int:
     """The last lines of a run, and its exit status: 1 where items failed."""
     from mapo.evals.summary import RESULT
     from mapo.scoring.tables import print_ledger
 
     say_all("note", list(result["notes"]))
-    print_ledger(stage.ledger)
+    print_ledger(session.ledger)
     say(f"result: {run.out / RESULT}")
     return 0 if result["n"] == (result["limit"] or result["of"]) else 1

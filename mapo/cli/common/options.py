@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from mapo.players.stage import Stage
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import PartialSpec
 
 DOMAIN = "A domain's name or folder (default: the one the scenarios name). A folder's Python files are run."
 
@@ -58,11 +59,18 @@ class Run:
     prices: Prices = None
     resume: Resume = False
 
-    def stage(self) -> Stage:
-        """Who is asked, with a ledger in `out`, and a cache too unless another is given."""
-        from mapo.cli.common.roles import stage_in
+    @property
+    def endpoint(self) -> PartialSpec:
+        """What the other models of a command inherit from --base-url and --key-env."""
+        from mapo.players.spec import PartialSpec
 
-        return stage_in(
+        return PartialSpec(None, self.base_url, self.key_env)
+
+    def session(self) -> ModelSession:
+        """Return a session with its ledger in `out`, and its cache too unless another is given."""
+        from mapo.cli.common.models import session_in
+
+        return session_in(
             self.out,
             cache_file=self.cache_file,
             prices=self.prices,

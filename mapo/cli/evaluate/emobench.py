@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mapo.evals.emobench.data import EmoBench, Question
     from mapo.evals.emobench.questions import Settings
     from mapo.evals.items import Kept, Solve
-    from mapo.players.stage import Stage
+    from mapo.players.session import ModelSession
 
 _LANGUAGES = {"en": ("en",), "zh": ("zh",), "both": ("en", "zh")}
 
@@ -55,7 +55,7 @@ def emobench(
     from mapo.evals.emobench.data import load
     from mapo.evals.emobench.questions import Settings, manifest, solver
     from mapo.players.identity import identity
-    from mapo.players.stage import Who
+    from mapo.players.spec import ModelSpec
 
     if language not in _LANGUAGES:
         raise InputError(f"--language is '{language}'", fix=f"Use one of: {', '.join(_LANGUAGES)}")
@@ -63,19 +63,19 @@ def emobench(
         _LANGUAGES[language], reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
     )
     bench = load(data, settings.languages, allow_changed=allow_changed_data)
-    stage = run.stage()
-    who = Who(model, run.base_url, run.key_env)
+    session = run.session()
+    who = ModelSpec(model, run.base_url, run.key_env)
     fits(who, 1, max_tokens, run.context)
     known = identity(model=who)
     asked = manifest(bench, settings, model)
 
-    async def cast(stage: Stage, _: Kept) -> Solve[Question]:
-        return solver(bench, settings, await stage.talker(who))
+    async def cast(session: ModelSession, _: Kept) -> Solve[Question]:
+        return solver(bench, settings, await session.talker(who))
 
-    solved = solve_until_stopped(run, {**asked, **known}, bench.questions[:limit], [who], cast, stage)
+    solved = solve_until_stopped(run, {**asked, **known}, bench.questions[:limit], [who], cast, session)
     result = _result(run.out, bench, settings, solved, {**asked, **known}, limit)
     print_result(result)
-    raise typer.Exit(close(run, result, stage))
+    raise typer.Exit(close(run, result, session))
 
 
 def _result(

@@ -14,9 +14,9 @@ from mapo.cli.evaluate.emobench import emobench
 from mapo.cli.evaluate.eqbench import eqbench
 
 if TYPE_CHECKING:
-    from mapo.cli.common.roles import Cast
     from mapo.evals.empa.benchmark import Plan
-    from mapo.players.stage import Stage, Who
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import CastSpec, ModelSpec
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
@@ -78,13 +78,13 @@ def empa(
     Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not go on; 130
     or 143 it was stopped by hand.
     """
-    from mapo.cli.common.roles import with_panel, with_temperature
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
     from mapo.evals.empa.benchmark import FILE, HEALTH, Plan
     from mapo.measure.rubric import Rubric
-    from mapo.players.stage import Who, cast_of
+    from mapo.players.casting import cast_from_options, with_judge_panel, with_temperatures
+    from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.empa_cards import read_start_levels
@@ -93,14 +93,15 @@ def empa(
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
-    named = cast_of(
+    cast = cast_from_options(
         agents,
-        (agents_model, agents_base_url, agents_key_env),
-        user=(user_model, user_base_url, user_key_env),
-        director=(director_model, director_base_url, director_key_env),
-        judge=(judge_model, judge_base_url, judge_key_env),
+        PartialSpec(agents_model, agents_base_url, agents_key_env),
+        user=PartialSpec(user_model, user_base_url, user_key_env),
+        director=PartialSpec(director_model, director_base_url, director_key_env),
+        judge=PartialSpec(judge_model, judge_base_url, judge_key_env),
     )
-    roles = with_temperature(with_panel(named, judge_panel), user=user_temperature, judge=judge_temperature)
+    roles = with_judge_panel(cast, judge_panel)
+    roles = with_temperatures(roles, user=user_temperature, judge=judge_temperature)
     rules = Rules(
         rubric,
         profile,
@@ -115,15 +116,15 @@ def empa(
         say(f"warning: {told}")
     if max_turns is not None and max_turns < rubric.ending.min_turns:
         say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
-    out, stage = run.out, run.stage()
-    policy = Who(model, run.base_url, run.key_env)
-    playing = play_missing(run, plan, policy, roles, rules, stage)
+    out, session = run.out, run.session()
+    policy = ModelSpec(model, run.base_url, run.key_env)
+    playing = play_missing(run, plan, policy, roles, rules, session)
     broken = until_stopped(playing, out, lambda: told_kept(out, len(plan.jobs())))
     found = score(out)
     if found.models:
         print_scoring(found)
     say_all("warning", [*found.torn, *found.bad, *read_json(out / HEALTH).get("warnings", [])])
-    print_ledger(stage.ledger)
+    print_ledger(session.ledger)
     say(f"dialogues: {out / 'dialogues' / FILE}")
     if broken or not found.models:
         raise typer.Exit(1)
@@ -151,35 +152,37 @@ def told_kept(out: Path, of: int) -> str:
     return f"{len(read_kept(out).finished)} of {of} dialogues are kept"
 
 
-async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Rules, stage: Stage) -> int:
+async def play_missing(
+    run: Run, plan: Plan, policy: ModelSpec, roles: CastSpec | None, rules: Rules, session: ModelSession
+) -> int:
     """Play what is missing; how many dialogues broke."""
+    from mapo.cli.common.models import say_default_addresses
     from mapo.cli.common.progress import watching
-    from mapo.cli.common.roles import tell_where
     from mapo.domain_folders import RUBRIC, domain_folder
     from mapo.evals.empa import benchmark as bench
     from mapo.players.identity import identity, moved
-    from mapo.players.who import everyone_in
+    from mapo.players.spec import models_by_role
     from mapo.runs.claim import claim, read_manifest
     from mapo.store import RunDir, write_atomic
 
     out, domain = run.out, plan.scenarios[0].domain
-    everyone = everyone_in(roles)
-    stage.check([policy, *everyone.values()], domain)  # before anything is written
+    everyone = models_by_role(roles)
+    session.check([policy, *everyone.values()], domain)  # before anything is written
     cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
     asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **everyone)}
     kept = bench.prepare(out, asked, resume=run.resume)
-    tell_where([policy, *everyone.values()])
+    say_default_addresses([policy, *everyone.values()])
     say_all("warning", [f"{line} (played again)" for line in kept.bad])
-    async with stage:
-        player = await stage.policy(policy, domain)
-        casting = stage.casting(roles, rules.rubric, domain)
+    async with session:
+        player = await session.policy(policy, domain)
+        casting = session.casting(roles, rules.rubric, domain)
         claim(out, asked)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
+        with watching(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
-                stage.ledger.flush(out / "ledger.json")
+                session.ledger.flush(out / "ledger.json")
                 done(dialogue)
 
             try:
@@ -195,7 +198,7 @@ async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Ru
                     on_turn=turned,
                 )
             finally:
-                stage.ledger.flush(out / "ledger.json")
+                session.ledger.flush(out / "ledger.json")
     broken = [f"dialogue {d.id}: {d.error}" for d in played if d.error]
     say_all("broken", broken, most=10)
     return len(broken)

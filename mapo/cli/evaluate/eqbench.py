@@ -13,7 +13,8 @@ from mapo.cli.common.options import Limit, Model, Run, with_run
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
-    from mapo.players.stage import Stage, Who
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import ModelSpec, PartialSpec
 
 
 @with_run(timeout=600.0)
@@ -35,31 +36,35 @@ def eqbench(
     Exit status: 0 a score, or all of --limit; 1 no score: something is missing (--resume asks for it), or a
     run of v2 is invalid; 2 it could not go on; 130 or 143 it was stopped by hand.
     """
-    from mapo.players.stage import Who
+    from mapo.players.spec import ModelSpec, PartialSpec
 
-    policy = Who(model, run.base_url, run.key_env)
+    policy = ModelSpec(model, run.base_url, run.key_env)
     if v2:
         if judge_model or judge_base_url or judge_key_env:
             raise InputError("EQ-Bench v2 has no judge", fix="Leave out --judge-model, or leave out --v2")
         raise typer.Exit(_two(run, data, policy, max_tokens, limit))
-    judge = partial(_judge, policy, judge_model, judge_base_url, judge_key_env)
+    judge = partial(_judge, run, PartialSpec(judge_model, judge_base_url, judge_key_env))
     raise typer.Exit(_three(run, data, policy, judge, max_tokens, limit))
 
 
-def _judge(policy: Who, model: str | None, url: str | None, key: str | None) -> Who:
-    from mapo.players.stage import Who
+def _judge(run: Run, own: PartialSpec) -> ModelSpec:
+    from mapo.players.spec import inherit
 
-    if not model:
+    if not own.model:
         raise InputError("no judge", fix="Give --judge-model: marks without their judge's name mean nothing")
-    inherited = policy.key_env if url in (None, policy.base_url) else "OPENAI_API_KEY"
-    judge = Who(model, url or policy.base_url, key or inherited)
+    judge = inherit(own, run.endpoint).complete()
     if judge.local is not None or judge.scripted is not None:
-        raise InputError(f"'{model}' as judge", fix="Serve the model, and give its base URL")
+        raise InputError(f"'{own.model}' as judge", fix="Serve the model, and give its base URL")
     return judge
 
 
 def _three(
-    run: Run, data: Path, policy: Who, judge_of: Callable[[], Who], max_tokens: int | None, limit: int | None
+    run: Run,
+    data: Path,
+    policy: ModelSpec,
+    judge_of: Callable[[], ModelSpec],
+    max_tokens: int | None,
+    limit: int | None,
 ) -> int:
     from mapo.cli.common.bench import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v3 as eqbench3
@@ -70,26 +75,26 @@ def _three(
     from mapo.runs.claim import digest
 
     files = read_three(data)  # first: that it is the other benchmark explains a missing judge
-    judge, stage = judge_of(), run.stage()
+    judge, session = judge_of(), run.session()
     longest = max_tokens or eqbench3.MAX_TOKENS
     fits(policy, max(map(eqbench3.replies_of, files.scenarios)), longest, run.context)
     known = identity(model=policy, judge=judge)
     min_p = 0.0 if policy.local is not None else eqbench3.MIN_P
     settings = {"data": digest(THREE), "max_tokens": longest, "min_p": min_p}
 
-    async def cast(stage: Stage, kept: Kept) -> Solve[Scenario]:
+    async def cast(session: ModelSession, kept: Kept) -> Solve[Scenario]:
         return partial(
             eqbench3.solve,
             files=files,
-            policy=await stage.talker(policy),
-            judging=stage.endpoint(judge, "judge"),
+            policy=await session.talker(policy),
+            judging=session.endpoint(judge, "judge"),
             max_tokens=longest,
             min_p=min_p,
             halves=kept.halves,
         )
 
     asked = {"schema": "mapo.eqbench3/1", "model": policy.model, "judge": judge.model, **settings, **known}
-    solved = solve_until_stopped(run, asked, files.scenarios[:limit], [policy, judge], cast, stage)
+    solved = solve_until_stopped(run, asked, files.scenarios[:limit], [policy, judge], cast, session)
     notes = ("replies were sampled without min_p, which a local model does not have",) if not min_p else ()
     result = result_three(
         run.out,
@@ -103,10 +108,10 @@ def _three(
         limit=limit,
     )
     _print(result, f"EQ-Bench 3, judge {judge.model}", "scenarios", result["details"]["criteria"])
-    return close(run, result, stage)
+    return close(run, result, session)
 
 
-def _two(run: Run, data: Path, policy: Who, max_tokens: int | None, limit: int | None) -> int:
+def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit: int | None) -> int:
     from mapo.cli.common.bench import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v2 as eqbench_v2
     from mapo.evals.eqbench.data import TWO, Question, read_v2
@@ -115,18 +120,18 @@ def _two(run: Run, data: Path, policy: Who, max_tokens: int | None, limit: int |
     from mapo.players.identity import identity
     from mapo.runs.claim import digest
 
-    stage = run.stage()
+    session = run.session()
     longest = max_tokens or eqbench_v2.MAX_TOKENS
     fits(policy, 1, longest, run.context)
     questions = read_v2(data)
     known = identity(model=policy)
     settings = {"data": digest(TWO), "max_tokens": longest}
 
-    async def cast(stage: Stage, _: Kept) -> Solve[Question]:
-        return partial(eqbench_v2.solve, policy=await stage.talker(policy), max_tokens=longest)
+    async def cast(session: ModelSession, _: Kept) -> Solve[Question]:
+        return partial(eqbench_v2.solve, policy=await session.talker(policy), max_tokens=longest)
 
     asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings, **known}
-    solved = solve_until_stopped(run, asked, questions[:limit], [policy], cast, stage)
+    solved = solve_until_stopped(run, asked, questions[:limit], [policy], cast, session)
     result = result_v2(
         run.out,
         solved.lines,
@@ -138,7 +143,7 @@ def _two(run: Run, data: Path, policy: Who, max_tokens: int | None, limit: int |
         limit=limit,
     )
     _print(result, f"EQ-Bench v2, {result['details']['readable']} readable", "questions", {})
-    return close(run, result, stage) or int(not result["scores"] and result["limit"] is None)
+    return close(run, result, session) or int(not result["scores"] and result["limit"] is None)
 
 
 def _print(result: Mapping[str, Any], title: str, what: str, criteria: Mapping[str, Any]) -> None:

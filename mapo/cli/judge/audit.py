@@ -26,8 +26,8 @@ from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.judges.audit.ask import Asking
-    from mapo.players.stage import Stage
-    from mapo.players.who import Panel, Who
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import ModelSpec, PanelSpec
 
 app = commands("Judges under audit; runs judged again by another judge.")
 
@@ -84,24 +84,24 @@ def audit(
     terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
     plan = Plan(tuple(names), talks, turns, dialogues, repeats, seed, terms=terms, panel=together)
     say_all("warning", plan.warnings())
-    stage = run.stage()
+    session = run.session()
 
-    async def cast(stage: Stage, _: Any) -> Any:
+    async def cast(session: ModelSession, _: Any) -> Any:
         from mapo.judges.audit.ask import solving
 
-        return solving(_askings(stage, panelled, talks[0].scenario.domain))
+        return solving(_askings(session, panelled, talks[0].scenario.domain))
 
     real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**plan.manifest(), **identity(**real)}
-    solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, stage)
-    found = audited(plan, solved.lines, _costs(stage), solved.notes)
+    solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, session)
+    found = audited(plan, solved.lines, _costs(session), solved.notes)
     draw(found, run.out)
     write(found, run.out, FIGURE)
     show(tables(found))
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
-    print_ledger(stage.ledger)
+    print_ledger(session.ledger)
     say(f"audit: {run.out / MARKDOWN}")
     if any(each.missing for each in found.findings):
         raise typer.Exit(1)
@@ -118,23 +118,23 @@ def _as_recorded(runs: list[str]) -> None:
     show(tables([named(run)[1] for run in runs]))
 
 
-def _askings(stage: Stage, judges: Panel, domain: str) -> dict[str, Asking]:
+def _askings(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, Asking]:
     from mapo.judges.audit.ask import model_asking, scripted_asking
     from mapo.sandbox.domain import scripted_cast
 
-    def asking(who: Who, role: str) -> Asking:
+    def asking(who: ModelSpec, role: str) -> Asking:
         if who.model == SCRIPTED:
             return scripted_asking(scripted_cast(domain))
-        return model_asking(stage.endpoint(who, role), who.sampling)
+        return model_asking(session.endpoint(who, role), who.sampling)
 
     return {name: asking(who, name) for name, who in zip(judges.names, judges.members, strict=True)}
 
 
-def _costs(stage: Stage) -> dict[str, dict[str, Any]]:
+def _costs(session: ModelSession) -> dict[str, dict[str, Any]]:
     """What each judge's calls came to; its endpoint's role is its name. Without a cost where it has no
     price."""
     found: dict[str, dict[str, Any]] = {}
-    for row in stage.ledger.as_rows():
+    for row in session.ledger.as_rows():
         own = found.setdefault(
             row["role"], {"calls": 0, "seconds": 0.0, "prompt": 0, "completion": 0, "cost": 0.0}
         )

@@ -11,7 +11,7 @@ from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.judges.sample import Talk
-    from mapo.players.who import Panel
+    from mapo.players.spec import PanelSpec
 
 SCRIPTED = "scripted"
 """The name of a domain's judge of plain code."""
@@ -40,21 +40,21 @@ Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
 
 def judges_named(
     named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
-) -> Panel:
+) -> PanelSpec:
     from dataclasses import replace
 
     from mapo.models.chat import Sampling
-    from mapo.players.who import Panel, read_judges
+    from mapo.players.spec import PanelSpec, PartialSpec, parse_judges
 
-    members = read_judges(named, base_url, keys or [])
-    for who in members:
-        if who.scripted is not None or who.local is not None:
+    members = parse_judges(named, PartialSpec(base_url=base_url), keys or [])
+    for spec in members:
+        if spec.scripted is not None or spec.local is not None:
             raise InputError(
-                f"'{who.model}' as judge", fix=f"Serve the model and give its URL, or use '{SCRIPTED}'"
+                f"'{spec.model}' as judge", fix=f"Serve the model and give its URL, or use '{SCRIPTED}'"
             )
     if temperature is not None:
-        members = tuple(replace(who, sampling=Sampling(temperature)) for who in members)
-    return Panel(members)
+        members = tuple(replace(spec, sampling=Sampling(temperature)) for spec in members)
+    return PanelSpec(members)
 
 
 def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:

@@ -24,8 +24,8 @@ from mapo.errors import InputError
 
 if TYPE_CHECKING:
     from mapo.judges.sample import Talk
-    from mapo.players.stage import Stage
-    from mapo.players.who import Panel
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import PanelSpec
     from mapo.sandbox.panel import Seat
 
 
@@ -65,14 +65,14 @@ def swap(
         raise InputError("no finished evaluation in these runs", fix="Is the training's test still to come?")
     sources = {talk.run: swapping.Source.of(talk, roots) for talk in talks}
     items = swapping.again(talks, {name: swapping.starts_given(s.root) for name, s in sources.items()})
-    stage = run.stage()
+    session = run.session()
 
-    async def cast(stage: Stage, _: Any) -> Any:
-        return swapping.solving(_seat(stage, panelled, talks[0]))
+    async def cast(session: ModelSession, _: Any) -> Any:
+        return swapping.solving(_seat(session, panelled, talks[0]))
 
     real = {n: who for n, who in zip(panelled.names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**swapping.swap_manifest(title, talks), **identity(**real)}
-    solved = solve_until_stopped(run, asked, items, list(real.values()), cast, stage)
+    solved = solve_until_stopped(run, asked, items, list(real.values()), cast, session)
     lines = solved.lines
     pairs = []
     for name, source in sources.items():
@@ -88,13 +88,13 @@ def swap(
     order.write(found, run.out)
     show(order.tables(found))
     say_all("note", list(solved.notes))
-    print_ledger(stage.ledger)
+    print_ledger(session.ledger)
     say(f"judged again: {run.out / 'swap.md'}; each run is a folder for `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
 
 
-def _seat(stage: Stage, judges: Panel, talk: Talk) -> Seat:
+def _seat(session: ModelSession, judges: PanelSpec, talk: Talk) -> Seat:
     from mapo.sandbox.domain import scripted_cast
     from mapo.sandbox.panel import Seat, panel
 
@@ -103,5 +103,5 @@ def _seat(stage: Stage, judges: Panel, talk: Talk) -> Seat:
         if len(judges.members) > 1:
             raise InputError("a panel with a judge of plain code", fix="Models only, or plain code alone")
         return scripted
-    seats = stage.seats(judges, talk.rubric)
+    seats = session.seats(judges, talk.rubric)
     return panel(seats) if len(seats) > 1 else seats[0]

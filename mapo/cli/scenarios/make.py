@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mapo.evals.items import Kept, Line, Solve
-    from mapo.players.stage import Stage
-    from mapo.players.who import Who
+    from mapo.players.session import ModelSession
+    from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.realsim.make import Making
     from mapo.realsim.reading.read import Conversation, Source
     from mapo.scenarios.scenario import Scenario
@@ -62,6 +62,7 @@ def make(
     from mapo.domain_folders import DEFAULT, domain_folder, domain_name
     from mapo.errors import InputError
     from mapo.measure.rubric import Rubric
+    from mapo.players.spec import PartialSpec
     from mapo.realsim.make import PRIVATE, Making
     from mapo.realsim.reading.read import files_of, read_sources
     from mapo.realsim.report import REPORT, finish
@@ -92,27 +93,23 @@ def make(
     )
     calls = run.cache_file or run.out / PRIVATE
     run = replace(run, cache_file=calls)
-    stage = run.stage()
-    who = _who(run, model, (judge_model, judge_base_url, judge_key_env))
-    lines = _lines(run, making, found, chosen, who, stage)
+    session = run.session()
+    who = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
+    lines = _lines(run, making, found, chosen, who, session)
     report = finish(run.out, making, found, chosen, lines, known, calls)
     _show(report)
-    print_ledger(stage.ledger)
+    print_ledger(session.ledger)
     say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")
     if report["failed"] or not report["made"]:
         raise typer.Exit(1)
 
 
-def _who(run: Run, model: str, given: tuple[str | None, str | None, str | None]) -> dict[str, Who]:
-    """The writer, and the judge, who is the same one where nothing else is said."""
-    from mapo.players.who import Who
+def _models(run: Run, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
+    """Return the model that writes and the one that judges, which is the same unless another is named."""
+    from mapo.players.spec import ModelSpec, inherit
 
-    name, url, key = given
-    inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
-    return {
-        "maker": Who(model, run.base_url, run.key_env),
-        "judge": Who(name or model, url or run.base_url, key or inherited),
-    }
+    maker = ModelSpec(model, run.base_url, run.key_env)
+    return {"maker": maker, "judge": inherit(judge, run.endpoint._replace(model=model)).complete()}
 
 
 def _lines(
@@ -120,8 +117,8 @@ def _lines(
     making: Making,
     source: Source,
     chosen: Sequence[Conversation],
-    who: dict[str, Who],
-    stage: Stage,
+    who: dict[str, ModelSpec],
+    session: ModelSession,
 ) -> dict[str, Line]:
     """Make what is not made yet; the lines of all finished items."""
     from mapo.cli.common.bench import solve_until_stopped
@@ -137,12 +134,12 @@ def _lines(
         **identity(**who),
     }
 
-    async def cast(stage: Stage, kept: Kept) -> Solve[Conversation]:
-        maker, judge = (stage.endpoint(one, role) for role, one in who.items())
+    async def cast(session: ModelSession, kept: Kept) -> Solve[Conversation]:
+        maker, judge = (session.endpoint(one, role) for role, one in who.items())
         keep_key(run.out, key)
         return Maker(run.out, making, maker, judge, kept.halves).solve
 
-    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, stage)
+    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, session)
     say_all("note", list(solved.notes))
     return solved.lines
 

@@ -15,10 +15,8 @@ from mapo.cli.common.say import say, say_all
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mapo.cli.common.roles import Cast
     from mapo.evals.empa.benchmark import Plan
-    from mapo.players.stage import Given
-    from mapo.players.who import Who
+    from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.realsim.screen import Plays, Screened
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.scenario import Scenario
@@ -63,6 +61,7 @@ def screen(
     from mapo.domain_folders import domain_folder
     from mapo.evals.empa.benchmark import Plan
     from mapo.measure.rubric import Rubric
+    from mapo.players.spec import PartialSpec
     from mapo.realsim.screen import screen as screened_by
     from mapo.realsim.screen import sizes_of
     from mapo.runs.claim import claim, look
@@ -75,11 +74,11 @@ def screen(
         sizes_of(split, 1000)  # refuse what is no split before anything is played
     found = _readable(read_set(source, domain), source)
     own = found.scenarios[0].domain
-    who = _who(run, strong, (weak, weak_base_url, weak_key_env))
-    judge = (judge_model, judge_base_url, judge_key_env)
-    everyone = _everyone(run, agents, (agents_model, agents_base_url, agents_key_env), judge)
+    who = _policies(run, strong, PartialSpec(weak, weak_base_url, weak_key_env))
+    judge = PartialSpec(judge_model, judge_base_url, judge_key_env)
+    everyone = _everyone(run, agents, PartialSpec(agents_model, agents_base_url, agents_key_env), judge)
     roles = _roles(found.scenarios, agents, everyone, judge)
-    run.stage().check([*who.values(), *(roles or {}).values()], own)
+    run.session().check([*who.values(), *(roles or {}).values()], own)
     rubric = Rubric.load(domain_folder(own))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
     plan = Plan(found.scenarios, plays, seed)
@@ -100,37 +99,35 @@ def screen(
         raise typer.Exit(1)
 
 
-def _who(run: Run, strong: str, given: tuple[str | None, str | None, str | None]) -> dict[str, Who]:
-    from mapo.players.who import Who
+def _policies(run: Run, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
+    from mapo.players.spec import ModelSpec, inherit
 
-    weak, url, key = given
-    found = {"strong": Who(strong, run.base_url, run.key_env)}
-    if weak is not None:
-        inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
-        found["weak"] = Who(weak, url or run.base_url, key or inherited)
-    return found
+    policies = {"strong": ModelSpec(strong, run.base_url, run.key_env)}
+    if weak.model is not None:
+        policies["weak"] = inherit(weak, run.endpoint).complete()
+    return policies
 
 
-def _everyone(run: Run, agents: str | None, given: Given, judge: Given) -> Given:
-    """Who plays the roles, at --base-url where nothing else is said: what was made from private conversations
-    goes to no endpoint that was not named."""
-    model, url, key = given
-    if not (agents == "llm" or any((model, url, *judge))):
-        return model, url, key
-    inherited = run.key_env if url in (None, run.base_url) else "OPENAI_API_KEY"
-    return model, url or run.base_url, key or inherited
+def _everyone(run: Run, agents: str | None, own: PartialSpec, judge: PartialSpec) -> PartialSpec:
+    """Return the model of all roles, at --base-url unless it has an address of its own: what was made from
+    private conversations is sent to no endpoint that was not named."""
+    from mapo.players.spec import inherit
+
+    models_play = agents == "llm" or any((own.model, own.base_url, *judge))
+    return inherit(own, run.endpoint) if models_play else own
 
 
 def _roles(
-    scenarios: Sequence[Scenario], agents: str | None, everyone: Given, judge: Given
-) -> dict[str, Who] | None:
-    """Who plays; plain code is refused where the domain has none, or a scenario nothing for it."""
+    scenarios: Sequence[Scenario], agents: str | None, everyone: PartialSpec, judge: PartialSpec
+) -> dict[str, ModelSpec] | None:
+    """Return who plays. The scripted cast is refused where the domain has none or a scenario has no cues."""
     from mapo.errors import InputError
-    from mapo.players.stage import cast_of
+    from mapo.players.casting import cast_from_options
+    from mapo.players.spec import PartialSpec
     from mapo.sandbox.domain import scripted_cast
 
-    none = (None, None, None)
-    roles = cast_of(agents, everyone, user=none, director=none, judge=judge)
+    none = PartialSpec()
+    roles = cast_from_options(agents, everyone, user=none, director=none, judge=judge)
     if roles is not None:
         return roles
     scripted_cast(scenarios[0].domain)
@@ -142,7 +139,7 @@ def _roles(
     return None
 
 
-def _manifest(plan: Plan, who: Mapping[str, Who]) -> dict[str, Any]:
+def _manifest(plan: Plan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
     from mapo.runs.claim import digest
 
     return {
@@ -163,7 +160,9 @@ def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
     return found
 
 
-def _play(run: Run, name: str, plan: Plan, who: Who, roles: dict[str, Who] | None, rules: Rules) -> int:
+def _play(
+    run: Run, name: str, plan: Plan, who: ModelSpec, roles: dict[str, ModelSpec] | None, rules: Rules
+) -> int:
     """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
     from mapo.cli.common.stop import until_stopped
     from mapo.cli.evaluate.empa import play_missing, told_kept
@@ -173,8 +172,7 @@ def _play(run: Run, name: str, plan: Plan, who: Who, roles: dict[str, Who] | Non
     out = run.out / name
     there = RunDir(out).manifest.exists()
     own = replace(run, out=out, cache_file=run.cache_file or run.out / CACHE, resume=there)
-    cast: Cast = dict(roles) if roles is not None else None
-    playing = play_missing(own, plan, who, cast, rules, own.stage())
+    playing = play_missing(own, plan, who, roles, rules, own.session())
     return until_stopped(playing, run.out, lambda: f"{name}: {told_kept(out, len(plan.jobs()))}")
 
 

@@ -53,14 +53,14 @@ def ablate(
     rewards and seeds may be added. Exit status: 0 all well; 1 some runs failed.
     """
     from mapo.cli.training.grid import play_grid
-    from mapo.players.stage import need_torch
+    from mapo.local_model.requirements import require_torch
 
     folder = out or Path("runs") / f"ablate-{time.strftime('%Y%m%d-%H%M%S')}"
     if only_report:
         _report(folder, reach)
         return
     asked = _asked(folder, methods, rewards, seeds)
-    need_torch()
+    require_torch()
     with _alone(folder):
         steps = _prepare(folder, given or [], asked)
         failed = play_grid(folder, _cells(asked), jobs or _cores(), steps)

@@ -35,7 +35,7 @@ def train(
     """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
     from mapo.config import load_config
     from mapo.errors import InputError
-    from mapo.players.stage import calm_threads, need_torch
+    from mapo.local_model.requirements import limit_threads, require_torch
     from mapo.train.launch import threads_each, with_others
 
     if engine not in (None, "local", "verl"):
@@ -55,11 +55,11 @@ def train(
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     processes = config.run.processes
     # Before anything loads torch, which counts the cores: another count, other sums.
-    calm_threads(config.run.threads or (threads_each(processes) if processes > 1 else None))
+    limit_threads(config.run.threads or (threads_each(processes) if processes > 1 else None))
     if (engine or _engine_there(folder, resume)) == "verl":
         _tell(on_verl(config, folder, resume), config, folder, "--step last ")
         return
-    need_torch()
+    require_torch()
     _refuse_early(config, folder, resume)
     again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
     with with_others(processes, again, folder):
@@ -72,9 +72,9 @@ def _engine_there(out: Path, resume: bool) -> str:
     """A run goes on with the engine it was started with."""
     if not resume:
         return "local"
-    from mapo.players.stage import need_torch
+    from mapo.local_model.requirements import require_torch
 
-    need_torch()
+    require_torch()
     from mapo.train.setup import engine_of
 
     return engine_of(out)
@@ -118,7 +118,7 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     """The run, with a live line; None in a member of a team that does not lead."""
     from mapo.cli.training.live import Live
-    from mapo.players.stage import casting_of
+    from mapo.players.session import open_cast
     from mapo.train.processes import join_team
     from mapo.train.run import run
     from mapo.train.show import Show
@@ -127,7 +127,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
     show = Live(config.optim.steps, resume=resume) if team.leads else Show()
 
     async def whole() -> Outcome:
-        async with casting_of(config, out, team.rank) as (casting, _):
+        async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _):
             return await run(
                 config,
                 out,

@@ -107,14 +107,14 @@ async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
 
 
 async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
-    from mapo.players.stage import casting_of
+    from mapo.players.session import open_cast
     from mapo.train.run import rules_of
 
     config = load_config(root / SETTINGS)
     template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
-    casting, flush = await stack.enter_async_context(casting_of(config, root, rank, shared_by=workers))
+    casting, flush = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
     return Site(
         config=config,
         run=RunDir(root),

@@ -20,7 +20,7 @@ from mapo.errors import InputError, RecordError
 from mapo.evals.compare.entries import Case, Entry, read_json, split_settings
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import Interval, bootstrap, told, wilson
-from mapo.players.stage import cast_in
+from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
 from mapo.runs.contents import read_settings, rubric_in
 from mapo.scoring.result import Result
@@ -67,7 +67,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
         if isinstance(error, InputError):
             raise
         raise RecordError(f"no training run ({error!r})", where=str(root), fix="Check its folder") from None
-    cast = cast_in(config)
+    cast = cast_from_config(config)
     asked = _Asked(
         cast={role: str(cast[role]) if cast else "scripted" for role in ROLES},
         scenarios=scenarios,

@@ -630,7 +630,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
         ("--language=fr", "--allow-changed-data"): "--language is 'fr'",
         (): "data/EA.jsonl: is not EmoBench 3b4f843's",
         ("--data=/nowhere",): "EA.jsonl: cannot be read",
-        ("--allow-changed-data", "--model=scripted:honest"): "'scripted:honest' is no model",
+        ("--allow-changed-data", "--model=scripted:honest"): "'scripted:honest' is not a model",
         ("--allow-changed-data", "--base-url=nonsense"): "base URL 'nonsense'",
         ("--allow-changed-data", "--cache=maybe"): "--cache is 'maybe'",
         ("--allow-changed-data", "--resume"): "no run to resume",

@@ -1,4 +1,4 @@
-"""Who judges: names and addresses in commands and configs, panels on the stage and in manifests."""
+"""Who plays: names, addresses and keys in commands and configs; panels in sessions and manifests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from mapo.cli.common.roles import with_panel, with_temperature
 from mapo.config import load_config, read_config
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.players.stage import Panel, Stage, Who, cast_in
-from mapo.players.who import everyone_in, read_judges
+from mapo.players.casting import cast_from_config, cast_from_options, with_judge_panel, with_temperatures
+from mapo.players.session import ModelSession, open_cast
+from mapo.players.spec import ModelSpec, PanelSpec, PartialSpec, inherit, models_by_role, parse_judges
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
 from support.command import mapo
@@ -21,36 +21,83 @@ TWO = 'roles.judges=[{model="a", temperature=0.3}, {model="b", base_url="http://
 MODELS = ("roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://here/v1")
 
 
+HERE, THERE = "http://here/v1", "http://there/v1"
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "expected"),
+    [
+        ((None, None, None), ("m", HERE, "KEY"), ("m", HERE, "KEY")),
+        (("own", None, None), ("m", HERE, "KEY"), ("own", HERE, "KEY")),
+        (("own", HERE, None), ("m", HERE, "KEY"), ("own", HERE, "KEY")),  # the same address has the same key
+        (("own", f"{HERE}/", None), ("m", HERE, "KEY"), ("own", f"{HERE}/", "KEY")),
+        (("own", THERE, None), ("m", HERE, "KEY"), ("own", THERE, None)),  # the key is not sent elsewhere
+        ((None, THERE, None), ("m", None, "KEY"), ("m", THERE, None)),  # nor from the default address
+        ((None, THERE, "OWN"), ("m", HERE, "KEY"), ("m", THERE, "OWN")),
+        ((None, None, "OWN"), ("m", HERE, "KEY"), ("m", HERE, "OWN")),
+        ((None, None, None), ("m", None, "KEY"), ("m", None, "KEY")),
+        ((None, "", ""), ("m", HERE, "KEY"), ("m", HERE, "KEY")),  # empty is missing
+        (("own", HERE, "OWN"), (None, None, None), ("own", HERE, "OWN")),
+        ((None, None, None), (None, None, None), (None, None, None)),
+    ],
+)
+def test_a_model_inherits_what_it_lacks_and_a_key_only_with_its_address(own, default, expected):
+    assert inherit(PartialSpec(*own), PartialSpec(*default)) == expected
+
+
+def test_options_and_config_inherit_alike():
+    everyone, judge = PartialSpec("m", HERE, "KEY"), PartialSpec("j", THERE)
+    cast = cast_from_options(None, everyone, user=PartialSpec(), director=PartialSpec(), judge=judge)
+    assert cast == {
+        "user": ModelSpec("m", HERE, "KEY"),
+        "director": ModelSpec("m", HERE, "KEY"),
+        "judge": ModelSpec("j", THERE, "OPENAI_API_KEY"),
+    }
+    config = ["roles.agents=llm", f"roles.everyone={{model='m', base_url='{HERE}', key_env='KEY'}}"]
+    config.append(f"roles.judge={{model='j', base_url='{THERE}'}}")
+    assert cast_from_config(load_config(None, config)) == cast
+
+
+def test_a_model_without_a_name_is_refused():
+    with pytest.raises(InputError, match="no model is named"):
+        PartialSpec(None, HERE).complete()
+
+
 def test_judges_are_named_with_or_without_an_address():
-    plain, placed, odd = read_judges(["a", "b@https://there:1/v1", "x@y"], "http://here/v1", ["KEY"])
-    assert plain == Who("a", "http://here/v1", "KEY")
+    here = PartialSpec(base_url="http://here/v1")
+    plain, placed, odd = parse_judges(["a", "b@https://there:1/v1", "x@y"], here, ["KEY"])
+    assert plain == ModelSpec("a", "http://here/v1", "KEY")
     assert (placed.model, placed.base_url) == ("b", "https://there:1/v1")
     assert (odd.model, odd.base_url) == ("x@y", "http://here/v1")
-    assert [w.key_env for w in read_judges(["a", "b"], key_envs=["K1", "K2"])] == ["K1", "K2"]
-    assert read_judges(["a"])[0].key_env == "OPENAI_API_KEY"
+    assert [w.key_env for w in parse_judges(["a", "b"], here, ["K1", "K2"])] == ["K1", "K2"]
+    assert parse_judges(["a"], here)[0].key_env == "OPENAI_API_KEY"
     for named, keys in ((["@http://x/v1"], []), ([" "], []), (["a", "b", "c"], ["K1", "K2"])):
         with pytest.raises(InputError):
-            read_judges(named, key_envs=keys)
+            parse_judges(named, here, keys)
 
 
 def test_a_panel_is_told_by_its_members():
-    here, there = Who("a", "http://here/v1"), Who("a", "http://there/v1")
-    assert str(Panel((here, Who("b")))) == "panel of a, b"
-    assert str(Panel((here, here, Who("b")), "alternate")) == "one at a time of a, a #2, b"
-    assert Panel((here, there)).names == ["a at http://here/v1", "a at http://there/v1"]
-    assert list(everyone_in({"user": here, "judge": Panel((here, there))})) == ["user", "judge 1", "judge 2"]
-    assert everyone_in(None) == {}
+    here, there = ModelSpec("a", "http://here/v1"), ModelSpec("a", "http://there/v1")
+    assert str(PanelSpec((here, ModelSpec("b")))) == "panel of a, b"
+    assert str(PanelSpec((here, here, ModelSpec("b")), "alternate")) == "one at a time of a, a #2, b"
+    assert PanelSpec((here, there)).names == ["a at http://here/v1", "a at http://there/v1"]
+    assert list(models_by_role({"user": here, "judge": PanelSpec((here, there))})) == [
+        "user",
+        "judge 1",
+        "judge 2",
+    ]
+    assert models_by_role(None) == {}
 
 
 def test_configs_name_several_judges():
-    cast = cast_in(load_config(None, [*MODELS, TWO, "roles.everyone.top_p=0.9"]))
+    cast = cast_from_config(load_config(None, [*MODELS, TWO, "roles.everyone.top_p=0.9"]))
     panel = cast["judge"]
     assert panel.way == "panel" and str(cast["user"]) == "big (top_p 0.9)"
     assert [(w.model, w.base_url, w.sampling.temperature, w.sampling.top_p) for w in panel.members] == [
         ("a", "http://here/v1", 0.3, 0.9),
         ("b", "http://there/v1", None, 0.9),
     ]
-    again = cast_in(load_config(None, [*MODELS, TWO, "roles.judging=alternate"]))
+    again = cast_from_config(load_config(None, [*MODELS, TWO, "roles.judging=alternate"]))
     assert again["judge"].way == "alternate"
 
 
@@ -84,24 +131,23 @@ def test_a_config_of_several_judges_is_written_and_read_back():
 
 
 def test_the_command_line_takes_a_panel():
-    judge = Who("j", "http://here/v1", "KEY")
+    judge = ModelSpec("j", "http://here/v1", "KEY")
     cast = dict.fromkeys(("user", "director", "judge"), judge)
-    panel = with_panel(cast, "a, b@http://there/v1")["judge"]
+    panel = with_judge_panel(cast, "a, b@http://there/v1")["judge"]
     assert [(w.model, w.base_url, w.key_env) for w in panel.members] == [
         ("a", "http://here/v1", "KEY"),
         ("b", "http://there/v1", "OPENAI_API_KEY"),  # a key goes to the address it was given for
     ]
-    assert with_panel(cast, None) == cast and with_panel(None, None) is None
-    warm = with_temperature({**cast, "judge": panel}, judge=0.5, user=None)
+    assert with_judge_panel(cast, None) == cast and with_judge_panel(None, None) is None
+    warm = with_temperatures({**cast, "judge": panel}, judge=0.5, user=None)
     assert [w.sampling.temperature for w in warm["judge"].members] == [0.5, 0.5]
     for given, named in ((None, "a,b"), (cast, "a")):
         with pytest.raises(InputError, match="--judge-panel"):
-            with_panel(given, named)
+            with_judge_panel(given, named)
 
 
 @pytest.mark.parametrize("way", ["panel", "alternate"])
 def test_a_training_is_judged_as_its_config_says(way, tmp_path):
-    from mapo.players.stage import casting_of
     from mapo.sandbox.cast import Job
     from mapo.sandbox.rollout import Rules, play_all
     from mapo.scenarios.sets import load_scenarios
@@ -117,11 +163,11 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
     async def played(url):
         told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
         told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
-        assert cast_in(load_config(None, told))["judge"].whole  # siblings are compared
+        assert cast_from_config(load_config(None, told))["judge"].whole  # siblings are compared
         rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
         scenarios = load_scenarios("builtin:validation")[:6]
         jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]
-        async with casting_of(load_config(None, told), tmp_path) as (casting, flush):
+        async with open_cast(load_config(None, told), tmp_path) as (casting, flush):
             found = await play_all(jobs, lambda _: FakeChat(lambda _: "Mm."), casting, rules)
             flush()
         return found
@@ -145,12 +191,14 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
 
 def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
     async def seats():
-        async with Stage() as stage:
-            who = Who("a", "http://127.0.0.1:9/v1")
-            found = stage.seats(Panel((who, who, Who("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy"))
-            for endpoint, left in zip(stage._endpoints, ("seed", "top_p"), strict=True):
+        async with ModelSession() as session:
+            who = ModelSpec("a", "http://127.0.0.1:9/v1")
+            found = session.seats(
+                PanelSpec((who, who, ModelSpec("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy")
+            )
+            for endpoint, left in zip(session._endpoints, ("seed", "top_p"), strict=True):
                 endpoint.left_out.add(left)
-            return found, stage.left_out()
+            return found, session.left_out()
 
     found, left_out = asyncio.run(seats())
     assert [seat.name for seat in found] == ["a", "a #2", "b"]

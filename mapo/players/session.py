@@ -1,0 +1,235 @@
+"""Open models: endpoints that share rate limits, a cache and a ledger; local samplers; whole casts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from mapo.config import Config
+from mapo.errors import InputError
+from mapo.players.casting import cast_from_config
+from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
+
+if TYPE_CHECKING:
+    from mapo.measure.rubric import Rubric
+    from mapo.models.cache import Cache
+    from mapo.models.chat import Talker
+    from mapo.models.endpoint import Endpoint
+    from mapo.models.ledger import Ledger
+    from mapo.models.rate_limit import Limiter
+    from mapo.sampling.sampler import Sampler
+    from mapo.sandbox.cast import Casting, Policy
+    from mapo.sandbox.panel import Seat
+
+
+@dataclass(slots=True)
+class ModelSession:
+    """Opens models and closes them at the end.
+
+    Endpoints at one address share its rate limits; all of them share one cache and one ledger.
+    """
+
+    cache: Path | None = None
+    cache_mode: str = "record"
+    ledger_file: Path | None = None
+    prices: dict[str, Any] = field(default_factory=dict)
+    concurrency: int = 64
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    timeout: float = 120.0
+    retries: int = 5
+    context: int = 4096
+    """The longest dialogue of a local model, in tokens."""
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _limiters: dict[str | None, Limiter] = field(default_factory=dict)
+    _cache: Cache | None = None
+    _ledger: Ledger | None = None
+    _endpoints: list[Endpoint] = field(default_factory=list)
+
+    async def __aenter__(self) -> ModelSession:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.stack.aclose()
+
+    @property
+    def ledger(self) -> Ledger:
+        from mapo.models.ledger import Ledger
+
+        if self._ledger is None:
+            file = self.ledger_file
+            self._ledger = Ledger.load(file, self.prices, journal=True) if file else Ledger(self.prices)
+        return self._ledger
+
+    def cost(self) -> float | None:
+        return self.ledger.total_cost
+
+    def check(self, models: Iterable[ModelSpec], domain: str | None = None) -> None:
+        """Refuse names, addresses and modes that cannot be used. Nothing is opened or written.
+
+        Scripted policies belong to a domain and are refused without one.
+        """
+        from mapo.local_model.requirements import require_torch
+        from mapo.models.cache import MODES
+        from mapo.models.endpoint import Endpoint
+        from mapo.runs.kind import refuse_run_as_model
+        from mapo.sandbox.domain import scripted_policy
+
+        if self.cache_mode not in MODES:
+            raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
+        for spec in models:
+            if spec.scripted is not None:
+                if domain is None:
+                    raise InputError(
+                        f"'{spec.model}' is not a model", fix="A name at an endpoint, or local:FOLDER"
+                    )
+                scripted_policy(domain, spec.scripted)
+            elif spec.local is not None:
+                refuse_run_as_model(spec.local)
+                require_torch()
+            else:
+                Endpoint(spec.model, spec.base_url, key_env=spec.key_env)
+
+    def endpoint(self, spec: ModelSpec, role: str) -> Endpoint:
+        from mapo.models.cache import Cache
+        from mapo.models.endpoint import Endpoint
+        from mapo.models.rate_limit import Limiter, Limits
+
+        if self._cache is None and self.cache is not None and self.cache_mode != "off":
+            self._cache = Cache(self.cache, self.cache_mode)  # type: ignore[arg-type]
+            self.stack.callback(self._cache.close)
+        limiter = self._limiters.get(spec.address)
+        if limiter is None:
+            limits = Limits(self.concurrency, self.requests_per_minute, self.tokens_per_minute)
+            limiter = self._limiters[spec.address] = Limiter(limits)
+        endpoint = Endpoint(
+            spec.model,
+            spec.base_url,
+            key_env=spec.key_env,
+            timeout=self.timeout,
+            retries=self.retries,
+            limits=limiter,
+            cache=self._cache,
+            ledger=self.ledger,
+            role=role,
+        )
+        self.stack.push_async_callback(endpoint.aclose)
+        self._endpoints.append(endpoint)
+        return endpoint
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Return, by role, the sampling parameters that one of its endpoints has refused so far."""
+        refused: dict[str, set[str]] = {}
+        for endpoint in self._endpoints:
+            if endpoint.left_out:
+                refused.setdefault(endpoint.role, set()).update(endpoint.left_out)
+        return {role: sorted(names) for role, names in refused.items()}
+
+    async def policy(self, spec: ModelSpec, domain: str) -> Policy:
+        """Open the model that replies in dialogues: scripted, local or an endpoint."""
+        from mapo.sandbox.domain import scripted_policy
+
+        if spec.scripted is not None:
+            return scripted_policy(domain, spec.scripted)
+        if spec.local is not None:
+            return (await self._sampler(spec.local)).policy
+        endpoint = self.endpoint(spec, "policy")
+        return lambda _: endpoint
+
+    async def talker(self, spec: ModelSpec, role: str = "policy") -> Talker:
+        """Open the model that answers a benchmark's questions, one conversation per name."""
+        if spec.local is not None:
+            from mapo.sampling.sampler import Seat
+
+            sampler = await self._sampler(spec.local)
+            return lambda name: Seat(sampler, name)
+        endpoint = self.endpoint(spec, role)
+        return lambda _: endpoint
+
+    async def _sampler(self, source: str) -> Sampler:
+        from mapo.sampling.local import local_sampler
+
+        sampler = local_sampler(source, slots=self.concurrency, context=self.context)
+        return await self.stack.enter_async_context(sampler)
+
+    def casting(self, cast: CastSpec | None, rubric: Rubric, domain: str) -> Casting:
+        """Open the models of user, director and judge; None is the domain's scripted cast."""
+        from mapo.sandbox.domain import scripted_cast
+        from mapo.sandbox.model_cast import model_cast
+        from mapo.sandbox.panel import judged_by
+
+        if cast is None:
+            return scripted_cast(domain)
+        for role, spec in models_by_role(cast).items():
+            if spec.scripted is not None or spec.local is not None:
+                raise InputError(f"'{spec.model}' as {role}", fix="Serve the model, and give its base URL")
+        judges = cast["judge"]
+        panel = judges if isinstance(judges, PanelSpec) else None
+        one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
+        user, director, judge = (self.endpoint(one[r], r) for r in ("user", "director", "judge"))
+        sampling = {role: spec.sampling for role, spec in one.items()}
+        casting = model_cast(user, director, judge, rubric, sampling)
+        if panel is None:
+            return casting
+        return judged_by(casting, self.seats(panel, rubric), panel.way, whole=panel.whole)
+
+    def seats(self, panel: PanelSpec, rubric: Rubric) -> list[Seat]:
+        """Open the judges of a panel. Those with one model, address and key share an endpoint."""
+        from mapo.sandbox.panel import model_seat
+
+        endpoints: dict[tuple[str, str | None, str], Endpoint] = {}
+        seats = []
+        for name, spec in zip(panel.names, panel.members, strict=True):
+            key = (spec.model, spec.address, spec.key_env)
+            if key not in endpoints:
+                endpoints[key] = self.endpoint(spec, "judge")
+            seats.append(model_seat(endpoints[key], rubric, spec.sampling, name))
+        return seats
+
+
+@asynccontextmanager
+async def open_cast(
+    config: Config, out: Path, rank: int = 0, shared_by: int = 1
+) -> AsyncIterator[tuple[Casting, Callable[[], None]]]:
+    """Open the cast that a config names. Yields it with a function that writes the ledger to disk.
+
+    This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
+    """
+    from mapo.measure.rubric import Rubric
+    from mapo.runs.claim import CACHE
+
+    roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)
+    suffix = f".{rank}" if rank else ""
+    ledger = out / f"ledger{suffix}.json"
+    session = ModelSession(
+        cache=out / f"{CACHE}{suffix}",
+        ledger_file=ledger,
+        concurrency=_part(roles.requests, shared_by),
+        requests_per_minute=_part(roles.requests_per_minute, shared_by),
+        tokens_per_minute=_part(roles.tokens_per_minute, shared_by),
+        timeout=roles.timeout,
+        retries=roles.retries,
+    )
+
+    def flush() -> None:
+        if cast:
+            session.ledger.flush(ledger)
+
+    if cast:
+        session.check(models_by_role(cast).values(), domain)
+    async with session:
+        try:
+            yield session.casting(cast, Rubric.load(domain), domain), flush
+        finally:
+            flush()
+
+
+@overload
+def _part(limit: int, of: int) -> int: ...
+@overload
+def _part(limit: None, of: int) -> None: ...
+def _part(limit: int | None, of: int) -> int | None:
+    return None if limit is None else max(1, limit // of)
