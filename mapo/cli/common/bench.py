@@ -55,11 +55,11 @@ async def solve_all(
     `asked` is the manifest. `everyone` names the models that will be called: they are checked before anything
     is written, and `cast` opens them on the stage; it is given what is there already.
     """
-    from mapo.cli.common.progress import counting
     from mapo.cli.common.roles import tell_where
     from mapo.evals.items import prepare, run_items
     from mapo.players.identity import moved
     from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import item_progress
     from mapo.store import RunDir
 
     stage.check(list(everyone))
@@ -73,7 +73,7 @@ async def solve_all(
         claim(out, asked)
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
         there = sum(item.id in kept.finished for item in items)
-        with counting(len(items), there, stage.ledger) as counted:
+        with item_progress(len(items), there, lambda: stage.ledger.total_calls, stage.cost) as counted:
 
             def done(line: Line) -> None:
                 nonlocal flushed

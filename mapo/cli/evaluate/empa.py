@@ -153,13 +153,13 @@ def told_kept(out: Path, of: int) -> str:
 
 async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Rules, stage: Stage) -> int:
     """Play what is missing; how many dialogues broke."""
-    from mapo.cli.common.progress import watching
     from mapo.cli.common.roles import tell_where
     from mapo.domain_folders import RUBRIC, domain_folder
     from mapo.evals.empa import benchmark as bench
     from mapo.players.identity import identity, moved
     from mapo.players.who import everyone_in
     from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import dialogue_progress
     from mapo.store import RunDir, write_atomic
 
     out, domain = run.out, plan.scenarios[0].domain
@@ -176,7 +176,7 @@ async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Ru
         claim(out, asked)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
+        with dialogue_progress(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
                 stage.ledger.flush(out / "ledger.json")
