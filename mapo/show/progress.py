@@ -87,12 +87,11 @@ class Progress:
     def log(self) -> None:
         """Print the current line now if this is a log."""
         if self.to_log and not self.console.is_terminal:
-            self.changed = False
+            self.changed, self.printed = False, time.monotonic()
             self.print(f"{self.label}: {self.text}" if self.label else self.text)
 
     def print(self, line: str) -> None:
         """Print a line that stays, above the bar if there is one."""
-        self.printed = time.monotonic()
         self.console.print(printable(line), markup=False, soft_wrap=True)
 
     def finish(self) -> None:
