@@ -52,7 +52,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
         siblings=rollout.siblings,
         seed=t.config.run.seed,
     )
-    return await played(t, jobs, t.dialogue_file(step), t.rules, partial(t.show.step_begins, step))
+    return await played(t, jobs, t.dialogue_file(step), t.rules, partial(t.callbacks.step_begins, step))
 
 
 def credit_of(
@@ -117,4 +117,4 @@ def keep_step(t: Training, record: dict[str, Any]) -> None:
             kept = {t.best["step"]} if t.best else set()
             checkpoint.keep(folder.parent, t.config.run.keep, kept)
     t.team.wait()
-    t.show.step_ends(record)
+    t.callbacks.step_ends(record)

@@ -87,7 +87,7 @@ async def played(
 
             def keep(dialogue: Dialogue) -> None:
                 writer.write_dialogue(dialogue)
-                t.show.dialogue_done(dialogue)
+                t.callbacks.dialogue_done(dialogue)
 
             for dialogue in await play_all(
                 todo,
@@ -97,7 +97,7 @@ async def played(
                 concurrency=t.config.rollout.at_once,
                 max_unscored=max_unscored,
                 on_done=keep,
-                on_turn=t.show.turn_done,
+                on_turn=t.callbacks.turn_done,
             ):
                 kept[dialogue.id] = dialogue
     return gather_dialogues([kept[job.id] for job in mine], jobs, t.team)
@@ -115,7 +115,7 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
     settings = t.config.eval
     turns = settings.max_turns or t.config.rollout.max_turns
     rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
-    return await played(t, jobs, t.eval_file(label), rules, partial(t.show.eval_begins, label))
+    return await played(t, jobs, t.eval_file(label), rules, partial(t.callbacks.eval_begins, label))
 
 
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:

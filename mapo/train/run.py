@@ -29,6 +29,7 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
+from mapo.train.callbacks import Callbacks
 from mapo.train.head import tune_for_training
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
@@ -36,7 +37,6 @@ from mapo.train.optim import make_optimizer
 from mapo.train.processes import Team
 from mapo.train.rollouts import evaluated, write_json
 from mapo.train.setup import Training, check_run, claim_run, note_decoding
-from mapo.train.show import Show
 from mapo.types import Dialogue
 
 
@@ -58,7 +58,7 @@ async def run(
     *,
     paid: bool = False,
     resume: bool = False,
-    show: Show | None = None,
+    callbacks: Callbacks | None = None,
     team: Team | None = None,
 ) -> Outcome:
     """Train as `config` says, in `out`; resumed, it ends as an undisturbed run would have."""
@@ -70,12 +70,12 @@ async def run(
     check_trackers(config.run.trackers)
     if team.leads:
         check_run(out, config, scenarios, resume=resume)
-    async with prepared(config, out, scenarios, rules, casting, paid, show or Show(), team) as t:
+    async with prepared(config, out, scenarios, rules, casting, paid, callbacks or Callbacks(), team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         take_up(t)
         if resume and not (out / "summary.json").exists():  # a run that is over is only looked at
-            t.show.resumes(t.done + 1)
+            t.callbacks.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
         if repeats and chosen != t.done:
@@ -146,7 +146,7 @@ async def prepared(
     rules: Rules,
     casting: Casting,
     paid: bool,
-    show: Show,
+    callbacks: Callbacks,
     team: Team,
 ) -> AsyncIterator[Training]:
     """Everything loaded, at the last checkpoint if there is one; everything closed in the end."""
@@ -155,7 +155,7 @@ async def prepared(
     torch.manual_seed(config.run.seed)  # adapters start at random
     m, r = config.model, config.rollout
     if folder_of(m.source) is None and team.leads:
-        show.begins(f"{m.source} is no folder here: taken from the model hub, or from its cache")
+        callbacks.message(f"{m.source} is no folder here: taken from the model hub, or from its cache")
     policy = load_policy(
         m.source,
         dtype=m.dtype,
@@ -187,7 +187,7 @@ async def prepared(
         train_scenarios=scenarios["train"],
         validation_scenarios=scenarios["validation"],
         team=team,
-        show=show,
+        callbacks=callbacks,
         paid=paid,
     )
     try:
@@ -196,7 +196,7 @@ async def prepared(
             settings = without_addresses(config)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
-            show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.{decoded}")
+            callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t

@@ -29,10 +29,10 @@ from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.score import score_dialogues
 from mapo.store import JsonlWriter, RunDir, write_atomic
+from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.processes import Team
-from mapo.train.show import Show
 from mapo.types import Dialogue
 
 
@@ -52,7 +52,7 @@ class Training:
     metrics: JsonlWriter | None = None
     trackers: Sequence[Tracker] = ()
     team: Team = field(default_factory=Team)
-    show: Show = field(default_factory=Show)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     paid: bool = False
     done: int = 0
     best: dict[str, Any] | None = None

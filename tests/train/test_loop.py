@@ -8,7 +8,6 @@ import math
 
 import pytest
 
-from mapo.cli.training.live import Live
 from mapo.config import load_config
 from mapo.errors import InputError, JudgeError, TrainError
 from mapo.sampling.sampler import Sampler
@@ -17,9 +16,9 @@ from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
+from mapo.train.callbacks import Callbacks, TrainingDisplay
 from mapo.train.export import find_checkpoint
 from mapo.train.run import run
-from mapo.train.show import Show
 from support import small_run as small
 
 
@@ -73,12 +72,12 @@ def test_without_validations_the_last_checkpoint_is_tested(model, whole, tmp_pat
 def test_a_model_that_is_no_folder_here_is_announced_before_a_hub_is_asked(monkeypatch, tmp_path):
     told = []
 
-    class Heard(Show):
-        begins = staticmethod(told.append)
+    class Heard(Callbacks):
+        message = staticmethod(told.append)
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="give its folder"):
-        small.trained("nobody/nothing-7b", tmp_path / "run", show=Heard())
+        small.trained("nobody/nothing-7b", tmp_path / "run", callbacks=Heard())
     assert len(told) == 1 and told[0].startswith("nobody/nothing-7b is no folder here")
     assert not (tmp_path / "run").exists()
 
@@ -136,7 +135,7 @@ class StopsAt:
 def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt(moment, count))
+        small.trained(model, out, callbacks=StopsAt(moment, count))
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)
     assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
@@ -145,7 +144,7 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
 def test_what_is_found_on_disk_is_not_called_sampled(model, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("dialogue_done", 8))  # all of the first step
+        small.trained(model, out, callbacks=StopsAt("dialogue_done", 8))  # all of the first step
     small.trained(model, out, resume=True)
     speeds = [line["sampled_per_s"] for line in read_jsonl(out / "metrics.jsonl")]
     assert speeds[0] == 0 and all(speeds[1:])
@@ -231,11 +230,11 @@ def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, co
     """Its evaluations are the test before, those of steps 2 and 4, the test after."""
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, "eval.test_repeats=1", show=StopsAt(moment, count))
+        small.trained(model, out, "eval.test_repeats=1", callbacks=StopsAt(moment, count))
     for lines in ([told], []):  # a run that is over goes on nowhere
-        show = Live(4, resume=True)
-        small.trained(model, out, "eval.test_repeats=1", resume=True, show=show)
-        show.close()
+        display = TrainingDisplay(4, resume=True)
+        small.trained(model, out, "eval.test_repeats=1", resume=True, callbacks=display)
+        display.close()
         said = capsys.readouterr().err.splitlines()
         assert [line for line in said if line.startswith("resumed")] == lines
 
@@ -243,11 +242,11 @@ def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, co
 def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_path, capsys):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("step_ends", 3))
+        small.trained(model, out, callbacks=StopsAt("step_ends", 3))
     (out / "checkpoints" / "step_00003").rename(out / "checkpoints" / ".step_00003.old.tmp")
-    show = Live(4, resume=True)
-    small.trained(model, out, resume=True, show=show)
-    show.close()
+    display = TrainingDisplay(4, resume=True)
+    small.trained(model, out, resume=True, callbacks=display)
+    display.close()
     assert "resumed at step 4\n" in capsys.readouterr().err
     assert small.weights(out, 4) == small.weights(whole[0], 4)
 
@@ -255,7 +254,7 @@ def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_pat
 def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("step_ends", 3))
+        small.trained(model, out, callbacks=StopsAt("step_ends", 3))
     file = out / "checkpoints" / "step_00003" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     assert checkpoint.latest(out / "checkpoints").name == "step_00002"
@@ -287,7 +286,7 @@ def test_before_is_played_by_the_policy_one_started_from(model, whole, tmp_path)
     """Also when its dialogues are lost and played again after training has begun."""
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, "eval.test_repeats=1", show=StopsAt("step_ends", 3))
+        small.trained(model, out, "eval.test_repeats=1", callbacks=StopsAt("step_ends", 3))
     (out / "eval" / "before" / "dialogues.jsonl").unlink()
     (out / "best.json").unlink()
     found = small.trained(model, out, "eval.test_repeats=1", resume=True)
@@ -403,11 +402,11 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, whole, t
 
     poisoned.on = False
     monkeypatch.setattr(update, "policy_loss", poisoned)
-    show = StopsAt("never")
-    show.step_ends = lambda record: setattr(poisoned, "on", record["step"] == 2)
+    callbacks = StopsAt("never")
+    callbacks.step_ends = lambda record: setattr(poisoned, "on", record["step"] == 2)
     out = tmp_path / "run"
     with pytest.raises(TrainError, match="gradient of step 3 is not finite"):
-        small.trained(model, out, show=show)
+        small.trained(model, out, callbacks=callbacks)
     monkeypatch.setattr(update, "policy_loss", real)
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)

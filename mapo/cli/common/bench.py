@@ -57,10 +57,10 @@ async def solve_all(
     is written, and `cast` opens them in the session; it is given what is there already.
     """
     from mapo.cli.common.models import say_default_addresses
-    from mapo.cli.common.progress import counting
     from mapo.evals.items import prepare, run_items
     from mapo.players.identity import moved
     from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import item_progress
     from mapo.store import RunDir
 
     session.check(everyone)
@@ -74,7 +74,7 @@ async def solve_all(
         claim(out, asked)
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
         there = sum(item.id in kept.finished for item in items)
-        with counting(len(items), there, session.ledger) as counted:
+        with item_progress(len(items), there, lambda: session.ledger.total_calls, session.cost) as counted:
 
             def done(line: Line) -> None:
                 nonlocal flushed

@@ -157,12 +157,12 @@ async def play_missing(
 ) -> int:
     """Play what is missing; how many dialogues broke."""
     from mapo.cli.common.models import say_default_addresses
-    from mapo.cli.common.progress import watching
     from mapo.domain_folders import RUBRIC, domain_folder
     from mapo.evals.empa import benchmark as bench
     from mapo.players.identity import identity, moved
     from mapo.players.spec import models_by_role
     from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import dialogue_progress
     from mapo.store import RunDir, write_atomic
 
     out, domain = run.out, plan.scenarios[0].domain
@@ -179,7 +179,7 @@ async def play_missing(
         claim(out, asked)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with watching(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
+        with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
                 session.ledger.flush(out / "ledger.json")

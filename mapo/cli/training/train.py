@@ -99,32 +99,33 @@ def _refuse_early(config: Config, out: Path, resume: bool) -> None:
 
 
 def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
-    """The run on verl, with the same live line."""
-    from mapo.cli.training.live import Live
+    """Train on verl, with the same progress display."""
     from mapo.engines.verl.launch import run_verl
+    from mapo.train.callbacks import TrainingDisplay
 
-    show = Live(config.optim.steps)
-    show.begins(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
+    display = TrainingDisplay(config.optim.steps)
+    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
     try:
-        found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends, on_resume=show.resumes)
+        found: Outcome = run_verl(
+            config, out, resume=resume, on_step=display.step_ends, on_resume=display.resumes
+        )
         return found
     except KeyboardInterrupt:
         say(f"stopped; go on with: mapo train --engine verl --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
     finally:
-        show.close()
+        display.close()
 
 
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
-    """The run, with a live line; None in a member of a team that does not lead."""
-    from mapo.cli.training.live import Live
+    """Train with a progress display; returns None in a process that does not lead its team."""
     from mapo.players.session import open_cast
+    from mapo.train.callbacks import Callbacks, TrainingDisplay
     from mapo.train.processes import join_team
     from mapo.train.run import run
-    from mapo.train.show import Show
 
     team = join_team(config.model.device)
-    show = Live(config.optim.steps, resume=resume) if team.leads else Show()
+    callbacks = TrainingDisplay(config.optim.steps, resume=resume) if team.leads else Callbacks()
 
     async def whole() -> Outcome:
         async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _):
@@ -134,7 +135,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
                 casting,
                 paid=config.roles.agents == "llm",
                 resume=resume,
-                show=show,
+                callbacks=callbacks,
                 team=team,
             )
 
@@ -151,7 +152,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
             found = asyncio.run(whole())
         team.leave()
     finally:
-        show.close()
+        callbacks.close()
     return found if team.leads else None
 
 
