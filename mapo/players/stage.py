@@ -313,7 +313,7 @@ def need_torch() -> None:
     """Refuse what needs the local engine where it is not installed."""
     from importlib.util import find_spec
 
-    wanted = ("torch", "transformers", "safetensors", "tomli_w")
+    wanted = ("torch", "transformers", "safetensors")
     missing = [name for name in wanted if find_spec(name) is None]
     if missing:
         raise InputError(
