@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mapo.errors import ScenarioError
 from mapo.evals.items import ITEMS, Line, read_kept
 from mapo.realsim.levels import agreement_of
 from mapo.realsim.make import PRIVATE, STEPS, Making, local_pass, shown_turns
 from mapo.realsim.reading.read import Conversation, Source
 from mapo.realsim.source import KEY, forget, write_raw, write_source
-from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
 from mapo.records import encode
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, dump_scenario, read_scenario
 from mapo.store import write_atomic
 
 REPORT = "report.json"
@@ -79,6 +79,15 @@ def finish(
     text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(out / REPORT, text + "\n")
     return report
+
+
+def write_scenario(scenario: Scenario, path: Path) -> None:
+    """Write a scenario file atomically. Raise ScenarioError if it does not read back as the same scenario."""
+    write_atomic(path, dump_scenario(scenario))
+    if read_scenario(path) != scenario:
+        raise ScenarioError(
+            "the written file reads back differently", where=str(path), fix="Please report this as a bug"
+        )
 
 
 def finish_local(out: Path, source: Source, asked: Sequence[Conversation]) -> dict[str, Any]:

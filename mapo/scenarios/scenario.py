@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -144,6 +144,20 @@ def read_scenario(path: Path) -> Scenario:
         key = ".".join(map(str, first["loc"]))
         problem = "unknown key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
         raise ScenarioError(problem, where=f"{path}, {key}", fix="See docs/scenarios.md") from None
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """Return a scenario as a TOML file of our own format; empty values are left to their defaults."""
+    import tomli_w
+
+    return tomli_w.dumps({"schema": SCHEMA, **_filled(asdict(scenario))})
+
+
+def _filled(value: Any) -> Any:
+    """Return `value` without empty entries in its tables."""
+    if isinstance(value, dict):
+        return {key: _filled(item) for key, item in value.items() if item not in ("", (), None, {})}
+    return [_filled(item) for item in value] if isinstance(value, tuple) else value
 
 
 @lru_cache

@@ -18,8 +18,7 @@ from mapo.measure.rubric import Rubric
 from mapo.realsim.make import _quotable
 from mapo.realsim.private.redact import squeezed
 from mapo.realsim.report import with_copies
-from mapo.realsim.toml import toml_of
-from mapo.scenarios.scenario import check_scenario, read_scenario
+from mapo.scenarios.scenario import check_scenario, dump_scenario, read_scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.server import LoopbackServer
 from support.command import mapo
@@ -654,7 +653,7 @@ def test_what_cannot_be_made_is_refused_at_the_door(tmp_path, source):
 
 def test_scenarios_are_written_as_they_are_read(tmp_path):
     for scenario in load_scenarios("builtin:all"):
-        (tmp_path / "one.toml").write_text(toml_of(scenario), encoding="utf-8")
+        (tmp_path / "one.toml").write_text(dump_scenario(scenario), encoding="utf-8")
         assert read_scenario(tmp_path / "one.toml") == scenario
 
 
