@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
-import pickle
 import signal
 import tarfile
-import tomllib
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -24,15 +20,6 @@ settings.load_profile("default")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has put us into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def parsed_once():
-    """Hundreds of tests read the 192 shipped scenarios, and parsing those takes a second: once is enough."""
-    parse = tomllib.loads
-    parsed = functools.lru_cache(maxsize=1024)(lambda text: pickle.dumps(parse(text)))
-    with mock.patch.object(tomllib, "loads", lambda text: pickle.loads(parsed(text))):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -127,23 +127,31 @@ def read_text(path: Path) -> str:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """One scenario file of our own format."""
+    """Read one scenario file of our own format.
+
+    A file whose text is unchanged yields the object of the earlier call: treat its dicts as read-only.
+    """
+    return _parse(read_text(path), str(path))
+
+
+# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text itself
+# is the key: a modification time may miss a change.
+@lru_cache(maxsize=512)
+def _parse(text: str, where: str) -> Scenario:
     try:
-        data: dict[str, Any] = tomllib.loads(read_text(path))
+        data: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ScenarioError(f"not a readable TOML file ({error})", where=str(path)) from error
+        raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     schema = data.pop("schema", None)
     if schema != SCHEMA:
-        raise ScenarioError(
-            f"schema is {schema!r}, not '{SCHEMA}'", where=str(path), fix="See docs/scenarios.md"
-        )
+        raise ScenarioError(f"schema is {schema!r}, not '{SCHEMA}'", where=where, fix="See docs/scenarios.md")
     try:
         return _adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         problem = "unknown key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
-        raise ScenarioError(problem, where=f"{path}, {key}", fix="See docs/scenarios.md") from None
+        raise ScenarioError(problem, where=f"{where}, {key}", fix="See docs/scenarios.md") from None
 
 
 def dump_scenario(scenario: Scenario) -> str:
