@@ -253,13 +253,13 @@ async def casting_of(
     One of `shared_by` processes, each with a cache and a ledger of its own and its share of the limits.
     """
     from mapo.measure.rubric import Rubric
-    from mapo.runs.claim import CACHE
+    from mapo.store import RunDir
 
     roles, domain, who = config.roles, config.scenarios.domain, cast_in(config)
-    mine = f".{rank}" if rank else ""
-    ledger = out / f"ledger{mine}.json"
+    run = RunDir(out)
+    ledger = run.ledger_of(rank)
     stage = Stage(
-        cache=out / f"{CACHE}{mine}",
+        cache=run.cache_of(rank),
         ledger_file=ledger,
         concurrency=_part(roles.requests, shared_by),
         requests_per_minute=_part(roles.requests_per_minute, shared_by),
@@ -290,12 +290,13 @@ def _part(limit: int | None, of: int) -> int | None:
 
 
 def refuse_run(source: str) -> None:
-    """A training run is no model, but holds some."""
+    """Refuse the folder of a training run where a model is expected, and name the models in it."""
+    from mapo.runs.kind import Kind, kind_of
     from mapo.store import RunDir
 
     run = RunDir(Path(source).expanduser())
-    steps = sorted(run.checkpoint(0).parent.glob("step_*"))
-    if steps or (run.config.is_file() and run.manifest.is_file()):
+    if kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
+        steps = sorted(run.checkpoints.glob("step_*"))
         fix = f"Make a model of it: mapo export {quote(source)} --out DIR, then local:DIR"
         also = f". Or take a checkpoint: local:{steps[-1]}" if steps else ""
         raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + also)

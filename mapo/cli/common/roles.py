@@ -18,11 +18,12 @@ from mapo.players.who import Panel, Who, read_judges
 
 def stage_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> Stage:
     """The stage of a run in `out`: its ledger there, its cache too unless another is given."""
-    from mapo.runs.claim import CACHE
+    from mapo.store import RunDir
 
+    run = RunDir(out)
     return Stage(
-        cache=cache_file or out / CACHE,
-        ledger_file=out / "ledger.json",
+        cache=cache_file or run.cache_of(),
+        ledger_file=run.ledger_of(),
         prices=read_prices(prices),
         **settings,
     )

@@ -82,7 +82,7 @@ def empa(
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
-    from mapo.evals.empa.benchmark import FILE, HEALTH, Plan
+    from mapo.evals.empa.benchmark import Plan
     from mapo.measure.rubric import Rubric
     from mapo.players.stage import Who, cast_of
     from mapo.sandbox.model_cast import policy_system
@@ -90,6 +90,7 @@ def empa(
     from mapo.scenarios.empa_cards import read_start_levels
     from mapo.scoring.score import score
     from mapo.scoring.tables import print_ledger, print_scoring
+    from mapo.store import RunDir
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
@@ -122,9 +123,9 @@ def empa(
     found = score(out)
     if found.models:
         print_scoring(found)
-    say_all("warning", [*found.torn, *found.bad, *read_json(out / HEALTH).get("warnings", [])])
+    say_all("warning", [*found.torn, *found.bad, *read_json(RunDir(out).health).get("warnings", [])])
     print_ledger(stage.ledger)
-    say(f"dialogues: {out / 'dialogues' / FILE}")
+    say(f"dialogues: {RunDir(out).empa_dialogues}")
     if broken or not found.models:
         raise typer.Exit(1)
 
@@ -179,7 +180,7 @@ async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Ru
         with watching(len(plan.jobs()), len(kept.finished), stage.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
-                stage.ledger.flush(out / "ledger.json")
+                stage.ledger.flush(RunDir(out).ledger_of())
                 done(dialogue)
 
             try:
@@ -195,7 +196,7 @@ async def play_missing(run: Run, plan: Plan, policy: Who, roles: Cast, rules: Ru
                     on_turn=turned,
                 )
             finally:
-                stage.ledger.flush(out / "ledger.json")
+                stage.ledger.flush(RunDir(out).ledger_of())
     broken = [f"dialogue {d.id}: {d.error}" for d in played if d.error]
     say_all("broken", broken, most=10)
     return len(broken)

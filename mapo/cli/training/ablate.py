@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.say import say
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.evals.ablation.analysis import Cell
@@ -64,10 +65,10 @@ def ablate(
     with _alone(folder):
         steps = _prepare(folder, given or [], asked)
         failed = play_grid(folder, _cells(asked), jobs or _cores(), steps)
-        if any((folder / cell.name / "summary.json").exists() for cell in _cells(_grid(folder))):
+        if any(RunDir(folder / cell.name).summary.exists() for cell in _cells(_grid(folder))):
             _report(folder, reach)
     for cell, line in failed.items():
-        say(f"failed: {cell.name}: {line} ({folder / 'logs' / cell.name}.log)")
+        say(f"failed: {cell.name}: {line} ({RunDir(folder).logs / cell.name}.log)")
     if failed:
         say(f"{len(failed)} runs failed; the same command tries them again")
         raise typer.Exit(1)
@@ -78,7 +79,7 @@ def ablate(
 
 def _asked(out: Path, methods: str | None, rewards: str | None, seeds: str | None) -> dict[str, list[Any]]:
     """The grid as named; what is not named is as it was in `out`, or the default."""
-    there = _grid(out) if (out / "manifest.json").exists() else {}
+    there = _grid(out) if RunDir(out).manifest.exists() else {}
     asked = {
         "methods": there.get("methods", METHODS.split(",")) if methods is None else _names(methods),
         "rewards": there.get("rewards", ["idr", "adr"]) if rewards is None else _names(rewards),
@@ -136,18 +137,19 @@ def _prepare(out: Path, given: list[str], asked: dict[str, list[Any]]) -> int:
     for text in overrides:
         if (key := text.partition("=")[0].strip()) in GRID:
             raise InputError(f"{key} differs from run to run", fix=f"Say which with {GRID[key]}")
-    if not files and (out / "config.toml").is_file():
-        files = [str(out / "config.toml")]
+    run = RunDir(out)
+    if not files and run.config.is_file():
+        files = [str(run.config)]
     config = load_config(files[0] if files else None, overrides)
     settings = _settings(config.model_dump(mode="json"))
-    path = out / "manifest.json"
+    path = run.manifest
     if path.exists():
         there = _grid(out)
         _same(out, there["settings"], settings)
         asked = {key: list(dict.fromkeys([*there[key], *asked[key]])) for key in asked}
-    elif out.exists() and any(not e.name.startswith((".", "config.toml")) for e in out.iterdir()):
+    elif out.exists() and any(not e.name.startswith((".", RunDir.config.name)) for e in out.iterdir()):
         raise InputError("is not empty and no ablation", where=str(out), fix="Choose another --out")
-    write_atomic(out / "config.toml", dump_config(config))
+    write_atomic(run.config, dump_config(config))
     grid = {"schema": "mapo.ablate/1", "config": _hash(settings), **asked, "settings": settings}
     write_atomic(path, _json(grid))
     return config.optim.steps
@@ -181,7 +183,7 @@ def _grid(out: Path) -> dict[str, Any]:
 
     from mapo.errors import InputError
 
-    path = out / "manifest.json"
+    path = RunDir(out).manifest
     try:
         grid = dict(json.loads(path.read_bytes()))
         if grid["schema"] != "mapo.ablate/1" or grid["config"] != _hash(grid["settings"]):
@@ -216,7 +218,7 @@ def _alone(out: Path) -> Any:
     def held() -> Any:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+            lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise StoreError(f"cannot be written ({error.strerror})", where=str(out)) from error
         with lock:
@@ -247,14 +249,14 @@ def _report(out: Path, reach: float | None) -> None:
     cells = _cells(grid)
     found = [run for cell in cells if (run := read_run(out, cell)) is not None]
     report = analyse(found, wanted=len(cells), reach=reach)
-    write_atomic(out / "ablation.json", _json(report))
+    write_atomic(RunDir(out).ablation, _json(report))
     told = grid["settings"]
     scripted = told["roles"]["agents"] == "scripted"
     text = markdown(report, caution=scripted_world([told["scenarios"]["domain"]]) if scripted else "")
-    write_atomic(out / "ablation.md", text)
+    write_atomic(RunDir(out).ablation_markdown, text)
     typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
     try:
         draw(report, out)
     except InputError as error:
         say(f"warning: no figure: {error}")
-    say(f"report: {out / 'ablation.md'}")
+    say(f"report: {RunDir(out).ablation_markdown}")

@@ -19,6 +19,7 @@ from mapo.cli.common.stop import until_stopped
 from mapo.errors import RecordError
 from mapo.evals.ablation.analysis import Cell
 from mapo.records import parse
+from mapo.store import RunDir
 from mapo.text import printable
 
 TRAIN = [sys.executable, "-m", "mapo", "train"]
@@ -33,14 +34,14 @@ def _command(out: Path, cell: Cell) -> list[str]:
     folder = out / cell.name
     return [
         *TRAIN,
-        str(out / "config.toml"),
+        str(RunDir(out).config),
         f'advantage.method="{cell.method}"',
         f'reward.name="{cell.reward}"',
         f"run.seed={cell.seed}",
         "run.threads=1",
         "run.processes=1",
         f"--out={folder}",
-        *(["--resume"] if (folder / "manifest.json").exists() else []),
+        *(["--resume"] if RunDir(folder).manifest.exists() else []),
     ]
 
 
@@ -79,7 +80,7 @@ async def _all(out: Path, board: Board, jobs: int) -> None:
 
 async def _play(out: Path, cell: Cell) -> str | None:
     """One run in a process of its own; why it failed, if it did. A run that is cut off is ended."""
-    log = out / "logs" / f"{cell.name}.log"
+    log = RunDir(out).logs / f"{cell.name}.log"
     log.parent.mkdir(exist_ok=True)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     with open(log, "ab") as said:
@@ -101,7 +102,7 @@ async def _play(out: Path, cell: Cell) -> str | None:
                 except TimeoutError:
                     process.kill()
                     await process.wait()
-    if status == 0 and (out / cell.name / "summary.json").exists():
+    if status == 0 and RunDir(out / cell.name).summary.exists():
         return None
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     return next((x.strip() for x in reversed(lines) if x.strip()), "") or f"exit status {status}"
@@ -117,7 +118,7 @@ class Board:
         from mapo.text import terminal
 
         self.out, self.steps, self.jobs, self.cells = out, steps, jobs, cells
-        self.todo = [c for c in cells if not (out / c.name / "summary.json").exists()]
+        self.todo = [c for c in cells if not RunDir(out / c.name).summary.exists()]
         self.total, self.done = len(cells), len(cells) - len(self.todo)
         self.running: dict[Cell, float] = {}
         self.failed: dict[Cell, str] = {}
@@ -148,7 +149,7 @@ class Board:
         if not self.todo:
             return f"{first}\nnothing is left to train in {self.out}"
         at_once = min(self.jobs, len(self.todo))
-        logs = self.out / "logs"
+        logs = RunDir(self.out).logs
         return f"{first}\n{at_once} at once, {self.steps} steps each, in {self.out}; what they say: {logs}"
 
     def begins(self, cell: Cell) -> None:
@@ -175,7 +176,7 @@ class Board:
 
     def under_way(self) -> str:
         """How it stands; then each run that is being played, and at which step it is."""
-        at = [f"{c.name} {last_step(self.out / c.name / 'metrics.jsonl')}/{self.steps}" for c in self.running]
+        at = [f"{c.name} {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}" for c in self.running]
         return f"{self.text()}; at step: {', '.join(at)}" if at else self.text()
 
     def show(self) -> None:
@@ -201,10 +202,10 @@ class Board:
 
     def _share(self, cell: Cell) -> float:
         """How much of a run is done."""
-        folder = self.out / cell.name
-        if (folder / "summary.json").exists():
+        run = RunDir(self.out / cell.name)
+        if run.summary.exists():
             return 1.0
-        return min(last_step(folder / "metrics.jsonl") / max(1, self.steps), 0.99)
+        return min(last_step(run.metrics) / max(1, self.steps), 0.99)
 
 
 def last_step(metrics: Path) -> int:
