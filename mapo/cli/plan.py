@@ -95,4 +95,6 @@ def _read(
 
 
 def _config_of(run: Path | None) -> str | None:
-    return str(run / "config.toml") if run and (run / "config.toml").is_file() else None
+    from mapo.store import RunDir
+
+    return str(RunDir(run).config) if run and RunDir(run).config.is_file() else None

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.say import say, say_all
+from mapo.store import RunDir
 
 
 def report(
@@ -42,7 +43,7 @@ def report(
     if figures is not None:
         need_matplotlib()
     found = build(runs)
-    where = out or (named(runs[0])[1] if len(runs) == 1 else Path()) / "report.html"
+    where = out or RunDir(named(runs[0])[1] if len(runs) == 1 else Path()).report
     if where.suffix.lower() not in (".html", ".htm"):
         where = where.with_name(f"{where.name}.html")
     paths = write(found, where, markdown=markdown, figures=figures)

@@ -10,6 +10,7 @@ import typer
 
 from mapo.cli.common.say import say_all
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 
 def score(
@@ -59,7 +60,7 @@ def score(
 def _of_training(run: Path, steps: int) -> str:
     many = f"{steps} steps" if steps > 1 else "1 step"
     told = f"{run}: scored are the training dialogues of {many}; they are no held-out result"
-    if (run / "eval" / "after").is_dir():
+    if RunDir(run).eval_of("after").is_dir():
         return f"{told}. For that: mapo score {run / 'eval' / 'after'}, or mapo compare {run}"
     return f"{told}, and there is none yet (eval/after)"
 

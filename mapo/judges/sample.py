@@ -22,8 +22,9 @@ from mapo.measure.reward import REWARDS, Distance, Measure
 from mapo.measure.rubric import Rubric
 from mapo.runs.claim import digest, read_manifest
 from mapo.runs.contents import read_rubric
+from mapo.runs.kind import Kind, kind_in_manifest
 from mapo.scenarios.scenario import Scenario
-from mapo.store import BadLine, RunDir, read_dialogues
+from mapo.store import TESTS, BadLine, RunDir, read_dialogues
 from mapo.types import Dialogue, Levels, PotentialState, Turn, Vector
 
 THIRDS = ("early", "middle", "late")
@@ -128,7 +129,7 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
     run = name or root.resolve().name
     versions = _versions(root)
     for file in dialogue_files(root):
-        part = file.parent.name if file.parent.name in ("before", "after") else ""
+        part = file.parent.name if file.parent.name in TESTS else ""
         for item in read_dialogues(file):
             if isinstance(item, BadLine):
                 problems.append(str(item))
@@ -183,7 +184,8 @@ def dialogue_files(root: Path) -> list[Path]:
     """Dialogue files: played in training, or the whole of an evaluation; a training's tests too."""
     if not root.is_dir():
         raise InputError("no such folder", where=str(root), fix="Is it spelt as `ls` shows it?")
-    folders = [RunDir(root).dialogues, *(root / "eval" / when for when in ("before", "after"))]
+    run = RunDir(root)
+    folders = [run.dialogues, *map(run.eval_of, TESTS)]
     return [file for folder in folders if folder.is_dir() for file in sorted(folder.rglob("*.jsonl"))]
 
 
@@ -191,7 +193,7 @@ def _versions(root: Path) -> dict[str, str]:
     """The scenarios' versions as the manifest of an evaluation has them; elsewhere nobody wrote them down."""
     path = RunDir(root).manifest
     told: Any = read_manifest(path) if path.exists() else {}
-    known = told.get("scenarios") if str(told.get("schema")).startswith("mapo.empa/") else None
+    known = told.get("scenarios") if kind_in_manifest(told) is Kind.EMPA else None
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 
 

@@ -36,8 +36,8 @@ class Measured:
 
 def measure(run: Path, config: Config) -> Measured:
     """Return the rates of the run in that folder, for a training under `config`."""
-    trained = list(_dialogues(run, "dialogues"))
-    everything = [*trained, *_dialogues(run, "eval")]
+    trained = list(_dialogues(RunDir(run).dialogues))
+    everything = [*trained, *_dialogues(RunDir(run).evals)]
     if not trained:
         raise InputError(
             "no dialogues in it", where=str(run), fix="A run directory of mapo train or mapo eval empa"
@@ -83,10 +83,10 @@ def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _dialogues(run: Path, folder: str) -> Iterator[Dialogue]:
+def _dialogues(folder: Path) -> Iterator[Dialogue]:
     """Yield each usable dialogue once, as it was last recorded."""
     found: dict[tuple[Path, str, str], Dialogue] = {}
-    for path in sorted((run / folder).rglob("*.jsonl")):
+    for path in sorted(folder.rglob("*.jsonl")):
         for item in read_dialogues(path):
             if not isinstance(item, BadLine) and item.usable and item.turns:
                 found[path.parent, path.name.split(".")[0], item.id] = item
@@ -96,7 +96,7 @@ def _dialogues(run: Path, folder: str) -> Iterator[Dialogue]:
 def _spent(run: Path) -> dict[str, dict[str, float]]:
     """Return the totals of each role over all ledgers."""
     found: dict[str, dict[str, float]] = {}
-    for path in sorted(run.glob("ledger*.json")):
+    for path in RunDir(run).ledgers():
         for row in Ledger.load(path).as_rows():
             role = found.setdefault(row["role"], dict.fromkeys(SUMMED, 0.0))
             for key in SUMMED:

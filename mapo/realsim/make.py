@@ -41,7 +41,6 @@ from mapo.runs.claim import digest
 from mapo.scenarios.scenario import Scenario
 from mapo.store import write_atomic
 
-PRIVATE = "private.sqlite"
 STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
 _OURS = re.compile(
     r"HTTP \d{3}|no answer within [\d.e+]+ s|no connection|an empty answer|no text within max_tokens=\d+"

@@ -20,8 +20,6 @@ from mapo.realsim.reading.read import Source
 from mapo.runs.claim import read_manifest
 from mapo.store import RunDir, write_atomic
 
-KEY = "private.key"
-SOURCE = "source.jsonl"
 _FINGERPRINTS = ("files", "conversations")
 
 
@@ -30,11 +28,11 @@ def fingerprints(out: Path, source: Source) -> tuple[dict[str, Any], str]:
 
     Where the key is gone, the run is finished, and what stands in its manifest is taken as it is.
     """
-    new, manifest = "", RunDir(out).manifest
-    if (out / KEY).is_file():
-        key = _read(out / KEY)
-    elif manifest.is_file():
-        there = read_manifest(manifest)
+    new, run = "", RunDir(out)
+    if run.private_key.is_file():
+        key = _read(run.private_key)
+    elif run.manifest.is_file():
+        there = read_manifest(run.manifest)
         return {name: there.get(name) for name in _FINGERPRINTS}, ""
     else:
         key = new = secrets.token_hex(32)
@@ -55,7 +53,7 @@ def _keyed(key: str, text: str) -> str:
 
 def keep_key(out: Path, key: str) -> None:
     if key:
-        write_atomic(out / KEY, f"{key}\n")
+        write_atomic(RunDir(out).private_key, f"{key}\n")
 
 
 def forget(calls: Path) -> None:
@@ -79,7 +77,7 @@ def write_source(out: Path, source: Source) -> None:
         )
         for talk in source.conversations
     ]
-    write_atomic(out / SOURCE, "".join(f"{line}\n" for line in lines))
+    write_atomic(RunDir(out).source, "".join(f"{line}\n" for line in lines))
 
 
 def write_raw(out: Path, source: Source) -> None:
@@ -87,4 +85,4 @@ def write_raw(out: Path, source: Source) -> None:
     for talk in source.conversations:
         turns = [{"side": turn.side, "text": turn.text} for turn in talk.turns]
         text = json.dumps({"id": talk.id, "speakers": talk.speakers, "turns": turns}, ensure_ascii=False)
-        write_atomic(out / "0-raw" / f"{talk.id}.json", text + "\n")
+        write_atomic(RunDir(out).raw_conversations / f"{talk.id}.json", text + "\n")

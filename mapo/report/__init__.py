@@ -5,7 +5,7 @@
     training.py held_out.py learning.py credit.py paths.py people.py     the sections of a training run
     results.py                 evaluations
     together.py several.py side_by_side.py         several runs: which, their curves, their scores compared
-    grid.py                    grids of `mapo ablate`; kind.py tells what a folder is
+    grid.py                    grids of `mapo ablate`
     blocks.py                  what sections are made of; page.py and markdown.py render it
     plots.py draw.py           numbers onto axes, axes into pages and files
 
@@ -27,12 +27,12 @@ from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.results import bench_report, empa_report
 from mapo.report.sections.held_out import held_out_difference
-from mapo.report.together import several_report
+from mapo.report.together import reportable, several_report
 from mapo.report.training import training_report
-from mapo.runs.kind import kind_of
+from mapo.runs.kind import Kind
 from mapo.store import RunDir, write_atomic
 
-__all__ = ["build", "held_out_difference", "kind_of", "typical_pair", "write", "write_report"]
+__all__ = ["build", "held_out_difference", "typical_pair", "write", "write_report"]
 
 
 def write_report(root: Path) -> Path:
@@ -72,12 +72,9 @@ def build(runs: Sequence[str]) -> Report:
 
 
 def _one(root: Path, name: str | None) -> Report:
-    match kind_of(root):
-        case "training":
-            return training_report(read_training(root, name or ""))
-        case "ablation":
-            return ablation_report(root, name)
-        case "benchmark":
-            return bench_report(root, name)
-        case _:
-            return empa_report(root, name)
+    kind = reportable(root)
+    if kind is Kind.TRAINING:
+        return training_report(read_training(root, name or ""))
+    if kind is Kind.ABLATION:
+        return ablation_report(root, name)
+    return bench_report(root, name) if kind.has_result else empa_report(root, name)

@@ -19,6 +19,7 @@ from mapo.report.document.markdown import blocks_of
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
+from mapo.store import RunDir
 
 RUNS = 2000
 """Runs of a grid that are looked for."""
@@ -29,9 +30,9 @@ BUDGET = 3_000_000
 def ablation_report(root: Path, name: str | None = None) -> Report:
     """The finished runs of a grid, as `mapo ablate` reports them."""
     problems: list[str] = []
-    manifest = read_object(root / "manifest.json", problems)
+    manifest = read_object(RunDir(root).manifest, problems)
     folders = _cells(manifest, problems)
-    finished = [folder for folder in folders if (root / folder / "summary.json").exists()]
+    finished = [folder for folder in folders if RunDir(root / folder).summary.exists()]
     first = {folder.rpartition("_seed")[0]: folder for folder in reversed(finished)}
     trained = [
         read_training(root / folder, folder, budget=BUDGET if folder in first.values() else 0)
@@ -88,7 +89,7 @@ def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
         grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
         names = [Cell(str(m), str(r), int(s)).name for s, r, m in grid]
     except (KeyError, TypeError, ValueError) as error:
-        problems.append(f"manifest.json: no grid of an ablation ({error!r})")
+        problems.append(f"{RunDir.manifest.name}: no grid of an ablation ({error!r})")
         return []
     return [name for name in names if "/" not in name]
 

@@ -198,7 +198,7 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     """A result.json of `mapo eval emobench` or `eqbench`."""
     entries = read_bench(root, name)
     problems: list[str] = []
-    data = read_object(root / "result.json", problems)
+    data = read_object(RunDir(root).result, problems)
     first = entries[0]
     rows = [[e.name, told(e.value, ".2f", "no score"), span(e.interval), f"{e.n} of {e.of}"] for e in entries]
     tiles = [Tile(e.name, told(e.value, ".1f", "no score"), f"{span(e.interval)} (95 %)") for e in entries]

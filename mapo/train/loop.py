@@ -113,7 +113,7 @@ def keep_step(t: Training, record: dict[str, Any]) -> None:
             folder = t.run.checkpoint(t.done)
             checkpoint.save(folder, t.policy, t.optimizer, {"step": t.done, "best": t.best})
             if t.best:
-                write_json(t.run.root / "best.json", t.best)
+                write_json(t.run.best, t.best)
             kept = {t.best["step"]} if t.best else set()
             checkpoint.keep(folder.parent, t.config.run.keep, kept)
     t.team.wait()

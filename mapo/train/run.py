@@ -74,7 +74,7 @@ async def run(
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         take_up(t)
-        if resume and not (out / "summary.json").exists():  # a run that is over is only looked at
+        if resume and not RunDir(out).summary.exists():  # a finished run is only looked at
             t.callbacks.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
@@ -95,7 +95,7 @@ async def run(
             seconds=time.monotonic() - began,
         )
         if team.leads:
-            write_json(t.run.root / "summary.json", summary)
+            write_json(t.run.summary, summary)
         return Outcome(summary, *scores, before, after)
 
 
@@ -226,7 +226,7 @@ def take_up(t: Training) -> None:
         t.done, t.best = state["step"], state["best"]
         t.sampler.forget_all()
         if t.team.leads and t.best:  # a kill may have come between the checkpoint and this file
-            write_json(t.run.root / "best.json", t.best)
+            write_json(t.run.best, t.best)
 
 
 def summarise(

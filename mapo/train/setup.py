@@ -28,7 +28,7 @@ from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.score import score_dialogues
-from mapo.store import JsonlWriter, RunDir, write_atomic
+from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
@@ -58,10 +58,10 @@ class Training:
     best: dict[str, Any] | None = None
 
     def dialogue_file(self, step: int) -> Path:
-        return _of_member(self.run.dialogues_of(step), self.team)
+        return self.run.dialogues_of(step, self.team.rank)
 
     def eval_file(self, label: str) -> Path:
-        return _of_member(self.run.root / "eval" / label / "dialogues.jsonl", self.team)
+        return self.run.eval_dialogues(label, self.team.rank)
 
     def score_of(self, dialogues: Sequence[Dialogue]) -> float | None:
         found = score_dialogues("", dialogues, self.rules.rubric)
@@ -72,11 +72,6 @@ class Training:
             self.metrics.write(record)
         for tracker in self.trackers:
             tracker.log(flat({k: v for k, v in record.items() if k != "step"}), record["step"])
-
-
-def _of_member(file: Path, team: Team) -> Path:
-    """Members write side by side, the leading one under the plain name."""
-    return file if team.leads else file.with_name(f"{file.stem}.{team.rank}{file.suffix}")
 
 
 _MAY_DIFFER = {
@@ -126,7 +121,7 @@ def note_decoding(root: Path, way: str) -> None:
     """Keep in the manifest with what steps are decoded, if there is anything to tell; a run that goes on in
     another way keeps both, and one that is over is only looked at."""
     run = RunDir(root)
-    if not way or (root / "summary.json").exists():
+    if not way or run.summary.exists():
         return
     told = json.loads(run.manifest.read_bytes())
     ways = told.get("decoding", [])
@@ -137,7 +132,7 @@ def note_decoding(root: Path, way: str) -> None:
 
 def _leftover(entry: Path) -> bool:
     """What is there before the manifest makes a folder a run: after a kill, there may be nothing else."""
-    return entry.name.startswith((".", "config.toml", "rubric.toml", "cache.sqlite", "ledger"))
+    return entry.name.startswith((".", RunDir.config.name, RunDir.rubric.name, CACHE, "ledger"))
 
 
 def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
-from mapo.evals import items as bench
 from mapo.evals.items import Kept, conversation, prepare, run_items, seed_of
 from mapo.evals.summary import Scored, summarise, write_result
 from mapo.runs.claim import claim
+from mapo.store import RunDir
 from mapo.testing.fakes import FakeChat
 
 
@@ -32,7 +32,7 @@ def go(out, items, solve, **kw):
 
 
 def lines_of(out) -> list[dict]:
-    return [json.loads(line) for line in (out / bench.ITEMS).read_text().splitlines()]
+    return [json.loads(line) for line in RunDir(out).items.read_text().splitlines()]
 
 
 async def doubled(item: Thing, attempt: int) -> dict:
@@ -170,7 +170,7 @@ def test_half_of_the_items_may_fail(tmp_path):
 def test_two_items_of_one_id_are_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(InputError, match="the same id"):
         go(tmp_path, [Thing("a"), Thing("a")], doubled)
-    assert not (tmp_path / bench.ITEMS).exists()
+    assert not RunDir(tmp_path).items.exists()
 
 
 def test_two_runs_cannot_write_into_one_folder(tmp_path):
@@ -185,7 +185,7 @@ def test_two_runs_cannot_write_into_one_folder(tmp_path):
 def test_damaged_lines_are_told_and_asked_again(tmp_path):
     claim(tmp_path, {})
     go(tmp_path, things(3), doubled)
-    file = tmp_path / bench.ITEMS
+    file = RunDir(tmp_path).items
     whole = file.read_text().splitlines()
     file.write_text("\n".join([whole[0], '{"schema": "other/1"}', '{"torn', whole[1], whole[2][:20]]))
     kept = prepare(tmp_path, {}, resume=True)

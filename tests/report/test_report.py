@@ -14,7 +14,7 @@ import pytest
 
 from mapo.errors import InputError
 from mapo.evals.ablation.figures import scripted_world
-from mapo.report import build, kind_of, write, write_report
+from mapo.report import build, write, write_report
 from mapo.report.data import numbers
 from mapo.report.data.read import read_training
 from mapo.report.document import plots
@@ -33,6 +33,7 @@ from mapo.report.document.blocks import (
 from mapo.report.document.markdown import blocks_of, markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
+from mapo.runs.kind import Kind, kind_of
 from support.command import mapo
 from support.report_runs import ablation, bench, empa, group, saying, step, talk, training, write_lines
 
@@ -726,9 +727,9 @@ def test_what_is_no_run(tmp_path):
         build([str(tmp_path / "none")])
     with pytest.raises(InputError, match="no result files in it"):
         build([str(tmp_path)])
-    assert kind_of(training(tmp_path / "t")) == "training" and kind_of(empa(tmp_path / "e")) == "empa"
+    assert kind_of(training(tmp_path / "t")) is Kind.TRAINING and kind_of(empa(tmp_path / "e")) is Kind.EMPA
     (tmp_path / "t" / "manifest.json").write_text("{")
-    assert kind_of(tmp_path / "t") == "training"  # by what else is there
+    assert kind_of(tmp_path / "t") is Kind.TRAINING  # by what else is there
 
 
 # ---- files
@@ -812,4 +813,4 @@ def test_a_folder_of_runs_is_no_evaluation(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
     with pytest.raises(InputError, match="is a folder of runs"):
-        kind_of(tmp_path / "runs")
+        build([str(tmp_path / "runs")])

@@ -79,7 +79,7 @@ async def solve_all(
             def done(line: Line) -> None:
                 nonlocal flushed
                 if time.monotonic() - flushed >= 1:  # at every item it would take as long as the items
-                    session.ledger.flush(out / "ledger.json")
+                    session.ledger.flush(RunDir(out).ledger_of())
                     flushed = time.monotonic()
                 counted(line)
                 if line["error"] is not None:
@@ -89,7 +89,7 @@ async def solve_all(
                 solving = _telling(solve, session)
                 lines = await run_items(out, items, solving, kept=kept, concurrency=concurrency, on_done=done)
             finally:
-                session.ledger.flush(out / "ledger.json")
+                session.ledger.flush(RunDir(out).ledger_of())
                 say_all("failed", failed, most=10)
     now = {"left_out": session.left_out()}
     return Solved(lines, _left_out([*kept.halves.values(), *lines.values(), now]))
@@ -156,10 +156,10 @@ def fits(policy: ModelSpec, replies: int, max_tokens: int, context: int) -> None
 
 def close(run: Run, result: Mapping[str, Any], session: ModelSession) -> int:
     """The last lines of a run, and its exit status: 1 where items failed."""
-    from mapo.evals.summary import RESULT
     from mapo.scoring.tables import print_ledger
+    from mapo.store import RunDir
 
     say_all("note", list(result["notes"]))
     print_ledger(session.ledger)
-    say(f"result: {run.out / RESULT}")
+    say(f"result: {RunDir(run.out).result}")
     return 0 if result["n"] == (result["limit"] or result["of"]) else 1

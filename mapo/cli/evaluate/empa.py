@@ -81,7 +81,7 @@ def empa(
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
-    from mapo.evals.empa.benchmark import FILE, HEALTH, Plan
+    from mapo.evals.empa.benchmark import Plan
     from mapo.measure.rubric import Rubric
     from mapo.players.casting import cast_from_options, with_judge_panel, with_temperatures
     from mapo.players.spec import ModelSpec, PartialSpec
@@ -90,6 +90,7 @@ def empa(
     from mapo.scenarios.empa_cards import read_start_levels
     from mapo.scoring.score import score
     from mapo.scoring.tables import print_ledger, print_scoring
+    from mapo.store import RunDir
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
@@ -123,9 +124,9 @@ def empa(
     found = score(out)
     if found.models:
         print_scoring(found)
-    say_all("warning", [*found.torn, *found.bad, *read_json(out / HEALTH).get("warnings", [])])
+    say_all("warning", [*found.torn, *found.bad, *read_json(RunDir(out).health).get("warnings", [])])
     print_ledger(session.ledger)
-    say(f"dialogues: {out / 'dialogues' / FILE}")
+    say(f"dialogues: {RunDir(out).empa_dialogues}")
     if broken or not found.models:
         raise typer.Exit(1)
 
@@ -182,7 +183,7 @@ async def play_missing(
         with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
-                session.ledger.flush(out / "ledger.json")
+                session.ledger.flush(RunDir(out).ledger_of())
                 done(dialogue)
 
             try:
@@ -198,7 +199,7 @@ async def play_missing(
                     on_turn=turned,
                 )
             finally:
-                session.ledger.flush(out / "ledger.json")
+                session.ledger.flush(RunDir(out).ledger_of())
     broken = [f"dialogue {d.id}: {d.error}" for d in played if d.error]
     say_all("broken", broken, most=10)
     return len(broken)

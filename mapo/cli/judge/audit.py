@@ -23,6 +23,7 @@ from mapo.cli.judge.judging import (
 )
 from mapo.cli.judge.swap import swap
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.audit.ask import Asking
@@ -65,8 +66,8 @@ def audit(
     """
     from mapo.cli.common.bench import solve_until_stopped
     from mapo.evals.compare.comparison import named
-    from mapo.judges.audit.figure import FIGURE, draw
-    from mapo.judges.audit.report import MARKDOWN, show, tables, write
+    from mapo.judges.audit.figure import draw
+    from mapo.judges.audit.report import show, tables, write
     from mapo.judges.audit.run import Plan, audited
     from mapo.judges.terms import terms_of
     from mapo.players.identity import identity
@@ -96,13 +97,13 @@ def audit(
     solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, session)
     found = audited(plan, solved.lines, _costs(session), solved.notes)
     draw(found, run.out)
-    write(found, run.out, FIGURE)
+    write(found, run.out, RunDir.audit_figure.name)
     show(tables(found))
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
     print_ledger(session.ledger)
-    say(f"audit: {run.out / MARKDOWN}")
+    say(f"audit: {RunDir(run.out).audit_markdown}")
     if any(each.missing for each in found.findings):
         raise typer.Exit(1)
 

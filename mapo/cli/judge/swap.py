@@ -21,6 +21,7 @@ from mapo.cli.judge.judging import (
     talks_of,
 )
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.sample import Talk
@@ -89,7 +90,7 @@ def swap(
     show(order.tables(found))
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
-    say(f"judged again: {run.out / 'swap.md'}; each run is a folder for `mapo compare`")
+    say(f"judged again: {RunDir(run.out).swap_markdown}; each run is a folder for `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ import typer
 
 from mapo.cli.common.options import Domain, Run, with_run
 from mapo.cli.common.say import say, say_all
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,9 +64,9 @@ def make(
     from mapo.errors import InputError
     from mapo.measure.rubric import Rubric
     from mapo.players.spec import PartialSpec
-    from mapo.realsim.make import PRIVATE, Making
+    from mapo.realsim.make import Making
     from mapo.realsim.reading.read import files_of, read_sources
-    from mapo.realsim.report import REPORT, finish
+    from mapo.realsim.report import finish
     from mapo.scoring.tables import print_ledger
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", prefix):
@@ -91,7 +92,7 @@ def make(
         window,
         keep_raw=keep_raw,
     )
-    calls = run.cache_file or run.out / PRIVATE
+    calls = run.cache_file or RunDir(run.out).private_cache
     run = replace(run, cache_file=calls)
     session = run.session()
     who = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
@@ -99,7 +100,7 @@ def make(
     report = finish(run.out, making, found, chosen, lines, known, calls)
     _show(report)
     print_ledger(session.ledger)
-    say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")
+    say(f"scenarios: {RunDir(run.out).scenarios}; report: {RunDir(run.out).make_report}")
     if report["failed"] or not report["made"]:
         raise typer.Exit(1)
 
@@ -173,12 +174,12 @@ def _tell(source: Source, paths: Sequence[Path]) -> None:
 
 def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
     from mapo.realsim.make import STEPS
-    from mapo.realsim.report import REPORT, finish_local
+    from mapo.realsim.report import finish_local
     from mapo.runs.claim import look
 
     look(run.out, {}, resume=False)
     _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
-    say(f"with placeholders: {run.out / STEPS[0]}; report: {run.out / REPORT}")
+    say(f"with placeholders: {run.out / STEPS[0]}; report: {RunDir(run.out).make_report}")
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from mapo.cli.common.options import Domain, Run, with_run
 from mapo.cli.common.say import say, say_all
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.scenarios.sets import ScenarioSet
 
-SCREEN = "screen.json"
 _POLICY = "A model's name, local:FOLDER or scripted:NAME."
 
 
@@ -94,7 +94,7 @@ def screen(
     _keep(run.out, asked, screened, found)
     _show(screened)
     unsplit = split is not None and not _split(run.out, found, screened, split, seed)
-    say(f"verdicts: {run.out / SCREEN}")
+    say(f"verdicts: {RunDir(run.out).screen}")
     if unsplit or broken or any(one.verdict == "undecided" for one in screened):
         raise typer.Exit(1)
 
@@ -166,12 +166,10 @@ def _play(
     """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
     from mapo.cli.common.stop import until_stopped
     from mapo.cli.evaluate.empa import play_missing, told_kept
-    from mapo.runs.claim import CACHE
-    from mapo.store import RunDir
 
     out = run.out / name
     there = RunDir(out).manifest.exists()
-    own = replace(run, out=out, cache_file=run.cache_file or run.out / CACHE, resume=there)
+    own = replace(run, out=out, cache_file=run.cache_file or RunDir(run.out).cache_of(), resume=there)
     playing = play_missing(own, plan, who, roles, rules, own.session())
     return until_stopped(playing, run.out, lambda: f"{name}: {told_kept(out, len(plan.jobs()))}")
 
@@ -179,16 +177,16 @@ def _play(
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:
     """OUT/screen.json, and the files of what is kept, byte for byte."""
     from mapo.realsim.screen import agreement
-    from mapo.store import write_atomic
+    from mapo.store import RunDir, write_atomic
 
     data = {**asked, "agreement": agreement(screened), "scenarios": [one.as_json() for one in screened]}
-    write_atomic(out / SCREEN, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_atomic(RunDir(out).screen, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     for one in screened:
         file = found.files[one.id]
         if one.verdict == "kept" and file.suffix == ".toml":
-            write_atomic(out / "scenarios" / file.name, file.read_bytes())
+            write_atomic(RunDir(out).scenarios / file.name, file.read_bytes())
         elif file.suffix == ".toml":
-            (out / "scenarios" / file.name).unlink(missing_ok=True)
+            (RunDir(out).scenarios / file.name).unlink(missing_ok=True)
 
 
 def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: str, seed: int) -> bool:
@@ -198,7 +196,7 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
     from mapo.realsim.screen import sizes_of
     from mapo.scenarios.sets import MANIFEST, file_hash
     from mapo.scenarios.split import split_scenarios
-    from mapo.store import write_atomic
+    from mapo.store import RunDir, write_atomic
 
     by_id = {scenario.id: scenario for scenario in found.scenarios}
     kept = [
@@ -216,7 +214,7 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
         name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
     }
     write_atomic(out / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-    beside = "" if (out / "scenarios").is_dir() else ": put it beside the scenarios"
+    beside = "" if RunDir(out).scenarios.is_dir() else ": put it beside the scenarios"
     counts = ", ".join(f"{name} {len(cases)}" for name, cases in splits.items())
     say(f"splits ({counts}): {out / MANIFEST}{beside}")
     return True

@@ -17,6 +17,7 @@ import typer
 
 from mapo.cli.common.say import say
 from mapo.cli.common.stop import until_stopped
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -65,10 +66,10 @@ def ablate(
         with GridProgress(folder, cells_of(wanted), jobs or _cores(), config.optim.steps) as progress:
             command = f"mapo ablate --out {quote(str(folder))}"
             until_stopped(run_cells(progress), folder, progress.kept, command=command)
-        if any((folder / cell.name / "summary.json").exists() for cell in cells_of(read_grid(folder))):
+        if any(RunDir(folder / cell.name).summary.exists() for cell in cells_of(read_grid(folder))):
             _report(folder, reach)
     for cell, line in progress.failed.items():
-        say(f"failed: {cell.name}: {line} ({folder / 'logs' / cell.name}.log)")
+        say(f"failed: {cell.name}: {line} ({RunDir(folder).logs / cell.name}.log)")
     if progress.failed:
         say(f"{len(progress.failed)} runs failed; run the same command to try them again")
         raise typer.Exit(1)
@@ -78,7 +79,7 @@ def _wanted(out: Path, methods: str | None, rewards: str | None, seeds: str | No
     """Return the grid as given; what is not given is as it was in `out`, or the default."""
     from mapo.evals.ablation.grid import read_grid
 
-    earlier = read_grid(out) if (out / "manifest.json").exists() else {}
+    earlier = read_grid(out) if RunDir(out).manifest.exists() else {}
     wanted = {
         "methods": earlier.get("methods", METHODS.split(",")) if methods is None else _names(methods),
         "rewards": earlier.get("rewards", ["idr", "adr"]) if rewards is None else _names(rewards),
@@ -128,8 +129,8 @@ def _config(out: Path, given: list[str]) -> Config:
     for text in overrides:
         if (key := text.partition("=")[0].strip()) in OPTIONS:
             raise InputError(f"{key} differs from run to run", fix=f"Use the option {OPTIONS[key]}")
-    if not files and (out / "config.toml").is_file():
-        files = [str(out / "config.toml")]
+    if not files and RunDir(out).config.is_file():
+        files = [str(RunDir(out).config)]
     return load_config(files[0] if files else None, overrides)
 
 
@@ -149,14 +150,14 @@ def _report(out: Path, reach: float | None) -> None:
     cells = cells_of(grid)
     runs = [run for cell in cells if (run := read_run(out, cell)) is not None]
     report = analyse(runs, wanted=len(cells), reach=reach)
-    write_atomic(out / "ablation.json", json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_atomic(RunDir(out).ablation, json.dumps(report, indent=1, allow_nan=False) + "\n")
     settings = grid["settings"]
     scripted = settings["roles"]["agents"] == "scripted"
     text = markdown(report, caution=scripted_world([settings["scenarios"]["domain"]]) if scripted else "")
-    write_atomic(out / "ablation.md", text)
+    write_atomic(RunDir(out).ablation_markdown, text)
     typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
     try:
         draw(report, out)
     except InputError as error:
         say(f"warning: no figure: {error}")
-    say(f"report: {out / 'ablation.md'}")
+    say(f"report: {RunDir(out).ablation_markdown}")

@@ -45,5 +45,5 @@ def _whether_finished(run: Path) -> str:
     """A run is exported at any time; that it is still under way should not go unsaid."""
     from mapo.store import RunDir
 
-    under_way = RunDir(run).manifest.exists() and not (run / "summary.json").exists()
+    under_way = RunDir(run).manifest.exists() and not RunDir(run).summary.exists()
     return " (the run is not finished)" if under_way else ""

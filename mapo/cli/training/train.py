@@ -12,6 +12,7 @@ import typer
 
 from mapo.cli.common.say import say
 from mapo.cli.common.stop import until_stopped
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -48,8 +49,8 @@ def train(
     if resume and out is None:
         told = f" {quote(files[0])} --resume" if files and Path(files[0]).is_dir() else ""
         raise InputError("nothing to resume", fix=f"Give the run's folder: --out{told}")
-    if resume and not files and out is not None and (out / "config.toml").is_file():
-        files = [str(out / "config.toml")]
+    if resume and not files and out is not None and RunDir(out).config.is_file():
+        files = [str(RunDir(out).config)]
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -104,7 +105,7 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
     from mapo.train.callbacks import TrainingDisplay
 
     display = TrainingDisplay(config.optim.steps)
-    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
+    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {RunDir(out).verl_log}")
     try:
         found: Outcome = run_verl(
             config, out, resume=resume, on_step=display.step_ends, on_resume=display.resumes

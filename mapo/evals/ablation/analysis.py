@@ -25,7 +25,7 @@ from mapo.measure.stats import t_interval
 from mapo.runs.contents import that_count
 from mapo.runs.files import written_at
 from mapo.scoring.results import recompute
-from mapo.store import BadLine, read_dialogues, read_jsonl
+from mapo.store import BadLine, RunDir, read_dialogues, read_jsonl
 
 WINDOW = 3
 """Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
@@ -116,7 +116,7 @@ MEASURES: dict[str, Measure] = {
 def read_run(root: Path, cell: Cell) -> Run | None:
     """The run of a cell, None if it is not finished."""
     folder = root / cell.name
-    path = folder / "summary.json"
+    path = RunDir(folder).summary
     if not path.exists():
         return None
     try:
@@ -130,7 +130,7 @@ def read_run(root: Path, cell: Cell) -> Run | None:
     if found != cell:
         raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
     lines = {}
-    metrics = folder / "metrics.jsonl"
+    metrics = RunDir(folder).metrics
     for line in read_jsonl(metrics) if metrics.exists() else ():
         if isinstance(line, dict) and "step" in line:
             lines[line["step"]] = line  # after a resume, what was written last for a step counts
@@ -140,7 +140,7 @@ def read_run(root: Path, cell: Cell) -> Run | None:
 def _jobs(folder: Path) -> dict[tuple[str, str], float]:
     records = (
         (d.id, d.usable, written_at(file), d)
-        for file in sorted((folder / "eval" / "after").glob("*.jsonl"))
+        for file in sorted(RunDir(folder).eval_of("after").glob("*.jsonl"))
         for d in read_dialogues(file)
         if not isinstance(d, BadLine)
     )

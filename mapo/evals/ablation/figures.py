@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's: told apart by colour-blind people too; line styles and markers repeat the message."""
@@ -46,7 +46,7 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
         for kind in ("png", "svg"):
             drawn = io.BytesIO()
             figure.savefig(drawn, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
-            paths.append(folder / f"ablation.{kind}")
+            paths.append(RunDir(folder).ablation.with_suffix(f".{kind}"))
             write_atomic(paths[-1], drawn.getvalue())
     return paths
 

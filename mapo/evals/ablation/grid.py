@@ -16,7 +16,7 @@ from typing import Any
 from mapo.config import Config, dump_config
 from mapo.errors import InputError, StoreError
 from mapo.evals.ablation.analysis import Cell
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 
 SCHEMA = "mapo.ablate/1"
 VARIED = {"advantage.method", "reward.name", "run.seed"}
@@ -39,20 +39,20 @@ def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> No
     A folder of something else, or a grid with other settings, is refused with nothing written.
     """
     settings = _shared_settings(config.model_dump(mode="json"))
-    path = out / "manifest.json"
+    path = RunDir(out).manifest
     if path.exists():
         earlier = read_grid(out)
         _check_same(out, earlier["settings"], settings)
         wanted = {key: list(dict.fromkeys([*earlier[key], *wanted[key]])) for key in wanted}
-    elif out.exists() and any(not e.name.startswith((".", "config.toml")) for e in out.iterdir()):
+    elif out.exists() and any(not e.name.startswith((".", RunDir.config.name)) for e in out.iterdir()):
         raise InputError("is not empty and not an ablation", where=str(out), fix="Choose another --out")
-    write_atomic(out / "config.toml", dump_config(config))
+    write_atomic(RunDir(out).config, dump_config(config))
     grid = {"schema": SCHEMA, "config": _hash(settings), **wanted, "settings": settings}
     write_atomic(path, json.dumps(grid, indent=1, allow_nan=False) + "\n")
 
 
 def read_grid(out: Path) -> dict[str, Any]:
-    path = out / "manifest.json"
+    path = RunDir(out).manifest
     try:
         grid = dict(json.loads(path.read_bytes()))
         if grid["schema"] != SCHEMA or grid["config"] != _hash(grid["settings"]):
@@ -96,7 +96,7 @@ def locked(out: Path) -> Iterator[None]:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+        lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise StoreError(f"cannot be written ({error.strerror})", where=str(out)) from error
     with lock:

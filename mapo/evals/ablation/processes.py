@@ -18,6 +18,7 @@ from mapo.errors import RecordError
 from mapo.evals.ablation.analysis import Cell
 from mapo.records import parse
 from mapo.show.progress import Progress, clock
+from mapo.store import RunDir
 
 TRAIN = [sys.executable, "-m", "mapo", "train"]
 TAIL = 1 << 16
@@ -56,20 +57,20 @@ def _command(out: Path, cell: Cell) -> list[str]:
     folder = out / cell.name
     return [
         *TRAIN,
-        str(out / "config.toml"),
+        str(RunDir(out).config),
         f'advantage.method="{cell.method}"',
         f'reward.name="{cell.reward}"',
         f"run.seed={cell.seed}",
         "run.threads=1",
         "run.processes=1",
         f"--out={folder}",
-        *(["--resume"] if (folder / "manifest.json").exists() else []),
+        *(["--resume"] if RunDir(folder).manifest.exists() else []),
     ]
 
 
 async def _train(out: Path, cell: Cell) -> str | None:
     """Run one cell in its own process; return why it failed, if it did. If cancelled, end the process."""
-    path = out / "logs" / f"{cell.name}.log"
+    path = RunDir(out).logs / f"{cell.name}.log"
     path.parent.mkdir(exist_ok=True)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     with open(path, "ab") as log:
@@ -91,7 +92,7 @@ async def _train(out: Path, cell: Cell) -> str | None:
                 except TimeoutError:
                     process.kill()
                     await process.wait()
-    if status == 0 and (out / cell.name / "summary.json").exists():
+    if status == 0 and RunDir(out / cell.name).summary.exists():
         return None
     lines = path.read_bytes()[begin:].decode(errors="replace").splitlines()
     return next((x.strip() for x in reversed(lines) if x.strip()), "") or f"exit status {status}"
@@ -102,7 +103,7 @@ class GridProgress:
 
     def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
         self.out, self.cells, self.jobs, self.steps = out, cells, jobs, steps
-        self.todo = [c for c in cells if not (out / c.name / "summary.json").exists()]
+        self.todo = [c for c in cells if not RunDir(out / c.name).summary.exists()]
         self.total, self.done = len(cells), len(cells) - len(self.todo)
         self.running: dict[Cell, float] = {}
         self.failed: dict[Cell, str] = {}
@@ -130,7 +131,7 @@ class GridProgress:
         parallel = min(self.jobs, len(self.todo))
         return (
             f"{first}\n{parallel} in parallel, {self.steps} steps each, in {self.out}; "
-            f"logs: {self.out / 'logs'}"
+            f"logs: {RunDir(self.out).logs}"
         )
 
     def begins(self, cell: Cell) -> None:
@@ -150,7 +151,7 @@ class GridProgress:
 
     def update(self) -> None:
         failed = f"{len(self.failed)} failed" if self.failed else ""
-        at = [f"{c.name} {last_step(self.out / c.name / 'metrics.jsonl')}/{self.steps}" for c in self.running]
+        at = [f"{c.name} {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}" for c in self.running]
         running = f"{len(self.running)} running" + (f"; at step: {', '.join(at)}" if at else "")
         self.progress.update(self.done, failed, running, work=self._work())
 
@@ -165,9 +166,9 @@ class GridProgress:
     def _share(self, cell: Cell) -> float:
         """Return the share of a run's steps that is done."""
         folder = self.out / cell.name
-        if (folder / "summary.json").exists():
+        if RunDir(folder).summary.exists():
             return 1.0
-        return min(last_step(folder / "metrics.jsonl") / max(1, self.steps), 0.99)
+        return min(last_step(RunDir(folder).metrics) / max(1, self.steps), 0.99)
 
 
 def last_step(metrics: Path) -> int:

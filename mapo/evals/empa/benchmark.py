@@ -29,8 +29,7 @@ from mapo.scoring.health import health
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
 from mapo.types import Dialogue, Turn
 
-FILE = "empa.jsonl"
-HEALTH, HEALTH_SCHEMA = "health.json", "mapo.health/1"
+HEALTH_SCHEMA = "mapo.health/1"
 Watch = Callable[[Dialogue], None]
 
 
@@ -109,7 +108,7 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
 
 def read_kept(out: Path) -> Kept:
     kept = Kept([], Counter(), [])
-    file = RunDir(out).dialogues / FILE
+    file = RunDir(out).empa_dialogues
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
             kept.bad.append(str(item))
@@ -137,10 +136,10 @@ async def run(
     done = {dialogue.id for dialogue in finished}
     broken = kept.broken if kept else Counter[str]()
     todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
-    with JsonlWriter(RunDir(out).dialogues / FILE) as writer:
+    with JsonlWriter(RunDir(out).empa_dialogues) as writer:
 
         def export(dialogue: Dialogue) -> None:
-            folder = out / "empa" / _folder_name(dialogue.model)
+            folder = RunDir(out).empa_files / _folder_name(dialogue.model)
             if dialogue.usable and not result_path(dialogue, folder).exists():
                 write_result(dialogue, rules.rubric, folder)
 
@@ -163,7 +162,7 @@ def write_health(out: Path, dialogues: Sequence[Dialogue], scenarios: Sequence[S
     """OUT/health.json: whether the simulated people were still people (docs/sandbox.md)."""
     found = health(dialogues, {s.id: s for s in scenarios}).as_json()
     text = json.dumps({"schema": HEALTH_SCHEMA, **found, "warnings": warnings(found)}, indent=1)
-    write_atomic(RunDir(out).root / HEALTH, text + "\n")
+    write_atomic(RunDir(out).health, text + "\n")
 
 
 def _folder_name(model: str) -> str:

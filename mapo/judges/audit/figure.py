@@ -17,9 +17,8 @@ from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.report import Audit
 from mapo.judges.audit.verdict import MAX_SIZE
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 
-FIGURE = "audit.png"
 GROUPS = {"rise": "should gain nothing", "shift": "should change nothing"}
 WITHIN = "#E6EFE6"
 Point = tuple[float, Interval | None]
@@ -51,8 +50,9 @@ def draw(audit: Audit, out: Path) -> Path:
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160)
-    write_atomic(out / FIGURE, drawn.getvalue())
-    return out / FIGURE
+    path = RunDir(out).audit_figure
+    write_atomic(path, drawn.getvalue())
+    return path
 
 
 def draw_effects(axes: Any, audit: Audit) -> None:

@@ -20,11 +20,10 @@ from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.verdict import Verdict
 from mapo.judges.terms import Terms
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 from mapo.text import printable, terminal
 
 SCHEMA = "mapo.audit/1"
-JSON, MARKDOWN = "audit.json", "audit.md"
 
 
 class Table(NamedTuple):
@@ -267,5 +266,5 @@ def show(found: Sequence[Table]) -> None:
 
 def write(audit: Audit, out: Path, figure: str = "") -> None:
     text = json.dumps(audit.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / JSON, text + "\n")
-    write_atomic(out / MARKDOWN, markdown(audit, figure))
+    write_atomic(RunDir(out).audit, text + "\n")
+    write_atomic(RunDir(out).audit_markdown, markdown(audit, figure))

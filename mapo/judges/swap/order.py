@@ -15,7 +15,7 @@ from mapo.evals.compare.entries import Entry
 from mapo.judges.audit.report import Table, as_markdown, md, number, spread
 from mapo.measure.agreement import spearman
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 
 SCORE, PASSES = "EPM-Q", "passes"
 
@@ -181,11 +181,11 @@ def tables(found: Swapped) -> list[Table]:
 
 def write(found: Swapped, out: Path) -> None:
     text = json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / "swap.json", text + "\n")
+    write_atomic(RunDir(out).swap, text + "\n")
     parts = [f"# Judged again by {md(found.rows[0].new.judge)}"]
     parts += [line for table in tables(found) for line in as_markdown(table)]
     parts.append(
         "The dialogues are as they were played, under the old judge: one that the new judge would have ended "
         "earlier is cut there, one that it would have gone on with is not over and no pass."
     )
-    write_atomic(out / "swap.md", "\n\n".join(parts) + "\n")
+    write_atomic(RunDir(out).swap_markdown, "\n\n".join(parts) + "\n")

@@ -11,7 +11,7 @@ from mapo.evals.compare.tables import METHOD, differences, ends, figure, legend
 from mapo.report.data import numbers
 from mapo.report.document import plots
 from mapo.report.document.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
-from mapo.runs.kind import kind_of
+from mapo.runs.kind import Kind, kind_of
 
 SHOWN = 12
 """Models that are drawn."""
@@ -31,7 +31,7 @@ def comparison_blocks(given: Sequence[str]) -> tuple[list[Block], list[str]]:
             problems.append(f"{named(one)[1]}: {type(error).__name__}: {error}"[:300])
         else:
             continue
-        unread += [] if kind_of(named(one)[1]) == "training" else problems[-1:]
+        unread += [] if kind_of(named(one)[1]) is Kind.TRAINING else problems[-1:]
     try:
         found = compared(entries) if entries else None
     except InputError as error:
