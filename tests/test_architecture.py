@@ -24,6 +24,7 @@ ORDER = [
     "advantage",
     "records",
     "store",
+    "show",
     "rows",
     "domain_folders",
     "measure",

@@ -1,4 +1,4 @@
-"""A grid of `mapo ablate` as a report: analysed as that does (`evals/ablation.py`), drawn for a page."""
+"""The report of an ablation: the analysis of `evals/ablation`, with its figures drawn for a page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from typing import Any
 
 from mapo.advantage import METHODS
 from mapo.evals.ablation.analysis import Cell, Run, analyse
-from mapo.evals.ablation.figures import draw_curves, draw_ends, markdown, scripted_world
+from mapo.evals.ablation.figures import (
+    CLAIMS,
+    claims,
+    draw_curves,
+    draw_ends,
+    scripted_world,
+    summary,
+    tables,
+)
 from mapo.measure.reward import REWARDS
 from mapo.report.data import numbers
 from mapo.report.data.read import Training, read_object, read_training
-from mapo.report.document.blocks import Block, Panel, Picture, Report, Words
-from mapo.report.document.markdown import blocks_of
+from mapo.report.document.blocks import Block, Heading, Lines, Panel, Picture, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
@@ -54,13 +61,15 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     points = " (points: validation)" if any(c["validation"] for c in found["curves"]) else ""
     caption = f"EPM-Q by training dialogues{points}, and of the held-out test; 95 % over seeds."
     picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
-    told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
     groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
-        *told_in_full[:1],
+        Words(summary(found)),
         picture,
         *gradient_norms(groups, "Bands: 95 % over seeds."),
-        *told_in_full[1:],
+        *(Words(f"Note: {note}.") for note in found["notes"]),
+        Heading(CLAIMS),
+        Lines(claims(found)),
+        *tables(found),
         *late_turns(groups),
         *late_ways(groups, problems),
         *problem_list(problems),

@@ -21,7 +21,6 @@ from mapo.report.document.blocks import (
     Picture,
     Report,
     Side,
-    Table,
     Talk,
     Tile,
     Tiles,
@@ -38,6 +37,7 @@ from mapo.runs.result import details_in_points
 from mapo.scoring.result import Result
 from mapo.scoring.results import read_folders
 from mapo.scoring.score import Score, score_results
+from mapo.show.tables import Table
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
@@ -184,11 +184,10 @@ def _extremes(results: Sequence[Result], found: Mapping[str, Dialogue]) -> list[
 def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
     """What was asked for; long values are hashed data and are left out."""
     rows = [[str(k), str(v)] for k, v in manifest.items() if not isinstance(v, dict | list)]
-    return (
-        [Heading("What it was told"), Table(["setting", "value"], rows[:ROWS], "Settings", 2, folded=True)]
-        if rows
-        else []
-    )
+    if not rows:
+        return []
+    table = Table(["setting", "value"], rows[:ROWS], title="Settings", left=2, folded=True)
+    return [Heading("What it was told"), table]
 
 
 # ---- EmoBench, EQ-Bench
@@ -232,7 +231,7 @@ def _details(details: object, about: str) -> list[Block]:
     if not rows:
         return []
     caption = f"{min(len(rows), ROWS)} of {len(rows)} figures{about}"
-    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], caption, folded=True)]
+    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], title=caption, folded=True)]
 
 
 def _flat(value: object, name: str) -> list[tuple[str, str]]:

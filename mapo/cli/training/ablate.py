@@ -240,7 +240,7 @@ def _report(out: Path, reach: float | None) -> None:
     """ablation.json, ablation.md, ablation.png and ablation.svg of the runs that are finished."""
     from mapo.errors import InputError
     from mapo.evals.ablation.analysis import analyse, read_run
-    from mapo.evals.ablation.figures import draw, markdown, scripted_world
+    from mapo.evals.ablation.figures import draw, markdown, print_report, scripted_world
     from mapo.store import write_atomic
 
     grid = _grid(out)
@@ -250,9 +250,9 @@ def _report(out: Path, reach: float | None) -> None:
     write_atomic(out / "ablation.json", _json(report))
     told = grid["settings"]
     scripted = told["roles"]["agents"] == "scripted"
-    text = markdown(report, caution=scripted_world([told["scenarios"]["domain"]]) if scripted else "")
-    write_atomic(out / "ablation.md", text)
-    typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
+    caution = scripted_world([told["scenarios"]["domain"]]) if scripted else ""
+    write_atomic(out / "ablation.md", markdown(report, caution=caution))
+    print_report(report, caution=caution)
     try:
         draw(report, out)
     except InputError as error:

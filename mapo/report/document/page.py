@@ -17,15 +17,15 @@ from mapo.report.document.blocks import (
     Picture,
     Report,
     Side,
-    Table,
     Talk,
     Tile,
     Tiles,
     Words,
-    clean,
     told,
 )
 from mapo.runs.contents import number
+from mapo.show.tables import Table, plain_rows
+from mapo.text import clip
 from mapo.types import Levels, Turn
 
 
@@ -54,7 +54,7 @@ def _policy() -> str:
 
 
 def text(said: object, most: int = 160) -> str:
-    return html.escape(clean(said, most), quote=True)
+    return html.escape(clip(said, most), quote=True)
 
 
 def _block(block: Block, drawn: bool) -> str:
@@ -85,10 +85,10 @@ def _tile(tile: Tile) -> str:
 def _table(table: Table) -> str:
     head = "".join(
         f"<th scope=col{' class=name' if i < table.left else ''}>{text(cell)}</th>"
-        for i, cell in enumerate(table.head)
+        for i, cell in enumerate(table.columns)
     )
     rows = ""
-    for row in table.rows:
+    for row in plain_rows(table):
         cells = "".join(
             f"<td{' class=name' if i < table.left else ''}>{text(cell, 300)}</td>"
             for i, cell in enumerate(row)
@@ -96,9 +96,10 @@ def _table(table: Table) -> str:
         rows += f"<tr>{cells}</tr>\n"
     shown = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
     if table.folded:
-        return f"<details><summary>{text(table.caption)}</summary><div class=wide>{shown}</div></details>\n"
-    caption = f"<p class=caption>{text(table.caption, 600)}</p>" if table.caption else ""
-    return f"<div class=wide>{shown}</div>{caption}\n"
+        return f"<details><summary>{text(table.title)}</summary><div class=wide>{shown}</div></details>\n"
+    title = f"<p class=caption>{text(table.title)}</p>" if table.title else ""
+    note = f"<p class=caption>{text(table.note, 600)}</p>" if table.note else ""
+    return f"{title}<div class=wide>{shown}</div>{note}\n"
 
 
 def _lines(lines: Sequence[str]) -> str:

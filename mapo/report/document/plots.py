@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mapo.report.data.numbers import Point
-from mapo.report.document.blocks import clean
+from mapo.text import clip
 
 INK, FAINT = "#111111", "#8a8a8a"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -255,7 +255,7 @@ def glyphs() -> frozenset[int]:
 def drawable(text: str, instead: str, most: int = 40) -> str:
     """`text`, cut if it is long, if the fonts at hand have all its signs; a stand-in rather than boxes."""
     wide = any(c > "\u2e7f" for c in text[:most])  # Chinese signs take the room of two
-    told = " ".join(clean(text, most // 2 if wide else most).split())
+    told = " ".join(clip(text, most // 2 if wide else most).split())
     return told if told and all(ord(c) in glyphs() for c in told) else instead
 
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Panel, Picture, Table, told
+from mapo.report.document.blocks import Block, Heading, Panel, Picture, told
 from mapo.report.sections.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.runs.claim import digest
 from mapo.runs.contents import number
+from mapo.show.tables import Table
 
 SHOWN = 12
 """Lines that are drawn."""
@@ -39,7 +40,7 @@ def training_blocks(runs: Sequence[Training], problems: list[str]) -> list[Block
     about = "Before and after: EPM-Q of the held-out test. Gradient norm: mean over steps."
     return [
         Heading("Training runs"),
-        Table(_HEAD, [_row(run) for run in runs[:RUNS]], about, left=4),
+        Table(_HEAD, [_row(run) for run in runs[:RUNS]], note=about, left=4),
         *_curves(groups, over),
         *gradient_norms(groups, over),
         *late_turns(groups),

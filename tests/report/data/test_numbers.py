@@ -15,11 +15,12 @@ from mapo.report.data import numbers
 from mapo.report.data.numbers import Point
 from mapo.report.data.read import evenly, read_ledger, read_training
 from mapo.report.document import draw, plots
-from mapo.report.document.blocks import Panel, Picture, clean, span, told
+from mapo.report.document.blocks import Panel, Picture, span, told
 from mapo.report.sections.credit import by_turn
 from mapo.report.sections.learning import learning, play, speed
 from mapo.report.sections.paths import chosen_cases
 from mapo.runs.contents import number
+from mapo.text import clip
 from support.report_runs import group, step, talk, training, write_lines
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -258,10 +259,10 @@ def test_numbers_and_intervals_as_text():
 
 
 def test_text_is_bounded_and_turned_the_right_way():
-    assert clean("a\u202eb\x00c\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert clean("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"
-    assert clean("x" * 500) == "x" * 120 + "…"
-    assert clean("x" * 5000, 4000).endswith("x… (1,000 more characters)")
+    assert clip("a\u202eb\x00c\ud800", 120) == "a\ufffdb\ufffdc\ufffd"
+    assert clip("می\u200cخواهم 👩\u200d👧", 120) == "می\u200cخواهم 👩\u200d👧"
+    assert clip("x" * 500, 120) == "x" * 120 + "…"
+    assert clip("x" * 5000, 4000).endswith("x… (1,000 more characters)")
 
 
 def test_names_the_fonts_cannot_write_are_numbers(monkeypatch):
