@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from mapo.evals.ablation.analysis import Cell, Run, analyse
 from mapo.evals.ablation.figures import (
     CLAIMS,
     claims,
-    draw_curves,
-    draw_ends,
+    picture,
     scripted_world,
     summary,
     tables,
@@ -22,7 +20,7 @@ from mapo.evals.ablation.figures import (
 from mapo.measure.reward import REWARDS
 from mapo.report.data import numbers
 from mapo.report.data.read import Training, read_object, read_training
-from mapo.report.document.blocks import Block, Heading, Lines, Panel, Picture, Report, Words
+from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
@@ -54,17 +52,11 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
             [Words("This ablation is empty: not one run is finished."), *problem_list(problems)],
         )
     found = analyse(runs, wanted=len(folders))
-    rewards = list(dict.fromkeys(c["reward"] for c in found["curves"]))
     methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
-    panels = [Panel(f"Reward {r}: learning", partial(_learning, found, r, methods)) for r in rewards]
-    panels += [Panel(f"Reward {r}: held-out test", partial(_tests, found, r, methods)) for r in rewards]
-    points = " (points: validation)" if any(c["validation"] for c in found["curves"]) else ""
-    caption = f"EPM-Q by training dialogues{points}, and of the held-out test; 95 % over seeds."
-    picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
     groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
         Words(summary(found)),
-        picture,
+        picture(found, "fig_learning_curves"),
         *gradient_norms(groups, "Bands: 95 % over seeds."),
         *(Words(f"Note: {note}.") for note in found["notes"]),
         Heading(CLAIMS),
@@ -77,18 +69,6 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
     scripted = [run.scripted for run in trained if run.scripted]
     return Report(title, lead, blocks, caution=scripted_world(scripted) if scripted else "")
-
-
-def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_curves(axes, found, reward, methods)
-    axes.set_title("")
-    axes.set_ylabel("EPM-Q (points)")
-    axes.legend()
-
-
-def _tests(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_ends(axes, found, reward, methods)
-    axes.set_ylabel("EPM-Q (points)")
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 from mapo.evals.ablation.figures import scripted_world
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
-from mapo.report.document import plots
 from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Talk, Words, told
 from mapo.report.sections.credit import credit
 from mapo.report.sections.held_out import held_out
@@ -17,6 +16,7 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
+from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
 
 
@@ -33,7 +33,7 @@ def training_report(run: Training) -> Report:
         *play(run),
         *_people(run),
         *credit(run),
-        *trajectories([Walkers("before", before, plots.BEFORE), Walkers("after", after, plots.AFTER)]),
+        *trajectories([Walkers("before", before, BEFORE), Walkers("after", after, AFTER)]),
         *_talk(run),
         *speed(run),
         *ledger_table(run.ledger),

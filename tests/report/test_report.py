@@ -21,8 +21,6 @@ from mapo.report.document import plots
 from mapo.report.document.blocks import (
     Heading,
     Lines,
-    Panel,
-    Picture,
     Report,
     Side,
     Talk,
@@ -32,6 +30,7 @@ from mapo.report.document.blocks import (
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
+from mapo.show.figures import Panel, Picture
 from mapo.show.tables import Table
 from support.command import mapo
 from support.report_runs import ablation, bench, empa, group, saying, step, talk, training, write_lines

@@ -5,96 +5,98 @@ Takes what `analysis.analyse` returns (the content of ablation.json) and compute
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError
+from mapo.show.figures import FAINT, Look, Panel, Picture, label_axes, looks_of, save_picture
 from mapo.show.tables import Table, interval_text, markdown_table, markdown_text, p_text, print_tables
-from mapo.store import write_atomic
 from mapo.text import printable, terminal
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's: told apart by colour-blind people too; line styles and markers repeat the message."""
-STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P")
+Limits = tuple[float, float]
 
 
 def draw(report: dict[str, Any], folder: Path) -> list[Path]:
-    """ablation.png and .svg: above, score by dialogues; below, the held-out test; a column a reward."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("the figure needs matplotlib", fix="pip install 'mapo[train]'") from None
+    """Write ablation.png and ablation.svg."""
+    return save_picture(picture(report, "ablation"), folder, ("png", "svg"))
 
+
+def picture(report: dict[str, Any], name: str) -> Picture:
+    """Return the learning curves above the held-out test, one column per reward, on common y axes."""
     rewards = list(dict.fromkeys(c["reward"] for c in report["curves"]))
     methods = list(dict.fromkeys(c["method"] for c in report["curves"]))
-    # A fixed salt and no date: the same numbers give the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "mapo", "font.size": 9}):
-        figure = Figure(figsize=(1.2 + 4.6 * len(rewards), 6.4), layout="constrained")
-        axes = figure.subplots(2, len(rewards), squeeze=False, sharey="row", height_ratios=(2, 1.1))
-        for column, reward in enumerate(rewards):
-            draw_curves(axes[0][column], report, reward, methods)
-            draw_ends(axes[1][column], report, reward, methods)
-        validated = any(c["validation"] for c in report["curves"])
-        points = "\n(points: validation)" if validated else ""
-        axes[0][0].set_ylabel(f"EPM-Q of the training dialogues{points}")
-        axes[1][0].set_ylabel("EPM-Q, held-out test")
-        axes[0][0].legend(frameon=False, fontsize=8)
-        paths = []
-        for kind in ("png", "svg"):
-            drawn = io.BytesIO()
-            figure.savefig(drawn, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
-            paths.append(folder / f"ablation.{kind}")
-            write_atomic(paths[-1], drawn.getvalue())
-    return paths
+    looks = dict(zip(methods, looks_of(methods), strict=True))
+    points = [p for c in report["curves"] for p in (*c["training"], *c["validation"])]
+    tests = [c["epm_q"] for c in report["cells"] if c["epm_q"]["mean"] is not None]
+    target = [v for v in (report["reach"]["score"],) if v is not None]
+    curves = _limits([*target, *(v for p in points for v in (p["mean"], *(p["interval"] or ())))])
+    ends = _limits([v for t in tests for v in (t["mean"], *(t["interval"] or ()), *t["by_seed"])])
+    panels = [
+        *(Panel(f"Reward {r}: learning", partial(draw_curves, report, r, looks, curves)) for r in rewards),
+        *(Panel(f"Reward {r}: held-out test", partial(draw_ends, report, r, looks, ends)) for r in rewards),
+    ]
+    dots = " (points: validation)" if any(c["validation"] for c in report["curves"]) else ""
+    caption = f"EPM-Q by training dialogues{dots}, and of the held-out test; 95 % over seeds."
+    return Picture(name, caption, panels, columns=len(rewards))
 
 
-def draw_curves(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
-    """Score by dialogues: a line a method with its interval over seeds, validation as points."""
+def _limits(values: Sequence[float | None]) -> Limits | None:
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return None
+    room = 0.05 * ((max(known) - min(known)) or 1.0)
+    return min(known) - room, max(known) + room
+
+
+def draw_curves(
+    report: dict[str, Any], reward: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
+) -> None:
+    """Draw the score by dialogues: a line per method with its interval over seeds, validation as points."""
     for curve in report["curves"]:
         points = curve["training"]
         if curve["reward"] != reward or not points:
             continue
-        i = methods.index(curve["method"])
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        look = looks[curve["method"]]
         x = [p["dialogues"] for p in points]
         low, high = zip(*((p["interval"] or (p["mean"],) * 2) for p in points), strict=True)
-        style = STYLES[i % len(STYLES)]
-        axes.plot(x, [p["mean"] for p in points], color=colour, linestyle=style, label=curve["method"])
-        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        means = [p["mean"] for p in points]
+        axes.plot(x, means, color=look.colour, linestyle=look.line, label=curve["method"])
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
         held = curve["validation"]
-        axes.plot(
-            [p["dialogues"] for p in held], [p["mean"] for p in held], marker, color=colour, markersize=4
-        )
+        at, means = [p["dialogues"] for p in held], [p["mean"] for p in held]
+        axes.plot(at, means, look.marker, color=look.colour, markersize=4)
     target = report["reach"]["score"]
     if target is not None:
-        axes.axhline(target, color="0.6", linewidth=0.8, linestyle=":")
-    axes.set_title(f"reward {reward}")
-    axes.set_xlabel("dialogues")
-    axes.grid(alpha=0.2)
+        axes.axhline(target, color=FAINT, linewidth=0.8, linestyle=":")
+    label_axes(axes, "dialogues", "EPM-Q (points)")
+    if limits:
+        axes.set_ylim(*limits)
+    axes.legend()
 
 
-def draw_ends(axes: Any, report: dict[str, Any], reward: str, methods: Sequence[str]) -> None:
-    """A dot a seed, and the mean with its interval."""
+def draw_ends(
+    report: dict[str, Any], reward: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
+) -> None:
+    """Draw the held-out scores: a dot per seed, and the mean with its interval."""
+    methods = list(looks)
     for cell in report["cells"]:
         score = cell["epm_q"]
         if cell["reward"] != reward or score["mean"] is None:
             continue
-        i = methods.index(cell["method"])
-        colour, dots = COLOURS[i % len(COLOURS)], [v for v in score["by_seed"] if v is not None]
+        i, look = methods.index(cell["method"]), looks[cell["method"]]
+        dots = [v for v in score["by_seed"] if v is not None]
         low, high = score["interval"] or (score["mean"],) * 2
         reach = [[score["mean"] - low], [high - score["mean"]]]
-        marker = MARKERS[i % len(MARKERS)]
-        axes.errorbar([i], [score["mean"]], yerr=reach, fmt=marker, color=colour, capsize=3)
-        axes.plot([i + 0.22] * len(dots), dots, ".", color=colour, alpha=0.5, markersize=4)
+        axes.errorbar([i], [score["mean"]], yerr=reach, fmt=look.marker, color=look.colour, capsize=3)
+        axes.plot([i + 0.22] * len(dots), dots, ".", color=look.colour, alpha=0.5, markersize=4)
     axes.set_xticks(range(len(methods)), methods, rotation=25, ha="right")
     axes.set_xlim(-0.5, len(methods) - 0.5)
-    axes.grid(alpha=0.2, axis="y")
+    axes.set_ylabel("EPM-Q (points)")
+    if limits:
+        axes.set_ylim(*limits)
 
 
 # ---- words and tables

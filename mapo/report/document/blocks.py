@@ -6,11 +6,11 @@ it was read, whoever wrote it. The renderers escape it and cut long names, turns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mapo.runs.contents import number
+from mapo.show.figures import Picture
 from mapo.show.tables import Table
 from mapo.types import Dialogue
 
@@ -52,33 +52,6 @@ class Lines:
     """A list; long ones are cut."""
 
     lines: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One pair of axes: `draw` puts numbers that are known already onto them."""
-
-    title: str
-    draw: Callable[[Any], None]
-    left: float = 0.68
-    """Room for the labels beside the axes, inches."""
-    above: float = 0.1
-    """Room for a legend above them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """`name` is the file it becomes with --figures; on a page the panels flow, in a file they form a grid."""
-
-    name: str
-    caption: str
-    panels: Sequence[Panel]
-    columns: int = 2
-    small: bool = False
-    key: Sequence[tuple[str, str]] = ()
-    """(colour, meaning), for panels too small for a legend of their own."""
-    labels: tuple[str, str] = ("", "")
-    """What all axes show, across and up, where panels are too small to say it each."""
 
 
 @dataclass(frozen=True, slots=True)

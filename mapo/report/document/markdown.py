@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from mapo.report.document.blocks import (
-    LISTED,
-    Block,
-    Heading,
-    Lines,
-    Picture,
-    Report,
-    Side,
-    Talk,
-    Tiles,
-    Words,
-    told,
-)
+from mapo.report.document.blocks import LISTED, Block, Heading, Lines, Report, Side, Talk, Tiles, Words, told
+from mapo.show.figures import Picture
 from mapo.show.tables import Table, markdown_rows, markdown_table, markdown_text
 
 CELL = 300

@@ -6,15 +6,12 @@ import html
 from collections.abc import Sequence
 from importlib.resources import files
 
-from mapo.report.document import draw
 from mapo.report.document.blocks import (
     LISTED,
     SPEECH,
     Block,
     Heading,
     Lines,
-    Panel,
-    Picture,
     Report,
     Side,
     Talk,
@@ -24,6 +21,7 @@ from mapo.report.document.blocks import (
     told,
 )
 from mapo.runs.contents import number
+from mapo.show.figures import PAGE_COLOURS, Panel, Picture, can_draw, panel_svg
 from mapo.show.tables import Table, plain_rows
 from mapo.text import clip
 from mapo.types import Levels, Turn
@@ -32,7 +30,7 @@ from mapo.types import Levels, Turn
 def html_page(report: Report) -> str:
     """The whole file."""
     style = files("mapo.report.document").joinpath("page.css").read_text(encoding="utf-8")
-    drawn = draw.can_draw()
+    drawn = can_draw()
     body = "".join(_block(block, drawn) for block in report.blocks)
     caution = f"<p class=note>{text(report.caution, 1000)}</p>" if report.caution else ""
     if not drawn and any(isinstance(b, Picture) for b in report.blocks):
@@ -119,8 +117,8 @@ def _picture(picture: Picture) -> str:
         for i, panel in enumerate(picture.panels)
     )
     key = "".join(
-        f"<span class=key><i style='background:{draw.ON_PAGE.get(colour, colour)}'></i>{text(meaning)}</span>"
-        for colour, meaning in picture.key
+        f"<span class=key><i style='background:{PAGE_COLOURS[look.colour]}'></i>{text(meaning)}</span>"
+        for look, meaning in picture.key
     )
     return (
         f"<figure id={picture.name}>{f'<div>{key}</div>' if key else ''}"
@@ -132,7 +130,7 @@ def _picture(picture: Picture) -> str:
 def _drawn(panel: Panel, small: bool, mark: str) -> str:
     """One panel; one that cannot be drawn says so and costs no other."""
     try:
-        return _named(draw.inline(panel, small=small), panel.title, mark)
+        return _named(panel_svg(panel, small=small), panel.title, mark)
     except Exception as error:  # noqa: BLE001 (numbers are anybody's, and the library has many ways to fail)
         return f"<p class=note>cannot be drawn ({text(f'{type(error).__name__}: {error}')})</p>"
 

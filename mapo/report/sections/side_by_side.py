@@ -10,8 +10,9 @@ from mapo.evals.compare.entries import Entry
 from mapo.evals.compare.tables import differences_table, legend, scores_table
 from mapo.report.data import numbers
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Lines, Panel, Picture, Words
+from mapo.report.document.blocks import Block, Heading, Lines, Words
 from mapo.runs.kind import kind_of
+from mapo.show.figures import Panel, Picture
 
 SHOWN = 12
 """Models that are drawn."""
