@@ -38,10 +38,10 @@ def report(
     """
     from mapo.evals.compare.comparison import named
     from mapo.report import build, write
-    from mapo.report.document.draw import need_matplotlib
+    from mapo.show.figures import require_matplotlib
 
     if figures is not None:
-        need_matplotlib()
+        require_matplotlib()
     found = build(runs)
     where = out or RunDir(named(runs[0])[1] if len(runs) == 1 else Path()).report
     if where.suffix.lower() not in (".html", ".htm"):

@@ -20,8 +20,7 @@ from pathlib import Path
 from mapo.evals.compare.comparison import named
 from mapo.report.data.numbers import typical_pair
 from mapo.report.data.read import read_training
-from mapo.report.document import draw
-from mapo.report.document.blocks import Picture, Report
+from mapo.report.document.blocks import Report
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
@@ -30,6 +29,7 @@ from mapo.report.sections.held_out import held_out_difference
 from mapo.report.together import reportable, several_report
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind
+from mapo.show.figures import Picture, can_draw, save_picture
 from mapo.store import RunDir, write_atomic
 
 __all__ = ["build", "held_out_difference", "typical_pair", "write", "write_report"]
@@ -48,18 +48,18 @@ def write(report: Report, out: Path, *, markdown: bool = False, figures: Path | 
     pictures = [block for block in report.blocks if isinstance(block, Picture)]
     paths = [out]
     write_atomic(out, html_page(report))
-    beside = out.with_name(f"{out.stem}_figures") if markdown and draw.can_draw() else None
+    beside = out.with_name(f"{out.stem}_figures") if markdown and can_draw() else None
     if markdown:
         paths.append(out.with_suffix(".md"))
         write_atomic(paths[-1], markdown_page(report, beside.name if beside else ""))
     for picture in pictures:
-        made = draw.save(picture, figures) if figures else []
+        made = save_picture(picture, figures) if figures else []
         paths += made
         if beside and made:  # drawn already
             paths.append(beside / made[0].name)
             write_atomic(paths[-1], made[0].read_bytes())
         elif beside:
-            paths += draw.save(picture, beside, ("png",))
+            paths += save_picture(picture, beside, ("png",))
     return paths
 
 

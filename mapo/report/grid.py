@@ -1,21 +1,26 @@
-"""A grid of `mapo ablate` as a report: analysed as that does (`evals/ablation.py`), drawn for a page."""
+"""The report of an ablation: the analysis of `evals/ablation`, with its figures drawn for a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from mapo.advantage import METHODS
 from mapo.evals.ablation.analysis import Cell, Run, analyse
-from mapo.evals.ablation.figures import draw_curves, draw_ends, markdown, scripted_world
+from mapo.evals.ablation.figures import (
+    CLAIMS,
+    claims,
+    picture,
+    scripted_world,
+    summary,
+    tables,
+)
 from mapo.measure.reward import REWARDS
 from mapo.report.data import numbers
 from mapo.report.data.read import Training, read_object, read_training
-from mapo.report.document.blocks import Block, Panel, Picture, Report, Words
-from mapo.report.document.markdown import blocks_of
+from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
@@ -48,20 +53,16 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
             [Words("This ablation is empty: not one run is finished."), *problem_list(problems)],
         )
     found = analyse(runs, wanted=len(folders))
-    rewards = list(dict.fromkeys(c["reward"] for c in found["curves"]))
     methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
-    panels = [Panel(f"Reward {r}: learning", partial(_learning, found, r, methods)) for r in rewards]
-    panels += [Panel(f"Reward {r}: held-out test", partial(_tests, found, r, methods)) for r in rewards]
-    points = " (points: validation)" if any(c["validation"] for c in found["curves"]) else ""
-    caption = f"EPM-Q by training dialogues{points}, and of the held-out test; 95 % over seeds."
-    picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
-    told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
     groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
-        *told_in_full[:1],
-        picture,
+        Words(summary(found)),
+        picture(found, "fig_learning_curves"),
         *gradient_norms(groups, "Bands: 95 % over seeds."),
-        *told_in_full[1:],
+        *(Words(f"Note: {note}.") for note in found["notes"]),
+        Heading(CLAIMS),
+        Lines(claims(found)),
+        *tables(found),
         *late_turns(groups),
         *late_ways(groups, problems),
         *problem_list(problems),
@@ -69,18 +70,6 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
     scripted = [run.scripted for run in trained if run.scripted]
     return Report(title, lead, blocks, caution=scripted_world(scripted) if scripted else "")
-
-
-def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_curves(axes, found, reward, methods)
-    axes.set_title("")
-    axes.set_ylabel("EPM-Q (points)")
-    axes.legend()
-
-
-def _tests(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_ends(axes, found, reward, methods)
-    axes.set_ylabel("EPM-Q (points)")
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:

@@ -15,12 +15,13 @@ from mapo.errors import InputError
 from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.compare.comparison import named
 from mapo.report.data.read import Training, is_scripted, read_object, read_training
-from mapo.report.document.blocks import Block, Report, clean
+from mapo.report.document.blocks import NAME, Block, Report
 from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
 from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir
+from mapo.text import clip
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def several_report(runs: Sequence[str]) -> Report:
         told = "; ".join([*found.lost, *unread][:3])
         raise InputError(f"nothing to report: {told}", fix="Give folders of runs")
     found.lost += unread
-    lead = ", ".join(clean(name) for name in found.names[:12])
+    lead = ", ".join(clip(name, NAME) for name in found.names[:12])
     blocks += [*compared, *problem_list([*found.lost, *found.problems])]
     title = f"{shown} run{'' if shown == 1 else 's'}"
     return Report(title, f"{lead}.", blocks, found.lost, caution=_caution(found))
@@ -81,7 +82,7 @@ def _caution(found: _Found) -> str:
     told = scripted_world([*found.scripted.values()])
     if [*found.scripted] == found.names:
         return told
-    return f"Of {', '.join(clean(name) for name in [*found.scripted][:6])}: {told}"
+    return f"Of {', '.join(clip(name, NAME) for name in [*found.scripted][:6])}: {told}"
 
 
 def names_of(runs: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,11 +76,11 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     assert code == 0, told
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names
-    assert "8/8 done" in told and "| mapo | 48.0" in told
+    assert "8/8 done" in told and re.search(r"mapo +48\.0", told)
     assert told.startswith("8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n")
     assert f"2 in parallel, 4 steps each, in {out}; logs: {out / 'logs'}\n" in told
     caution = scripted_world(["empathy"])
-    assert f"**{caution}**" in told and caution in (out / "ablation.md").read_text()
+    assert caution in told and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
     assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8
     [versus] = report["paired"]["epm_q/idr"]

@@ -21,19 +21,18 @@ from mapo.report.document import plots
 from mapo.report.document.blocks import (
     Heading,
     Lines,
-    Panel,
-    Picture,
     Report,
     Side,
-    Table,
     Talk,
     Tiles,
     Words,
 )
-from mapo.report.document.markdown import blocks_of, markdown_page
+from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind, kind_of
+from mapo.show.figures import Panel, Picture
+from mapo.show.tables import Table
 from support.command import mapo
 from support.report_runs import ablation, bench, empa, group, saying, step, talk, training, write_lines
 
@@ -335,12 +334,12 @@ def test_an_empa_evaluation(tmp_path):
     report = build([str(empa(tmp_path / "eval"))])
     assert report.title == "EMPA: m" and "judge: scripted" in report.lead
     assert {"fig_breakdown", "fig_trajectories"} <= drawn(report)
-    heads = [b.head[0] for b in report.blocks if isinstance(b, Table)]
+    heads = [b.columns[0] for b in report.blocks if isinstance(b, Table)]
     assert heads == [
         "model, rubric, profile", "by category", "by difficulty", "how dialogues ended",
         "axis", "share of", "role", "setting",
     ]  # fmt: skip
-    difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.head[0] == "by difficulty")
+    difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.columns[0] == "by difficulty")
     assert [row[0] for row in difficulty.rows] == ["easy", "hard"]
     (shown,) = (b for b in report.blocks if isinstance(b, Talk))
     assert shown.left.title.startswith("lowest") and shown.right.title.startswith("highest")
@@ -384,11 +383,11 @@ def label_of(draw):
 def test_the_simulated_people_are_looked_at(tmp_path):
     def said(root) -> tuple[Table, str]:
         report = build([str(root)])
-        table = next(b for b in report.blocks if isinstance(b, Table) and b.head[0] == "share of")
+        table = next(b for b in report.blocks if isinstance(b, Table) and b.columns[0] == "share of")
         return table, check(html_page(report)).text
 
     table, text = said(training(tmp_path / "t"))
-    assert table.head == ["share of", "early", "late", "usually at most"] and "usually at most" in text
+    assert table.columns == ["share of", "early", "late", "usually at most"] and "usually at most" in text
     root = empa(tmp_path / "e", cases=8)
     helpful = [
         saying(talk([1, 1, 1], id=f"c{k}_1", scenario=f"c{k}"), "How can I help you?") for k in range(8)
@@ -482,7 +481,7 @@ def test_runs_without_metrics_have_no_curves(tmp_path):
 def test_runs_of_different_kinds(tmp_path):
     given = [f"one={empa(tmp_path / 'one')}", f"two={empa(tmp_path / 'two')}", str(bench(tmp_path / "emo"))]
     report = build(given)
-    differences = [b for b in report.blocks if isinstance(b, Table) and b.head[2:3] == ["difference"]]
+    differences = [b for b in report.blocks if isinstance(b, Table) and b.columns[2:3] == ["difference"]]
     assert [row[0] for row in differences[0].rows] == ["two", "two"]
     assert "fig_scores" in drawn(report) and report.lead == "one, two, emo."
     check(html_page(report))
@@ -545,7 +544,7 @@ def test_runs_are_called_the_same_everywhere(tmp_path):
     report = build([str(a), str(b)])
     assert report.lead == "one/run, two/run."
     tables = [b for b in report.blocks if isinstance(b, Table)]
-    runs, compared = (next(t for t in tables if t.head[0] == head) for head in ("run", "model"))
+    runs, compared = (next(t for t in tables if t.columns[0] == head) for head in ("run", "model"))
     assert [row[0] for row in runs.rows] == ["one/run", "two/run"]
     assert [row[0] for row in compared.rows][:2] == ["one/run, before", "one/run, after"]
     named = build([f"first={a}", f"second={b}"])
@@ -594,8 +593,9 @@ def test_an_ablation(tmp_path):
     root = ablation(tmp_path / "grid")
     report = build([str(root)])
     assert report.title == "Ablation: grid" and drawn(report) >= PAPER
-    assert "Held-out EPM-Q (passes)" in headings(report) and "Paired by seed" in headings(report)
-    cells = next(b for b in report.blocks if isinstance(b, Table) and "gradient norm" in b.head)
+    titles = [b.title for b in report.blocks if isinstance(b, Table)]
+    assert "Held-out EPM-Q (passes)" in titles and "Paired by seed: held-out EPM-Q, idr" in titles
+    cells = next(b for b in report.blocks if isinstance(b, Table) and "gradient norm" in b.columns)
     assert [row[:3] for row in cells.rows] == [["mapo", "idr", "2"], ["grpo", "idr", "2"]]
     assert report.caution == TEST_WORLD and check(html_page(report)).text.count(TEST_WORLD) == 1
 
@@ -779,18 +779,6 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     assert "![" not in (root / "report.md").read_text()
     assert mapo("report", root, "--figures", tmp_path / "f").returncode == 2
     check(write_report(root).read_text())
-
-
-def test_markdown_that_is_there_already_becomes_blocks():
-    table = "| a | b |\n| --- | ---: |\n| x | 1 |"
-    text = f"# A\n\nwords **bold**\nmore\n\n{table}\n\n- one\n- two\n\n![p](q)\n\n### C"
-    assert list(blocks_of(text)) == [
-        Heading("A", 2),
-        Words("words bold more"),
-        Table(["a", "b"], [["x", "1"]]),
-        Lines(["one", "two"]),
-        Heading("C", 3),
-    ]
 
 
 def test_long_lists_are_cut_in_both_forms():

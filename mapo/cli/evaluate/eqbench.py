@@ -148,8 +148,7 @@ def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit:
 
 def _print(result: Mapping[str, Any], title: str, what: str, criteria: Mapping[str, Any]) -> None:
     """The headline, or that there is none, and the criteria."""
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
+    from mapo.text import escape, terminal
 
     console = terminal(soft_wrap=True)
     done = f"{result['n']}/{result['of']} {what}"

@@ -67,11 +67,12 @@ def audit(
     from mapo.cli.common.bench import solve_until_stopped
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.figure import draw
-    from mapo.judges.audit.report import show, tables, write
+    from mapo.judges.audit.report import tables, write
     from mapo.judges.audit.run import Plan, audited
     from mapo.judges.terms import terms_of
     from mapo.players.identity import identity
     from mapo.scoring.tables import print_ledger
+    from mapo.show.tables import print_tables
 
     if not judge:
         _as_recorded(runs)
@@ -98,7 +99,7 @@ def audit(
     found = audited(plan, solved.lines, _costs(session), solved.notes)
     draw(found, run.out)
     write(found, run.out, RunDir.audit_figure.name)
-    show(tables(found))
+    print_tables(tables(found), 120)
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
@@ -114,9 +115,9 @@ app.command()(swap)
 def _as_recorded(runs: list[str]) -> None:
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.recorded import tables
-    from mapo.judges.audit.report import show
+    from mapo.show.tables import print_tables
 
-    show(tables([named(run)[1] for run in runs]))
+    print_tables(tables([named(run)[1] for run in runs]), 120)
 
 
 def _askings(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, Asking]:

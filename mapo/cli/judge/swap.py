@@ -48,11 +48,11 @@ def swap(
     """
     from mapo.cli.common.bench import solve_until_stopped
     from mapo.evals.compare.comparison import named
-    from mapo.judges.audit.report import show
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
     from mapo.scoring.tables import print_ledger
+    from mapo.show.tables import print_tables
 
     if not judge:
         raise InputError("no judge", fix="Give --judge NAME, or NAME@URL")
@@ -87,7 +87,7 @@ def swap(
         )
     found = order.swapped(pairs)
     order.write(found, run.out)
-    show(order.tables(found))
+    print_tables(order.tables(found), 120)
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
     say(f"judged again: {RunDir(run.out).swap_markdown}; each run is a folder for `mapo compare`")

@@ -203,18 +203,6 @@ def _number(value: float | None) -> str:
 
 
 def _table(title: str, rows: dict[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
+    from mapo.show.tables import Table, print_tables
 
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
-
-    if not rows:
-        return
-    table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    for name, value in rows.items():
-        table.add_row(escape(name), escape(str(value)))
-    console = terminal()
-    console.width = max(console.width, 100)
-    console.print(title)
-    console.print(table)
+    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)], 100)

@@ -221,27 +221,20 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
 
 
 def _show(screened: Sequence[Screened]) -> None:
-    from rich import box
-    from rich.table import Table
-
     from mapo.realsim.screen import agreement
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
+    from mapo.show.tables import Table, print_tables
 
-    table = Table(box=box.SIMPLE_HEAD)
     who = list(screened[0].plays)
-    for column in ("scenario", *who, "declared", "measured", "moved", "verdict"):
-        table.add_column(column, overflow="fold", no_wrap=column == "scenario")
+    rows = []
     for one in screened:
         cells = [_plays_cell(one.plays[name]) for name in who]
         declared = f"{one.declared['difficulty'] or '-'} {one.declared['axis'] or '-'}"
         measured = f"{one.measured['difficulty'] or '-'} {one.measured['axis'] or '-'}"
         moved = one.measured["axis_moved"] or "-"
         verdict = one.verdict + (f": {one.reason}" if one.reason else "")
-        table.add_row(escape(one.id), *cells, escape(declared), measured, moved, verdict)
-    console = terminal()
-    console.width = max(console.width, 170)  # a long line is read more easily than a cell in pieces
-    console.print(table)
+        rows.append([one.id, *cells, declared, measured, moved, verdict])
+    columns = ["scenario", *who, "declared", "measured", "moved", "verdict"]
+    print_tables([Table(columns, rows, left=len(columns))], 170)
     counts = {name: sum(one.verdict == name for one in screened) for name in ("kept", "dropped", "undecided")}
     say(", ".join(f"{name} {count}" for name, count in counts.items()))
     told = {name: value for name, value in agreement(screened).items() if value is not None}

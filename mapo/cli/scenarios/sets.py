@@ -17,9 +17,7 @@ from mapo.cli.scenarios.screen import screen
 from mapo.errors import InputError, ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rich.table import Table
+    from collections.abc import Sequence
 
     from mapo.scenarios.scenario import Scenario
     from mapo.scenarios.sets import ScenarioSet
@@ -50,10 +48,8 @@ def list_scenarios(
     if as_json:
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    table = _table(_COLUMNS)
-    for row in rows:
-        table.add_row(*_safe(row.values()))
-    _show(table, f"{len(rows)} scenarios")
+    _print_table(_COLUMNS, [[str(cell) for cell in row.values()] for row in rows])
+    say(f"{len(rows)} scenarios")
 
 
 @app.command("check")
@@ -117,10 +113,9 @@ def _shared_ids(sets: dict[str, Sequence[Scenario]]) -> list[str]:
 def _show_irregular(found: ScenarioSet, every: bool) -> None:
     if not found.irregular:
         return
-    table = _table(("irregular", "cards"))
-    for kind, count in Counter(kind for kinds in found.irregular.values() for kind in kinds).most_common():
-        table.add_row(kind, str(count))
-    _show(table, "What was irregular and read all the same; docs/scenarios.md says what each means")
+    counts = Counter(kind for kinds in found.irregular.values() for kind in kinds)
+    _print_table(("irregular", "cards"), [[kind, str(count)] for kind, count in counts.most_common()])
+    say("What was irregular and read all the same; docs/scenarios.md says what each means")
     if every:
         for case, kinds in found.irregular.items():
             typer.echo(f"{case}: {', '.join(kinds)}")
@@ -154,12 +149,13 @@ def split(
     }
     write_atomic(out, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     by_id = {s.id: s for s in found.scenarios}
-    table = _table(("", *splits))
+    rows = []
     for tag in _TAGS:
         for value in sorted({getattr(s, tag) for s in found.scenarios}):
             counts = [sum(getattr(by_id[x], tag) == value for x in cases) for cases in splits.values()]
-            table.add_row(*_safe([f"{tag} {value or '(none)'}", *counts]))
-    _show(table, f"written to {out}")
+            rows.append([f"{tag} {value or '(none)'}", *map(str, counts)])
+    _print_table(("", *splits), rows)
+    say(f"written to {out}")
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -170,28 +166,7 @@ def _sizes(text: str) -> dict[str, int]:
     return dict(zip(names[len(parts)], map(int, parts), strict=True))
 
 
-def _table(columns: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from mapo.show.tables import Table, print_tables
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "id")
-    return table
-
-
-def _safe(cells: Iterable[object]) -> list[str]:
-    from rich.markup import escape
-
-    from mapo.text import printable
-
-    return [escape(printable(str(cell))) for cell in cells]
-
-
-def _show(table: Table, note: str) -> None:
-    from mapo.text import terminal
-
-    console = terminal()
-    console.width = max(console.width, 100)  # ids stay whole, and a pipe has no width of its own
-    console.print(table)
-    say(note)
+    print_tables([Table(columns, rows, left=len(columns))], 100)

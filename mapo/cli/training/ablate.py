@@ -142,7 +142,7 @@ def _report(out: Path, reach: float | None) -> None:
     """Write ablation.json, .md, .png and .svg of the finished runs, and print the table."""
     from mapo.errors import InputError
     from mapo.evals.ablation.analysis import analyse, read_run
-    from mapo.evals.ablation.figures import draw, markdown, scripted_world
+    from mapo.evals.ablation.figures import draw, markdown, print_report, scripted_world
     from mapo.evals.ablation.grid import cells_of, read_grid
     from mapo.store import write_atomic
 
@@ -153,9 +153,9 @@ def _report(out: Path, reach: float | None) -> None:
     write_atomic(RunDir(out).ablation, json.dumps(report, indent=1, allow_nan=False) + "\n")
     settings = grid["settings"]
     scripted = settings["roles"]["agents"] == "scripted"
-    text = markdown(report, caution=scripted_world([settings["scenarios"]["domain"]]) if scripted else "")
-    write_atomic(RunDir(out).ablation_markdown, text)
-    typer.echo(text.partition("## Every cell")[0].rstrip() + "\n")
+    caution = scripted_world([settings["scenarios"]["domain"]]) if scripted else ""
+    write_atomic(RunDir(out).ablation_markdown, markdown(report, caution=caution))
+    print_report(report, caution=caution)
     try:
         draw(report, out)
     except InputError as error:

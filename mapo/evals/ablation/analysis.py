@@ -156,7 +156,7 @@ def _jobs(folder: Path) -> dict[tuple[str, str], float]:
 # ---- the whole report
 
 
-Table = Mapping[tuple[str, str], Sequence[Run]]
+Grid = Mapping[tuple[str, str], Sequence[Run]]
 """(method, reward) -> its runs, in the order of the grid."""
 
 
@@ -229,14 +229,14 @@ def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) 
     ]
 
 
-def _target(table: Table) -> tuple[float | None, str]:
+def _target(table: Grid) -> tuple[float | None, str]:
     """The score that grpo on idr ends at, or the first cell's where there is no such."""
     key = ("grpo", "idr") if ("grpo", "idr") in table else next(iter(table))
     ends = [end for run in table[key] if (end := _end(run)) is not None]
     return (float(np.mean(ends)) if ends else None), f"where {key[0]} with {key[1]} ends"
 
 
-def comparisons(table: Table, target: float | None) -> dict[str, list[Comparison]]:
+def comparisons(table: Grid, target: float | None) -> dict[str, list[Comparison]]:
     """Families of comparisons, each corrected in itself: mapo with every other method in score and in
     dialogues needed, batch with every other in gradient norm, and the two rewards with each other."""
     families: dict[str, list[Comparison]] = {}
@@ -257,7 +257,7 @@ def comparisons(table: Table, target: float | None) -> dict[str, list[Comparison
 
 
 def _compare(
-    table: Table, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
+    table: Grid, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
 ) -> Comparison:
     def numbers(key: tuple[str, str]) -> dict[int, float]:
         found = {run.cell.seed: _number(run, what, target) for run in table[key]}

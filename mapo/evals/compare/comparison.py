@@ -4,7 +4,7 @@ Two numbers stand in one column only where they mean the same: same judge, same 
 same cases. Differences are taken case by case over the cases that both models have a score for, repeats
 averaged: the mean, a 95 % bootstrap interval over cases, and a sign-flip test, corrected after Holm among all
 of the table's. Both ask the same question: would other cases of this kind say the same? They know nothing of
-what another run of the same cases, or another judge, would say. Pictures of it: `compare_tables.py`.
+what another run of the same cases, or another judge, would say.
 """
 
 from __future__ import annotations

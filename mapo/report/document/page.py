@@ -6,33 +6,31 @@ import html
 from collections.abc import Sequence
 from importlib.resources import files
 
-from mapo.report.document import draw
 from mapo.report.document.blocks import (
     LISTED,
     SPEECH,
     Block,
     Heading,
     Lines,
-    Panel,
-    Picture,
     Report,
     Side,
-    Table,
     Talk,
     Tile,
     Tiles,
     Words,
-    clean,
     told,
 )
 from mapo.runs.contents import number
+from mapo.show.figures import PAGE_COLOURS, Panel, Picture, can_draw, panel_svg
+from mapo.show.tables import Table, plain_rows
+from mapo.text import clip
 from mapo.types import Levels, Turn
 
 
 def html_page(report: Report) -> str:
     """The whole file."""
     style = files("mapo.report.document").joinpath("page.css").read_text(encoding="utf-8")
-    drawn = draw.can_draw()
+    drawn = can_draw()
     body = "".join(_block(block, drawn) for block in report.blocks)
     caution = f"<p class=note>{text(report.caution, 1000)}</p>" if report.caution else ""
     if not drawn and any(isinstance(b, Picture) for b in report.blocks):
@@ -54,7 +52,7 @@ def _policy() -> str:
 
 
 def text(said: object, most: int = 160) -> str:
-    return html.escape(clean(said, most), quote=True)
+    return html.escape(clip(said, most), quote=True)
 
 
 def _block(block: Block, drawn: bool) -> str:
@@ -85,10 +83,10 @@ def _tile(tile: Tile) -> str:
 def _table(table: Table) -> str:
     head = "".join(
         f"<th scope=col{' class=name' if i < table.left else ''}>{text(cell)}</th>"
-        for i, cell in enumerate(table.head)
+        for i, cell in enumerate(table.columns)
     )
     rows = ""
-    for row in table.rows:
+    for row in plain_rows(table):
         cells = "".join(
             f"<td{' class=name' if i < table.left else ''}>{text(cell, 300)}</td>"
             for i, cell in enumerate(row)
@@ -96,9 +94,10 @@ def _table(table: Table) -> str:
         rows += f"<tr>{cells}</tr>\n"
     shown = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
     if table.folded:
-        return f"<details><summary>{text(table.caption)}</summary><div class=wide>{shown}</div></details>\n"
-    caption = f"<p class=caption>{text(table.caption, 600)}</p>" if table.caption else ""
-    return f"<div class=wide>{shown}</div>{caption}\n"
+        return f"<details><summary>{text(table.title)}</summary><div class=wide>{shown}</div></details>\n"
+    title = f"<p class=caption>{text(table.title)}</p>" if table.title else ""
+    note = f"<p class=caption>{text(table.note, 600)}</p>" if table.note else ""
+    return f"{title}<div class=wide>{shown}</div>{note}\n"
 
 
 def _lines(lines: Sequence[str]) -> str:
@@ -118,8 +117,8 @@ def _picture(picture: Picture) -> str:
         for i, panel in enumerate(picture.panels)
     )
     key = "".join(
-        f"<span class=key><i style='background:{draw.ON_PAGE.get(colour, colour)}'></i>{text(meaning)}</span>"
-        for colour, meaning in picture.key
+        f"<span class=key><i style='background:{PAGE_COLOURS[look.colour]}'></i>{text(meaning)}</span>"
+        for look, meaning in picture.key
     )
     return (
         f"<figure id={picture.name}>{f'<div>{key}</div>' if key else ''}"
@@ -131,7 +130,7 @@ def _picture(picture: Picture) -> str:
 def _drawn(panel: Panel, small: bool, mark: str) -> str:
     """One panel; one that cannot be drawn says so and costs no other."""
     try:
-        return _named(draw.inline(panel, small=small), panel.title, mark)
+        return _named(panel_svg(panel, small=small), panel.title, mark)
     except Exception as error:  # noqa: BLE001 (numbers are anybody's, and the library has many ways to fail)
         return f"<p class=note>cannot be drawn ({text(f'{type(error).__name__}: {error}')})</p>"
 

@@ -15,7 +15,7 @@ from mapo.store import RunDir, is_ledger
 from mapo.view.index import bench, judging, queries
 from mapo.view.index.facts import steps_of
 from mapo.view.index.files import RunFiles
-from mapo.view.pages.curves import PLOTS, run_figures
+from mapo.view.pages.curves import PLOTS, PlottedRun, run_figures
 from mapo.view.pages.site import Asked, as_json, page, reading, run_asked
 
 STATES = ("running", "finished", "stopped", "failed")
@@ -89,7 +89,8 @@ def figures(request: Request) -> Response:
     """The curves of the runs named, as data."""
     with reading(request) as db:
         asked = [run_asked(request, db, key) for key in Asked(request).texts("run")[:OVERLAID]]
-        return as_json(run_figures(db, [(row["key"], row["name"], steps_of(files)) for row, files in asked]))
+        runs = [PlottedRun(row["key"], row["name"], row["method"], steps_of(files)) for row, files in asked]
+        return as_json(run_figures(db, runs))
 
 
 def people_of(run: RunFiles) -> dict[str, Any] | None:
