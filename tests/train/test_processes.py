@@ -192,7 +192,7 @@ def script(text, *given):
 LEAD = """
 import sys
 from pathlib import Path
-from mapo.cli.train import trained
+from mapo.cli.training.train import trained
 from mapo.config import load_config
 from mapo.errors import TrainError
 from mapo.train.launch import with_others
