@@ -53,7 +53,7 @@ ORDER = [
     "judges",
     "judges.audit",
     "judges.swap",
-    "realsim.private",
+    "realsim.redaction",
     "realsim.reading",
     "realsim",
     "planning",
