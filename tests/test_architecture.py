@@ -54,7 +54,7 @@ ORDER = [
     "judges",
     "judges.audit",
     "judges.swap",
-    "realsim.private",
+    "realsim.redaction",
     "realsim.reading",
     "realsim",
     "planning",

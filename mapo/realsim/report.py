@@ -16,8 +16,8 @@ from mapo.errors import ScenarioError
 from mapo.evals.items import Line, read_kept
 from mapo.realsim.levels import agreement_of
 from mapo.realsim.make import STEPS, Making, local_pass, shown_turns
+from mapo.realsim.provenance import forget, write_raw, write_source
 from mapo.realsim.reading.read import Conversation, Source
-from mapo.realsim.source import forget, write_raw, write_source
 from mapo.realsim.validate import build, near_copies
 from mapo.records import encode
 from mapo.scenarios.scenario import Scenario, dump_scenario, read_scenario

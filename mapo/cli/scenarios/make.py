@@ -125,7 +125,7 @@ def _lines(
     from mapo.cli.common.bench import solve_until_stopped
     from mapo.players.identity import identity
     from mapo.realsim.make import Maker
-    from mapo.realsim.source import fingerprints, keep_key
+    from mapo.realsim.provenance import fingerprints, keep_key
 
     told, key = fingerprints(run.out, source)
     asked = {

@@ -1,19 +1,20 @@
-"""Where known values stand in a text, all of them in one sweep.
+"""Search for known private values in a text, also where they are written differently or only in part.
 
-A value, and what of it tells alone (a given name, the name in an e-mail, a street without its town), is kept
-by the words it begins with. A text is gone through word by word, and only the values that begin like the text
-there are looked at, so thousands of values cost no more than a few.
+A value, and the parts of it that identify it alone (a given name, the name in an e-mail address, a street
+without its town), is indexed by its first words. The text is scanned once, and at each word only the values
+that start with it are compared, so thousands of values cost little more than a few. `LetterRun` finds names
+that are spelt out or run together.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from mapo.realsim.private.words import ordinary, words
+from mapo.realsim.redaction.vocabulary import ordinary, vocabulary, words
 
 _CJK = r"\u3040-\u30ff\u3400-\u9fff"
 _HAN = re.compile(rf"[{_CJK}]")
@@ -28,6 +29,10 @@ _DEEP = 4
 """Words by which parts are told apart before they are compared."""
 _LEAST_IN_A_MAIL, _LEAST_CHINESE, _LEAST_LATIN = 6, 4, 9
 """Letters of a part that tells: of the name in an e-mail, of a piece of an address."""
+_WORD = re.compile(r"[^\W_]+")
+_LEAST_RUN_LATIN, _LEAST_RUN_CHINESE = 5, 3
+"""Letters of a name that is unlikely to arise by chance from the pieces of other words."""
+_LETTERS_THAT_ARE_WORDS = ("a", "i")
 
 
 class _Part(NamedTuple):
@@ -35,23 +40,23 @@ class _Part(NamedTuple):
     any_case: bool
 
 
-class Standing:
-    """Parts of values by the words they begin with, and whose they are."""
+class ValueIndex:
+    """The identifying parts of values, indexed by their first words."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[tuple[str, ...], dict[_Part, list[str]]] = defaultdict(dict)
 
     def add(self, key: str, written: str, kind: str, *, loose: bool) -> None:
-        """`loose`: somebody named it, so it counts in any case."""
-        for part in telling(written, kind):
+        """Add a value. `loose`: it was explicitly named as private, so it matches in any case."""
+        for part in telling_parts(written, kind):
             if first := _FIRST.search(part):
                 begun = part[first.start() :]
                 begin = tuple(word.casefold() for word in _FIRST.findall(begun)[:_DEEP])
                 known = _Part(tuple(begun.split()), _in_any_case(begun, loose))
                 self._parts[begin].setdefault(known, []).append(key)
 
-    def everywhere(self, plain: str) -> Iterator[tuple[list[str], int, int]]:
-        """Keys, start and end of every value in the plain text; they may overlap."""
+    def matches(self, plain: str) -> Iterator[tuple[list[str], int, int]]:
+        """Yield keys, start and end of every value in the plain text; they may overlap."""
         found = list(_FIRST.finditer(plain))
         low = [word[0].casefold() for word in found]
         for number, word in enumerate(found):
@@ -62,14 +67,14 @@ class Standing:
                         yield keys, word.start(), end
 
     def _begun(self, begin: tuple[str, ...]) -> Iterator[tuple[_Part, list[str]]]:
-        """The parts that begin so, or so without a last "s" ("the Okonkwos")."""
+        """Yield the parts that start with these words, also without a final "s" ("the Okonkwos")."""
         yield from self._parts.get(begin, {}).items()
         if begin[-1].endswith("s"):
             yield from self._parts.get((*begin[:-1], begin[-1][:-1]), {}).items()
 
 
-def telling(written: str, kind: str) -> list[str]:
-    """A value, and what of it tells alone."""
+def telling_parts(written: str, kind: str) -> list[str]:
+    """Return a value and the parts of it that identify it alone."""
     whole = written.strip()
     parts = [whole]
     if kind == "name" and _HAN.search(whole):
@@ -98,7 +103,7 @@ def _also_words() -> frozenset[str]:
 
 
 def _in_any_case(word: str, loose: bool) -> bool:
-    """Not where it may be an ordinary word in small letters."""
+    """Return whether a part matches in any case: not if it may be an ordinary word in lower case."""
     low = word.casefold()
     if _CODE.fullmatch(word):
         return True
@@ -106,7 +111,8 @@ def _in_any_case(word: str, loose: bool) -> bool:
 
 
 def _end(part: _Part, plain: str, start: int) -> int:
-    """Where a part that begins at `start` ends, whatever space is between its words; 0 if it is not there."""
+    """Return where a part that starts at `start` ends, with any space between its words; 0 if it does not
+    match."""
     at = start
     for word in part.words:
         if at > start:
@@ -124,8 +130,54 @@ def _end(part: _Part, plain: str, start: int) -> int:
 
 
 def _alone(plain: str, at: int) -> bool:
-    """Whether one Chinese character stands as a name does: by itself, or beside a title."""
+    """Return whether a single Chinese character is used like a name: by itself, or next to a title."""
     before, after = plain[max(0, at - 1) : at], plain[at + 1 : at + 3]
     if before in tuple("小老阿") or after.startswith((*words("chinese", "titles"), *"某哥姐叔婶嫂")):
         return True
     return not (_HAN.match(before) or _HAN.match(after))
+
+
+class LetterRun:
+    """A folded text as one run of letters and digits that remembers where words start and end."""
+
+    def __init__(self, plain: str) -> None:
+        found = [part for word in _WORD.findall(plain.casefold()) for part in _parts(word)]
+        self._words: dict[int, str] = {}
+        self._ends: set[int] = set()
+        at = 0
+        for word in found:
+            self._words[at] = word
+            at += len(word)
+            self._ends.add(at)
+        self._dense = "".join(found)
+
+    def contains(self, names: Iterable[str]) -> bool:
+        """Return whether one of `names` occurs from the start of a word to the end of another."""
+        return any(self._contains("".join(_WORD.findall(name.casefold()))) for name in names)
+
+    def _contains(self, name: str) -> bool:
+        if len(name) < (_LEAST_RUN_CHINESE if _HAN.search(name) else _LEAST_RUN_LATIN):
+            return False
+        at = self._dense.find(name)
+        while at >= 0:
+            if at in self._words and at + len(name) in self._ends and not self._plain_words(at, len(name)):
+                return True
+            at = self._dense.find(name, at + 1)
+        return False
+
+    def _plain_words(self, start: int, length: int) -> bool:
+        """Return whether these letters are several English words: "am in a" is not Amina. A single word is
+        left to `ValueIndex`."""
+        words, at = [], start
+        while at < start + length:
+            words.append(self._words[at])
+            at += len(words[-1])
+        known = vocabulary()
+        return len(words) == 1 or all(
+            word in known if len(word) > 1 else word in _LETTERS_THAT_ARE_WORDS for word in words
+        )
+
+
+def _parts(word: str) -> list[str]:
+    """Split Chinese into characters: each is a word of its own."""
+    return list(word) if _HAN.search(word) else [word]

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from mapo.realsim.private.patterns import Found, Pattern, read_patterns
-from mapo.realsim.private.words import ordinary, words
+from mapo.realsim.redaction.patterns import Found, Pattern, read_patterns
+from mapo.realsim.redaction.vocabulary import ordinary, words
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _CYRILLIC = re.compile(r"[\u0400-\u04ff]")

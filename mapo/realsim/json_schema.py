@@ -1,7 +1,7 @@
-"""Forms as JSON schemas: built from a few kinds of parts, shown as an example, checked without mercy.
+"""Forms as JSON schemas: built from a few kinds of parts, shown as an example, validated strictly.
 
-The parts are those that every endpoint's strict mode accepts. `checked` says where an answer differs from its
-form and never quotes what stands there: answers here may hold what must not be written down.
+The parts are those that the strict mode of every endpoint accepts. Messages of `checked` name the place that
+differs from the form and never quote its content, which may be private.
 """
 
 from __future__ import annotations

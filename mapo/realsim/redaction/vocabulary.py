@@ -1,8 +1,8 @@
-"""Lists of words: the roles of speakers, names, places, words that are written with a capital anyway.
+"""Word lists: speaker roles, names, places, and words that are capitalised anyway.
 
-They are data (`words/*.toml`, texts of words with spaces between) and were written down for this package.
-`vocabulary.txt` are English words in small letters: those that the shipped scenarios use twice, and some of
-chats. What is not among them may be a name.
+They are data (`wordlists/*.toml`, words separated by spaces) and were written for this package.
+`vocabulary.txt` holds lower-case English words: those that the shipped scenarios use at least twice, and some
+from chats. A word that is not among them may be a name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ordinary(word: str) -> bool:
 
 
 def _read(name: str) -> str:
-    return files("mapo").joinpath("realsim", "private", "wordlists", name).read_text(encoding="utf-8")
+    return files("mapo").joinpath("realsim", "redaction", "wordlists", name).read_text(encoding="utf-8")
 
 
 @lru_cache

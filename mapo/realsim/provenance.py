@@ -1,9 +1,9 @@
-"""What a run folder says of the conversations it was made from, without a word of them.
+"""What a run folder records about its source conversations, without a word of them.
 
-Ids are running numbers. A run must know its files again when it goes on, and a plain hash would let anybody
-who has a conversation prove that it was among them; so files and conversations are hashed with a random key
-(`private.key`), which goes when the answers of models go. A run that is finished asks nobody anything, and
-what it was made from can no longer be told.
+Ids are running numbers. A run must recognise its files when it resumes, but a plain hash would let anybody
+who has a conversation prove that it was used. So files and conversations are hashed with a random key
+(`private.key`), which is deleted together with the recorded model answers. After that, the source of a
+finished run can no longer be identified.
 """
 
 from __future__ import annotations

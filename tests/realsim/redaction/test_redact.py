@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo.realsim.private.patterns import KINDS, folded, read_patterns
-from mapo.realsim.private.redact import PLACEHOLDER, Values, clean, find, leaks, squeezed
-from mapo.realsim.private.words import ordinary
+from mapo.realsim.redaction.folding import fold_forms, squeeze
+from mapo.realsim.redaction.patterns import KINDS, read_patterns
+from mapo.realsim.redaction.redact import PLACEHOLDER, Values, clean, find, leaks
+from mapo.realsim.redaction.vocabulary import ordinary
 from mapo.scenarios.sets import load_scenarios
 from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
 
 def gone(planted) -> bool:
-    return squeezed(planted.item) not in squeezed(clean([planted.sentence]).texts[0])
+    return squeeze(planted.item) not in squeeze(clean([planted.sentence]).texts[0])
 
 
 def test_recall_of_the_planted_items_by_kind():
@@ -164,7 +165,7 @@ def values_of(*pairs: tuple[str, str]) -> Values:
     values = Values()
     for kind, text in pairs:
         values.add(kind, text)
-        values.named.add(squeezed(text))
+        values.named.add(squeeze(text))
     return values
 
 
@@ -273,7 +274,7 @@ def test_what_has_a_form_is_found_among_anything(pieces, last):
     text = "\n".join([*(part for before, planted in pieces for part in (before, planted.sentence)), last])
     cleaned = clean([text])
     for _, planted in pieces:
-        assert folded(planted.item) not in folded(cleaned.texts[0])
+        assert fold_forms(planted.item) not in fold_forms(cleaned.texts[0])
     assert {found[0] for found in PLACEHOLDER.finditer(cleaned.texts[0])} <= cleaned.values.made
     assert sum(cleaned.counts.values()) >= len({planted.item for _, planted in pieces})
     assert not leaks(cleaned.values, "") and leaks(cleaned.values, text)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from mapo.errors import InputError
-from mapo.realsim.private.words import words
+from mapo.realsim.redaction.vocabulary import words
 
 Side = Literal["person", "partner"]
 

@@ -9,17 +9,16 @@ however they are written: in other case, with other spaces, in full-width forms,
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from mapo.realsim.private.names import find_names
-from mapo.realsim.private.normalise import Pieces, bare, stripped
-from mapo.realsim.private.patterns import KINDS, Found, find_forms, folded
-from mapo.realsim.private.standing import Standing, telling
+from mapo.realsim.redaction.folding import fold_all, fold_forms, fold_letters, squeeze
+from mapo.realsim.redaction.names import find_names
+from mapo.realsim.redaction.patterns import KINDS, Found, find_forms
+from mapo.realsim.redaction.value_search import LetterRun, ValueIndex, telling_parts
 
 _WORDS = ("name", "place", "organisation", "handle", "other")
 """Kinds whose values are words: they count where they stand as words."""
@@ -53,9 +52,9 @@ class Values:
 
     def add(self, kind: str, text: str) -> str:
         """The placeholder of a value, a new one if it is new."""
-        key = squeezed(text)
+        key = squeeze(text)
         if key not in self.placeholders:
-            own = frozenset(stripped(text).casefold().split()) if kind == "name" else frozenset()
+            own = frozenset(fold_all(text).casefold().split()) if kind == "name" else frozenset()
             self.placeholders[key] = self._same_person(own) or self._new(kind)
             self.written[key], self.kinds[key] = text.strip(), kind
             if own:
@@ -101,21 +100,21 @@ def clean(
     ours = frozenset(values.made)
     for kind, value in known:
         values.add(kind, value)
-        values.named.add(squeezed(value))
+        values.named.add(squeeze(value))
     spans = [find(text, ours) for text in texts]
     for text, found in zip(texts, spans, strict=True):
         for kind, start, end in found:
             values.add(kind, text[start:end])
-    standing = _standing(values, bare)
+    index = _index(values, fold_letters)
     counts: Counter[str] = Counter()
     cleaned = []
     for text, found in zip(texts, spans, strict=True):
-        again = sorted(standing.everywhere(bare(text)), key=lambda item: item[1] - item[2])
+        again = sorted(index.matches(fold_letters(text)), key=lambda item: item[1] - item[2])
         known_here = [Found(values.kinds[keys[0]], start, end) for keys, start, end in again]
-        everywhere = [item for item in _merged([*_ours(text, ours), *found, *known_here]) if item.kind]
-        counts.update(item.kind for item in everywhere)
+        spans_here = [item for item in _merged([*_ours(text, ours), *found, *known_here]) if item.kind]
+        counts.update(item.kind for item in spans_here)
         parts, at = [], 0
-        for kind, start, end in everywhere:
+        for kind, start, end in spans_here:
             parts += [text[at:start], values.add(kind, text[start:end])]
             at = end
         cleaned.append("".join([*parts, text[at:]]))
@@ -124,7 +123,7 @@ def clean(
 
 def find(text: str, ours: Collection[str] = ()) -> list[Found]:
     """Everything private in one text, none overlapping another; the placeholders `ours` are left alone."""
-    plain = folded(text)
+    plain = fold_forms(text)
     found = _merged([*_ours(text, ours), *find_forms(plain), *find_names(plain)])
     return [item for item in found if item.kind]
 
@@ -136,7 +135,7 @@ def _ours(text: str, made: Collection[str]) -> list[Found]:
 def _without_lookalikes(text: str, made: Collection[str]) -> str:
     """Round brackets, position by position, where a placeholder seems to stand that is none of ours."""
     chars = list(text)
-    for match in PLACEHOLDER.finditer(folded(text)):
+    for match in PLACEHOLDER.finditer(fold_forms(text)):
         if text[match.start() : match.end()] not in made:
             chars[match.start()], chars[match.end() - 1] = "(", ")"
     return "".join(chars)
@@ -156,29 +155,24 @@ def _merged(found: Iterable[Found]) -> list[Found]:
     return kept
 
 
-def _standing(values: Values, plain: Callable[[str], str]) -> Standing:
-    """Where values and their telling parts stand, also where they were not recognised."""
-    standing = Standing()
+def _index(values: Values, plain: Callable[[str], str]) -> ValueIndex:
+    """Return an index of all values, for finding them also where no pattern recognised them."""
+    index = ValueIndex()
     for key in sorted(values.written, key=lambda key: -len(key)):
-        standing.add(key, plain(values.written[key]), values.kinds[key], loose=key in values.named)
-    return standing
-
-
-def squeezed(text: str) -> str:
-    """Letters and digits alone, in plain small forms."""
-    return "".join(c for c in unicodedata.normalize("NFKC", text).casefold() if c.isalnum())
+        index.add(key, plain(values.written[key]), values.kinds[key], loose=key in values.named)
+    return index
 
 
 def leaks(values: Values, text: str) -> list[str]:
     """The values that stand in `text`, as they were written in the conversation."""
-    plain = stripped(text)
-    dense, pieces, digits = squeezed(plain), Pieces(plain), _digits(plain)
-    there = {key for keys, _, _ in _standing(values, stripped).everywhere(plain) for key in keys}
+    plain = fold_all(text)
+    dense, pieces, digits = squeeze(plain), LetterRun(plain), _digits(plain)
+    there = {key for keys, _, _ in _index(values, fold_all).matches(plain) for key in keys}
     found = []
     for key, written in values.written.items():
-        kind, own = values.kinds[key], squeezed(stripped(written))
+        kind, own = values.kinds[key], squeeze(fold_all(written))
         if kind in _WORDS:
-            seen = pieces.hold(telling(stripped(written), kind))
+            seen = pieces.contains(telling_parts(fold_all(written), kind))
         else:
             seen = len(own) >= (2 if _HAN.search(own) else _FEW) and own in dense
         if key in there or seen or _same_number(own, kind, digits):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mapo.errors import InputError
-from mapo.realsim.form import TEXT, TRUTH, WHOLE, checked, example, form, listed, one_of
+from mapo.realsim.json_schema import TEXT, TRUTH, WHOLE, checked, example, form, listed, one_of
 
 FORM = form(name=TEXT, old=WHOLE, sure=TRUTH, kind=one_of(("a", "b")), lines=listed(form(says=TEXT)))
 FILLED = {"name": " N ", "old": 3, "sure": False, "kind": "a", "lines": [{"says": "x"}]}

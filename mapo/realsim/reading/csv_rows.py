@@ -1,8 +1,8 @@
-"""Rows of a table, each with its line, so that one broken row costs that row alone.
+"""Rows of a CSV file with their line numbers; a broken row costs only that row.
 
-A cell in quotes may go on over lines, and one that is never closed would take the rest of the file, or all up
-to the next quote. So a row of several lines is read strictly: where it does not end as a row should, its
-first line is given up, and reading goes on with the next one.
+A quoted cell may span lines, and one that is never closed would swallow the rest of the file, or everything
+up to the next quote. So a row of several lines is parsed strictly: if it does not end properly, its first
+line is dropped, and parsing goes on with the next line.
 """
 
 from __future__ import annotations

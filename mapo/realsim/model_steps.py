@@ -1,8 +1,9 @@
-"""What models do here: decontextualise, recontextualise, review. Each is one form, read strictly.
+"""The steps that a model does: decontextualise, recontextualise, review. Each is one form, parsed strictly.
 
-An answer that fits its form may still be unusable: something private stands in it, or a copied sentence. Then
-the model is told what, once; after that the item is refused with its reason (`RefusedError`). Conversations
-and notes stand in prompts as quoted data, so nothing said in them can steer.
+An answer that fits its form may still be unusable, because it contains something private or a copied
+sentence. The model is then told once what is wrong; after that the item is refused with its reason
+(`RefusedError`). Conversations and notes are quoted in the prompts as data, so nothing in them can act as an
+instruction.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from mapo.errors import AnswerError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Chat, Request
 from mapo.models.structured import ask
-from mapo.realsim.form import TEXT, TRUTH, WHOLE, Schema, checked, example, form, keyed, listed, one_of
-from mapo.realsim.private.redact import PLACEHOLDER, Cleaned, clean, leaks, squeezed
+from mapo.realsim.json_schema import TEXT, TRUTH, WHOLE, Schema, checked, example, form, keyed, listed, one_of
 from mapo.realsim.reading.read import Conversation
+from mapo.realsim.redaction.folding import squeeze
+from mapo.realsim.redaction.redact import PLACEHOLDER, Cleaned, clean, leaks
 from mapo.sandbox.prompting import fragment, language_of, whole_person
 from mapo.sandbox.transcript import block, mark_of, quote
 from mapo.scenarios.scenario import Scenario
@@ -140,11 +142,11 @@ def _believed(answer: Mapping[str, Any], local: Cleaned) -> list[tuple[str, str]
     """What the model lists as identifying, as far as it stands there and is more than a short common word."""
     made = local.values.made
     said = PLACEHOLDER.sub(lambda found: " " if found[0] in made else found[0], "\n".join(local.texts))
-    dense = squeezed(said)
+    dense = squeeze(said)
     found = []
     for item in answer["identifying"]:
         text = item["text"].strip("\"'“”‘’.,，。 ")
-        key = squeezed(text)
+        key = squeeze(text)
         common = text.isascii() and text.islower() and len(key) < 4
         ours = any(found[0] in made for found in PLACEHOLDER.finditer(text))
         if key and key in dense and len(text) <= 200 and not common and not ours:
