@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.errors import InputError
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 
 if TYPE_CHECKING:
     from mapo.config import Config

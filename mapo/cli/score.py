@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say_all
+from mapo.cli.common.messages import say_all
 from mapo.errors import InputError
 from mapo.store import RunDir
 

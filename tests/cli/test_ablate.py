@@ -8,19 +8,17 @@ import re
 import signal
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from mapo.advantage import METHODS
+from mapo.cli.training import ablate
 from mapo.errors import InputError
 from mapo.evals.ablation import processes
 from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.ablation.grid import locked
-
-ablate = import_module("mapo.cli.training.ablate")
 
 FAKE = '''
 """Does to a run directory what `mapo train` does, with numbers made of its settings."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.errors import InputError
 from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 
 _T = TypeVar("_T")
 

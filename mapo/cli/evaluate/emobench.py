@@ -12,7 +12,7 @@ import typer
 from mapo.cli.common.options import Limit, Model, Run, with_run
 
 if TYPE_CHECKING:
-    from mapo.cli.common.bench import Solved
+    from mapo.cli.common.items import Solved
     from mapo.evals.emobench.data import EmoBench, Question
     from mapo.evals.emobench.questions import Settings
     from mapo.evals.items import Kept, Solve
@@ -49,7 +49,7 @@ def emobench(
     Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not go on; 130 or
     143 it was stopped by hand.
     """
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.errors import InputError
     from mapo.evals.emobench.data import load
     from mapo.evals.emobench.questions import Settings, manifest, solver

@@ -1,4 +1,4 @@
-"""mapo eval: any model through a benchmark."""
+"""mapo eval empa: long talks with simulated people."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, JudgePanel, Run, with_run
-from mapo.cli.common.plain import commands
-from mapo.cli.common.say import say, say_all
-from mapo.cli.evaluate.emobench import emobench
-from mapo.cli.evaluate.eqbench import eqbench
 
 if TYPE_CHECKING:
     from mapo.evals.empa.benchmark import Plan
@@ -21,15 +18,7 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
 
-app = commands("Put any model through a benchmark.")
 
-
-@app.callback()
-def main() -> None:
-    """Put any model through a benchmark."""
-
-
-@app.command()
 @with_run()
 def empa(
     run: Run,
@@ -129,10 +118,6 @@ def empa(
     say(f"dialogues: {RunDir(out).empa_dialogues}")
     if broken or not found.models:
         raise typer.Exit(1)
-
-
-app.command()(emobench)
-app.command()(eqbench)
 
 
 def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario]:

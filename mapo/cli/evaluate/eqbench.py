@@ -66,7 +66,7 @@ def _three(
     max_tokens: int | None,
     limit: int | None,
 ) -> int:
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v3 as eqbench3
     from mapo.evals.eqbench.data import THREE, Scenario, read_three
     from mapo.evals.eqbench.results import result_three
@@ -112,7 +112,7 @@ def _three(
 
 
 def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit: int | None) -> int:
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v2 as eqbench_v2
     from mapo.evals.eqbench.data import TWO, Question, read_v2
     from mapo.evals.eqbench.results import result_v2

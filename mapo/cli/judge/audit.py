@@ -1,4 +1,4 @@
-"""mapo judge: judges under audit, and whole runs judged again by another one."""
+"""mapo judge audit: how much of a judge's word is noise."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.plain import commands
-from mapo.cli.common.say import say, say_all
-from mapo.cli.judge.judging import (
+from mapo.cli.judge.options import (
     OWN,
     SCRIPTED,
     BaseUrl,
@@ -21,7 +20,6 @@ from mapo.cli.judge.judging import (
     judges_named,
     talks_of,
 )
-from mapo.cli.judge.swap import swap
 from mapo.errors import InputError
 from mapo.store import RunDir
 
@@ -30,15 +28,7 @@ if TYPE_CHECKING:
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PanelSpec
 
-app = commands("Judges under audit; runs judged again by another judge.")
 
-
-@app.callback()
-def main() -> None:
-    """Judges under audit; runs judged again by another judge."""
-
-
-@app.command()
 @with_run(without=OWN, out=None)
 def audit(
     run: Run,
@@ -64,7 +54,7 @@ def audit(
     questions have no answer (run again with --resume); 2 nothing could be audited; 130 or
     143 it was stopped by hand.
     """
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.figure import draw
     from mapo.judges.audit.report import tables, write
@@ -107,9 +97,6 @@ def audit(
     say(f"audit: {RunDir(run.out).audit_markdown}")
     if any(each.missing for each in found.findings):
         raise typer.Exit(1)
-
-
-app.command()(swap)
 
 
 def _as_recorded(runs: list[str]) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
-from mapo.cli.judge.judging import (
+from mapo.cli.judge.options import (
     OWN,
     SCRIPTED,
     BaseUrl,
@@ -46,7 +46,7 @@ def swap(
     The dialogues stay as they were played. Exit status: 0 all well; 1 some dialogues were not judged (run
     again with --resume); 2 nothing could be judged; 130 or 143 it was stopped by hand.
     """
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping

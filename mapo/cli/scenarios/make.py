@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _lines(
     session: ModelSession,
 ) -> dict[str, Line]:
     """Make what is not made yet; the lines of all finished items."""
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.players.identity import identity
     from mapo.realsim.make import Maker
     from mapo.realsim.provenance import fingerprints, keep_key

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
+from mapo.cli.scenarios.common import read_whole_set
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -67,12 +68,11 @@ def screen(
     from mapo.runs.claim import claim, look
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
-    from mapo.scenarios.sets import read_set
     from mapo.scoring.results import read_folders
 
     if split is not None:
         sizes_of(split, 1000)  # refuse what is no split before anything is played
-    found = _readable(read_set(source, domain), source)
+    found = read_whole_set(source, domain)
     own = found.scenarios[0].domain
     who = _policies(run, strong, PartialSpec(weak, weak_base_url, weak_key_env))
     judge = PartialSpec(judge_model, judge_base_url, judge_key_env)
@@ -149,15 +149,6 @@ def _manifest(plan: Plan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
         "seed": plan.seed,
         "scenarios": digest({s.id: asdict(s) for s in plan.scenarios}),
     }
-
-
-def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
-    from mapo.errors import ScenarioError
-
-    if broken := [str(error) for error in found.errors] + list(found.unreadable.values()):
-        say_all("error", broken)
-        raise ScenarioError("not all of it can be read", where=source, fix="Mend or remove those files first")
-    return found
 
 
 def _play(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
 from mapo.store import RunDir
 

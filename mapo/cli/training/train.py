@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
 from mapo.store import RunDir
 

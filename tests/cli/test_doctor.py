@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mapo.cli import machine
+from mapo.cli import doctor
 from mapo.local_model.devices import devices
 from support.command import mapo
 
@@ -36,7 +36,7 @@ def limit(folder: str, names: tuple[str, str, str], most: object, used: int, idl
     }
 
 
-V1, V2 = machine._CGROUPS["memory"], machine._CGROUPS[""]
+V1, V2 = doctor._CGROUPS["memory"], doctor._CGROUPS[""]
 
 
 @pytest.mark.parametrize(
@@ -55,26 +55,26 @@ V1, V2 = machine._CGROUPS["memory"], machine._CGROUPS[""]
     ],
 )
 def test_memory_is_what_the_machine_and_a_container_leave(tmp_path, files, available, total):
-    assert machine.memory(system(tmp_path, files)) == (available * GIB, total * GIB)
+    assert doctor.memory(system(tmp_path, files)) == (available * GIB, total * GIB)
 
 
 @pytest.mark.parametrize("told", ["", "MemTotal: many kB\n", "MemTotal:\n"])
 def test_where_nobody_tells_memory_is_unknown(tmp_path, told, monkeypatch):
-    assert machine.memory(tmp_path) is None
-    assert machine.memory(system(tmp_path, {"proc/meminfo": told})) is None
-    monkeypatch.setattr(machine, "memory", lambda: None)
-    assert machine._memory() == ("memory", True, "unknown on this system")
+    assert doctor.memory(tmp_path) is None
+    assert doctor.memory(system(tmp_path, {"proc/meminfo": told})) is None
+    monkeypatch.setattr(doctor, "memory", lambda: None)
+    assert doctor._memory() == ("memory", True, "unknown on this system")
 
 
 def test_little_is_said_to_be_little(tmp_path, monkeypatch):
     for free, fine in ((2, False), (4, True)):
-        monkeypatch.setattr(machine, "memory", lambda free=free: (free * GIB, 16 * GIB))
-        name, enough, told = machine._memory()
+        monkeypatch.setattr(doctor, "memory", lambda free=free: (free * GIB, 16 * GIB))
+        name, enough, told = doctor._memory()
         assert (name, enough) == ("memory", fine) and told.startswith(f"{free}.0 GiB available of 16.0")
         assert ("; little" in told) is not fine
     for free, fine in ((4, False), (6, True)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free * GIB))
-        name, enough, told = machine._disk(tmp_path / "runs")
+        name, enough, told = doctor._disk(tmp_path / "runs")
         assert (name, enough) == ("disk", fine) and f"{free}.0 GiB free for {tmp_path / 'runs'}" in told
         assert ("; little" in told) is not fine
 
@@ -84,18 +84,18 @@ def test_room_is_looked_for_where_runs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda at: asked.append(at) or SimpleNamespace(free=9 * GIB))
     (tmp_path / "far" / "disk").mkdir(parents=True)
     (tmp_path / "runs").symlink_to(tmp_path / "far" / "disk")
-    machine._disk(tmp_path / "runs")
-    machine._disk(tmp_path / "far" / "not" / "yet")
+    doctor._disk(tmp_path / "runs")
+    doctor._disk(tmp_path / "far" / "not" / "yet")
     assert asked == [tmp_path / "far" / "disk", tmp_path / "far"]
     (tmp_path / "file").write_text("")
-    _, fine, told = machine._disk(tmp_path / "file" / "runs")
+    _, fine, told = doctor._disk(tmp_path / "file" / "runs")
     assert not fine and "cannot be written to" in told and "--out" in told
 
     def gone(_):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(shutil, "disk_usage", gone)
-    assert machine._disk(tmp_path) == ("disk", False, f"{tmp_path}: Input/output error")
+    assert doctor._disk(tmp_path) == ("disk", False, f"{tmp_path}: Input/output error")
 
 
 def test_a_folder_that_may_not_be_looked_into_is_told_of(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_folder_that_may_not_be_looked_into_is_told_of(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "exists", closed)
-    assert machine._disk(tmp_path) == ("disk", False, f"{tmp_path}: Permission denied")
+    assert doctor._disk(tmp_path) == ("disk", False, f"{tmp_path}: Permission denied")
 
 
 def test_without_torch_the_doctor_says_so_and_is_content(monkeypatch):
@@ -122,7 +122,7 @@ def test_without_torch_the_doctor_says_so_and_is_content(monkeypatch):
 
 def test_a_torch_that_is_broken_is_told_of(monkeypatch):
     monkeypatch.setitem(sys.modules, "mapo.local_model.devices", None)
-    ((name, fine, told),) = machine._torch()
+    ((name, fine, told),) = doctor._torch()
     assert name == "torch" and not fine and told.startswith("cannot be used (ModuleNotFoundError")
 
 
@@ -134,6 +134,6 @@ def test_cards_are_told_with_their_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
     assert devices() == ["cuda:0 NVIDIA H200, 140 GiB", "cuda:1 NVIDIA H200, 140 GiB"]
-    ((_, fine, version), (name, _, told)) = machine._torch()
+    ((_, fine, version), (name, _, told)) = doctor._torch()
     assert fine and version == torch.__version__
     assert name == "devices" and told.count("NVIDIA H200") == 2

@@ -1,4 +1,4 @@
-"""What the commands about judges share: which runs, which judges, who those are."""
+"""Options that the judge commands share, and the judges and dialogues they name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.say import say_all
+from mapo.cli.common.messages import say_all
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SCRIPTED = "scripted"
 """The name of a domain's judge of plain code."""
 
 OWN = ("base_url", "key_env", "context")
-"""Options of a run that these commands have in a form of their own: there are several judges, none local."""
+"""Options of `Run` that these commands replace: there are several judges, none of them local."""
 
 Runs = Annotated[
     list[str],
@@ -41,6 +41,7 @@ Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
 def judges_named(
     named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
 ) -> PanelSpec:
+    """Return the judges given by --judge as a panel."""
     from dataclasses import replace
 
     from mapo.models.chat import Sampling
@@ -58,6 +59,7 @@ def judges_named(
 
 
 def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:
+    """Return the dialogues of the runs with their scenarios, and print what cannot be used."""
     from mapo.domain_folders import known_folder
     from mapo.evals.compare.comparison import named
     from mapo.judges.sample import domain_in, read_talks

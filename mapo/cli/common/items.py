@@ -1,4 +1,7 @@
-"""A question-and-answer benchmark as a command: who answers, what is missing, a live line, what it cost."""
+"""Run the items of a benchmark from the command line: resume, progress, warnings, cost.
+
+An item is a question, a conversation or a judgement; `mapo.evals.items` runs them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mapo.cli.common.say import say, say_all
+from mapo.cli.common.messages import say, say_all
 
 if TYPE_CHECKING:
     from mapo.cli.common.options import Run

@@ -1,8 +1,8 @@
 """Help as plain text.
 
-Typer's own, drawn by rich, is a table of six columns that share a line, and what does not fit into one is cut
-off ("…"). Where nothing is a terminal a line has 80 columns, unless COLUMNS says otherwise: too few for most
-commands. Plain text wraps: nothing is lost at any width, and grep finds an option with what it does.
+Typer draws help with rich, as a table whose cells are cut off ("…") where they do not fit; in a log, which
+counts as 80 columns wide, most commands lose text. Plain text wraps instead: nothing is lost at any width,
+and grep finds an option together with its description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH = 110
 
 
 class Commands(TyperGroup):
-    """Commands, each listed with the whole first paragraph of its help: the usual list cuts it to a line."""
+    """A group that lists each command with the whole first paragraph of its help, not just one line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -26,13 +26,13 @@ class Commands(TyperGroup):
             formatter.write_dl(rows)
 
 
-def commands(told: str, **how: Any) -> typer.Typer:
-    """A command that has commands; `told` is its help."""
+def commands(text: str, **options: Any) -> typer.Typer:
+    """Return an app for a group of commands; `text` is its help."""
     return typer.Typer(
-        help=told,
+        help=text,
         cls=Commands,
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"max_content_width": WIDTH},
-        **how,
+        **options,
     )

@@ -1,4 +1,4 @@
-"""What the commands say beside their result: one line each, on standard error."""
+"""Messages of the commands on standard error, one line each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ def say(text: str) -> None:
 
 
 def say_all(kind: str, lines: list[str], most: int = 50) -> None:
+    """Print each line after its kind ("warning", "note"), and how many more there are than `most`."""
     for line in lines[:most]:
         say(f"{kind}: {line}")
     if len(lines) > most:
