@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mapo.evals.ablation.figures import scripted_world
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
 from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Talk, Words, told
@@ -16,6 +15,7 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
+from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from mapo.advantage import METHODS
 from mapo.errors import InputError
 from mapo.evals.ablation.analysis import Cell
-from mapo.evals.ablation.figures import scripted_world
+from mapo.scripted.notice import scripted_world
 
 ablate, grid = import_module("mapo.cli.training.ablate"), import_module("mapo.cli.training.grid")
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mapo.errors import InputError
-from mapo.evals.ablation.figures import scripted_world
 from mapo.report import build, kind_of, write, write_report
 from mapo.report.data import numbers
 from mapo.report.data.read import read_training
@@ -30,6 +29,7 @@ from mapo.report.document.blocks import (
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
+from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture
 from mapo.show.tables import Table
 from support.command import mapo

@@ -240,7 +240,8 @@ def _report(out: Path, reach: float | None) -> None:
     """ablation.json, ablation.md, ablation.png and ablation.svg of the runs that are finished."""
     from mapo.errors import InputError
     from mapo.evals.ablation.analysis import analyse, read_run
-    from mapo.evals.ablation.figures import draw, markdown, print_report, scripted_world
+    from mapo.evals.ablation.report import draw, markdown, print_report
+    from mapo.scripted.notice import scripted_world
     from mapo.store import write_atomic
 
     grid = _grid(out)

@@ -2,8 +2,8 @@
 
 A *cell* of the table is a method and a reward; its runs differ in the seed alone. Every run of a grid is
 given the same number of dialogues, and the runs of one seed meet the same start, the same scenarios in the
-same order and the same test jobs, so methods are compared seed by seed (`paired.py`). Pictures and tables of
-it: `figures.py`; who plays the runs: `mapo ablate`.
+same order and the same test jobs, so methods are compared seed by seed (`paired.py`). `report.py`
+renders the result; `mapo ablate` plays the runs.
 """
 
 from __future__ import annotations
