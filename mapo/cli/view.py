@@ -35,9 +35,7 @@ def view(
         told = "is a file, not a folder" if there else "no such folder"
         fix = f"Give its folder: mapo view {folder.parent}" if there else "Give a run, or a folder of runs"
         raise InputError(told, where=str(folder), fix=fix)
-    lacking = [
-        name for name in ("starlette", "uvicorn", "jinja2", "plotly") if not importlib.util.find_spec(name)
-    ]
+    lacking = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
     if lacking:
         raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
     from mapo.view.serve import serve

@@ -1,15 +1,12 @@
 """Run directories -> one HTML file to send: a training, an evaluation, several of them, an ablation.
 
-    read.py                    what a run left on disk, with nothing taken on trust
-    numbers.py                 the numbers that are drawn and told
-    training.py held_out.py learning.py credit.py paths.py people.py     the sections of a training run
-    results.py                 evaluations
-    together.py several.py side_by_side.py         several runs: which, their curves, their scores compared
-    grid.py                    grids of `mapo ablate`
-    blocks.py                  what sections are made of; page.py and markdown.py render it
-    plots.py draw.py           numbers onto axes, axes into pages and files
+    data/        what a run left on disk, with nothing taken on trust; the numbers that are drawn and told
+    sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
+    document/    the blocks, their plots, and how they become HTML (templates/) and Markdown
+    training.py results.py together.py grid.py     the reports: a training run, an evaluation, several runs,
+                                                   an ablation
 
-Self-contained: no script, no address is fetched. What models wrote is text, escaped and bounded.
+The file is self-contained: no script, nothing is fetched. What models wrote is escaped and cut.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
-from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.compare.entries import read_bench
 from mapo.report.data import numbers
 from mapo.report.data.numbers import Point
@@ -24,6 +23,7 @@ from mapo.runs.result import details_in_points
 from mapo.scoring.result import Result
 from mapo.scoring.results import read_folders
 from mapo.scoring.score import Score, score_results
+from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture, look
 from mapo.show.tables import Table
 from mapo.store import RunDir

@@ -97,14 +97,14 @@ def rich_table(table: Table) -> RichTable:
 
     title = Text(printable(table.title)) if table.title else None
     shown = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_header=bool(table.columns))
-    names = [row[0] for row in plain_rows(table) if row]
-    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    # Names stay whole and the other columns fold; a first column of sentences folds too.
+    names = all(len(row[0]) <= MAX_NAME_WIDTH for row in plain_rows(table) if row)
     for i in range(table.width):
         shown.add_column(
             Text(printable(table.columns[i])) if table.columns else "",
             justify="left" if i < table.left else "right",
             overflow="fold",
-            min_width=min(longest, MAX_NAME_WIDTH) if i == 0 else None,
+            no_wrap=i == 0 and names,
         )
     for row in table.rows:
         shown.add_row(*map(_rich_cell, row))

@@ -17,8 +17,8 @@ from mapo.advantage import METHODS
 from mapo.cli.training import ablate
 from mapo.errors import InputError
 from mapo.evals.ablation import processes
-from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.ablation.grid import locked
+from mapo.scripted.notice import scripted_world
 
 FAKE = '''
 """Does to a run directory what `mapo train` does, with numbers made of its settings."""

@@ -75,6 +75,17 @@ def test_a_table_without_columns_has_no_header(capsys):
     assert markdown_table(bare).startswith("|  |  |\n| --- | ---: |\n| a | 1 |")
 
 
+@pytest.mark.parametrize(
+    "first", ["a_name_of_forty_characters_that_is_whole", "a sentence of some words " * 3]
+)
+def test_no_column_is_cut_off_where_there_is_little_room(first, capsys):
+    cells = [f"cell {n} with a few more words in it" for n in range(5)]
+    print_tables([Table(["name", *"abcde"], [[first, *cells]])], 80)
+    words = capsys.readouterr().out.split()
+    assert all(words.count(str(n)) == 1 for n in range(5))
+    assert ("a_name_of_forty_characters_that_is_whole" in words) == ("_" in first)
+
+
 def test_a_terminal_shows_hostile_text_literally(capsys):
     print_tables([Table([EVIL], [[EVIL]], title=EVIL, note="[bold]")], 200)
     out = capsys.readouterr().out

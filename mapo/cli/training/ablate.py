@@ -142,8 +142,9 @@ def _report(out: Path, reach: float | None) -> None:
     """Write ablation.json, .md, .png and .svg of the finished runs, and print the table."""
     from mapo.errors import InputError
     from mapo.evals.ablation.analysis import analyse, read_run
-    from mapo.evals.ablation.figures import draw, markdown, print_report, scripted_world
     from mapo.evals.ablation.grid import cells_of, read_grid
+    from mapo.evals.ablation.report import draw, markdown, print_report
+    from mapo.scripted.notice import scripted_world
     from mapo.store import write_atomic
 
     grid = read_grid(out)

@@ -160,8 +160,8 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
 def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
     """What came of it: the scores, one person met before and after, and where everything is."""
     from mapo.cli.training.outcome import print_outcome
-    from mapo.evals.ablation.figures import scripted_world
     from mapo.report import write_report
+    from mapo.scripted.notice import scripted_world
 
     scripted = config.roles.agents == "scripted"
     print_outcome(found, out, scripted_world([config.scenarios.domain]) if scripted else "")

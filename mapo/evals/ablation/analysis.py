@@ -2,8 +2,8 @@
 
 A *cell* of the table is a method and a reward; its runs differ in the seed alone. Every run of a grid is
 given the same number of dialogues, and the runs of one seed meet the same start, the same scenarios in the
-same order and the same test jobs, so methods are compared seed by seed (`paired.py`). Pictures and tables of
-it: `figures.py`; which runs there are: `grid.py`; running them: `processes.py`.
+same order and the same test jobs, so methods are compared seed by seed (`paired.py`). `report.py` renders the
+result, `grid.py` knows which runs there are, `processes.py` runs them.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ import pytest
 
 from mapo.errors import InputError
 from mapo.evals.ablation.analysis import Cell, Run, analyse, read_run
-from mapo.evals.ablation.figures import draw, markdown, scripted_world
+from mapo.evals.ablation.report import draw, markdown
 from mapo.records import encode_dialogue
 from mapo.scoring.score import score_dialogues
+from mapo.scripted.notice import scripted_world
 from support.builders import dialogue, marks
 
 

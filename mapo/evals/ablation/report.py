@@ -102,15 +102,6 @@ def draw_ends(
 # ---- words and tables
 
 
-def scripted_world(domains: Sequence[str]) -> str:
-    """Said wherever scores are shown that were made with scripted roles; a domain is a name or a folder."""
-    named = " or ".join(dict.fromkeys(Path(domain).name for domain in domains))
-    return (
-        "User, director and judge were plain code: a test world, no measure of real "
-        f"{named or 'conversation'} (docs/scripted-world.md)."
-    )
-
-
 def title(report: dict[str, Any]) -> str:
     return f"Ablation on {', '.join(report['model'])}"
 
