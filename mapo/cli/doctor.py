@@ -38,7 +38,7 @@ def doctor(
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="... at this endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of a call, in seconds.")] = 60.0,
 ) -> None:
     """Check the installation, the machine and, with --model, an endpoint: models, latency, JSON, tool calls.
 

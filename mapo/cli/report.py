@@ -18,7 +18,7 @@ def report(
         typer.Argument(
             metavar="RUN...",
             help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER gives a name. "
-            "Several are laid over each other.",
+            "Several are overlaid.",
         ),
     ],
     out: Annotated[
@@ -26,10 +26,10 @@ def report(
         typer.Option(help="The HTML file (default: report.html in the run, or here for several)."),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Also as Markdown beside it, with the figures as PNG.")
+        bool, typer.Option("--markdown", help="Also write Markdown, with the figures as PNG.")
     ] = False,
     figures: Annotated[
-        Path | None, typer.Option(help="Write every figure there, as PNG, PDF and SVG (fig_*).")
+        Path | None, typer.Option(help="Folder for every figure as PNG, PDF and SVG (fig_*).")
     ] = None,
 ) -> None:
     """One self-contained HTML file of a run or of several: scores, curves, credit, dialogues; opens offline.

@@ -18,11 +18,11 @@ def score(
         Path | None,
         typer.Argument(
             metavar="DIR",
-            help="EMPA result files or mapo records: one model, or one folder a model. "
+            help="EMPA result files or mapo records: one model, or one folder per model. "
             "Without it, the examples shipped with mapo.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a model.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per model.")] = False,
     profile: Annotated[
         str | None,
         typer.Option(help="Rules to recompute by: published or released. (default: the record's own)"),

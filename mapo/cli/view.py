@@ -14,7 +14,7 @@ from mapo.errors import InputError
 def view(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a folder of runs.")] = Path("runs"),
     port: Annotated[
-        int, typer.Option(help="Where to listen; 0 takes any free port.", min=0, max=65535)
+        int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8765,
     host: Annotated[
         str,
@@ -24,7 +24,7 @@ def view(
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further host name under which it may be asked for, behind a proxy; repeatable."),
+        typer.Option(help="Another host name to accept, for use behind a proxy; repeatable."),
     ] = None,
 ) -> None:
     """Show runs, curves and dialogues in the browser, and why each turn was credited; live while they run."""

@@ -200,7 +200,7 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
     ).stdout.split()
     process.send_signal(how)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + how and f"go on with: mapo ablate --out {out}" in told
+    assert process.returncode == 128 + how and f"resume with: mapo ablate --out {out}" in told
     assert children
     for child in children:
         with pytest.raises(ProcessLookupError):

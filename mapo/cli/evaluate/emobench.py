@@ -29,25 +29,26 @@ def emobench(
     data: Annotated[Path, typer.Option(help="A checkout of EmoBench (docs/benchmarks.md).")],
     language: Annotated[str, typer.Option(help="en, zh or both.")] = "both",
     reasoning: Annotated[
-        bool, typer.Option("--reasoning", help="The prompt that asks for reasoning.")
+        bool, typer.Option("--reasoning", help="Use the prompt that asks for reasoning.")
     ] = False,
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Put /no_think first, as the reference does for Qwen models.")
     ] = False,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Choices in a random order.")] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Replies a question; the majority counts.")] = 1,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the choices.")] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Replies per question; the majority counts.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the order, and of a local model's replies.")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="The model's temperature.")] = 0.6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 2048,
     allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Take other data too: a score comparable with none.")
+        bool,
+        typer.Option("--allow-changed-data", help="Accept changed data; the score is then not comparable."),
     ] = False,
     limit: Limit = None,
 ) -> None:
     """EmoBench: emotional understanding (EU) and application (EA), in English and Chinese.
 
-    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not go on; 130 or
-    143 it was stopped by hand.
+    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not continue; 130
+    or 143 it was stopped by hand.
     """
     from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.errors import InputError

@@ -49,7 +49,7 @@ def empa(
         Path | None, typer.Option(help="Known start levels by case (JSON, or EMPA result files).")
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Dialogues per scenario.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
@@ -64,8 +64,8 @@ def empa(
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
-    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not go on; 130
-    or 143 it was stopped by hand.
+    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
+    130 or 143 it was stopped by hand.
     """
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder

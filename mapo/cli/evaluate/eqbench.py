@@ -31,10 +31,10 @@ def eqbench(
     ] = None,
     limit: Limit = None,
 ) -> None:
-    """EQ-Bench 3: role-play, drafting and analysis, marked by a judge. With --v2 the older one, without.
+    """EQ-Bench 3: role-play, drafting and analysis, marked by a judge. With --v2, the older one, unjudged.
 
-    Exit status: 0 a score, or all of --limit; 1 no score: something is missing (--resume asks for it), or a
-    run of v2 is invalid; 2 it could not go on; 130 or 143 it was stopped by hand.
+    Exit status: 0 a score, or all of --limit; 1 no score: something is missing (run again with --resume), or
+    a run of v2 is invalid; 2 the run could not continue; 130 or 143 it was stopped by hand.
     """
     from mapo.players.spec import ModelSpec, PartialSpec
 

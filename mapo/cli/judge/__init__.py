@@ -5,12 +5,12 @@ from __future__ import annotations
 from mapo.cli.common.help import commands
 from mapo.cli.judge import audit, swap
 
-app = commands("Judges under audit; runs judged again by another judge.")
+app = commands("Audit judges, and judge finished runs again with another judge.")
 
 
 @app.callback()
 def main() -> None:
-    """Judges under audit; runs judged again by another judge."""
+    """Audit judges, and judge finished runs again with another judge."""
 
 
 app.command()(audit.audit)

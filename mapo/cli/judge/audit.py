@@ -35,24 +35,23 @@ def audit(
     runs: Runs,
     judge: Judges = None,
     panel: Annotated[
-        bool, typer.Option("--panel", help="Also the panel of all judges named, from their answers.")
+        bool, typer.Option("--panel", help="Also audit the panel of all judges, from their answers.")
     ] = False,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns asked again and probed.")] = 48,
-    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
-    repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
+    turns: Annotated[int, typer.Option(min=1, help="Turns to judge again and to probe.")] = 48,
+    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues to judge twice.")] = 12,
+    repeats: Annotated[int, typer.Option(min=2, help="How often each turn is judged unchanged.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
-    """How much of a judge's word is noise, what moves it that should not, whom it agrees with, what it is fit
-    for.
+    """Audit a judge: its noise, what sways it that should not, whom it agrees with, and what it is fit for.
 
-    Without --judge: what the records alone tell of the judge that made them. Exit status: 0 all well; 1 some
-    questions have no answer (run again with --resume); 2 nothing could be audited; 130 or
-    143 it was stopped by hand.
+    Without --judge, report what the records show about the judge that made them. Exit status: 0 all well; 1
+    some questions have no answer (run again with --resume); 2 nothing could be audited; 130 or 143 it was
+    stopped by hand.
     """
     from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named

@@ -25,13 +25,13 @@ Runs = Annotated[
 ]
 Judges = Annotated[
     list[str] | None,
-    typer.Option("--judge", help="A judge, NAME or NAME@URL; again for more. 'scripted': the domain's own."),
+    typer.Option("--judge", help="A judge, NAME or NAME@URL; repeatable. 'scripted' is the domain's own."),
 ]
 KeyEnvs = Annotated[
     list[str] | None,
     typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
 ]
-BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges that name none.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges without their own.")]
 Temperature = Annotated[
     float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
 ]

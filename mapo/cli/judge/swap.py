@@ -41,7 +41,7 @@ def swap(
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
 ) -> None:
-    """Finished runs judged again by another judge (several --judge: by their panel): does the result stay?
+    """Judge finished runs again with another judge (several --judge: a panel): does the result hold?
 
     The dialogues stay as they were played. Exit status: 0 all well; 1 some dialogues were not judged (run
     again with --resume); 2 nothing could be judged; 130 or 143 it was stopped by hand.

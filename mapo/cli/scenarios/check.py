@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def check(
     sources: Annotated[list[str] | None, typer.Argument(help=f"{SOURCE} Several are compared.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="List what is irregular card by card.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List the irregularities of each card.")] = False,
     domain: Domain = None,
 ) -> None:
-    """Are scenarios valid, and do sets of them overlap? Without a source, the shipped splits.
+    """Check that scenarios are valid and that sets do not overlap (default: the shipped splits).
 
     Exit status: 0 all well; 1 unreadable or invalid scenarios, or leakage between sources.
     """

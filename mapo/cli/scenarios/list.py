@@ -18,7 +18,7 @@ def list_scenarios(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     domain: Domain = None,
 ) -> None:
-    """One line a scenario."""
+    """List scenarios, one per line."""
     from mapo.scenarios.sets import load_scenarios
 
     rows = [{key: getattr(s, key) for key in COLUMNS} for s in load_scenarios(source, domain)]

@@ -32,33 +32,36 @@ def make(
     sources: Annotated[
         list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
     ],
-    model: Annotated[str | None, typer.Option(help="The model that writes (none with --local).")] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Who fills in start forms and reviews.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that writes (not used with --local).")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="The model that fills in start forms and reviews.")
+    ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     domain: Domain = None,
-    language: Annotated[str | None, typer.Option(help="Of the scenarios (default: as they talk).")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the scenarios (default: that of the conversation).")
+    ] = None,
     categories: Annotated[
         str | None, typer.Option(help="a,b,c (default: those of the domain's own scenarios).")
     ] = None,
-    person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
-    window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
+    person: Annotated[str, typer.Option(help="The speaker who is the person, if the roles do not say.")] = "",
+    window: Annotated[int, typer.Option(min=4, help="How many turns of a conversation to read.")] = 60,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
-    prefix: Annotated[str, typer.Option(help="What ids begin with: another one for each run.")] = "made",
-    forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
-    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
+    prefix: Annotated[str, typer.Option(help="Prefix of the ids; use another one for each run.")] = "made",
+    forms: Annotated[int, typer.Option(min=1, help="Start forms per scenario.")] = 3,
+    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the start forms.")] = 1.0,
     against: Annotated[
-        list[str] | None, typer.Option(help="Scenarios none may be near to (default: the domain's own).")
+        list[str] | None,
+        typer.Option(help="Scenarios that no new one may resemble (default: the domain's own)."),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="Only the pass without a model; ask nobody.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only run the pass that needs no model.")] = False,
     keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
 ) -> None:
-    """Turn real conversations into scenarios: nothing that identifies, another life, the same need.
+    """Turn real conversations into scenarios: the same need in another life, nothing that identifies.
 
     Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
-    go on; 130 or 143 it was stopped by hand.
+    continue; 130 or 143 it was stopped by hand.
     """
     from mapo.domain_folders import DEFAULT, domain_folder, domain_name
     from mapo.errors import InputError

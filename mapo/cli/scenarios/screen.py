@@ -37,7 +37,7 @@ def screen(
     weak: Annotated[str | None, typer.Option(help=f"The weak policy. {_POLICY}")] = None,
     weak_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
     weak_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
-    plays: Annotated[int, typer.Option(min=1, help="Plays of each scenario by each policy.")] = 4,
+    plays: Annotated[int, typer.Option(min=1, help="Dialogues per scenario and policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
@@ -48,16 +48,18 @@ def screen(
     domain: Domain = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Also split what is kept: TRAIN/VALIDATION/TEST, like 2/1/1, or TRAIN/TEST."),
+        typer.Option(
+            help="Also split the kept scenarios: TRAIN/VALIDATION/TEST, such as 2/1/1, or TRAIN/TEST."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the plays and of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the dialogues and of the split.")] = 0,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
 ) -> None:
-    """Play each scenario with a strong and a weak model; drop what is hopeless and what is too easy.
+    """Play each scenario with a strong and a weak model; drop the hopeless and the too easy ones.
 
     Exit status: 0 all well; 1 some plays broke (run again with --resume) or too few were kept for --split; 2
-    it could not go on; 130 or 143 it was stopped by hand.
+    it could not continue; 130 or 143 it was stopped by hand.
     """
     from mapo.domain_folders import domain_folder
     from mapo.evals.empa.benchmark import Plan

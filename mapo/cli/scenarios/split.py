@@ -19,9 +19,10 @@ def split(
     source: Annotated[str, typer.Argument(help=SOURCE)],
     out: Annotated[Path, typer.Option(help="Manifest to write; put it beside the scenarios.")],
     sizes: Annotated[
-        str | None, typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half, two quarters).")
+        str | None,
+        typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half and two quarters)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     domain: Domain = None,
 ) -> None:
     """Divide a set evenly by category, axis and difficulty, keeping near-duplicates together."""

@@ -35,20 +35,24 @@ def ablate(
             help="What all runs share: a config file or a shipped one's name (pocket), and settings on top.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where it goes (default: runs/ablate-TIME).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/ablate-TIME).")] = None,
     methods: Annotated[str | None, typer.Option(help=f"The estimators (default: {METHODS}).")] = None,
     rewards: Annotated[str | None, typer.Option(help="The rewards (default: idr,adr).")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,1,2).")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: the cores).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs in parallel (default: the number of cores).")
+    ] = None,
     reach: Annotated[
         float | None, typer.Option(help="Count dialogues up to this training score (default: grpo's last).")
     ] = None,
-    only_report: Annotated[bool, typer.Option("--only-report", help="Train nothing; report.")] = False,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", help="Only write the report; train nothing.")
+    ] = False,
 ) -> None:
     """Train a grid of methods, rewards and seeds at equal numbers of dialogues, and compare them.
 
-    Called again with the same --out, it goes on where it was, by default with the same grid; more methods,
-    rewards and seeds may be added. Exit status: 0 all well; 1 some runs failed.
+    Run again with the same --out to resume, by default with the same grid; more methods, rewards and
+    seeds may be added. Exit status: 0 all well; 1 some runs failed.
     """
     from mapo.evals.ablation.grid import cells_of, claim_grid, locked, read_grid
     from mapo.evals.ablation.processes import GridProgress, run_cells

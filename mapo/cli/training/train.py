@@ -28,7 +28,7 @@ def train(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
     engine: Annotated[
         str | None, typer.Option(help="Who trains: local (default), or verl (many cards).")
     ] = None,
@@ -112,7 +112,7 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
         )
         return found
     except KeyboardInterrupt:
-        say(f"stopped; go on with: mapo train --engine verl --out {quote(str(out))} --resume")
+        say(f"stopped; resume with: mapo train --engine verl --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
     finally:
         display.close()
