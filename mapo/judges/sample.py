@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Talk:
         return f"{self.run}/{self.dialogue.step}/{self.dialogue.group or self.dialogue.scenario}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Moment:
     """One turn of a recorded dialogue, counted from 1: the reply to be judged and all that was said
     before."""
@@ -82,8 +83,9 @@ class Moment:
             "unscored" if levels is None else "harm" if moved < 0 else "good" if moved else "nothing",
         )
 
+    @cached_property
     def before(self) -> Vector:
-        """Where the person stood before this reply, by the record's own levels."""
+        """The position before this reply, by the record's own levels."""
         position = list(self.talk.dialogue.start)
         for turn in self.turns[:-1]:
             if turn.levels is not None:
@@ -93,7 +95,7 @@ class Moment:
 
     def reward(self, levels: Levels) -> float:
         """What the turn would have earned by these levels, all before it being as recorded."""
-        rubric, before = self.talk.rubric, self.before()
+        rubric, before = self.talk.rubric, self.before
         after = tuple(p + v for p, v in zip(before, rubric.step(levels), strict=True))
         measure = Measure(rubric, self.talk.distance)
         return REWARDS[self.talk.reward](measure, _at(before, rubric), _at(after, rubric), None)

@@ -134,8 +134,8 @@ def read_scenario(path: Path) -> Scenario:
     return _parse(read_text(path), str(path))
 
 
-# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text itself
-# is the key: a modification time may miss a change.
+# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The key is
+# the text itself: a modification time may miss a change.
 @lru_cache(maxsize=512)
 def _parse(text: str, where: str) -> Scenario:
     try:

@@ -39,7 +39,7 @@ def test_a_moment_knows_its_place_and_what_the_reply_was_worth():
     assert Moment(talk(), 8).stratum[0] == "middle" and Moment(talk(), 12).stratum[0] == "late"
     assert third.id == "run/d1@3" and third.reply == "reply 3" and len(third.turns) == 3
     start = talk().dialogue.start
-    assert first.before() == start and second.before() == third.before()  # an unscored turn moves nothing
+    assert first.before == start and second.before == third.before  # an unscored turn moves nothing
     up = [p + 3 for p in start]
     assert first.reward(marks(EMPATHY, 2)) == pytest.approx(
         zone_distance(start, EMPATHY) - zone_distance(up, EMPATHY)

@@ -224,17 +224,18 @@ def test_a_judge_that_holds_everything_up_and_the_replicas_that_free_it():
 
 
 @pytest.mark.parametrize(
-    ("turns", "seconds", "spread"),
+    ("at_once", "turns", "seconds", "spread"),
     [
-        (6, 2.0, 0.5),
-        pytest.param(8, 1.0, 0.0, marks=pytest.mark.slow),
-        pytest.param(6, 1.0, 0.5, marks=pytest.mark.slow),
+        (8, 4, 2.0, 0.5),
+        pytest.param(32, 6, 2.0, 0.5, marks=pytest.mark.slow),
+        pytest.param(32, 8, 1.0, 0.0, marks=pytest.mark.slow),
+        pytest.param(32, 6, 1.0, 0.5, marks=pytest.mark.slow),
     ],
 )
-def test_of_several_scarce_servers_none_could_have_less(turns, seconds, spread):
+def test_of_several_scarce_servers_none_could_have_less(at_once, turns, seconds, spread):
     calls = {"user": {"seconds": seconds, "spread": spread}, "judge": {"spread": spread}}
     scarce = {name: {"streams": 1} for name in ("judge", "user", "director")}
-    shape = shape_of(config(max_turns=turns, at_once=32))
+    shape = shape_of(config(max_turns=turns, at_once=at_once))
     found = make_plan(shape, rates(servers=scarce, calls=calls), draws=2)
     best = {s.server: s.recommended for s in found.servers if s.recommended}
     assert found.recommended_s <= NEAR * found.floor_s

@@ -65,8 +65,12 @@ def inline(panel: Panel, *, small: bool = False) -> str:
         )
         _plain(figure, [axes])
         panel.draw(axes)
-        svg = _saved(figure, "svg").decode()
+        svg = _svg(figure)
     return _for_page(svg)
+
+
+def _svg(figure: Any) -> str:
+    return _saved(figure, "svg").decode()
 
 
 def _for_page(svg: str) -> str:
