@@ -21,9 +21,9 @@ from mapo.errors import InputError, RubricError
 from mapo.measure.potential import zone_distance
 from mapo.measure.reward import REWARDS, Distance, Measure
 from mapo.measure.rubric import Rubric
-from mapo.runs.claim import digest, read_manifest
+from mapo.runs.claim import read_manifest
 from mapo.runs.contents import read_rubric
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.store import BadLine, RunDir, read_dialogues
 from mapo.types import Dialogue, Levels, PotentialState, Turn, Vector
 
@@ -136,7 +136,7 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
                 problems.append(str(item))
             elif item.usable and item.turns:
                 scenario = scenarios.get(item.scenario)
-                if scenario is None or versions.get(item.scenario, "") not in ("", digest_of(scenario)):
+                if scenario is None or versions.get(item.scenario, "") not in ("", scenario_digest(scenario)):
                     other = "is another one now" if scenario else "is not there"
                     problems.append(f"{file}: scenario '{item.scenario}' {other}; its dialogues are left out")
                     continue
@@ -163,13 +163,6 @@ def domain_in(root: Path) -> str | None:
     """The domain that a run's records name, which is that of their rubric; a name, never a path."""
     records = (item for file in dialogue_files(root) for item in read_dialogues(file))
     return next((item.rubric for item in records if not isinstance(item, BadLine)), None)
-
-
-def digest_of(scenario: Scenario) -> str:
-    """As a manifest of `mapo eval empa` names a scenario's version."""
-    from dataclasses import asdict
-
-    return digest(asdict(scenario))
 
 
 def rubric_of(dialogue: Dialogue, root: Path) -> Rubric | None:

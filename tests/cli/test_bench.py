@@ -107,7 +107,7 @@ def test_a_stop_is_answered_at_once_and_another_signal_after_it_changes_nothing(
 BUSY = """
 import asyncio, time, sys
 from pathlib import Path
-from mapo.cli.stop import until_stopped
+from mapo.cli.common.stop import until_stopped
 
 def compute():
     print("begun", flush=True)

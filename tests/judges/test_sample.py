@@ -11,9 +11,10 @@ import pytest
 from mapo import domain_folders as places
 from mapo.domain_folders import domain_folder, known_folder
 from mapo.errors import InputError, RubricError
-from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, digest_of, read_talks, rubric_of
+from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, read_talks, rubric_of
 from mapo.measure.potential import zone_distance
 from mapo.records import encode_dialogue
+from mapo.scenarios.scenario import scenario_digest
 from mapo.scenarios.sets import load_scenarios
 from mapo.types import Ending, StopReason
 from support.builders import dialogue, marks
@@ -101,7 +102,7 @@ def test_a_run_is_read_as_far_as_it_can_be_judged_again(tmp_path):
 
 
 def test_a_scenario_that_has_changed_is_not_the_one_that_was_played(tmp_path):
-    known = {"schema": "mapo.empa/1", "scenarios": {SCENARIO.id: digest_of(SCENARIO)}}
+    known = {"schema": "mapo.empa/1", "scenarios": {SCENARIO.id: scenario_digest(SCENARIO)}}
     root = run(tmp_path, talk().dialogue, manifest=known)
     assert len(read_talks(root, PEOPLE)[0]) == 1
     with pytest.raises(InputError, match="is another one now"):

@@ -301,8 +301,8 @@ def test_a_closed_or_absent_cache_says_so(path):
 
 WRITER = """
 import asyncio, sys
-from mapo.sandbox.cache import Cache
-from mapo.sandbox.chat import Answer, Request
+from mapo.models.cache import Cache
+from mapo.models.chat import Answer, Request
 from mapo.types import Message, Reply
 
 async def main(path, name, count):
