@@ -86,13 +86,18 @@ def place(module: str) -> str:
     return next((name for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in ORDER), "")
 
 
+@functools.cache
+def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(text: str, known: Collection[str]) -> set[str]:
     """Return the modules that a source text imports, at the top or anywhere else."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in import_statements(text):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative import"
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= (inner & set(known)) or {node.module or ""}

@@ -7,6 +7,8 @@ message. What a story moment means to the scripted roles (`cues`) is checked by 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -111,6 +113,12 @@ class Scenario:
         parts = [self.topic, self.opening, self.wants_to_say, self.hopes_for, self.persona.background]
         said = [line for beat in self.beats for line in beat.says]
         return "\n".join([*parts, *said, *self.guarded, *self.eased])
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Return the short hash by which manifests name a scenario's content."""
+    plain = json.dumps(scenario, default=vars, sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def read_text(path: Path) -> str:

@@ -279,8 +279,12 @@ def panel_svg(panel: Panel, *, small: bool = False) -> str:
         for part in (figure, axes):
             part.patch.set_visible(False)  # the page's background shows through
         panel.draw(axes)
-        svg = _encoded(figure, "svg").decode()
+        svg = _svg(figure)
     return _for_page(svg)
+
+
+def _svg(figure: Any) -> str:
+    return _encoded(figure, "svg").decode()
 
 
 def _for_page(svg: str) -> str:

@@ -7,12 +7,11 @@ threads, trackers, the device, what makes it fast) may differ.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
@@ -26,7 +25,7 @@ from mapo.records import encode
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scoring.score import score_dialogues
 from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
@@ -139,7 +138,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
     """What the run is: its scenarios by content, and what it was made with."""
     return {
         "schema": "mapo.train/1",
-        "scenarios": {split: {s.id: _hash(asdict(s)) for s in found} for split, found in scenarios.items()},
+        "scenarios": {split: {s.id: scenario_digest(s) for s in found} for split, found in scenarios.items()},
         "seed": config.run.seed,
         "method": config.advantage.method,
         "versions": {
@@ -209,10 +208,6 @@ def _course(config: Config) -> dict[str, dict[str, Any]]:
     for section, keys in _MAY_DIFFER.items():
         data[section] = {k: v for k, v in data[section].items() if k not in keys}
     return data
-
-
-def _hash(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _version(name: str) -> str:

@@ -127,10 +127,11 @@ def real(tmp_path_factory):
 
     model = small.model_folder(tmp_path_factory.mktemp("model"))
     out = tmp_path_factory.mktemp("runs") / "real"
-    small.trained(model, out, "optim.steps=3", "eval.test_repeats=2")
+    small.trained(model, out, "optim.steps=3", "eval.test_repeats=2", "eval.every=0")
     return out
 
 
+@pytest.mark.figures
 def test_a_real_run_is_told_as_it_was_recorded(real):
     run = read_training(real)
     assert not run.problems and sorted(run.played) == [1, 2, 3]
@@ -193,6 +194,7 @@ def test_a_training_run(tmp_path):
     assert all(a["role"] == "img" and a["aria-label"] for a in svgs)
 
 
+@pytest.mark.figures
 def test_the_page_is_dark_where_the_reader_is_and_no_wider_than_a_phone(tmp_path):
     text = html_page(build([str(training(tmp_path / "mine"))]))
     assert "prefers-color-scheme: dark" in text and "@media print" in text and "max-width: 40rem" in text
@@ -202,8 +204,9 @@ def test_the_page_is_dark_where_the_reader_is_and_no_wider_than_a_phone(tmp_path
     assert not {c for c in colours if c.startswith("#") and c != "#ffffff"}  # every colour is the page's
 
 
+@pytest.mark.figures
 def test_the_same_run_gives_the_same_page(tmp_path):
-    root = training(tmp_path / "mine")
+    root = training(tmp_path / "mine", steps=2)
     assert html_page(build([str(root)])) == html_page(build([str(root)]))
 
 
@@ -572,6 +575,7 @@ def test_a_run_whose_numbers_cannot_be_drawn_costs_no_other(tmp_path, monkeypatc
     assert drawn(report) >= PAPER and "ZeroDivisionError" in problems(report)
 
 
+@pytest.mark.figures
 def test_a_panel_that_cannot_be_drawn_costs_no_other(tmp_path):
     def fine(axes):
         axes.plot([1, 2], [1, 2])
@@ -600,6 +604,7 @@ def test_an_ablation(tmp_path):
     assert report.caution == TEST_WORLD and check(html_page(report)).text.count(TEST_WORLD) == 1
 
 
+@pytest.mark.figures
 def test_a_damaged_ablation(tmp_path):
     root = ablation(tmp_path / "grid")
     (root / "grpo_idr_seed1" / "summary.json").write_text('{"method": ["x"], "reward": {}}')
@@ -648,6 +653,7 @@ def test_damaged_files_are_said_and_the_rest_is_shown(tmp_path):
     assert "What could not be read" in text and "more" in text
 
 
+@pytest.mark.figures
 def test_metrics_of_the_wrong_kind_are_left_out(tmp_path):
     root = training(tmp_path / "mine")
     odd = [
@@ -689,6 +695,7 @@ def test_a_record_whose_schema_is_no_name_is_said(tmp_path, schema):
         assert "schema is" in said(*runs)
 
 
+@pytest.mark.figures
 def test_hostile_words_are_text(tmp_path):
     root = training(tmp_path / EVIL.replace("/", "_").strip()[:80])
     for name in ("summary.json", "manifest.json"):
@@ -714,6 +721,7 @@ def test_hostile_words_are_text(tmp_path):
     assert "<script" not in words and "\u202e" not in words and "](http" not in words.replace("\\](", "")
 
 
+@pytest.mark.figures
 def test_hostile_records_of_evaluations(tmp_path):
     root = empa(tmp_path / "eval", model=EVIL)
     check(html_page(build([str(root)])))

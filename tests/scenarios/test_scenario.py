@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from mapo import Rubric
 from mapo.errors import ScenarioError
-from mapo.scenarios.scenario import MAX_BYTES, Scenario, check_scenario, read_scenario
+from mapo.scenarios.scenario import MAX_BYTES, Scenario, check_scenario, read_scenario, scenario_digest
 from support.published import REPO
 
 GOOD = """
@@ -78,6 +80,11 @@ def test_a_file_is_parsed_again_only_when_its_text_has_changed(tmp_path):
     put(tmp_path, GOOD.replace("Marit", "Berit"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same modification time
     assert read_scenario(path).persona.name == "Berit"
+
+
+def test_the_digest_in_manifests_is_that_of_the_plain_data(good):
+    plain = json.dumps(asdict(good), sort_keys=True).encode()
+    assert scenario_digest(good) == hashlib.sha256(plain).hexdigest()[:16]
 
 
 def test_the_example_of_the_documentation_is_one(tmp_path, empathy):

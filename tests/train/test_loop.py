@@ -124,12 +124,12 @@ class StopsAt:
 @pytest.mark.parametrize(
     ("moment", "count"),
     [
-        ("step_begins", 1),
         ("step_begins", 3),
         ("dialogue_done", 12),
-        ("step_ends", 2),
         ("eval_begins", 1),
-        ("dialogue_done", 3),
+        pytest.param("step_begins", 1, marks=pytest.mark.slow),
+        pytest.param("step_ends", 2, marks=pytest.mark.slow),
+        pytest.param("dialogue_done", 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
@@ -144,8 +144,10 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
 def test_what_is_found_on_disk_is_not_called_sampled(model, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, callbacks=StopsAt("dialogue_done", 8))  # all of the first step
-    small.trained(model, out, resume=True)
+        small.trained(
+            model, out, "optim.steps=2", callbacks=StopsAt("dialogue_done", 8)
+        )  # all of the first step
+    small.trained(model, out, "optim.steps=2", resume=True)
     speeds = [line["sampled_per_s"] for line in read_jsonl(out / "metrics.jsonl")]
     assert speeds[0] == 0 and all(speeds[1:])
 
@@ -222,18 +224,18 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(model, whole):
     ("moment", "count", "told"),
     [
         ("step_begins", 1, "resumed at step 1"),
-        ("step_ends", 2, "resumed at step 3"),
-        ("eval_begins", 4, "resumed after step 4, the last"),
+        ("step_ends", 1, "resumed at step 2"),
+        ("eval_begins", 4, "resumed after step 2, the last"),
     ],
 )
 def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, count, told):
-    """Its evaluations are the test before, those of steps 2 and 4, the test after."""
-    out = tmp_path / "run"
+    """Its evaluations are the test before, those of steps 1 and 2, the test after."""
+    out, short = tmp_path / "run", ("optim.steps=2", "eval.every=1", "eval.test_repeats=1")
     with pytest.raises(StopError):
-        small.trained(model, out, "eval.test_repeats=1", callbacks=StopsAt(moment, count))
-    for lines in ([told], []):  # a run that is over goes on nowhere
-        display = TrainingDisplay(4, resume=True)
-        small.trained(model, out, "eval.test_repeats=1", resume=True, callbacks=display)
+        small.trained(model, out, *short, callbacks=StopsAt(moment, count))
+    for lines in ([told], []):  # a finished run goes on nowhere
+        display = TrainingDisplay(2, resume=True)
+        small.trained(model, out, *short, resume=True, callbacks=display)
         display.close()
         said = capsys.readouterr().err.splitlines()
         assert [line for line in said if line.startswith("resumed")] == lines
@@ -265,7 +267,7 @@ def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
 def test_a_sampler_that_dies_ends_the_run(model, whole, tmp_path, monkeypatch):
     from mapo.sampling.decoder import Decoder
 
-    real, left = Decoder.round, [40]
+    real, left = Decoder.round, [20]
 
     def dying(self, *args):
         left[0] -= 1
@@ -356,9 +358,9 @@ class Deaf:
 
 
 def test_a_judge_that_dies_stops_the_run_and_it_resumes(model, tmp_path):
-    wide = ("rollout.scenarios=8", "rollout.max_turns=6", "roles.max_unscored=0.2", "optim.steps=2")
+    wide = ("rollout.scenarios=4", "rollout.at_once=8", "roles.max_unscored=0.2", "optim.steps=2")
     with pytest.raises(JudgeError, match="the judge is gone"):
-        small.trained(model, tmp_path / "run", *wide, casting=Deaf(250).casting, paid=True)
+        small.trained(model, tmp_path / "run", *wide, casting=Deaf(72).casting, paid=True)
     kept = len(list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00002.jsonl")))
     word = tmp_path / "run" / "stopped.txt"
     assert "the judge is gone" in word.read_text()
@@ -414,7 +416,13 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, whole, t
 
 @pytest.mark.parametrize("method", ["turn", "batch", "grpo", "reinforce++", "reinforce++_turn"])
 def test_every_method_trains(model, tmp_path, method):
-    wide = ("rollout.siblings=6", "rollout.max_turns=6", "rollout.at_once=12", "optim.steps=1")
+    wide = (
+        "rollout.siblings=6",
+        "rollout.max_turns=6",
+        "rollout.max_tokens=8",
+        "optim.steps=1",
+        "eval.every=0",
+    )
     found = small.trained(model, tmp_path / "run", f"advantage.method={method}", *wide)
     assert found.summary["method"] == method
     (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")

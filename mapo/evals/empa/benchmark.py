@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from mapo.measure.rubric import Rubric
 from mapo.runs.claim import digest, look
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scoring.findings import warnings
 from mapo.scoring.health import health
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
@@ -76,7 +76,7 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "schema": "mapo.empa/1",
         "model": model,
         "cast": cast,
-        "scenarios": {s.id: digest(asdict(s)) for s in plan.scenarios},
+        "scenarios": {s.id: scenario_digest(s) for s in plan.scenarios},
         "start_levels": digest(plan.start_levels) if plan.start_levels else None,
         "repeats": plan.repeats,
         "seed": plan.seed,

@@ -487,6 +487,7 @@ def kill_in_the_middle(args, out, at: int) -> None:
     assert process.returncode == -signal.SIGKILL, told
 
 
+@pytest.mark.slow
 def test_800_questions_over_http_killed_and_resumed(tmp_path, official):
     """The score is that of an undisturbed run, and nothing that was answered is paid for again."""
     folder = shared("emobench")

@@ -417,7 +417,8 @@ def test_questions_are_asked_once_each(plan):
     mine = [q for q in asked if q.judge == "exact"]
     assert sum(q.probe == "flattery" for q in mine) == 36
     assert sum(q.probe == "language" for q in mine) == 12 * 4
-    [again] = [q.repeat for q in mine if q.id == f"exact|{plan.sampled()[0].id}|plain|3"]
+    first = plan.sampled()[0].id
+    [again] = [q.repeat for q in mine if q.id == f"exact|{first}|plain|3"]
     assert again == 3
 
 

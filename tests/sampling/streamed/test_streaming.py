@@ -22,7 +22,6 @@ from support.sampled import job, sampler, talk, together
 from support.streamed_models import (
     SMALL,
     STREAMS,
-    Tape,
     add_norm,
     as_on_a_card,
     counted,
@@ -133,7 +132,7 @@ def test_recordings_see_weights_that_change_in_place(monkeypatch):
     model, calls = model_of(Qwen2Config), []
     decoder = decoder_of(model, counted(calls))
     monkeypatch.setattr(decoder.lean, "takes", lambda _: True)
-    monkeypatch.setattr(decode, "graphs_for", lambda _: Tape(model))
+    as_on_a_card(monkeypatch, model=model)
     before = said(decoder)
     given = {at for _, addresses in calls for at in addresses}
     read_by_torch = {model.model.embed_tokens.weight.data_ptr(), model.lm_head.weight.data_ptr()}
