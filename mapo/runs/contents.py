@@ -13,9 +13,8 @@ from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage
 from mapo.errors import MapoError
 from mapo.measure.rubric import SHIPPED, Rubric
-from mapo.records import parse
-from mapo.runs.files import read_bytes, read_lines, read_object
-from mapo.store import BadLine, RunDir
+from mapo.runs.files import read_bytes, read_object
+from mapo.store import RunDir
 from mapo.types import StopReason
 
 MOST = 1e12
@@ -112,21 +111,6 @@ def _rubric(raw: bytes) -> Rubric:
 
 
 # ---- steps and costs
-
-
-def read_steps(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """metrics.jsonl by step, what was written last for a step counts; and what could not be used."""
-    found: dict[int, dict[str, Any]] = {}
-    problems = []
-    for line in read_lines(path, parse):
-        if isinstance(line, BadLine):
-            where = f"line {line.line}: " if line.line else ""
-            problems.append(f"{where}{line.problem}"[:300])
-        elif (step := whole(line.get("step"))) is not None and 0 <= step < 10**9:
-            found[step] = line
-        else:
-            problems.append("a line without a step")
-    return [found[step] for step in sorted(found)], problems[:20]
 
 
 def endings_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
