@@ -1,6 +1,5 @@
 """Run directories -> one HTML file to send: a training, an evaluation, several of them, an ablation.
 
-    read.py                    what a run left on disk, with nothing taken on trust
     numbers.py                 the numbers that are drawn and told
     training.py held_out.py learning.py credit.py paths.py people.py     the sections of a training run
     results.py                 evaluations
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from mapo.evals.compare.comparison import named
 from mapo.report.data.numbers import typical_pair
-from mapo.report.data.read import read_training
 from mapo.report.document import draw
 from mapo.report.document.blocks import Picture, Report
 from mapo.report.document.markdown import markdown_page
@@ -30,6 +28,7 @@ from mapo.report.sections.held_out import held_out_difference
 from mapo.report.together import reportable, several_report
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind
+from mapo.runs.training import read_training
 from mapo.store import RunDir, write_atomic
 
 __all__ = ["build", "held_out_difference", "typical_pair", "write", "write_report"]

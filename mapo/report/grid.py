@@ -13,12 +13,12 @@ from mapo.evals.ablation.analysis import Cell, Run, analyse
 from mapo.evals.ablation.figures import draw_curves, draw_ends, markdown, scripted_world
 from mapo.measure.reward import REWARDS
 from mapo.report.data import numbers
-from mapo.report.data.read import Training, read_object, read_training
 from mapo.report.document.blocks import Block, Panel, Picture, Report, Words
 from mapo.report.document.markdown import blocks_of
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
+from mapo.runs.training import Training, read_object, read_training
 from mapo.store import RunDir
 
 RUNS = 2000

@@ -7,7 +7,6 @@ from typing import Any
 
 from mapo.evals.ablation.figures import scripted_world
 from mapo.report.data import numbers
-from mapo.report.data.read import Training
 from mapo.report.document import plots
 from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Table, Talk, Words, told
 from mapo.report.sections.credit import credit
@@ -17,6 +16,7 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
+from mapo.runs.training import Training
 
 
 def training_report(run: Training) -> Report:

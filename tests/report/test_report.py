@@ -16,7 +16,6 @@ from mapo.errors import InputError
 from mapo.evals.ablation.figures import scripted_world
 from mapo.report import build, write, write_report
 from mapo.report.data import numbers
-from mapo.report.data.read import read_training
 from mapo.report.document import plots
 from mapo.report.document.blocks import (
     Heading,
@@ -34,6 +33,7 @@ from mapo.report.document.markdown import blocks_of, markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind, kind_of
+from mapo.runs.training import read_training
 from support.command import mapo
 from support.report_runs import ablation, bench, empa, group, saying, step, talk, training, write_lines
 

@@ -13,7 +13,7 @@ from mapo.evals.compare.comparison import compare
 from mapo.report import build
 from mapo.report.document.page import html_page
 from mapo.runs import files
-from mapo.scoring.results import read_folders
+from mapo.scoring.folders import read_folders
 from mapo.scoring.score import score
 from mapo.store import RunDir
 from mapo.types import Ending, StopReason

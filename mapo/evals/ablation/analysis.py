@@ -24,7 +24,7 @@ from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import that_count
 from mapo.runs.files import written_at
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 
 WINDOW = 3

@@ -9,9 +9,9 @@ import numpy as np
 
 from mapo.report.data import numbers
 from mapo.report.data.numbers import series
-from mapo.report.data.read import Training
 from mapo.report.document import plots
 from mapo.report.document.blocks import Block, Heading, Panel, Picture, Words
+from mapo.runs.training import Training
 
 Rows = list[list[float | None]]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mapo.report.data import numbers
 from mapo.report.data.numbers import Point, series
-from mapo.report.data.read import Training
 from mapo.report.document import plots
 from mapo.report.document.blocks import Block, Heading, Panel, Picture
+from mapo.runs.training import Training
 
 
 def learning(run: Training) -> list[Block]:

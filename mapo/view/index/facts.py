@@ -14,10 +14,9 @@ from typing import Any
 
 from mapo.domain_folders import DEFAULT
 from mapo.records import parse
-from mapo.runs.contents import number, read_settings, rubric_in, whole
+from mapo.runs.contents import headline, number, read_settings, rubric_in, whole
 from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.runs.kind import kind_of
-from mapo.runs.result import headline
 from mapo.store import RunDir, RunPath
 from mapo.store import steps_of as by_step
 from mapo.text import printable

@@ -13,13 +13,13 @@ import pytest
 from mapo import advantages
 from mapo.report.data import numbers
 from mapo.report.data.numbers import Point
-from mapo.report.data.read import evenly, read_ledger, read_training
 from mapo.report.document import draw, plots
 from mapo.report.document.blocks import Panel, Picture, clean, span, told
 from mapo.report.sections.credit import by_turn
 from mapo.report.sections.learning import learning, play, speed
 from mapo.report.sections.paths import chosen_cases
 from mapo.runs.contents import number
+from mapo.runs.training import evenly, read_ledger, read_training
 from support.report_runs import group, step, talk, training, write_lines
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -1,7 +1,7 @@
-"""What a run left on disk -> plain data for a report.
+"""A whole training run, read from its directory.
 
 Nothing here trusts a file: a summary may be cut off, a metric may be text, a line may be half a line. What
-cannot be used is named in `problems` and the rest is read.
+cannot be used is named in `problems`, and the rest is read.
 """
 
 from __future__ import annotations
