@@ -18,7 +18,7 @@ from mapo.measure.epmq import composite
 from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 
 
 def main(seeds: int, domain: str) -> None:

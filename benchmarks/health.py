@@ -17,8 +17,8 @@ from mapo import Job, Rubric, Rules, play_all
 from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.findings import warnings
+from mapo.scoring.folders import read_folders
 from mapo.scoring.health import Health, Talk, health, health_of, mood_of
-from mapo.scoring.results import read_folders
 
 HEAD = (
     "repeated",

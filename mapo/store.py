@@ -17,10 +17,10 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import IO, Any, Self, TypeVar, overload
 
 from mapo.errors import RecordError, StoreError
 from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
@@ -271,38 +271,95 @@ class BadLine:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | BadLine]:
-    """Each line as a dict, or as the BadLine it is. Raises only if the file cannot be read at all."""
+    """Yield each line as a dict, or as a BadLine. Raise RecordError if the file cannot be read at all."""
     yield from _read(path, parse)
 
 
-def read_steps(path: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl by step: after a resume, what was written last for a step counts."""
-    lines: dict[int, dict[str, Any]] = {}
-    for line in read_jsonl(path) if path.exists() else ():
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
-            lines[line["step"]] = line
-    return [lines[step] for step in sorted(lines)]
-
-
 def read_dialogues(path: Path) -> Iterator[Dialogue | BadLine]:
-    """Each line as a Dialogue, or as the BadLine it is."""
+    """Yield each line as a Dialogue, or as a BadLine."""
     yield from _read(path, decode_dialogue)
 
 
 def _read(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLine]:
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield decode(line)
-                except RecordError as error:
-                    torn = not line.endswith(b"\n") and error.problem.startswith("not JSON")
-                    problem = "torn: the file ends in the middle of this record" if torn else str(error)
-                    yield BadLine(path, number, problem, torn)
+            yield from decode_lines(file, path, decode)
     except OSError as error:
         raise RecordError(
             f"cannot be read ({error.strerror})", where=str(path), fix="Check the path and its permissions"
         ) from error
+
+
+def decode_lines(
+    file: IO[bytes],
+    path: Path,
+    decode: Callable[[bytes], _T],
+    *,
+    longest: int | None = None,
+    most: int | None = None,
+) -> Iterator[_T | BadLine]:
+    """Yield each line of an open file decoded, or as a BadLine.
+
+    Files that anybody may have written are read with limits, in bytes: a line longer than `longest` is
+    skipped, and nothing is read beyond `most`.
+    """
+    for number, (at, size, line) in enumerate(split_lines(file, longest=longest), 1):
+        if most is not None and at + size > most:
+            yield BadLine(path, number, f"what follows is left out: {most >> 20} MB were read")
+            return
+        if line is None:
+            yield BadLine(path, number, "too long to be read")
+            continue
+        try:
+            yield decode(line)
+        except (RecordError, RecursionError) as error:
+            no_record = isinstance(error, RecordError) and error.problem.startswith(("not JSON", "blank"))
+            torn = no_record and not line.endswith(b"\n")
+            problem = "torn: the file ends in the middle of this record" if torn else str(error)
+            yield BadLine(path, number, problem, torn)
+
+
+def split_lines(
+    file: IO[bytes], at: int = 0, *, longest: int | None = None
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield the offset, the length and the content of each line, from byte `at` on.
+
+    The content of a line longer than `longest` bytes is None. The last line may lack its newline; if it is
+    also too long, its first `longest` bytes stand for it.
+    """
+    limit = -1 if longest is None else longest
+    file.seek(at)
+    while line := file.readline(limit):
+        rest, size = line, len(line)
+        while len(rest) == limit and not rest.endswith(b"\n"):
+            rest = file.readline(limit)
+            size += len(rest)
+        if not rest.endswith(b"\n"):
+            yield at, size, line
+            return  # what a writer may have added since belongs to this line
+        yield at, size, line if size == len(line) else None
+        at += size
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """Read the metrics.jsonl of one of our own runs, in the order of its steps."""
+    return steps_of(read_jsonl(path))[0] if path.exists() else []
+
+
+def steps_of(lines: Iterable[dict[str, Any] | BadLine]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Sort the lines of a metrics.jsonl by step, and say which could not be used. A step that was repeated
+    after a resume counts as it was written last."""
+    steps: dict[int, dict[str, Any]] = {}
+    problems: list[str] = []
+    for line in lines:
+        if isinstance(line, BadLine):
+            where = f"line {line.line}: " if line.line else ""
+            problems.append(f"{where}{line.problem}"[:300])
+        elif type(step := line.get("step")) is int and 0 <= step < 10**9:
+            steps[step] = line
+        else:
+            problems.append("a line without a step")
+    return [steps[step] for step in sorted(steps)], problems[:20]
 
 
 # ---- the disk

@@ -59,7 +59,6 @@ ORDER = [
     "realsim",
     "planning",
     "testing",
-    "report.data",
     "report.document",
     "report.sections",
     "report",

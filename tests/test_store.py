@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -16,8 +17,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mapo import Dialogue, RecordError, Reply, Rubric, StoreError, Turn
-from mapo.records import _UPGRADES, decode_dialogue, encode_dialogue
-from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_jsonl, write_atomic
+from mapo.records import _UPGRADES, decode_dialogue, encode_dialogue, parse
+from mapo.store import (
+    BadLine,
+    JsonlWriter,
+    RunDir,
+    decode_lines,
+    process_files,
+    read_dialogues,
+    read_jsonl,
+    read_steps,
+    split_lines,
+    step_of,
+    steps_of,
+    write_atomic,
+)
 from support.builders import dialogue, marks
 
 RUBRIC = Rubric.load("empathy")
@@ -281,3 +295,90 @@ def test_paths_of_a_run(tmp_path):
         "report.html",
     ]
     assert not run.root.exists()
+
+
+def split(content, at=0, longest=None):
+    return list(split_lines(io.BytesIO(content), at, longest=longest))
+
+
+def test_lines_are_split_with_their_places():
+    assert split(b"ab\n\nc") == [(0, 3, b"ab\n"), (3, 1, b"\n"), (4, 1, b"c")]
+    assert split(b"ab\n\nc", at=3) == [(3, 1, b"\n"), (4, 1, b"c")]
+    assert split(b"") == []
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_lines_that_are_too_long_are_skipped_whole(longest):
+    assert split(b"abcdefg\nh", longest=longest) == [(0, 8, None), (8, 1, b"h")]
+
+
+def test_a_line_of_just_the_longest_length_is_kept():
+    assert split(b"abc\nd\n", longest=4) == [(0, 4, b"abc\n"), (4, 2, b"d\n")]
+
+
+@pytest.mark.parametrize("content", [b"abcd", b"abcdefgh", b"abcdefghi"])
+def test_the_beginning_stands_for_an_unfinished_line_that_is_too_long(content):
+    assert split(content, longest=4) == [(0, len(content), b"abcd")]
+
+
+def test_a_line_that_is_finished_while_it_is_read_stays_unfinished(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"a":1}\n{"b"')
+    with open(file, "rb") as reading, open(file, "ab", buffering=0) as writing:
+        lines = split_lines(reading)
+        found = [next(lines), next(lines)]
+        writing.write(b":2}\n")
+        assert [*found, *lines] == [(0, 8, b'{"a":1}\n'), (8, 4, b'{"b"')]
+
+
+def test_limits_of_a_file_that_anybody_may_have_written(tmp_path):
+    file = io.BytesIO(b'{"a":1}\n{"a":22222}\n{"a":3}\n{"a":4}\n')
+    found = list(decode_lines(file, tmp_path, parse, longest=8, most=30))
+    assert [line if isinstance(line, dict) else (line.line, line.problem[:8]) for line in found] == [
+        {"a": 1},
+        (2, "too long"),
+        {"a": 3},
+        (4, "what fol"),
+    ]
+
+
+def test_a_complete_record_of_another_kind_is_not_torn(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"schema":"other/1"}')
+    assert [line.torn for line in read_dialogues(file)] == [False]
+
+
+def test_the_last_line_of_a_step_counts(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    assert read_steps(file) == []
+    file.write_bytes(b'{"step":2,"x":1}\n{"step":1}\n{"step":true}\nno\n{"step":2,"x":3}\n{"ste')
+    assert read_steps(file) == [{"step": 1}, {"step": 2, "x": 3}]
+    steps, problems = steps_of(read_jsonl(file))
+    assert steps == read_steps(file)
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "a line without a step",
+        "line 4",
+        "line 6",
+    ]
+
+
+def test_each_process_has_files_of_its_own(tmp_path):
+    run = RunDir(tmp_path)
+    assert [run.dialogues_of(3, rank).name for rank in (0, 2)] == ["step_00003.jsonl", "step_00003.2.jsonl"]
+    assert [run.eval_dialogues("after", r).name for r in (0, 1)] == ["dialogues.jsonl", "dialogues.1.jsonl"]
+    assert [run.cache_of(rank).name for rank in (0, 1)] == ["cache.sqlite", "cache.sqlite.1"]
+    for rank in (10, 0, 2):
+        for path in (run.dialogues_of(3, rank), run.ledger_of(rank)):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("")
+    run.dialogues_of(4).write_text("")
+    assert process_files(run.dialogues_of(3, 2)) == [run.dialogues_of(3, rank) for rank in (0, 2, 10)]
+    assert run.ledgers() == sorted(run.ledger_of(rank) for rank in (0, 2, 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("step_00001.jsonl", 1), ("step_00012.3.jsonl", 12), ("empa.jsonl", None), ("step_x.jsonl", None)],
+)
+def test_the_step_of_a_dialogue_file(name, step):
+    assert step_of(name) == step

@@ -1,8 +1,7 @@
 """Run directories -> one HTML file to send: a training, an evaluation, several of them, an ablation.
 
-    data/        what a run left on disk, with nothing taken on trust; the numbers that are drawn and told
     sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
-    document/    the blocks, their plots, and how they become HTML (templates/) and Markdown
+    document/    numbers, blocks and plots, and how they become HTML (templates/) and Markdown
     training.py results.py together.py grid.py     the reports: a training run, an evaluation, several runs,
                                                    an ablation
 
@@ -15,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mapo.evals.compare.comparison import named
-from mapo.report.data.numbers import typical_pair
-from mapo.report.data.read import read_training
 from mapo.report.document.blocks import Report
 from mapo.report.document.markdown import markdown_page
+from mapo.report.document.numbers import typical_pair
 from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.results import bench_report, empa_report
@@ -26,6 +24,7 @@ from mapo.report.sections.held_out import held_out_difference
 from mapo.report.together import reportable, several_report
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind
+from mapo.runs.training import read_training
 from mapo.show.figures import Picture, can_draw, save_picture
 from mapo.store import RunDir, write_atomic
 

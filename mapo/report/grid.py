@@ -11,12 +11,12 @@ from mapo.advantage import METHODS
 from mapo.evals.ablation.analysis import Cell, Run, analyse
 from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
 from mapo.measure.reward import REWARDS
-from mapo.report.data import numbers
-from mapo.report.data.read import Training, read_object, read_training
+from mapo.report.document import numbers
 from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
+from mapo.runs.training import Training, read_object, read_training
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 

@@ -9,19 +9,18 @@ from typing import Any
 
 from mapo.domain_folders import DEFAULT
 from mapo.evals.compare.entries import read_bench
-from mapo.report.data import numbers
-from mapo.report.data.numbers import Point
-from mapo.report.data.read import is_scripted, own_dialogues, read_ledger, read_object
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Report, Side, Talk, Tile, Tiles, Words, span, told
+from mapo.report.document.numbers import Point
 from mapo.report.sections.held_out import score_row
 from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.report.training import ledger_table, problem_list
-from mapo.runs.result import details_in_points
+from mapo.runs.contents import details_in_points
+from mapo.runs.training import is_scripted, own_dialogues, read_ledger, read_object
+from mapo.scoring.folders import read_folders
 from mapo.scoring.result import Result
-from mapo.scoring.results import read_folders
 from mapo.scoring.score import Score, score_results
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture, look

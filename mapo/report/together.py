@@ -13,12 +13,12 @@ from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.evals.compare.comparison import named
-from mapo.report.data.read import Training, is_scripted, read_object, read_training
 from mapo.report.document.blocks import NAME, Block, Report
 from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
 from mapo.runs.kind import Kind, kind_of
+from mapo.runs.training import Training, is_scripted, read_object, read_training
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 from mapo.text import clip

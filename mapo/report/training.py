@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mapo.config import without_addresses
-from mapo.report.data import numbers
-from mapo.report.data.read import Training
+from mapo.report.document import numbers
 from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Talk, Words, told
 from mapo.report.sections.credit import credit
 from mapo.report.sections.held_out import held_out
@@ -16,6 +15,7 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
+from mapo.runs.training import Training
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table

@@ -1,6 +1,8 @@
-"""Reading runs that anybody may have written: for the viewer and the report.
+"""Reading runs that anybody may have written: for scores, the viewer and reports.
 
-files.py    bytes, JSON and lines: no link is followed, no device opened, nothing without end is held
-run.py      what a run's files say: settings, steps, ledger, rubric; which record of a dialogue counts
-result.py   scores of a result.json in points of 100
+files.py      bytes, JSON and lines: no link is followed, no device opened, every size is bounded
+kind.py       what a folder is
+contents.py   what the files of a run say: settings, ledger, rubric, results; which record counts
+training.py   a whole training run
+claim.py      whether a folder is free for a run, or holds the same one
 """

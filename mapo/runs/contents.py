@@ -1,4 +1,4 @@
-"""What a run's files say, as far as they can be used: settings, steps, ledger, rubric, records, credit."""
+"""What the files of a run say, as far as they can be used: settings, rubric, costs, results, records."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage
 from mapo.errors import MapoError
 from mapo.measure.rubric import SHIPPED, Rubric
-from mapo.records import parse
-from mapo.runs.files import read_bytes, read_lines, read_object
-from mapo.store import BadLine, RunDir
+from mapo.runs.files import read_bytes, read_object
+from mapo.store import RunDir
 from mapo.types import StopReason
 
 MOST = 1e12
@@ -114,21 +113,6 @@ def _rubric(raw: bytes) -> Rubric:
 # ---- steps and costs
 
 
-def read_steps(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """metrics.jsonl by step, what was written last for a step counts; and what could not be used."""
-    found: dict[int, dict[str, Any]] = {}
-    problems = []
-    for line in read_lines(path, parse):
-        if isinstance(line, BadLine):
-            where = f"line {line.line}: " if line.line else ""
-            problems.append(f"{where}{line.problem}"[:300])
-        elif (step := whole(line.get("step"))) is not None and 0 <= step < 10**9:
-            found[step] = line
-        else:
-            problems.append("a line without a step")
-    return [found[step] for step in sorted(found)], problems[:20]
-
-
 def endings_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """How many dialogues of each step ended so, as the run wrote it down; broken ones are left out, as of
     every other number."""
@@ -166,6 +150,65 @@ def _add(rows: dict[tuple[str, str], dict[str, Any]], row: Mapping[str, Any]) ->
     mine["seconds"] += number(row.get("seconds")) or 0.0
     cost = number(row.get("cost"))
     mine["cost"] = None if cost is None or mine["cost"] is None else mine["cost"] + cost
+
+
+# ---- benchmark results, in points of 100
+#
+# EmoBench writes shares, EQ-Bench points; people read points. An incomplete run has no score: the items that
+# are missing may be the hard ones.
+
+HEADLINES = {"emobench": "Overall", "eqbench3": "EQ-Bench", "eqbench_v2": "EQ-Bench v2"}
+"""The one score that stands for a benchmark."""
+_SHARES = {"languages", "parse_rate", "baselines"}
+"""EmoBench's details that are shares of 1; the others are counts."""
+
+
+def scores_in_points(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Every score by its name; None where it is no number, and all of an incomplete run."""
+    return {
+        name: in_points(result, value) if result.get("complete") is True else None
+        for name, value in _object(result.get("scores")).items()
+    }
+
+
+def intervals_in_points(result: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """The intervals of the scores that have both."""
+    found = {}
+    for name, pair in _object(result.get("intervals")).items():
+        ends = [in_points(result, end) for end in pair] if isinstance(pair, list) and len(pair) == 2 else []
+        if ends and ends[0] is not None and ends[1] is not None and result.get("complete") is True:
+            found[name] = (ends[0], ends[1])
+    return found
+
+
+def headline(result: Mapping[str, Any]) -> float | None:
+    """The benchmark's score; None of an incomplete run, and of a benchmark that is not known here."""
+    name = HEADLINES.get(str(result.get("benchmark")))
+    return scores_in_points(result).get(name) if name else None
+
+
+def details_in_points(result: Mapping[str, Any]) -> dict[str, Any]:
+    """`details` with shares as points."""
+    details = _object(result.get("details"))
+    if result.get("benchmark") != "emobench":
+        return details
+    return {k: _times_100(v, 0) if k in _SHARES else v for k, v in details.items()}
+
+
+def in_points(result: Mapping[str, Any], value: object) -> float | None:
+    found = number(value)
+    return found if found is None or result.get("benchmark") != "emobench" else 100 * found
+
+
+def _times_100(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {k: _times_100(v, depth + 1) for k, v in value.items()} if depth < 8 else None
+    found = number(value)
+    return value if found is None else 100 * found
+
+
+def _object(data: object) -> dict[str, Any]:
+    return data if isinstance(data, dict) else {}
 
 
 # ---- records

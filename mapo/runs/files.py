@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from mapo.errors import RecordError
-from mapo.store import BadLine
+from mapo.store import BadLine, decode_lines, split_lines
 
 LINE = 8 << 20
 """The longest line that is read, in bytes."""
@@ -83,49 +83,23 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def lines_from(file: IO[bytes], at: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """From byte `at`: each complete line's place, length and itself; None where it is too long to hold."""
-    file.seek(at)
-    while line := file.readline(LINE):
-        size = len(line)
-        too_long = size == LINE and not line.endswith(b"\n")
-        while too_long and line and not line.endswith(b"\n"):
-            line = file.readline(LINE)
-            size += len(line)
-        if not line.endswith(b"\n"):
-            return
-        yield at, size, None if too_long else line
-        at += size
+    """Yield the offset, the length and the content of each complete line from byte `at` on; None stands for
+    the content of a line that is too long to be read."""
+    for offset, size, line in split_lines(file, at, longest=LINE):
+        if line is None or line.endswith(b"\n"):
+            yield offset, size, line
 
 
 def read_lines(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLine]:
-    """Each line decoded, or as the BadLine it is; a file that cannot be read is a BadLine of number 0."""
+    """Yield each line decoded, or as a BadLine. A file that cannot be read is a BadLine with number 0; one
+    that does not exist has no lines."""
     try:
         with open_plain(path) as file:
-            number = end = 0
-            for at, size, line in lines_from(file, 0):
-                number, end = number + 1, at + size
-                if end > LINES:
-                    yield BadLine(path, number, f"what follows is left out: {LINES >> 20} MB were read")
-                    return
-                yield _decoded(path, number, line, decode)
-            file.seek(end)
-            if rest := file.read(LINE):
-                yield _decoded(path, number + 1, rest, decode)
+            yield from decode_lines(file, path, decode, longest=LINE, most=LINES)
     except FileNotFoundError:
         return
     except OSError as error:
         yield BadLine(path, 0, told(error))
-
-
-def _decoded(path: Path, number: int, line: bytes | None, decode: Callable[[bytes], _T]) -> _T | BadLine:
-    if line is None:
-        return BadLine(path, number, "too long to be read")
-    try:
-        return decode(line)
-    except (RecordError, RecursionError) as error:
-        if not line.endswith(b"\n"):
-            return BadLine(path, number, "torn: the file ends in the middle of this record", torn=True)
-        return BadLine(path, number, str(error))
 
 
 def read_at(path: Path, at: int, size: int) -> bytes:

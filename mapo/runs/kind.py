@@ -105,7 +105,8 @@ def _kind_by_files(run: RunDir) -> Kind:
 def refuse_run_as_model(source: str) -> None:
     """Refuse the folder of a training run where a model is expected, and say how to get a model out of it."""
     run = RunDir(Path(source).expanduser())
-    if kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
+    model = any((run.root / name).is_file() for name in ("config.json", "adapter_config.json"))
+    if not model and kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
         steps = sorted(run.checkpoints.glob("step_*"))
         fix = f"Make a model of it: mapo export {quote(source)} --out DIR, then local:DIR"
         also = f". Or take a checkpoint: local:{steps[-1]}" if steps else ""

@@ -1,12 +1,22 @@
-"""One scored dialogue, whichever kind of file it came from."""
+"""One scored dialogue, recomputed from what the judge filled in.
+
+Nothing derived is taken on trust: positions, rewards, metrics and the ending are computed again from the
+levels, and `differences` says where the record disagrees.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
+from mapo.errors import InputError, RecordError, RubricError
+from mapo.measure.epmq import indices
 from mapo.measure.potential import Trajectory
-from mapo.types import OUTSIDE_THE_RULES, Ending, StopReason
+from mapo.measure.reward import rewards_of
+from mapo.measure.rubric import Rubric
+from mapo.runs.contents import read_rubric, rubric_file
+from mapo.types import OUTSIDE_THE_RULES, Dialogue, Ending, PotentialState, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,52 @@ class Result:
         return self.tags.get("axis") or keys[start.index(min(start))]
 
 
+def recompute(
+    dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
+) -> Result:
+    """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
+    rubric = rubric or _rubric_of(dialogue.rubric, rubric_file(folder))
+    same = profile in (None, dialogue.profile)
+    path = Trajectory(
+        rubric,
+        rubric.start(dialogue.start_levels),
+        profile or dialogue.profile,
+        min_turns=dialogue.min_turns,
+        max_turns=dialogue.max_turns,
+    )
+    differences, ending = [], None
+    if path.start != dialogue.start:
+        differences.append(f"{where}: start is {list(dialogue.start)}, its levels give {list(path.start)}")
+    for number, turn in enumerate(dialogue.turns, 1):
+        try:
+            state = path.judge(turn.levels)
+        except InputError as error:
+            raise RecordError(str(error), where=f"{where}, turn {number}") from None
+        if turn.state is not None and same:
+            differences += _state_differences(turn.state, state, f"{where}, turn {number}")
+        if ending := path.ending():
+            break
+    if not path.forms:
+        raise RecordError("no judged turn", where=where, fix="A dialogue without judgements has no score")
+    if same:
+        differences += _reward_differences(dialogue, path, where)
+    differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
+    if ending is None and dialogue.ending is not None and dialogue.ending.reason in OUTSIDE_THE_RULES:
+        ending = dialogue.ending
+    return Result(
+        model=dialogue.model,
+        case=dialogue.scenario,
+        path=path,
+        ending=ending,
+        indices=indices(path),
+        unscored=sum(s.step is None for s in path.states[1:]),
+        id=dialogue.id,
+        tags=dialogue.tags,
+        cast=dialogue.cast,
+        differences=differences,
+    )
+
+
 def ending_differences(
     path: Trajectory, ending: Ending | None, turns: int, recorded: Ending | None, where: str
 ) -> Iterator[str]:
@@ -50,3 +106,33 @@ def ending_differences(
             yield f"{where}: ending is {recorded.reason.value}, {rules}"
         elif ending is not None and recorded.detail and recorded.detail != ending.detail:
             yield f"{where}: ending is {'+'.join(recorded.detail)}, {rules} ({'+'.join(ending.detail)})"
+
+
+def _state_differences(recorded: PotentialState, state: PotentialState, where: str) -> Iterator[str]:
+    for field_ in fields(PotentialState):
+        theirs, ours = getattr(recorded, field_.name), getattr(state, field_.name)
+        if theirs != ours:
+            yield f"{where}: {field_.name} is {theirs}, not {ours}"
+
+
+def _reward_differences(dialogue: Dialogue, path: Trajectory, where: str) -> Iterator[str]:
+    name, _, distance = dialogue.reward.partition("/")
+    if name not in ("idr", "adr", "increment", "outcome") or path.now.turn < len(dialogue.turns):
+        return
+    ours = rewards_of(
+        path, name, distance="origin" if distance == "origin" else "zone", ending=dialogue.ending
+    )
+    for number, (turn, reward) in enumerate(zip(dialogue.turns, ours, strict=True), 1):
+        if (turn.reward is None) != (reward is None) or abs((turn.reward or 0) - (reward or 0)) > 1e-9:
+            yield f"{where}, turn {number}: reward is {turn.reward}, not {reward}"
+
+
+def _rubric_of(name: str, copy: Path) -> Rubric:
+    found, problem = read_rubric(copy, name)
+    if problem:
+        raise RubricError(problem, where=str(copy), fix="Restore it, or name another with --rubric")
+    if found is None:
+        raise RubricError(
+            f"rubric '{name}' is not shipped with mapo", fix=f"Put it at {copy}, or name it with --rubric"
+        )
+    return found

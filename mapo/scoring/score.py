@@ -15,8 +15,8 @@ from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
 from mapo.measure.stats import FEWEST, Floats, bootstrap
-from mapo.scoring.result import Result
-from mapo.scoring.results import Folder, read_folders, recompute
+from mapo.scoring.folders import Folder, read_folders
+from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
 BY = ("case", "category", "axis")

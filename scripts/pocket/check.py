@@ -25,7 +25,7 @@ from mapo.models.chat import Answer, Request
 from mapo.sandbox.cast import Job
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.types import Dialogue, Reply
 
 LATE = [("link", "name"), ("link", "name", "ask"), ("link", "name", "affirm"), ("notice2", "name", "affirm")]

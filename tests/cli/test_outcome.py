@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mapo.cli.training.outcome import print_outcome
-from mapo.report.data.read import read_training
+from mapo.runs.training import read_training
 from mapo.scoring.score import score_dialogues
 from support.report_runs import RUBRIC, talk, training
 

@@ -21,7 +21,7 @@ from mapo.sandbox.domain import check_cues, scripted_cast, scripted_policies, sc
 from mapo.sandbox.prompting import fragment
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.sets import load_scenarios, read_set
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.types import Reply, Turn
 from support.command import mapo
 from support.published import REPO

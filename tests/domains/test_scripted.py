@@ -17,7 +17,7 @@ from mapo.errors import InputError, ScenarioError
 from mapo.measure.epmq import composite
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.scenario import Persona, Scenario, read_scenario
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.types import Reply, Turn
 
 RUBRIC = Rubric.load("empathy")

@@ -23,7 +23,7 @@ from mapo.sandbox.prompting import fragment
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.scenario import Persona, Scenario, check_scenario
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.scripted.reading import skeleton
 from mapo.types import Message, Reply, Turn
 from support import small_run as small

@@ -17,7 +17,7 @@ from mapo.domain_folders import domain_folder
 from mapo.errors import InputError
 from mapo.realsim.screen import Plays, Screened, agreement, judge, measure, plays_of, screen, sizes_of
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.store import read_dialogues
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world

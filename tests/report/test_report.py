@@ -14,9 +14,7 @@ import pytest
 
 from mapo.errors import InputError
 from mapo.report import build, write, write_report
-from mapo.report.data import numbers
-from mapo.report.data.read import read_training
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import (
     Heading,
     Lines,
@@ -30,6 +28,7 @@ from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind, kind_of
+from mapo.runs.training import read_training
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture
 from mapo.show.tables import Table

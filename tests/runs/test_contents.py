@@ -12,10 +12,10 @@ from mapo.config import Advantage
 from mapo.errors import InputError, RecordError
 from mapo.records import decode_dialogue, parse
 from mapo.report import build
-from mapo.report.data.read import read_training
 from mapo.report.document.page import html_page
 from mapo.runs import contents as run
 from mapo.runs import files
+from mapo.runs.training import read_training
 from mapo.store import BadLine
 from mapo.types import Ending, StopReason
 from support import view_runs

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mapo.runs.kind import Kind, kind_in_manifest, kind_of
+from mapo.errors import InputError
+from mapo.runs.kind import Kind, kind_in_manifest, kind_of, refuse_run_as_model
 from mapo.store import RunDir
 
 
@@ -110,3 +111,21 @@ def test_a_linked_folder_of_dialogues_does_not_count(tmp_path):
     root.mkdir()
     RunDir(root).dialogues.symlink_to(tmp_path / "there")
     assert kind_of(root) is Kind.NOTHING
+
+
+def test_a_training_run_is_refused_and_its_last_checkpoint_named(tmp_path):
+    RunDir(tmp_path).manifest.write_text('{"schema": "mapo.train/1"}')
+    for step in (5, 10):
+        RunDir(tmp_path).checkpoint(step).mkdir(parents=True)
+    with pytest.raises(InputError, match=r"is a training run, not a model.*local:.*step_00010"):
+        refuse_run_as_model(str(tmp_path))
+
+
+def test_a_model_may_keep_the_metrics_of_its_training_beside_it(tmp_path):
+    for name in ("config.json", "metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_text("{}")
+    refuse_run_as_model(str(tmp_path))
+
+
+def test_a_name_that_is_no_folder_is_not_a_run():
+    refuse_run_as_model("owner/name-of-a-model")

@@ -1,4 +1,4 @@
-"""Scores of result files: EmoBench's shares become points, and an incomplete run has none."""
+"""Scores of a result.json in points of 100."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from mapo.evals.compare.entries import _BENCHMARKS, SCORES
 from mapo.report import build
 from mapo.report.document.markdown import markdown_page
-from mapo.runs import result as read
+from mapo.runs import contents as read
 from mapo.view.index.bench import result_of
 from mapo.view.index.facts import facts_of
 from mapo.view.index.files import find_runs

@@ -13,8 +13,9 @@ from mapo.evals.compare.comparison import compare
 from mapo.report import build
 from mapo.report.document.page import html_page
 from mapo.runs import files
-from mapo.scoring.results import read_folders
+from mapo.scoring.folders import read_folders
 from mapo.scoring.score import score
+from mapo.store import RunDir
 from mapo.types import Ending, StopReason
 from support import report_runs
 from support.report_runs import talk, write_lines
@@ -134,3 +135,10 @@ def test_a_damaged_copy_of_the_rubric_is_not_replaced_by_a_shipped_one(tmp_path)
     (run / "rubric.toml").write_text("half a li")
     found = only(run)
     assert found.results == [] and "rubric.toml" in found.bad[0]
+
+
+def test_no_ledger_is_taken_for_a_result(tmp_path):
+    write_lines(tmp_path / "dialogues" / "step_00001.jsonl", [talk([1, 1], id="d")])
+    for rank in (0, 1):
+        RunDir(tmp_path).ledger_of(rank).write_text("{}")
+    assert not only(tmp_path).bad

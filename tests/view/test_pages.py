@@ -11,11 +11,11 @@ import pytest
 
 from mapo import Rubric, advantages
 from mapo.report import build
-from mapo.report.data import numbers
+from mapo.report.document import numbers
 from mapo.report.document.page import html_page
-from mapo.runs.contents import read_steps
 from mapo.scoring.score import score as score_of
 from mapo.show.figures import Picture
+from mapo.store import read_steps
 from mapo.types import Ending, StopReason
 from mapo.view.index import bench, queries
 from mapo.view.pages import curves, talk
@@ -493,7 +493,7 @@ def test_endings_are_drawn_as_the_report_draws_them(index, root, client):
     drawn = client.get("/api/figures?run=first").json()["endings"]["data"]
     shares = {trace["name"]: trace["y"] for trace in drawn}
     assert shares == {"success": [0.25, 0.25, 0.0], "timeout": [0.75, 0.75, 1.0]}
-    told = numbers.endings(read_steps(run / "metrics.jsonl")[0])
+    told = numbers.endings(read_steps(run / "metrics.jsonl"))
     assert {k: [p.y for p in line] for k, line in told.items()} == {k: v[:2] for k, v in shares.items()}
 
 

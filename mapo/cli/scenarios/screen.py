@@ -70,7 +70,7 @@ def screen(
     from mapo.runs.claim import claim, look
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
-    from mapo.scoring.results import read_folders
+    from mapo.scoring.folders import read_folders
 
     if split is not None:
         sizes_of(split, 1000)  # refuse what is no split before anything is played

@@ -24,8 +24,8 @@ from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import that_count
 from mapo.runs.files import written_at
-from mapo.scoring.results import recompute
-from mapo.store import BadLine, RunDir, read_dialogues, read_jsonl
+from mapo.scoring.result import recompute
+from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 
 WINDOW = 3
 """Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
@@ -129,12 +129,7 @@ def read_run(root: Path, cell: Cell) -> Run | None:
         ) from None
     if found != cell:
         raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
-    lines = {}
-    metrics = RunDir(folder).metrics
-    for line in read_jsonl(metrics) if metrics.exists() else ():
-        if isinstance(line, dict) and "step" in line:
-            lines[line["step"]] = line  # after a resume, what was written last for a step counts
-    return Run(cell, summary, [lines[step] for step in sorted(lines)], _jobs(folder))
+    return Run(cell, summary, read_steps(RunDir(folder).metrics), _jobs(folder))
 
 
 def _jobs(folder: Path) -> dict[tuple[str, str], float]:

@@ -1,8 +1,8 @@
 """EMPA's scores for `mapo compare`: from a run of `mapo eval empa`, from EMPA's own result files, and from
 the test of a training run, which is two rows, before and after.
 
-Everything is recomputed from the judge's levels (`results.py`). Who played user, director and judge is part
-of what the number means; where a file does not say, its folder stands for it, so that it compares with
+Everything is recomputed from the judge's levels (`scoring/result.py`). Who played user, director and judge is
+part of what the number means; where a file does not say, its folder stands for it, so that it compares with
 nothing but itself.
 """
 
@@ -23,8 +23,8 @@ from mapo.measure.stats import Interval, bootstrap, told, wilson
 from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
 from mapo.runs.contents import read_settings, rubric_in
+from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result
-from mapo.scoring.results import Folder, read_folders
 from mapo.scoring.score import Score, score_results
 from mapo.store import RunDir
 

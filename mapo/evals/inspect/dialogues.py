@@ -29,7 +29,7 @@ from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Rules, play
 from mapo.scenarios.empa_cards import read_start_levels
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import recompute
+from mapo.scoring.result import recompute
 from mapo.types import Dialogue
 
 DIALOGUE = "mapo_dialogue"

@@ -23,7 +23,7 @@ from mapo.judges.sample import THIRDS, dialogue_files
 from mapo.measure.agreement import pooled_kappa
 from mapo.measure.epmq import weigh
 from mapo.measure.rubric import Rubric
-from mapo.scoring.results import read_folders
+from mapo.scoring.folders import read_folders
 from mapo.show.tables import Table
 from mapo.store import BadLine, read_dialogues
 from mapo.types import AxisMarks, Levels, Mark

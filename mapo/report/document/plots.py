@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mapo.report.data.numbers import Point
+from mapo.report.document.numbers import Point
 from mapo.show.figures import (
     ENDINGS,
     FAINT,

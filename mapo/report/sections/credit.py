@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mapo.report.data import numbers
-from mapo.report.data.numbers import series
-from mapo.report.data.read import Training
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Words
+from mapo.report.document.numbers import series
+from mapo.runs.training import Training
 from mapo.show.figures import AFTER, BEFORE, Look, Panel, Picture
 
 Rows = list[list[float | None]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from mapo.evals.compare.comparison import paired
 from mapo.evals.compare.entries import Case
 from mapo.measure.stats import Interval
-from mapo.report.data import numbers
+from mapo.report.document import numbers
 from mapo.report.document.blocks import Block, Heading, Tile, Tiles, Words, span, told
 from mapo.scoring.result import Result
 from mapo.scoring.score import PARTS, Score, score_results

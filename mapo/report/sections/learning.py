@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mapo.report.data import numbers
-from mapo.report.data.numbers import Point, series
-from mapo.report.data.read import Training
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading
+from mapo.report.document.numbers import Point, series
+from mapo.runs.training import Training
 from mapo.show.figures import Panel, Picture
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mapo.report.data import numbers
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading
 from mapo.scoring.result import Result
 from mapo.show.figures import Look, Panel, Picture

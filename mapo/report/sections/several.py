@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mapo.report.data import numbers
-from mapo.report.data.read import Training
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, told
 from mapo.report.sections.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.runs.claim import digest
 from mapo.runs.contents import number
+from mapo.runs.training import Training
 from mapo.show.figures import Look, Panel, Picture, looks_of
 from mapo.show.tables import Table
 

@@ -8,8 +8,7 @@ from mapo.errors import InputError
 from mapo.evals.compare.comparison import Comparison, compared, named, read_run
 from mapo.evals.compare.entries import Entry
 from mapo.evals.compare.tables import differences_table, legend, scores_table
-from mapo.report.data import numbers
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Lines, Words
 from mapo.runs.kind import Kind, kind_of
 from mapo.show.figures import Panel, Picture

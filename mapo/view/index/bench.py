@@ -10,9 +10,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from mapo.runs.contents import number
+from mapo.runs.contents import details_in_points, intervals_in_points, number, scores_in_points
 from mapo.runs.files import read_small
-from mapo.runs.result import details_in_points, intervals_in_points, scores_in_points
 from mapo.store import RunDir
 from mapo.text import printable
 from mapo.view.index.files import RunFiles

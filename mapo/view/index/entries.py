@@ -17,8 +17,7 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import number
-from mapo.scoring.result import Result
-from mapo.scoring.results import recompute
+from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue, Vector
 
 WORDS = 200_000

@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
-from mapo.runs.contents import number, read_settings, read_steps, rubric_in, whole
-from mapo.runs.files import read_bytes, read_object
+from mapo.records import parse
+from mapo.runs.contents import headline, number, read_settings, rubric_in, whole
+from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.runs.kind import kind_of
-from mapo.runs.result import headline
 from mapo.store import RunDir, RunPath
+from mapo.store import steps_of as by_step
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
 
@@ -69,7 +70,7 @@ def steps_of(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[str]]:
-    return read_steps(RunDir(run.root).metrics) if run.has(RunDir.metrics) else ([], [])
+    return by_step(read_lines(RunDir(run.root).metrics, parse)) if run.has(RunDir.metrics) else ([], [])
 
 
 def _named(run: RunFiles, told: Mapping[RunPath, dict[str, Any]], config: dict[str, Any]) -> Facts:

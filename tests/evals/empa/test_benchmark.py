@@ -29,7 +29,7 @@ from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.scenarios.sets import load_scenarios
-from mapo.scoring.results import read_folders
+from mapo.scoring.folders import read_folders
 from mapo.store import RunDir, read_dialogues
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world

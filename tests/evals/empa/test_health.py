@@ -6,7 +6,7 @@ import json
 
 from mapo.report import build
 from mapo.report.document.blocks import Heading
-from mapo.scoring.results import read_folders
+from mapo.scoring.folders import read_folders
 from mapo.view.index.files import find_runs
 from mapo.view.pages.runs import people_of
 from support.command import mapo

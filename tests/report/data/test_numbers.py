@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from mapo import advantages
-from mapo.report.data import numbers
-from mapo.report.data.numbers import Point
-from mapo.report.data.read import evenly, read_ledger, read_training
-from mapo.report.document import plots
+from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import span, told
+from mapo.report.document.numbers import Point
 from mapo.report.sections.credit import by_turn
 from mapo.report.sections.learning import learning, play, speed
 from mapo.report.sections.paths import chosen_cases
 from mapo.runs.contents import number
+from mapo.runs.training import evenly, read_ledger, read_training
 from mapo.show import figures
 from mapo.show.figures import Panel, Picture
 from mapo.text import clip

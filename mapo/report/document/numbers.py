@@ -19,8 +19,7 @@ from mapo.errors import InputError
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import Floats, bootstrap, t_interval
 from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file
-from mapo.scoring.result import Result
-from mapo.scoring.results import recompute
+from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
 RESAMPLES = 1000

@@ -1,7 +1,7 @@
-"""What a run left on disk -> plain data for a report.
+"""A whole training run, read from its directory.
 
 Nothing here trusts a file: a summary may be cut off, a metric may be text, a line may be half a line. What
-cannot be used is named in `problems` and the rest is read.
+cannot be used is named in `problems`, and the rest is read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Advantage, Config, read_config
-from mapo.records import decode_dialogue
+from mapo.records import decode_dialogue, parse
 from mapo.runs import contents as runs
 from mapo.runs import files
-from mapo.store import TESTS, BadLine, RunDir, step_of
+from mapo.store import TESTS, BadLine, RunDir, step_of, steps_of
 from mapo.types import Dialogue
 
 BUDGET = 24_000_000
@@ -85,7 +85,7 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     found.problems += [f"{run.config}: {problem}"] if problem else []
     found.config = _config(settings, run.config, found.problems)
     found.advantage, found.uncredited = runs.advantage_of(settings)
-    found.steps, bad = runs.read_steps(run.metrics)
+    found.steps, bad = steps_of(files.read_lines(run.metrics, parse))
     found.problems += [f"{run.metrics}: {problem}" for problem in bad]
     found.before, found.after = (
         _dialogues(_files(run.eval_of(part), found.problems), found.problems) for part in TESTS

@@ -1,31 +1,26 @@
-"""Folders of result files -> results, recomputed from what the judge filled in.
+"""Folders of result files -> scored dialogues.
 
-Two kinds of files are read: EMPA's (`empa_files.py`) and our own records, one line a dialogue
-(`dialogues/*.jsonl`). Nothing derived is taken on trust: positions, metrics and the ending are computed
-again from the levels, and `differences` says where a file disagrees. Of a dialogue that is there twice the
-record written last counts, as in the viewer and in reports (`reading/`); links are not followed.
+Two kinds of files are read: EMPA's (`empa_files.py`) and our own records, one dialogue per line
+(`dialogues/*.jsonl`). Every dialogue is recomputed from the judge's levels (`result.py`). If a dialogue is
+recorded twice, the record written last counts, as in the viewer and in reports; links are not followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mapo.errors import InputError, RecordError, RubricError
-from mapo.measure.epmq import indices
-from mapo.measure.potential import Trajectory
-from mapo.measure.reward import rewards_of
+from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.contents import read_rubric, rubric_file, that_count
+from mapo.runs.contents import that_count
 from mapo.runs.files import read_lines, written_at
 from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.empa_files import read_result, read_tags
-from mapo.scoring.result import Result, ending_differences
+from mapo.scoring.result import Result, recompute
 from mapo.store import BadLine, RunDir, is_ledger
-from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState
 
 OWN_FILES = {
     entry.name
@@ -177,82 +172,3 @@ def _step_of(file: Path) -> str:
 
 def _placed(error: InputError, where: str) -> str:
     return str(error) if error.where.startswith(where) else f"{where}: {error}"
-
-
-# ---- our own records
-
-
-def recompute(
-    dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
-) -> Result:
-    """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
-    rubric = rubric or _rubric_of(dialogue.rubric, rubric_file(folder))
-    same = profile in (None, dialogue.profile)
-    path = Trajectory(
-        rubric,
-        rubric.start(dialogue.start_levels),
-        profile or dialogue.profile,
-        min_turns=dialogue.min_turns,
-        max_turns=dialogue.max_turns,
-    )
-    differences, ending = [], None
-    if path.start != dialogue.start:
-        differences.append(f"{where}: start is {list(dialogue.start)}, its levels give {list(path.start)}")
-    for number, turn in enumerate(dialogue.turns, 1):
-        try:
-            state = path.judge(turn.levels)
-        except InputError as error:
-            raise RecordError(str(error), where=f"{where}, turn {number}") from None
-        if turn.state is not None and same:
-            differences += _state_differences(turn.state, state, f"{where}, turn {number}")
-        if ending := path.ending():
-            break
-    if not path.forms:
-        raise RecordError("no judged turn", where=where, fix="A dialogue without judgements has no score")
-    if same:
-        differences += _reward_differences(dialogue, path, where)
-    differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
-    if ending is None and dialogue.ending is not None and dialogue.ending.reason in OUTSIDE_THE_RULES:
-        ending = dialogue.ending
-    return Result(
-        model=dialogue.model,
-        case=dialogue.scenario,
-        path=path,
-        ending=ending,
-        indices=indices(path),
-        unscored=sum(s.step is None for s in path.states[1:]),
-        id=dialogue.id,
-        tags=dialogue.tags,
-        cast=dialogue.cast,
-        differences=differences,
-    )
-
-
-def _state_differences(recorded: PotentialState, state: PotentialState, where: str) -> Iterator[str]:
-    for field_ in fields(PotentialState):
-        theirs, ours = getattr(recorded, field_.name), getattr(state, field_.name)
-        if theirs != ours:
-            yield f"{where}: {field_.name} is {theirs}, not {ours}"
-
-
-def _reward_differences(dialogue: Dialogue, path: Trajectory, where: str) -> Iterator[str]:
-    name, _, distance = dialogue.reward.partition("/")
-    if name not in ("idr", "adr", "increment", "outcome") or path.now.turn < len(dialogue.turns):
-        return
-    ours = rewards_of(
-        path, name, distance="origin" if distance == "origin" else "zone", ending=dialogue.ending
-    )
-    for number, (turn, reward) in enumerate(zip(dialogue.turns, ours, strict=True), 1):
-        if (turn.reward is None) != (reward is None) or abs((turn.reward or 0) - (reward or 0)) > 1e-9:
-            yield f"{where}, turn {number}: reward is {turn.reward}, not {reward}"
-
-
-def _rubric_of(name: str, copy: Path) -> Rubric:
-    found, problem = read_rubric(copy, name)
-    if problem:
-        raise RubricError(problem, where=str(copy), fix="Restore it, or name another with --rubric")
-    if found is None:
-        raise RubricError(
-            f"rubric '{name}' is not shipped with mapo", fix=f"Put it at {copy}, or name it with --rubric"
-        )
-    return found
