@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
+from mapo.local_model.layers import tune_for_training
 from mapo.train.batch import Micro
-from mapo.train.head import tune_for_training
 from mapo.train.loss import policy_loss, surrogate, token_logprobs
 
 CUDA = torch.cuda.is_available()

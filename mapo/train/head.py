@@ -1,9 +1,9 @@
-"""What makes a training step fast: compiled layers, checkpoints only where asked, a head without its logits.
+"""Log-probabilities and entropies straight from hidden states, without the whole matrix of logits.
 
 Most of a small model's memory, and much of its time, is logits: [tokens, vocabulary] in float32, several
-times over. `head_scores` takes only the hidden states whose next token trains, in chunks; the backward pass
-makes a chunk's logits anew (a few are kept) and turns them into their own gradient. `tune_for_training`
-prepares the layers below. benchmarks/train_step.py measures both beside plain transformers.
+times over. `head_scores` takes only the hidden states whose next token trains, in chunks. The backward pass
+computes a chunk's logits again (a few are kept) and turns them into their gradient in place.
+benchmarks/train_step.py measures it beside plain transformers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
@@ -21,56 +21,6 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 32 << 20}
 # Logits of this size, in the model's own precision, are kept for the backward pass rather than made twice.
 _KEEP_BYTES = {"cuda": 4 << 30, "cpu": 512 << 20}
-
-
-def tune_for_training(model: nn.Module, *, checkpointing: bool, compile: bool) -> None:  # noqa: A002
-    """Prepare a model's decoder layers, in place; calling it again changes the settings.
-
-    `checkpointing` keeps only each layer's input and computes the rest again in the backward pass: a third
-    more work for a fraction of the memory. `compile` fuses each layer's small operations. Compiled layers
-    are used wherever gradients are wanted; sampling and reference passes, without gradients, go through the
-    layers as they are.
-    """
-    inner: Any = model
-    if hasattr(model, "get_base_model"):  # peft: the same model, adapters in place
-        inner = inner.get_base_model()
-    if checkpointing:
-        # Random numbers need replaying only if something is dropped at random.
-        inner.gradient_checkpointing_enable(
-            gradient_checkpointing_kwargs={"use_reentrant": False, "preserve_rng_state": _drops(inner)}
-        )
-    else:
-        inner.gradient_checkpointing_disable()
-    for layer in decoder_layers(inner):
-        if compile:
-            _compile_for_gradients(layer)
-        else:
-            layer._compiled_call_impl = None
-
-
-def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The blocks a transformers model is a stack of, by the names its class gives."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in names]
-
-
-def _drops(model: nn.Module) -> bool:
-    if getattr(getattr(model, "config", None), "attention_dropout", 0.0):
-        return True
-    return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
-
-
-def _compile_for_gradients(layer: nn.Module) -> None:
-    """Like `layer.compile()`, but only for calls with gradients: the sampler's calls carry a cache that the
-    compiler would trace anew, and it has its own ways. Copies of the layer are plain again, as after
-    `compile()`."""
-    layer.compile()
-    compiled: Callable[..., Any] = layer._compiled_call_impl  # type: ignore[assignment]
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (compiled if torch.is_grad_enabled() else layer._call_impl)(*args, **kwargs)
-
-    layer._compiled_call_impl = call
 
 
 def head_scores(

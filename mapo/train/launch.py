@@ -1,10 +1,11 @@
-"""The other processes of a run on this machine, started by the first one and ended with it.
+"""Start and watch the worker processes of a run on this machine.
 
-On a CPU, sampling a small model is mostly small operations in a row, which threads do not speed up; processes
-do. Each plays its share of the dialogues, and they sum their gradients (`team.py`).
+On a CPU, sampling a small model is mostly a sequence of small operations, which threads do not speed up but
+processes do. Each process plays its share of the dialogues, and they sum their gradients (`processes.py`).
 
-Nobody is waited for in vain: if another process breaks, the run ends within seconds and tells what that
-process said last; if the leading one breaks, the others end at once.
+This process is rank 0 and keeps the terminal. If a worker fails, the run ends within seconds with that
+worker's last error; if this process ends in any way, so do the workers. torch elastic (torchrun) does not
+fit: it starts rank 0 too, in a session without the terminal, and leaves orphans when it is killed.
 """
 
 from __future__ import annotations
@@ -27,59 +28,59 @@ from mapo.errors import StoreError, TrainError
 from mapo.store import RunDir, write_atomic
 
 LEADER = "MAPO_LEADER"
-"""In the environment of the others: the process that started them."""
+"""Environment variable of workers: the id of the process that started them."""
 _GRACE = 5.0
-"""Seconds in which the leading process may find out by itself, and in order, that another one is gone."""
+"""Seconds in which rank 0 may notice by itself that a worker is gone, and end cleanly."""
 _NOISE = re.compile(r"gloo|nccl|^\[[WIE]\d{4} |^\[rank\d+\]:|^\s|^Traceback|^During handling|^$", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """Another process of the run, and the file that takes what it says."""
+class Worker:
+    """A worker process and the file that receives its standard error."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     @property
-    def broke(self) -> bool:
-        """Ended, and not well. A Ctrl-C is everybody's, and the leading process sees to it."""
+    def failed(self) -> bool:
+        """Whether it ended with an error. Ctrl-C reaches all processes and is handled by rank 0."""
         return self.process.poll() not in (None, 0, -signal.SIGINT, 128 + signal.SIGINT)
 
     @property
-    def last_words(self) -> str:
-        """The last line that says what happened: not the libraries' links, not the body of a traceback."""
+    def last_line(self) -> str:
+        """The last line that says what happened: not network noise, not the body of a traceback."""
         lines = self.log.read_text(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if not _NOISE.search(line)), "")
 
 
 @contextmanager
-def with_others(count: int, arguments: Sequence[str], out: Path) -> Iterator[None]:
-    """This process leads; `count` - 1 others run `mapo train` with the same arguments."""
-    if leader := os.environ.get(LEADER):
-        _follow(int(leader))
+def with_workers(count: int, arguments: Sequence[str], out: Path) -> Iterator[None]:
+    """Run the block as rank 0 of `count` processes; the workers run `mapo train` with the same arguments."""
+    if parent := os.environ.get(LEADER):
+        _exit_with_parent(int(parent))
     if count < 2 or "WORLD_SIZE" in os.environ:
         yield
         return
     shared = _shared(count)
     before = {key: os.environ.get(key) for key in (*shared, "RANK", "LOCAL_RANK")}
-    others: list[Other] = []
+    workers: list[Worker] = []
     over = threading.Event()
     with tempfile.TemporaryDirectory(prefix="mapo-") as logs:
         try:
-            others.extend(_start(arguments, rank, shared, Path(logs)) for rank in range(1, count))
+            workers.extend(_start(arguments, rank, shared, Path(logs)) for rank in range(1, count))
             os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
-            threading.Thread(target=_watch, args=(others, over, out), daemon=True).start()
+            threading.Thread(target=_watch, args=(workers, over, out), daemon=True).start()
             yield
             over.set()
-            _end(others, patience=10)
-        except RuntimeError as error:  # what torch raises when another end of a link is gone
+            _stop(workers, patience=10)
+        except RuntimeError as error:  # torch raises this when the other end of a connection is gone
             over.set()
-            if not _one_broke(others):
+            if not _any_failed(workers):
                 raise
-            raise _story(others, out) from error
+            raise _failure(workers, out) from error
         finally:
             over.set()
-            _end(others)
+            _stop(workers)
             for key, value in before.items():
                 os.environ.pop(key, None)
                 if value is not None:
@@ -87,63 +88,63 @@ def with_others(count: int, arguments: Sequence[str], out: Path) -> Iterator[Non
 
 
 def threads_each(count: int) -> int:
-    """This machine's cores, shared out among `count` processes."""
+    """Return how many of this machine's cores each of `count` processes gets."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // count)
 
 
 def _shared(count: int) -> dict[str, str]:
-    """The environment of every member."""
+    """Return the environment variables that are the same in every process."""
     found = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     if sys.platform == "linux":
-        found["GLOO_SOCKET_IFNAME"] = "lo"  # whatever this machine thinks its name is
+        found["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's own host name may not resolve
     found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads_each(count)))
     return found
 
 
-def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Path) -> Other:
+def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Path) -> Worker:
     command = [sys.executable, "-m", "mapo", "train", *arguments]
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
     log = logs / f"{rank}.log"
     with open(log, "wb") as file:
-        process = subprocess.Popen(  # noqa: S603 (ourselves)
+        process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
             env={**os.environ, **shared, **own},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,
         )
-    return Other(process, log)
+    return Worker(process, log)
 
 
-def _follow(leader: int) -> None:
-    """End with the process that started this one, however it ended; leave signals to all of us to it."""
+def _exit_with_parent(parent: int) -> None:
+    """In a worker: exit when the parent does, however it ended, and leave signals to the parent."""
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, signal.SIG_IGN)
 
     def watch() -> None:
-        while os.getppid() == leader:
+        while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _watch(others: Sequence[Other], over: threading.Event, out: Path) -> None:
-    """End this process if another one broke and the block does not end by itself.
+def _watch(workers: Sequence[Worker], over: threading.Event, out: Path) -> None:
+    """Exit if a worker failed and the block does not end by itself.
 
-    It may be waiting where nothing of Python's reaches it: for the others to join, or to answer. So it is
-    ended hard. A run is made to be cut off anywhere.
+    The main thread may be blocked in torch, waiting for the workers, where no Python exception reaches it. So
+    the process exits at once; a run can be cut off at any point and resumed.
     """
     while not over.wait(0.5):
-        if not any(other.broke for other in others):
+        if not any(worker.failed for worker in workers):
             continue
         if over.wait(_GRACE):
             return
         try:
-            error = _story(others, out)
-            _end(others)
-            shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live bar hides the cursor
+            error = _failure(workers, out)
+            _stop(workers)
+            shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
             sys.stderr.write(f"{shown}error: {error}\n")
             sys.stdout.flush()
             sys.stderr.flush()
@@ -151,39 +152,40 @@ def _watch(others: Sequence[Other], over: threading.Event, out: Path) -> None:
             os._exit(2)
 
 
-def _one_broke(others: Sequence[Other]) -> bool:
-    """A link breaks before the process at its other end is quite gone."""
+def _any_failed(workers: Sequence[Worker]) -> bool:
+    """Wait briefly for a worker to fail: a connection breaks before the process at its other end is gone."""
     until = time.monotonic() + _GRACE
-    while not (found := any(other.broke for other in others)) and time.monotonic() < until:
+    while not (found := any(worker.failed for worker in workers)) and time.monotonic() < until:
         time.sleep(0.05)
     return found
 
 
-def _story(others: Sequence[Other], out: Path) -> TrainError:
-    """What happened, in the words of the process it happened to; all that was said is in OUT/others.log."""
-    broke = [(rank, other) for rank, other in enumerate(others, 1) if other.broke]
-    rank, other = next((x for x in broke if x[1].last_words), broke[0])
-    said = other.last_words.removeprefix("error: ") or f"exit status {other.process.returncode}"
+def _failure(workers: Sequence[Worker], out: Path) -> TrainError:
+    """Return an error with the last line of the worker that failed; OUT/others.log gets the full output."""
+    failed = [(rank, worker) for rank, worker in enumerate(workers, 1) if worker.failed]
+    rank, worker = next((x for x in failed if x[1].last_line), failed[0])
+    said = worker.last_line.removeprefix("error: ") or f"exit status {worker.process.returncode}"
     file = out / "others.log"
     where = ""
-    if RunDir(out).manifest.exists():  # in a folder that is no run yet it would be in the way
+    if RunDir(out).manifest.exists():  # a file in a folder that is not a run yet would block the next start
         with suppress(StoreError):
-            logs = (f"process {k}:\n".encode() + x.log.read_bytes() for k, x in enumerate(others, 1))
+            logs = (f"process {k}:\n".encode() + x.log.read_bytes() for k, x in enumerate(workers, 1))
             write_atomic(file, b"\n".join(logs))
-            where = f" (all it said: {file})"
+            where = f" (its full output: {file})"
     return TrainError(
-        f"process {rank} of the run ended: {said.rstrip('.')}{where}", fix="Put that right; then --resume"
+        f"process {rank} of the run ended: {said.rstrip('.')}{where}",
+        fix="Fix that, then run again with --resume",
     )
 
 
-def _end(others: Sequence[Other], patience: float = 0) -> None:
-    """Wait for them as long as `patience` lasts, then end them: a run is made to be cut off anywhere."""
-    for other in others:
+def _stop(workers: Sequence[Worker], patience: float = 0) -> None:
+    """Wait up to `patience` seconds for each worker to end, then kill those that are left."""
+    for worker in workers:
         with suppress(subprocess.TimeoutExpired):
-            other.process.wait(patience)
-    for other in others:
-        other.process.kill()
-        other.process.wait()
+            worker.process.wait(patience)
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
 
 
 def _free_port() -> int:

@@ -1,8 +1,8 @@
-"""The processes that train together: one, or several (`run.processes`, torchrun, `accelerate launch`).
+"""Data-parallel training in one or several processes (`run.processes`, torchrun, `accelerate launch`).
 
-Every member holds the whole model, plays its own share of the scenarios and computes its share of the
-gradient; gradients are summed, so all members take the same step. Past what one card can hold, the verl
-engine is the way.
+Every process holds the whole model, plays its share of the scenarios and computes its share of the gradient.
+Gradients are summed, so all processes take the same step. Models too large for one card need the verl
+engine.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch.distributed.rendezvous import rendezvous
 from mapo.errors import InputError, TrainError
 
 JOINING = timedelta(minutes=10)
-"""How long members may take to come together: to start Python and load its libraries."""
+"""How long processes may take to join: to start Python and import the libraries."""
 WORKING = timedelta(hours=12)
-"""How long members wait for one another: a whole share of dialogues with remote judges, a checkpoint."""
+"""How long processes wait for each other: for a share of dialogues with remote judges, or a checkpoint."""
 
 
 class Team:
-    """Who is there. For a single process every method is the identity."""
+    """The processes that train together. With one process every method does nothing."""
 
     def __init__(self, rank: int = 0, world: int = 1, device: str = "cpu") -> None:
         self.rank, self.world, self.device = rank, world, device
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this is rank 0, which writes everything that is written once."""
         return self.rank == 0
 
     def gather(self, mine: list[Any]) -> list[Any]:
-        """Everybody's items (JSON values), in rank order, for everybody."""
+        """Return the items (JSON values) of all processes in rank order, to every process."""
         if self.world == 1:
             return mine
         data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(self.device)
@@ -49,7 +49,8 @@ class Team:
         return [item for text in texts for item in json.loads(text)]
 
     def sum_gradients(self, gradients: Iterable[torch.Tensor]) -> None:
-        """In place; every member gives all of them, in one order (`Optimizer.gradients(every=True)`)."""
+        """Sum gradients in place. Every process passes all of them in the same order
+        (`Optimizer.gradients(every=True)`)."""
         if self.world > 1:
             for gradient in gradients:
                 torch.distributed.all_reduce(gradient)
@@ -59,18 +60,18 @@ class Team:
             torch.distributed.barrier()
 
     def leave(self) -> None:
-        """When all went well: after a failure, taking leave may itself wait for those who are gone."""
+        """Leave after a successful run. After a failure this could wait for processes that are gone."""
         if self.world > 1:
             torch.distributed.destroy_process_group()
 
 
 def leads() -> bool:
-    """Whether this process will lead the team it was launched into, or trains alone."""
+    """Return whether this process is rank 0, or the only one."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def join_team(device: str = "auto") -> Team:
-    """The team this process was launched into, by us (`launch.py`), torchrun or `accelerate launch`."""
+    """Join the processes that this one was launched with, by `launch.py`, torchrun or `accelerate launch`."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Team()
@@ -82,7 +83,7 @@ def join_team(device: str = "auto") -> Team:
     except RuntimeError as error:
         raise TrainError(
             f"the {world} processes of the run did not come together ({str(error).splitlines()[0]})",
-            fix="Each needs its RANK, and all the same MASTER_ADDR and MASTER_PORT; then --resume",
+            fix="Give each its RANK, and all the same MASTER_ADDR and MASTER_PORT; then --resume",
         ) from error
     backend = "gloo" if card is None else "nccl"
     torch.distributed.init_process_group(
@@ -92,13 +93,13 @@ def join_team(device: str = "auto") -> Team:
 
 
 def _card() -> torch.device:
-    """This member's card, made the current one: code that says just "cuda" means it."""
+    """Return this process's GPU and make it the current one, which plain "cuda" refers to."""
     number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= there:
         raise InputError(
             f"no card for process {number + 1} of this machine, which has {there}",
             where="run.processes",
-            fix="A process a card, or model.device=cpu",
+            fix="Use one process per card, or model.device=cpu",
         )
     card = torch.device("cuda", number)
     torch.cuda.set_device(card)

@@ -1,4 +1,4 @@
-"""A whole run: the test before, the training, the test after, and what came of it."""
+"""A whole training run: the held-out test before, the training, the test after, and the summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mapo.advantage import advantages
 from mapo.config import Config, without_addresses
 from mapo.errors import InputError, MapoError, StoreError
 from mapo.local_model.files import put_back
-from mapo.local_model.policy import folder_of, load_policy
+from mapo.local_model.layers import tune_for_training
+from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
 from mapo.measure.rubric import Rubric
 from mapo.sampling.sampler import Sampler
@@ -30,7 +31,6 @@ from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
 from mapo.train.callbacks import Callbacks
-from mapo.train.head import tune_for_training
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
@@ -42,7 +42,7 @@ from mapo.types import Dialogue
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to. `before` and `after` are the held-out test, None where it was left out."""
+    """The result of a run. `before` and `after` are held-out scores, None if that test was not played."""
 
     summary: dict[str, Any]
     before: Score | None
@@ -61,7 +61,7 @@ async def run(
     callbacks: Callbacks | None = None,
     team: Team | None = None,
 ) -> Outcome:
-    """Train as `config` says, in `out`; resumed, it ends as an undisturbed run would have."""
+    """Train as `config` says, in `out`. A resumed run ends as if it had never been interrupted."""
     began = time.monotonic()
     scenarios = chosen_scenarios(config)
     team = team or Team()
@@ -70,11 +70,12 @@ async def run(
     check_trackers(config.run.trackers)
     if team.leads:
         check_run(out, config, scenarios, resume=resume)
-    async with prepared(config, out, scenarios, rules, casting, paid, callbacks or Callbacks(), team) as t:
+    callbacks = callbacks or Callbacks()
+    async with open_training(config, out, scenarios, rules, casting, paid, callbacks, team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
-        take_up(t)
-        if resume and not RunDir(out).summary.exists():  # a finished run is only looked at
+        load_last_checkpoint(t)
+        if resume and not RunDir(out).summary.exists():  # nothing is left to do in a finished run
             t.callbacks.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
@@ -100,7 +101,7 @@ async def run(
 
 
 def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
-    """The three splits, none sharing a scenario with another, also not under another name."""
+    """Load the three splits. Splits that share a scenario, or near copies of one, are refused."""
     s = config.scenarios
     found = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
@@ -118,7 +119,7 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
 
 
 def rules_of(config: Config) -> Rules:
-    """How dialogues are played and rewarded."""
+    """Return how dialogues are played and rewarded."""
     r = config.rollout
     return Rules(
         Rubric.load(config.scenarios.domain),
@@ -134,12 +135,12 @@ def rules_of(config: Config) -> Rules:
 
 
 def check_options(config: Config) -> None:
-    """Refuse what the estimator would refuse after an hour of play."""
+    """Refuse now what the estimator would refuse only after the first dialogues have been played."""
     advantages([], [], **config.advantage.options())
 
 
 @asynccontextmanager
-async def prepared(
+async def open_training(
     config: Config,
     out: Path,
     scenarios: dict[str, Sequence[Scenario]],
@@ -149,33 +150,17 @@ async def prepared(
     callbacks: Callbacks,
     team: Team,
 ) -> AsyncIterator[Training]:
-    """Everything loaded, at the last checkpoint if there is one; everything closed in the end."""
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
-    torch.manual_seed(config.run.seed)  # adapters start at random
-    m, r = config.model, config.rollout
-    if folder_of(m.source) is None and team.leads:
-        callbacks.message(f"{m.source} is no folder here: taken from the model hub, or from its cache")
-    policy = load_policy(
-        m.source,
-        dtype=m.dtype,
-        lora=m.lora,
-        device=m.device,
-        keep_reference=config.run.reference,
-    )
-    tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
-    reads = getattr(policy.model.config, "max_position_embeddings", None)
-    context = longest_dialogue(r.context, reads, m.source)
-    template = read_template(policy.tokenizer, enable_thinking=m.thinking)
-    sampler = Sampler(
-        policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
-    )
-    if team.leads:  # everything that can be refused has been
+    """Load the model, claim the run directory and open its records. Everything is closed at the end."""
+    source = config.model.source
+    if folder_of(source) is None and team.leads:
+        callbacks.message(f"{source} is not a folder here: loading it from the model hub, or from its cache")
+    policy, sampler = load_model(config)
+    run = RunDir(out)
+    if team.leads:  # only now, when everything that can be refused has been checked
         claim_run(out, config, scenarios)
         note_decoding(out, sampler.decoding)
-        put_back(RunDir(out).checkpoint(0).parent, checkpoint.LEFTOVERS)
+        put_back(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
     team.wait()
-    run = RunDir(out)
     t = Training(
         config=config,
         run=run,
@@ -196,13 +181,14 @@ async def prepared(
             settings = without_addresses(config)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
-            callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template.told}.{decoded}")
+            template = sampler.template.told
+            callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t
     except Exception as error:
         if team.leads:
-            leave_word(run, error)
+            write_stop_reason(run, error)
         raise
     finally:
         for tracker in t.trackers:
@@ -211,15 +197,39 @@ async def prepared(
             t.metrics.close()
 
 
-def leave_word(run: RunDir, error: Exception) -> None:
-    """Why the run stops, for whoever looks at its folder."""
-    told = str(error) if isinstance(error, MapoError) else f"{type(error).__name__}: {error}"
-    with suppress(StoreError):  # what ends the run may be the disk
-        write_atomic(run.stopped, told + "\n")
+def load_model(config: Config) -> tuple[LocalPolicy, Sampler]:
+    """Load the policy as it was before training, and a sampler for it."""
+    m, r = config.model, config.rollout
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    torch.manual_seed(config.run.seed)  # new adapters are initialised at random
+    policy = load_policy(
+        m.source,
+        dtype=m.dtype,
+        lora=m.lora,
+        device=m.device,
+        keep_reference=config.run.reference,
+    )
+    tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
+    model_limit = getattr(policy.model.config, "max_position_embeddings", None)
+    context = longest_dialogue(r.context, model_limit, m.source)
+    template = read_template(policy.tokenizer, enable_thinking=m.thinking)
+    sampler = Sampler(
+        policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
+    )
+    return policy, sampler
 
 
-def take_up(t: Training) -> None:
-    """Go on from the last checkpoint, if there is one; until now the policy was the one to start from."""
+def write_stop_reason(run: RunDir, error: Exception) -> None:
+    """Write why the run stopped into its folder."""
+    reason = str(error) if isinstance(error, MapoError) else f"{type(error).__name__}: {error}"
+    with suppress(StoreError):  # a full disk may be what stopped the run
+        write_atomic(run.stopped, reason + "\n")
+
+
+def load_last_checkpoint(t: Training) -> None:
+    """Continue from the last checkpoint, if there is one. Until then the policy is the one training starts
+    from, which the test before needs."""
     last = checkpoint.latest(t.run.checkpoint(0).parent)
     if last:
         state = checkpoint.load(last, t.policy, t.optimizer, verify=False)
@@ -240,7 +250,7 @@ def summarise(
     best: dict[str, Any] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """summary.json: what scripts read. `lines` are the steps' records, `scores` those of the two tests."""
+    """Return the content of summary.json. `lines` are the records of steps, `scores` those of both tests."""
     return {
         "schema": "mapo.summary/1",
         "method": config.advantage.method,

@@ -1,8 +1,8 @@
-"""What a run works with, put together and taken up again.
+"""The state of a training run, and the check that its folder is free or holds the same run.
 
-`Training` holds everything the loop needs; `check_run` and `claim_run` see to the run directory. A run is
-resumed with the settings it was started with: only what cannot change its course (addresses, limits,
-threads, trackers, the device, what makes it fast) may differ.
+`Training` holds everything the loop needs; `check_run` and `claim_run` check and claim the run directory. A
+run is resumed with the settings it was started with. Only settings that do not change its results (addresses,
+limits, threads, trackers, the device, optimisations) may differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mapo.types import Dialogue
 
 @dataclass(slots=True)
 class Training:
-    """A run in memory: its settings, who plays, what learns, and how far it is."""
+    """A run in memory: its settings, the cast, the model and optimizer, and how far it has come."""
 
     config: Config
     run: RunDir
@@ -89,7 +89,7 @@ def check_run(
     resume: bool,
     engine: str = "local",
 ) -> None:
-    """Refuse a folder that cannot be this run's, with nothing written."""
+    """Refuse a folder that this run cannot use. Nothing is written."""
     run = RunDir(root)
     if root.exists() and not root.is_dir():
         raise InputError("is a file", where=str(root), fix="--out is a folder")
@@ -107,7 +107,7 @@ def check_run(
 def claim_run(
     root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], engine: str = "local"
 ) -> None:
-    """Make the folder this run's, if it is not already."""
+    """Write the files that make the folder this run's, unless they are there."""
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
@@ -117,8 +117,8 @@ def claim_run(
 
 
 def note_decoding(root: Path, way: str) -> None:
-    """Keep in the manifest with what steps are decoded, if there is anything to tell; a run that goes on in
-    another way keeps both, and one that is over is only looked at."""
+    """Add the decoder that is used to the manifest. A run resumed with another decoder lists both; a finished
+    run is left as it is."""
     run = RunDir(root)
     if not way or run.summary.exists():
         return
@@ -130,12 +130,12 @@ def note_decoding(root: Path, way: str) -> None:
 
 
 def _leftover(entry: Path) -> bool:
-    """What is there before the manifest makes a folder a run: after a kill, there may be nothing else."""
+    """Return whether this may exist before the manifest does, as after a kill during the start of a run."""
     return entry.name.startswith((".", RunDir.config.name, RunDir.rubric.name, CACHE, "ledger"))
 
 
 def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:
-    """What the run is: its scenarios by content, and what it was made with."""
+    """Return what identifies the run: its scenarios by content, its method and the versions used."""
     return {
         "schema": "mapo.train/1",
         "scenarios": {split: {s.id: scenario_digest(s) for s in found} for split, found in scenarios.items()},
@@ -155,16 +155,16 @@ def refuse_other_engine(root: Path, engine: str) -> None:
 
 
 def engine_of(root: Path) -> str:
-    """Who trains the run in a folder."""
+    """Return the engine that trains the run in a folder."""
     try:
         told = json.loads(RunDir(root).manifest.read_bytes())
         return str(told.get("engine", "local"))
     except (OSError, ValueError, AttributeError):
-        return "local"  # what is wrong with it is said elsewhere
+        return "local"  # a broken manifest is reported by check_run
 
 
 def load_run_config(root: Path) -> Config:
-    """The settings a run was started with."""
+    """Return the settings a run was started with."""
     path = RunDir(root).config
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -191,7 +191,7 @@ def _same(run: RunDir, config: Config, told: dict[str, Any]) -> None:
 
 
 def _longer(run: RunDir, there: int, asked: int) -> str:
-    """What to do instead of making a run longer: the rate of every step goes by how many there are."""
+    """Say what to do instead of adding steps to a run: its learning rate schedule depends on their number."""
     if asked <= there:
         return ""
     engine = " --engine verl" if engine_of(run.root) == "verl" else ""

@@ -21,8 +21,9 @@ from transformers import (
 )
 
 from mapo import InputError
+from mapo.local_model import layers
 from mapo.rows import Row
-from mapo.train import head as speed
+from mapo.train import head as lm_head
 from mapo.train import loss as loss_module
 from mapo.train.batch import micro_batches
 from mapo.train.loss import kl_to, policy_loss, summary, surrogate, token_logprobs
@@ -167,7 +168,7 @@ def test_kl_is_right_on_average(weights, seed):
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize("keep", [0, 2, 1000])
 def test_chunked_head_equals_log_softmax(llama, temperature, chunk, keep, monkeypatch):
-    monkeypatch.setattr(speed, "_KEEP_BYTES", {"cpu": keep * chunk * 61 * 4})
+    monkeypatch.setattr(lm_head, "_KEEP_BYTES", {"cpu": keep * chunk * 61 * 4})
     (micro,) = micro_batches(rows(), 1000)
     weights = torch.linspace(-1, 1, micro.trained)
     logp, entropy = plain(llama, micro.ids, micro.mask, temperature)
@@ -202,12 +203,12 @@ def test_compiled_arithmetic_is_the_same_arithmetic():
     # What the compiler is given, against what runs without it.
     torch.manual_seed(1)
     logits, targets = torch.randn(5, 61), torch.randint(0, 61, (5,))
-    _, lse, entropy = speed._scores(logits, targets, 1.3, True)
+    _, lse, entropy = lm_head._scores(logits, targets, 1.3, True)
     g, ge = torch.randn(5), torch.randn(5)
     for slope in (ge, None):
         given_ = (targets, lse, entropy, g, slope, 1.3)
         torch.testing.assert_close(
-            speed._slopes_in_place(logits.clone(), *given_), speed._slopes(logits, *given_)
+            lm_head._slopes_in_place(logits.clone(), *given_), lm_head._slopes(logits, *given_)
         )
 
 
@@ -218,7 +219,7 @@ def test_bfloat16_gradients_are_close_to_float32():
     results = []
     for dtype in (torch.float32, torch.bfloat16):
         h, w = (x.to(torch.bfloat16).to(dtype).requires_grad_() for x in (hidden, weight))
-        logp, _ = speed.head_scores(h, w, None, targets, chunk=4)
+        logp, _ = lm_head.head_scores(h, w, None, targets, chunk=4)
         logp.mean().backward()
         assert logp.dtype == torch.float32 and w.grad.dtype == dtype
         results.append((h.grad.float(), w.grad.float()))
@@ -232,7 +233,7 @@ def test_a_head_with_bias():
     head = torch.nn.Linear(16, 61)
     hidden = torch.randn(7, 16, requires_grad=True)
     targets = torch.randint(0, 61, (7,))
-    logp, _ = speed.head_scores(hidden, head.weight, head.bias, targets, chunk=3)
+    logp, _ = lm_head.head_scores(hidden, head.weight, head.bias, targets, chunk=3)
     expected = torch.log_softmax(head(hidden), -1).gather(-1, targets[:, None]).squeeze(-1)
     torch.testing.assert_close(logp, expected)
     inputs = (hidden, head.weight, head.bias)
@@ -308,7 +309,7 @@ def test_adapters(targets):
 
 def test_no_memory_of_the_whole_vocabulary(llama, monkeypatch):
     """With nothing kept, the graph holds hidden states, not logits."""
-    monkeypatch.setattr(speed, "_KEEP_BYTES", {"cpu": 0})
+    monkeypatch.setattr(lm_head, "_KEEP_BYTES", {"cpu": 0})
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t):
         token_logprobs(llama, *tensors(rows((40,))[0]), chunk=4)
@@ -427,7 +428,7 @@ def test_checkpointing_and_its_end(llama):
     layer = model.model.layers[0]
     layer.mlp.register_forward_pre_hook(lambda *_: seen.append(1))
     for checkpointing, passes in ((True, 2), (False, 1)):
-        speed.tune_for_training(model, checkpointing=checkpointing, compile=False)
+        layers.tune_for_training(model, checkpointing=checkpointing, compile=False)
         seen.clear()
         got_value, got, _ = batch_gradients(model, rows(), 1000)
         assert len(seen) == passes
@@ -437,11 +438,11 @@ def test_checkpointing_and_its_end(llama):
 
 def test_checkpointing_replays_what_was_dropped():
     model = make(attention_dropout=0.5)
-    assert speed._drops(model) and not speed._drops(make())
-    assert speed._drops(torch.nn.Sequential(torch.nn.Dropout(0.1)))
+    assert layers._has_dropout(model) and not layers._has_dropout(make())
+    assert layers._has_dropout(torch.nn.Sequential(torch.nn.Dropout(0.1)))
     results = []
     for checkpointing in (False, True):
-        speed.tune_for_training(model, checkpointing=checkpointing, compile=False)
+        layers.tune_for_training(model, checkpointing=checkpointing, compile=False)
         torch.manual_seed(5)
         results.append(batch_gradients(model, rows(), 1000)[1])
     assert_same(*results)
@@ -455,7 +456,7 @@ def test_compiled_layers_serve_gradients_only(llama, monkeypatch):
         return lambda *args, **kwargs: calls.append(1) or function(*args, **kwargs)
 
     monkeypatch.setattr(torch, "compile", fake_compile)
-    speed.tune_for_training(model, checkpointing=True, compile=True)
+    layers.tune_for_training(model, checkpointing=True, compile=True)
     _, got, _ = batch_gradients(model, rows(), 1000)
     assert len(calls) == 4  # two layers, each once more for its checkpoint
     assert_same(got, batch_gradients(llama, rows(), 1000)[1])
@@ -464,6 +465,6 @@ def test_compiled_layers_serve_gradients_only(llama, monkeypatch):
         token_logprobs(model, *tensors(rows()[0]))
     batch_gradients(copy.deepcopy(model), rows(), 1000)  # a copy runs its own weights, as they are
     assert not calls
-    speed.tune_for_training(model, checkpointing=False, compile=False)
+    layers.tune_for_training(model, checkpointing=False, compile=False)
     batch_gradients(model, rows(), 1000)
     assert not calls

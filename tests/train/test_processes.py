@@ -197,11 +197,11 @@ from pathlib import Path
 from mapo.cli.training.train import trained
 from mapo.config import load_config
 from mapo.errors import TrainError
-from mapo.train.launch import with_others
+from mapo.train.launch import with_workers
 out, other, *given = sys.argv[1:]
 config = load_config(None, given)
 try:
-    with with_others(2, [*given, other, "--out", out], Path(out)):
+    with with_workers(2, [*given, other, "--out", out], Path(out)):
         trained(config, Path(out), False)
 except TrainError as error:
     sys.exit(f"error: {error}")
@@ -236,8 +236,8 @@ def test_the_others_end_with_the_one_that_leads():
         "print(child.stdout.readline().decode(), flush=True)\n"
         "os._exit(0)\n",
         "import pathlib, sys, threading\n"
-        "from mapo.train.launch import with_others\n"
-        "with with_others(1, [], pathlib.Path()):\n"
+        "from mapo.train.launch import with_workers\n"
+        "with with_workers(1, [], pathlib.Path()):\n"
         "    print('here', flush=True)\n"
         "    print('waiting', file=sys.stderr, flush=True)\n"
         "    threading.Event().wait()\n",
@@ -258,11 +258,11 @@ def test_the_others_are_not_waited_for_when_the_one_that_leads_breaks(monkeypatc
     others = []
 
     def start(*_):
-        others.append(launch.Other(subprocess.Popen(forever), tmp_path / "log"))
+        others.append(launch.Worker(subprocess.Popen(forever), tmp_path / "log"))
         return others[-1]
 
     monkeypatch.setattr(launch, "_start", start)
-    with pytest.raises(InputError, match="no"), launch.with_others(3, [], tmp_path):
+    with pytest.raises(InputError, match="no"), launch.with_workers(3, [], tmp_path):
         raise InputError(f"no {os.environ['WORLD_SIZE']}")
     assert [other.process.returncode for other in others] == [-signal.SIGKILL] * 2
     assert "WORLD_SIZE" not in os.environ
@@ -282,10 +282,10 @@ def test_what_a_process_said_last(tmp_path, said, told):
     log.write_text(said)
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     process.wait()
-    error = launch._story([launch.Other(process, log)], tmp_path)
+    error = launch._failure([launch.Worker(process, log)], tmp_path)
     assert told in str(error) and not (tmp_path / "others.log").exists()
     (tmp_path / "manifest.json").write_text("{}")
-    assert "others.log" in str(launch._story([launch.Other(process, log)], tmp_path))
+    assert "others.log" in str(launch._failure([launch.Worker(process, log)], tmp_path))
     assert said in (tmp_path / "others.log").read_text()
 
 

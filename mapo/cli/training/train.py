@@ -37,7 +37,7 @@ def train(
     from mapo.config import load_config
     from mapo.errors import InputError
     from mapo.local_model.requirements import limit_threads, require_torch
-    from mapo.train.launch import threads_each, with_others
+    from mapo.train.launch import threads_each, with_workers
 
     if engine not in (None, "local", "verl"):
         raise InputError(f"no engine '{engine}'", fix="Use local or verl")
@@ -63,7 +63,7 @@ def train(
     require_torch()
     _refuse_early(config, folder, resume)
     again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
-    with with_others(processes, again, folder):
+    with with_workers(processes, again, folder):
         found = trained(config, folder, resume)
     if found is not None:
         _tell(found, config, folder)
