@@ -116,7 +116,7 @@ def fixture(name: str) -> dict:
 
 _CHILD = """
 import json, sys
-from mapo.evals import eqbench_data as data
+from mapo.evals.eqbench import data
 known = json.loads(sys.argv[1])
 data.THREE.update(known["three"])
 sys.argv = ["mapo", *sys.argv[2:]]
