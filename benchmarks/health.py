@@ -1,4 +1,4 @@
-"""Simulator health (`mapo/sandbox/health.py`) of known worlds: what its bounds rest on.
+"""Simulator health (`mapo/scoring/health.py`) of known worlds: what its bounds rest on.
 
 python benchmarks/health.py                      # the scripted world, every policy
 python benchmarks/health.py --published FOLDER   # and EMPA result files, one folder a model
@@ -9,16 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from mapo import Job, Rubric, Rules, play_all
-from mapo.sandbox.domain import scripted_cast, scripted_policies, scripted_policy
+from mapo.sandbox.domain import scripted_cast
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.findings import warnings
 from mapo.scoring.folders import read_folders
 from mapo.scoring.health import Health, Talk, health, health_of, mood_of
+from support.attacks import policies_of
 
 HEAD = (
     "repeated",
@@ -37,8 +40,8 @@ def scripted(domain: str) -> Iterator[tuple[str, Health]]:
     known = {s.id: s for s in scenarios}
     jobs = [Job(s, f"{s.id}_{k}", seed=k) for s in scenarios for k in range(2)]
     rules = Rules(Rubric.load(domain))
-    for name in scripted_policies(domain):
-        played = asyncio.run(play_all(jobs, scripted_policy(domain, name), scripted_cast(domain), rules))
+    for name, policy in policies_of(domain).items():
+        played = asyncio.run(play_all(jobs, policy, scripted_cast(domain), rules))
         yield f"{domain}, {name}", health(played, known)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mapo import Rubric
 from mapo.domains.empathy import reading
-from mapo.domains.empathy.policies import HONEST, POLICIES, scripted_policy
+from mapo.domains.empathy.policies import HONEST, scripted_policy
 from mapo.domains.empathy.reading import Reader, named_feelings, skeleton
 from mapo.domains.empathy.scripted import PATIENCE, ScriptedJudge, World, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
@@ -19,8 +19,10 @@ from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.scenario import Persona, Scenario, read_scenario
 from mapo.scoring.result import recompute
 from mapo.types import Reply, Turn
+from support.attacks import policies_of
 
 RUBRIC = Rubric.load("empathy")
+EVERY_POLICY = policies_of("empathy")
 FOLDER = Path(reading.__file__).parent / "scenarios"
 SCENARIOS = [read_scenario(path) for path in sorted(FOLDER.glob("*.toml"))]
 WARD = next(s for s in SCENARIOS if s.id == "career-night-ward")
@@ -28,7 +30,7 @@ WARD = next(s for s in SCENARIOS if s.id == "career-night-ward")
 
 def played(policy, scenarios, seeds=(0,)):
     jobs = [Job(s, f"{s.id}-{seed}", seed=seed) for s in scenarios for seed in seeds]
-    return asyncio.run(play_all(jobs, scripted_policy(policy), scripted_cast, Rules(RUBRIC)))
+    return asyncio.run(play_all(jobs, EVERY_POLICY[policy], scripted_cast, Rules(RUBRIC)))
 
 
 def epm_q(dialogues):
@@ -42,7 +44,7 @@ def epm_q(dialogues):
 def test_the_honest_helper_wins_and_no_game_comes_near(scenarios):
     honest, passes = epm_q(played(HONEST, scenarios))
     assert honest > 80 and passes > 0.85
-    games = {name: epm_q(played(name, scenarios)) for name in POLICIES if name != HONEST}
+    games = {name: epm_q(played(name, scenarios)) for name in EVERY_POLICY if name != HONEST}
     assert len(games) >= 14
     for name, (score, passed) in games.items():
         assert score < honest - 45 and passed == 0, (name, score)

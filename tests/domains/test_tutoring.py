@@ -12,7 +12,7 @@ import pytest
 
 from mapo import Rubric
 from mapo.domains.tutoring.context import sentences
-from mapo.domains.tutoring.policies import HONEST, POLICIES, scripted_policy
+from mapo.domains.tutoring.policies import HONEST, scripted_policy
 from mapo.domains.tutoring.scripted import TutorDirector, TutorJudge, World, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
 from mapo.measure.epmq import composite
@@ -27,16 +27,18 @@ from mapo.scoring.result import recompute
 from mapo.scripted.reading import skeleton
 from mapo.types import Message, Reply, Turn
 from support import small_run as small
+from support.attacks import policies_of
 from support.command import mapo
 
 RUBRIC = Rubric.load("tutoring")
+EVERY_POLICY = policies_of("tutoring")
 SCENARIOS = load_scenarios("builtin:all", "tutoring")
 PIZZA = next(s for s in SCENARIOS if s.id == "maths-pizza-slices")
 
 
 def played(policy, scenarios, seeds=(0,)):
     jobs = [Job(s, f"{s.id}-{seed}", seed=seed) for s in scenarios for seed in seeds]
-    return asyncio.run(play_all(jobs, scripted_policy(policy), scripted_cast, Rules(RUBRIC)))
+    return asyncio.run(play_all(jobs, EVERY_POLICY[policy], scripted_cast, Rules(RUBRIC)))
 
 
 def epm_q(dialogues):
@@ -50,7 +52,7 @@ def epm_q(dialogues):
 def test_the_honest_tutor_wins_and_no_game_comes_near(scenarios):
     honest, passes = epm_q(played(HONEST, scenarios))
     assert honest > 80 and passes > 0.85
-    games = {name: epm_q(played(name, scenarios)) for name in POLICIES if name != HONEST}
+    games = {name: epm_q(played(name, scenarios)) for name in EVERY_POLICY if name != HONEST}
     assert len(games) >= 8
     for name, (score, passed) in games.items():
         assert score < honest - 45 and passed == 0, (name, score)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mapo import Job, Rubric, Rules, play_all
-from mapo.sandbox.domain import scripted_cast, scripted_policy
+from mapo.sandbox.domain import scripted_cast
 from mapo.scenarios.scenario import Persona, Scenario, Stage
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring import findings as bounds
@@ -17,6 +17,7 @@ from mapo.scoring import manners
 from mapo.scoring.findings import findings, warnings
 from mapo.scoring.health import Talk, health, health_of, mood_of
 from mapo.types import AxisMarks, Dialogue, Direction, Ending, Mark, Reply, StopReason, Turn
+from support.attacks import policies_of
 
 
 def talk(*lines: str, moods=None, scenario="s", ending="timeout") -> Talk:
@@ -277,7 +278,7 @@ def test_the_scripted_world_is_healthy():
         played = asyncio.run(
             play_all(
                 jobs,
-                scripted_policy("empathy", name),
+                policies_of("empathy")[name],
                 scripted_cast("empathy"),
                 Rules(Rubric.load("empathy")),
             )

@@ -9,9 +9,6 @@ from mapo.domains.empathy.reading import data, feelings, named_feelings
 from mapo.models.chat import Request
 from mapo.scenarios.scenario import Scenario
 from mapo.scripted import policies as puppets
-from mapo.scripted.policies import longest
-
-__all__ = ["Speak", "Talk", "longest"]
 
 Speak = Callable[["Talk"], str]
 

@@ -11,9 +11,6 @@ from importlib.resources import files
 from mapo.models.chat import Request
 from mapo.scenarios.scenario import Scenario
 from mapo.scripted import policies as puppets
-from mapo.scripted.policies import longest
-
-__all__ = ["Speak", "Talk", "longest"]
 
 Speak = Callable[["Talk"], str]
 

@@ -1,8 +1,7 @@
-"""EQ-Bench, both of them: what finished runs make of their items, and the names others call.
+"""Results of EQ-Bench 3 and v2: the lines of a run become its result.json.
 
-EQ-Bench 3 (`eqbench3.py`) is played and judged; v2 (`eqbench_v2.py`) is answered and compared. Here the
-lines of a run become its result.json. A headline is given only where nothing is missing: the reference
-drops what has no score and goes on, which makes a run with failures look better or worse than it is.
+A headline score is given only if nothing is missing. The reference implementation drops items without a
+score, which makes a run with failures look better or worse than it is.
 """
 
 from __future__ import annotations
@@ -14,12 +13,8 @@ from typing import Any
 from mapo.evals.eqbench import v2 as eqbench_v2
 from mapo.evals.eqbench import v3 as eqbench3
 from mapo.evals.eqbench.data import Question, Three
-from mapo.evals.eqbench.parse import parse_scores
-from mapo.evals.eqbench.v2 import score_v2
 from mapo.evals.items import ASK_ANEW, Line
 from mapo.evals.summary import summarise, write_result
-
-__all__ = ["parse_scores", "result_three", "result_v2", "score_v2"]
 
 
 def result_three(
@@ -90,7 +85,7 @@ def result_v2(
     items = eqbench_v2.scored(lines, questions[:limit])
     _, intervals = summarise(items)
     readable = [item for item in items if name in item.scores]
-    score, _ = eqbench_v2.final([[eqbench_v2.Passes(item.scores[name] / 10) for item in readable]])
+    score = eqbench_v2.headline([item.scores[name] / 10 for item in readable])
     complete = len(items) == len(questions)
     valid = eqbench_v2.valid(len(readable), len(questions))
     told = []

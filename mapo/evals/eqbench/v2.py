@@ -1,9 +1,9 @@
-"""EQ-Bench v2: 171 short dialogues, four emotions to rate after each, no judge.
+"""EQ-Bench v2: 171 short dialogues with four emotions to rate after each, without a judge.
 
-Another measure than EQ-Bench 3, and never the figure a paper calls EQ-Bench today: it is labelled v2
-everywhere. Ratings are held against a reference by an S-shaped distance; answers that cannot be read are
-asked for again, a little hotter each time, and left out after five attempts. With too many left out the
-run has no score.
+It measures something else than EQ-Bench 3, which is what papers call EQ-Bench today, so it is labelled v2
+everywhere. Ratings are compared with a reference by an S-shaped distance. Answers that cannot be parsed are
+asked for again at rising temperature and left out after five attempts; if too many are left out, the run has
+no score.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mapo.errors import RecordError
 from mapo.evals.eqbench.data import Question
@@ -25,7 +25,6 @@ NAME = "EQ-Bench v2"
 MAX_TOKENS, TRIES = 60, 5
 COLDEST, HOTTER = 0.01, 0.15
 LEAST_READABLE = 0.8333
-REVISED_READABLE = 0.95
 
 _ANSWER = re.compile(r"(\w+):\s+(\d+)")
 _SECOND_THOUGHT = re.compile(r" Then critique .*? revised scores\.")
@@ -99,34 +98,15 @@ async def solve(
 # ---- all of them
 
 
-class Passes(NamedTuple):
-    """An item's scores; `revised` is for records of runs that asked for a second thought, as ours do not."""
-
-    first: float | None
-    revised: float | None = None
-
-
-class Total(NamedTuple):
-    score: float
-    readable: int
+def mean_score(scores: Sequence[float]) -> float:
+    """Return the benchmark's score, 0..100, from the item scores that could be parsed (0..10 each); 0 of
+    none."""
+    return 100 * (sum(scores) / len(scores) / 10) if scores else 0.0
 
 
-def total(items: Sequence[Passes]) -> Total:
-    """0..100 over the items that could be read; 0 of none. Revised scores count where they are better and
-    nearly as many."""
-    first = [item.first for item in items if item.first is not None]
-    revised = [item.revised for item in items if item.revised is not None]
-    one, two = (100 * (sum(scores) / len(scores) / 10) if scores else 0.0 for scores in (first, revised))
-    if two >= one and len(revised) >= REVISED_READABLE * len(first):
-        return Total(two, len(revised))
-    return Total(one, len(first))
-
-
-def final(iterations: Sequence[Sequence[Passes]]) -> tuple[float, float]:
-    """The mean over repetitions of the whole benchmark: score and readable items, rounded."""
-    totals = [total(items) for items in iterations]
-    score, readable = (round(sum(column) / len(totals), 2) for column in zip(*totals, strict=True))
-    return score, readable
+def headline(scores: Sequence[float]) -> float:
+    """Return the score as the benchmark reports it."""
+    return round(mean_score(scores), 2)
 
 
 def valid(readable: float, of: int) -> bool:
@@ -155,4 +135,4 @@ def constant(questions: Sequence[Question], number: int) -> float:
     """What a model would get that rates everything the same: the floor a score must be seen against."""
     answers = ("\n".join(f"{q.reference[f'emotion{i}']}: {number}" for i in range(1, 5)) for q in questions)
     scores = [score_v2(q.reference, answer) for q, answer in zip(questions, answers, strict=True)]
-    return total([Passes(score) for score in scores]).score
+    return mean_score([score for score in scores if score is not None])

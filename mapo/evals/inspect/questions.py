@@ -201,10 +201,10 @@ def eqbench_v2_score() -> Metric:
     """The score, where every question was asked and enough answers can be read."""
 
     def one(kept: list[dict[str, Any]]) -> dict[str, float]:
-        read = [two.Passes(k["score"] / 10) for k in kept if k["score"] is not None]
+        read = [k["score"] / 10 for k in kept if k["score"] is not None]
         of = kept[0]["of"] if kept else 0
         good = len(kept) == of > 0 and two.valid(len(read), of)
-        return {two.NAME: two.final([read])[0] if good else float("nan"), "readable": len(read)}
+        return {two.NAME: two.headline(read) if good else float("nan"), "readable": len(read)}
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
         return averaged(list(map(one, by_epoch(scores))))

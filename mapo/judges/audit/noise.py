@@ -221,11 +221,6 @@ def correlation_at(r: float, n: int) -> float:
     return float((a * b).mean())
 
 
-def with_repeats(r: float, m: int) -> float:
-    """Spearman and Brown: the reliability of the mean of m answers."""
-    return m * r / (1 + (m - 1) * r)
-
-
 def repeats_for(r: float | None, target: float = TARGET) -> int | None:
     """How many answers must be averaged until the correlation with the noise-free advantage is `target`; None
     where no number is enough."""

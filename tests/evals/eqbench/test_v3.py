@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mapo.errors import AnswerError, InputError
 from mapo.evals.eqbench import v3 as eqbench3
 from mapo.evals.eqbench.data import Scenario, read_three, scenarios_of
-from mapo.evals.eqbench.parse import said, sections, written
-from mapo.evals.eqbench.results import parse_scores
+from mapo.evals.eqbench.parse import parse_scores, said, sections, written
 from mapo.evals.items import HalfwayError, prepare, run_items
 from mapo.runs.claim import claim
 from mapo.testing.fakes import FakeChat

@@ -16,10 +16,14 @@ from mapo.judges.audit.noise import (
     reliability_of,
     repeats_for,
     sibling_reliability,
-    with_repeats,
 )
 
 RNG = np.random.default_rng
+
+
+def with_repeats(r: float, m: int) -> float:
+    """Spearman and Brown: the reliability of the mean of m answers."""
+    return m * r / (1 + (m - 1) * r)
 
 
 def test_variance_components_by_hand():
