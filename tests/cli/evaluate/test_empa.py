@@ -1,4 +1,4 @@
-"""mapo eval empa, play and doctor, as a person runs them."""
+"""mapo eval empa, as a person runs it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 
 import pytest
 
-from mapo.scenarios.sets import domain_folder
+from mapo.report import build
+from mapo.report.document.blocks import Heading
+from mapo.scoring.folders import read_folders
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
+from mapo.view.index.files import find_runs
+from mapo.view.pages.runs import people_of
 from support.cards import CARD, put_cards
 from support.command import mapo
 
-FOLDER = domain_folder("empathy") / "scenarios"
 AGENTS = [f"--{role}-model={role}" for role in ("judge", "user", "director")]
 
 
@@ -109,86 +112,6 @@ def test_cards_need_models(tmp_path):
     assert done.returncode != 0 and "--agents llm" in done.stderr
 
 
-def test_being_the_helper():
-    typed = "The ward again, and the tram on top of it.\nYou should try to sleep more.\n\n"
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
-    assert done.returncode == 0, done.stderr
-    assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
-    assert "P -1  presses" in done.stdout and "distance" in done.stdout
-
-
-def test_being_the_user():
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", "--as", "user", typed="Hm.\n\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("them:") == 2 and "state (" in done.stdout
-
-
-def test_playing_to_the_end():
-    typed = "Hm, I see what you mean by that one.\n" * 50
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
-    assert "The talk ended: failure" in done.stdout
-
-
-def test_play_with_models_and_a_judge_that_fails():
-    def answer(body):
-        return "no form" if body["model"] == "judge" else world()(body)
-
-    with LoopbackServer(answer) as server:
-        done = mapo(
-            *("play", "career-night-ward", "--scenarios", "builtin:all"),
-            *("--agents-model", "judge", "--agents-base-url", server.base_url),
-            typed="Hello there, you.\n\n",
-        )
-    assert done.returncode == 0 and "[not judged:" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["nobody"], "no scenario 'nobody'"),
-        (["career-tied-up"], "--scenarios builtin:all takes the held-out ones in"),
-        (["--as", "judge"], "helper or user"),
-    ],
-)
-def test_play_refuses(args, words):
-    done = mapo("play", *args)
-    assert done.returncode == 2 and words in done.stderr
-
-
-def test_doctor_without_a_model():
-    done = mapo("doctor")
-    assert done.returncode == 0 and "192 built in" in done.stdout
-    told = [line.split()[1:3] for line in done.stdout.splitlines()]
-    assert [name for area, name in told if area == "machine"] == ["torch", "devices", "memory", "disk"]
-
-
-def test_doctor_finds_what_an_endpoint_can_do():
-    def answer(body):
-        if "tools" in body:
-            call = {"id": "1", "type": "function", "function": {"name": "go_on", "arguments": "{}"}}
-            return {"content": None, "tool_calls": [call]}
-        return '{"level": 1}' if "response_format" in body else "Hello."
-
-    with LoopbackServer(answer, models=("m",)) as server:
-        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
-    assert done.returncode == 0 and done.stdout.count("ok    endpoint") == 4, done.stdout
-
-
-def test_doctor_tells_what_is_missing():
-    with LoopbackServer(
-        lambda _: "Hello.", models=("other",), refuses=("json_schema", "json_object")
-    ) as server:
-        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
-    assert done.returncode == 0
-    assert "'m' is not among them" in done.stdout and "JSON form instead" in done.stdout
-    assert done.stdout.count("FAIL") == 3
-
-
-def test_doctor_fails_where_nothing_answers():
-    done = mapo("doctor", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
-    assert done.returncode == 1 and "no connection" in done.stdout and "json schema" not in done.stdout
-
-
 def test_replay_of_a_recorded_run_needs_no_server(tmp_path):
     calls = tmp_path / "calls.sqlite"
     common = ["eval", "empa", "--model", "policy", *AGENTS, "--cases", "career-tied-up", "--max-turns", 2]
@@ -247,22 +170,6 @@ def test_keys_go_to_the_address_they_were_given_for(monkeypatch, tmp_path):
     assert judge.calls == 1
 
 
-@pytest.mark.parametrize("hostile", ["\x1b]0;pwned\x07", "\x1b[2J"])
-def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile):
-    text = (FOLDER / "career-night-ward.toml").read_text(encoding="utf-8")
-    escaped = hostile.replace("\x1b", "\\u001b").replace("\x07", "\\u0007")
-    text = text.replace('topic = "', f'topic = "{escaped}').replace('opening = "', f'opening = "{escaped}')
-    (tmp_path / "career-night-ward.toml").write_text(text, encoding="utf-8")
-    for role in ("helper", "user"):
-        done = mapo("play", "career-night-ward", "--scenarios", tmp_path, "--as", role, typed="Hm.\n\n")
-        assert done.returncode == 0 and "\x1b" not in done.stdout
-
-
-def test_play_fails_where_the_model_cannot_be_reached():
-    done = mapo("play", "--as", "user", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", typed="Hm.\n")
-    assert done.returncode == 2 and "no connection" in done.stderr
-
-
 def test_a_policy_without_a_system_prompt_is_another_run(tmp_path):
     out = tmp_path / "run"
     given = ["eval", "empa", "--model", "scripted:honest", "--cases", "career-biscuit-tin"]
@@ -271,3 +178,19 @@ def test_a_policy_without_a_system_prompt_is_another_run(tmp_path):
     assert json.loads((out / "manifest.json").read_text())["system"] is False
     assert "--resume" in mapo(*given).stderr
     assert "system" in mapo(*given, "--resume").stderr
+
+
+def test_an_evaluation_leaves_health_json(tmp_path):
+    out = tmp_path / "run"
+    asked = ("eval", "empa", "--model", "scripted:comforter", "--out", out, "--repeats", 2)
+    done = mapo(*asked)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((out / "health.json").read_text())
+    assert told["schema"] == "mapo.health/1" and told["scripted"] and told["told_early"] == 0.0
+    assert told["lines"] > 100 and 0 < told["repeated"] < 0.5 and told["misses"] > 20
+    assert told["warnings"] and all(f"warning: {warning}" in done.stderr for warning in told["warnings"])
+    [folder] = read_folders(out)
+    assert folder.bad == [] and len(folder.results) == told["dialogues"]
+    [run] = find_runs(tmp_path)
+    assert run.other == [] and people_of(run)["rows"][0].value == told["repeated"]
+    assert "The simulated people" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]
