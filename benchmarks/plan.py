@@ -1,11 +1,11 @@
-"""Does the plan hold? Dialogues played over HTTP against a server of known delays, and what was planned.
+"""Compare the estimates of `mapo plan` with dialogues played over HTTP against a server of known delays.
 
     .venv/bin/python benchmarks/plan.py
 
-Each shape is played through `play_all` as a training step would be. The server, in a process of its own,
-takes so many calls of a role at once (the others wait) and answers each after a log-normal delay. Printed
-beside the measured seconds: the plan from those delays; the plan from the run itself (as `mapo plan --from`
-makes it, from dialogues and ledger alone); and the largest of the bounds that can be computed by hand.
+Each shape is played through `play_all` as a training step would be. The server has its own process, limits
+the concurrent calls per role and answers each call after a log-normal delay. Printed next to the measured
+seconds: the lower bound from those delays, and the one from the run itself (as `mapo plan --from` has it,
+from dialogues and ledger alone).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mapo.models.chat import Request
 from mapo.models.endpoint import Endpoint
 from mapo.models.ledger import Ledger
 from mapo.models.rate_limit import Limits
-from mapo.planning.load import shape_of
+from mapo.planning.demand import shape_of
 from mapo.planning.measured import measure
 from mapo.planning.plan import Plan, make_plan
 from mapo.planning.rates import merged, read_rates
@@ -61,7 +61,7 @@ DIRECTOR = (0.05, FREE)
 
 
 def serve(pipe) -> None:
-    """One shape after another, as the pipe names them."""
+    """Serve one shape after another, as named through the pipe."""
     answer = world()
     while name := pipe.recv():
         *_, spread, given = SHAPES[name]
@@ -82,7 +82,7 @@ def serve(pipe) -> None:
 
 
 def play(url: str, name: str, run: Path) -> float:
-    """Seconds; dialogues and ledger are left in `run`."""
+    """Play a shape and return the seconds; write dialogues and ledger to `run`."""
     scenarios, siblings, turns, at_once, _, _ = SHAPES[name]
     jobs = [Job(s, f"{s.id}_{k}", group=s.id) for s in SCENARIOS[:scenarios] for k in range(siblings)]
 
@@ -116,28 +116,27 @@ def config_of(name: str) -> Config:
 
 
 def planned(name: str) -> Plan:
-    """From the delays the server was given."""
-    *_, spread, given = SHAPES[name]
-    speeds = {"director": DIRECTOR, **given}
+    """Return the plan computed from the delays of the server."""
+    speeds = {"director": DIRECTOR, **SHAPES[name][-1]}
     told = {
         "servers": {role: {"streams": slots} for role, (_, slots) in speeds.items()},
-        "calls": {role: {"output": 1, "spread": spread, "seconds": s} for role, (s, _) in speeds.items()},
+        "calls": {role: {"output": 1, "seconds": s} for role, (s, _) in speeds.items()},
         "update": {"seconds": 0.0},
     }
-    return make_plan(shape_of(config_of(name)), read_rates(told, name), draws=20)
+    return make_plan(shape_of(config_of(name)), read_rates(told, name))
 
 
 def planned_from(name: str, run: Path) -> Plan:
-    """From what the run recorded, waiting inside the server and all."""
+    """Return the plan computed from what the run recorded, including the waiting inside the server."""
     told = merged(measure(run, config_of(name)).rates, {"update": {"seconds": 0.0}})
-    return make_plan(shape_of(config_of(name)), read_rates(told, name), draws=20)
+    return make_plan(shape_of(config_of(name)), read_rates(told, name))
 
 
 def main() -> None:
     here, there = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     server.start()
-    print(f"{'':22}{'measured':>9}{'planned':>9}{'ratio':>7}{'from run':>10}{'ratio':>7}{'bound':>8}  by")
+    print(f"{'':22}{'measured':>9}{'bound':>9}{'ratio':>7}{'from run':>10}{'ratio':>7}  bottleneck")
     for name in SHAPES:
         here.send(name)
         with tempfile.TemporaryDirectory() as folder:
@@ -145,9 +144,8 @@ def main() -> None:
             again = planned_from(name, Path(folder)).rollout_s
         here.send("done")
         plan = planned(name)
-        told = f"{name:22}{took:8.2f}s{plan.rollout_s:8.2f}s{took / plan.rollout_s:7.2f}"
-        bound = plan.bounds_s[plan.bottleneck]
-        print(f"{told}{again:9.2f}s{took / again:7.2f}{bound:7.2f}s  {plan.bottleneck}")
+        from_rates = f"{name:22}{took:8.2f}s{plan.rollout_s:8.2f}s{took / plan.rollout_s:7.2f}"
+        print(f"{from_rates}{again:9.2f}s{took / again:7.2f}  {plan.bottleneck}")
     here.send("")
     server.join(5)
 

@@ -18,8 +18,9 @@ from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from mapo.realsim.private.redact import clean, leaks, squeezed
 from mapo.realsim.reading.read import LONGEST_TURN
+from mapo.realsim.redaction.folding import squeeze
+from mapo.realsim.redaction.redact import clean, leaks
 from mapo.scenarios.sets import load_scenarios
 from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
@@ -70,7 +71,7 @@ def recall() -> None:
         found = Counter(
             (p.kind, p.language)
             for p in items
-            if squeezed(p.item) not in squeezed(clean([p.sentence]).texts[0])
+            if squeeze(p.item) not in squeeze(clean([p.sentence]).texts[0])
         )
         whole = Counter((p.kind, p.language) for p in items if not left_of(p, clean([p.sentence]).texts[0]))
         print(f"{name}: {sum(found.values())} of {len(items)}, {sum(whole.values())} as a whole")

@@ -3,10 +3,10 @@
     runs/NAME/config.toml  manifest.json  rubric.toml  metrics.jsonl  dialogues/step_00001.jsonl
               checkpoints/step_00010/  tensorboard/  report.html
 
-A kill at any byte loses at most the record being written. Line files only grow, one `write` a record;
-other files are written beside and renamed. A torn last line is never fatal: readers report and skip it,
-and the next writer cuts it off, for a record that was not completed was never acknowledged. A damaged
-line elsewhere is reported with its place and skipped; what to make of that is the caller's choice.
+`RunDir` lists the paths of every kind of run. A kill at any byte loses at most the record being written.
+Line files only grow, by one `write` per record; other files are written beside their place and renamed. A
+torn last line is never fatal: readers report and skip it, and the next writer cuts it off. A damaged line
+elsewhere is reported with its place and skipped; what to make of that is up to the caller.
 
 What a record is and how it becomes a line: `records.py`.
 """
@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from mapo.errors import RecordError, StoreError
 from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
@@ -29,50 +29,147 @@ from mapo.types import Dialogue
 _T = TypeVar("_T")
 
 
+class RunPath:
+    """A file or folder that a run directory may hold. `RunDir.manifest.name` is its path inside the
+    directory, `RunDir(root).manifest` the full path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, run: None, owner: type[RunDir]) -> Self: ...
+    @overload
+    def __get__(self, run: RunDir, owner: type[RunDir]) -> Path: ...
+    def __get__(self, run: RunDir | None, owner: type[RunDir]) -> Self | Path:
+        return self if run is None else run.root / self.name
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Paths of one run. Creating the object touches nothing."""
+    """Every path in the directory of a run of any kind. Creating the object does not touch the disk."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
+    # what the run is
+    manifest = RunPath("manifest.json")
+    config = RunPath("config.toml")
+    rubric = RunPath("rubric.toml")
 
-    @property
-    def manifest(self) -> Path:
-        return self.root / "manifest.json"
+    # training
+    metrics = RunPath("metrics.jsonl")
+    dialogues = RunPath("dialogues")
+    cut_off = RunPath("dialogues/cut_off")
+    """Where the verl engine puts the dialogues of a step that a resumed run plays again."""
+    evals = RunPath("eval")
+    checkpoints = RunPath("checkpoints")
+    best = RunPath("best.json")
+    summary = RunPath("summary.json")
+    stopped = RunPath("stopped.txt")
+    """Why a run had to stop; removed when the run is resumed."""
+    tensorboard = RunPath("tensorboard")
+    report = RunPath("report.html")
 
-    @property
-    def rubric(self) -> Path:
-        return self.root / "rubric.toml"
+    # the verl engine's own files
+    verl = RunPath("verl")
+    verl_config = RunPath("verl/config.toml")
+    """The config of the latest start: after a resume, addresses and limits may differ from `config`."""
+    verl_agent = RunPath("verl/agent.yaml")
+    verl_settings = RunPath("verl/settings.txt")
+    verl_checkpoints = RunPath("verl/checkpoints")
+    verl_log = RunPath("verl/log.txt")
+    verl_lock = RunPath("verl/lock")
+    verl_trainer_lock = RunPath("verl/trainer.lock")
 
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
+    # ablations; each run has a folder of its own, named after its cell
+    ablation = RunPath("ablation.json")
+    ablation_markdown = RunPath("ablation.md")
+    ablation_lock = RunPath(".lock")
+    logs = RunPath("logs")
 
-    @property
-    def dialogues(self) -> Path:
-        return self.root / "dialogues"
+    # benchmarks
+    empa_dialogues = RunPath("dialogues/empa.jsonl")
+    empa_files = RunPath("empa")
+    """The same dialogues as EMPA result files, one folder per model."""
+    health = RunPath("health.json")
+    items = RunPath("items.jsonl")
+    result = RunPath("result.json")
+    score = RunPath("score.json")
+    """Not written by mapo: the customary place for the output of `mapo score --json`."""
 
-    def dialogues_of(self, step: int) -> Path:
-        return self.dialogues / f"step_{step:05d}.jsonl"
+    # judges
+    audit = RunPath("audit.json")
+    audit_markdown = RunPath("audit.md")
+    audit_figure = RunPath("audit.png")
+    swap = RunPath("swap.json")
+    swap_markdown = RunPath("swap.md")
+
+    # scenarios made from conversations, or screened
+    scenarios = RunPath("scenarios")
+    source = RunPath("source.jsonl")
+    raw_conversations = RunPath("0-raw")
+    make_report = RunPath("report.json")
+    private_cache = RunPath("private.sqlite")
+    private_key = RunPath("private.key")
+    screen = RunPath("screen.json")
+
+    def dialogues_of(self, step: int, rank: int = 0) -> Path:
+        """The training dialogues of one step. Each process writes a file of its own (step_00001.1.jsonl)."""
+        return self.dialogues / f"step_{step:05d}{_of_process(rank)}.jsonl"
+
+    def eval_of(self, label: str) -> Path:
+        """The folder of one evaluation during training: before, after, validation_00010."""
+        return self.evals / label
+
+    def eval_dialogues(self, label: str, rank: int = 0) -> Path:
+        return self.eval_of(label) / f"dialogues{_of_process(rank)}.jsonl"
 
     def checkpoint(self, step: int) -> Path:
-        return self.root / "checkpoints" / f"step_{step:05d}"
+        return self.checkpoints / f"step_{step:05d}"
 
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
+    def ledger_of(self, rank: int = 0) -> Path:
+        """Calls, tokens and cost of one process: ledger.json, ledger.1.json."""
+        return self.root / f"ledger{_of_process(rank)}.json"
 
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
+    def ledgers(self) -> list[Path]:
+        """The ledgers of all processes."""
+        return sorted(path for path in self.root.glob("ledger*") if is_ledger(path.name))
 
-    @property
-    def stopped(self) -> Path:
-        """Why a run could not go on, in words; gone when it is taken up again."""
-        return self.root / "stopped.txt"
+    def cache_of(self, rank: int = 0) -> Path:
+        """The recorded model calls of one process: cache.sqlite, cache.sqlite.1."""
+        return self.root / f"{CACHE}{_of_process(rank)}"
+
+
+CACHE = "cache.sqlite"
+"""How the names of cache files begin; SQLite keeps others beside them (cache.sqlite-wal)."""
+TESTS = ("before", "after")
+"""The labels of the held-out tests of a training run."""
+
+
+def _of_process(rank: int) -> str:
+    return f".{rank}" if rank else ""
+
+
+def is_ledger(name: str) -> bool:
+    """Whether a file of this name in a run directory is the ledger of one of its processes."""
+    return name.startswith("ledger") and name.endswith(".json")
+
+
+def process_files(file: Path) -> list[Path]:
+    """The existing files among NAME.jsonl, NAME.1.jsonl and so on, where `file` is any of them, by rank."""
+    name = file.name.partition(".")[0]
+    paths = [file.with_name(f"{name}.jsonl"), *file.parent.glob(f"{name}.[0-9]*.jsonl")]
+    return sorted((path for path in paths if path.exists()), key=process_of)
+
+
+def process_of(file: Path) -> int:
+    """The rank of the process that wrote NAME.jsonl (0) or NAME.1.jsonl (1)."""
+    return int(file.name.split(".")[1]) if file.name.count(".") > 1 else 0
+
+
+def step_of(name: str) -> int | None:
+    """The training step of a dialogue file (step_00001.jsonl, step_00001.1.jsonl); None for other names."""
+    digits = name.partition(".")[0].removeprefix("step_")
+    return int(digits) if name.startswith("step_") and digits.isdecimal() and len(digits) < 10 else None
 
 
 # ---- whole files

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
-import pickle
 import signal
 import tarfile
-import tomllib
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -19,20 +15,23 @@ from hypothesis import settings
 from mapo import Rubric
 from support.published import published
 
-settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+# Set before torch is imported, here or in a process that a test starts: test processes run side by side, and
+# more threads in each only compete for the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=25)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=100)  # make test-slow
 settings.load_profile("default")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has put us into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def parsed_once():
-    """Hundreds of tests read the 192 shipped scenarios, and parsing those takes a second: once is enough."""
-    parse = tomllib.loads
-    parsed = functools.lru_cache(maxsize=1024)(lambda text: pickle.dumps(parse(text)))
-    with mock.patch.object(tomllib, "loads", lambda text: pickle.loads(parsed(text))):
-        yield
+@pytest.fixture(autouse=True)
+def _unrendered_figures(request, monkeypatch):
+    """Draw report panels on their axes, but render them (0.1 s each) only in tests marked `figures`."""
+    if "figures" not in request.keywords:
+        monkeypatch.setattr("mapo.show.figures._svg", lambda _: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture(scope="session")

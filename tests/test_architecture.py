@@ -24,6 +24,7 @@ ORDER = [
     "advantage",
     "records",
     "store",
+    "show",
     "rows",
     "domain_folders",
     "measure",
@@ -53,7 +54,7 @@ ORDER = [
     "judges",
     "judges.audit",
     "judges.swap",
-    "realsim.private",
+    "realsim.redaction",
     "realsim.reading",
     "realsim",
     "planning",
@@ -85,13 +86,18 @@ def place(module: str) -> str:
     return next((name for n in range(len(parts), 0, -1) if (name := ".".join(parts[:n])) in ORDER), "")
 
 
+@functools.cache
+def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(text: str, known: Collection[str]) -> set[str]:
     """Return the modules that a source text imports, at the top or anywhere else."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in import_statements(text):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative import"
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= (inner & set(known)) or {node.module or ""}
@@ -187,7 +193,6 @@ NAMES_OF_DOMAINS_STAND_IN = {
     "scoring/empa_files.py": "EMPA's result files are about empathy",
     "evals/eqbench/v3.py": "a criterion of EQ-Bench is called so",
     "scenarios/empa_cards.py": "EMPA's cards are about empathy",
-    "scenarios/empa_words.py": "a tag of EMPA's cards is called so",
     "domain_folders.py": "the default of everything else",
     "measure/potential.py": "the model's name in its paper",
     "testing/judges.py": "the default of a fake judge",

@@ -1,6 +1,6 @@
-"""The command line. Thin: each command imports what it needs when it runs, so --help answers at once.
+"""The command line. Each command imports what it needs when it runs, so that --help is instant.
 
-One file a command; this one puts them together.
+One file per command; this one puts them together.
 """
 
 from __future__ import annotations
@@ -12,22 +12,10 @@ from typing import Annotated
 import typer
 
 from mapo import __version__
-from mapo.cli.common.plain import commands
-from mapo.cli.common.say import say
-from mapo.cli.compare import compare
-from mapo.cli.doctor import doctor
-from mapo.cli.evaluate.empa import app as eval_app
-from mapo.cli.judge.audit import app as judge_app
-from mapo.cli.plan import plan
-from mapo.cli.play import play
-from mapo.cli.report import report
-from mapo.cli.scenarios.sets import app as scenarios_app
-from mapo.cli.score import score
-from mapo.cli.training.ablate import ablate
-from mapo.cli.training.export import export
-from mapo.cli.training.fetch import fetch
-from mapo.cli.training.train import train
-from mapo.cli.view import view
+from mapo.cli import compare, doctor, evaluate, judge, plan, play, report, scenarios, score, view
+from mapo.cli.common.help import commands
+from mapo.cli.common.messages import say
+from mapo.cli.training import ablate, export, fetch, train
 from mapo.errors import MapoError
 
 app = commands(
@@ -53,24 +41,24 @@ def main(
     pass
 
 
-app.command()(train)
-app.command()(ablate)
-app.command()(export)
-app.command()(fetch)
-app.command()(score)
-app.command()(compare)
-app.command()(report)
-app.command()(view)
-app.command()(play)
-app.command()(plan)
-app.command()(doctor)
-app.add_typer(eval_app, name="eval")
-app.add_typer(judge_app, name="judge")
-app.add_typer(scenarios_app, name="scenarios")
+app.command()(train.train)
+app.command()(ablate.ablate)
+app.command()(export.export)
+app.command()(fetch.fetch)
+app.command()(score.score)
+app.command()(compare.compare)
+app.command()(report.report)
+app.command()(view.view)
+app.command()(play.play)
+app.command()(plan.plan)
+app.command()(doctor.doctor)
+app.add_typer(evaluate.app, name="eval")
+app.add_typer(judge.app, name="judge")
+app.add_typer(scenarios.app, name="scenarios")
 
 
 def run() -> None:
-    """The console script: deliberate errors become one line and exit status 2."""
+    """Run the console script. Expected errors become one line and exit status 2."""
     try:
         app()
     except MapoError as error:

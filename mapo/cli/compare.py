@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.errors import InputError
 
 
@@ -17,14 +17,14 @@ def compare(
         typer.Argument(
             metavar="RUN...",
             help="Folders of mapo eval or mapo train, or EMPA result files; NAME=FOLDER names the model. "
-            "Folders of one model become one row; the first model is what the others are held against.",
+            "Folders of one model become one row; the other models are compared with the first.",
         ),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="As LaTeX tables (booktabs).")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line a model and score.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, everything.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write it there.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line per model and score.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with all details.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
 ) -> None:
     """Models side by side: EMPA, EmoBench, EQ-Bench, with paired differences on the same cases.
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.machine import Check, machine_checks
 from mapo.errors import MapoError
 from mapo.text import printable
 
 if TYPE_CHECKING:
     from mapo.models.endpoint import Endpoint
 
+Check = tuple[str, bool, str]
+"""What was checked, whether it is fine, and what to say about it."""
+
 MACHINE = "machine"
-"""Whatever is to be said of it is a warning: what it cannot do may not be wanted."""
+"""The area whose failures are only warnings: a machine that cannot train can still evaluate."""
+MEMORY, DISK = 3, 5
+"""GiB needed to train the embedded model, and for a few checkpoints of a real one."""
+_GIB = 2**30
+_CGROUPS = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By cgroup version, the files with a container's memory limit and usage, and its reclaimable part."""
 
 
 def doctor(
@@ -24,7 +38,7 @@ def doctor(
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="... at this endpoint.")] = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of a call, in seconds.")] = 60.0,
 ) -> None:
     """Check the installation, the machine and, with --model, an endpoint: models, latency, JSON, tool calls.
 
@@ -64,8 +78,81 @@ def _installation() -> list[Check]:
     return found
 
 
+def machine_checks(runs: Path = Path("runs")) -> list[Check]:
+    """Check torch and its devices, memory, and disk space for runs. Looked up, not measured."""
+    return [*_torch(), _memory(), _disk(runs)]
+
+
+def _torch() -> list[Check]:
+    from mapo.local_model.requirements import require_torch
+
+    try:
+        require_torch()
+        from mapo.local_model.devices import devices, version
+
+        return [("torch", True, version()), ("devices", True, "; ".join(devices()))]
+    except MapoError as error:
+        return [("torch", False, f"no training here: {error}")]
+    except (ImportError, OSError, RuntimeError) as error:  # installed, and broken: a library, a driver
+        return [("torch", False, f"cannot be used ({type(error).__name__}: {error})")]
+
+
+def _memory() -> Check:
+    found = memory()
+    if found is None:
+        return "memory", True, "unknown on this system"
+    available, total = (amount / _GIB for amount in found)
+    little = f"; little: training the embedded model takes {MEMORY} GiB" if available < MEMORY else ""
+    return "memory", not little, f"{available:.1f} GiB available of {total:.1f}{little}"
+
+
+def memory(root: Path = Path("/")) -> tuple[int, int] | None:
+    """Return available and total bytes, within the limits of a container; None if the system does not say."""
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        told = {name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)}
+        found = [(told["MemAvailable"], told["MemTotal"]), *_limits(root)]
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    return min(left for left, _ in found), min(limit for _, limit in found)
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield what is left of each memory limit of a container, and the limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for _, kind, path in (line.split(":", 2) for line in lines):
+        base = root / "sys/fs/cgroup" / kind
+        own = base / path.lstrip("/")
+        above = own.parents[: len(own.parts) - len(base.parts)]  # a limit anywhere on the way down holds
+        for folder in (own, *above) if kind in _CGROUPS else ():
+            limit, used, idle = _CGROUPS[kind]
+            try:
+                most, now = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
+                stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+            except (OSError, ValueError):  # no limit, or not seen from here
+                continue
+            yield most - now + sum(int(x.split()[1]) for x in stat if x.split()[0] == idle), most
+
+
+def _disk(runs: Path) -> Check:
+    """Check the free space where runs go: in the nearest folder that exists."""
+    place = runs.resolve()
+    try:
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        free = shutil.disk_usage(there).free / _GIB
+    except OSError as error:
+        return "disk", False, f"{place}: {error.strerror}"
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return "disk", False, f"{there} cannot be written to; say where runs go: --out"
+    little = "; little: checkpoints of a real model take that much" if free < DISK else ""
+    return "disk", not little, f"{free:.1f} GiB free for {place}{little}"
+
+
 def _local(source: str) -> list[Check]:
-    """Whether a model's folder can be trained: its tokenizer, and what its chat template does."""
+    """Check a model folder's tokenizer and chat template."""
     from mapo.local_model.requirements import require_torch
 
     try:

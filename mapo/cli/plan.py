@@ -1,4 +1,4 @@
-"""mapo plan: how long a training step will take, who holds it up, and how many replicas that needs."""
+"""mapo plan: the least time of a training step, its bottleneck, and the replicas each role needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -26,30 +26,30 @@ def plan(
     ] = None,
     rates: Annotated[Path | None, typer.Option(help="What the servers can do: a TOML file.")] = None,
     run: Annotated[
-        Path | None, typer.Option("--from", help="A finished run to take from what the rates leave out.")
+        Path | None,
+        typer.Option("--from", help="A finished run that supplies what the rates leave out."),
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a rates file that explains itself.")
+        bool, typer.Option("--example", help="Print a rates file that explains every key.")
     ] = False,
-    draws: Annotated[int, typer.Option(min=1, help="Steps to simulate and average.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Before machines are rented: a step's time, where it goes, and the replicas each role needs.
+    """Estimate a step's time, its bottleneck and the replicas each role needs, before machines are rented.
 
-    Simulates the dialogues of a training step on their way from the policy to judge, director, user and back,
-    and prints beside it the bounds that can be computed by hand.
+    The numbers are lower bounds: the work of each server, the longest dialogue, and the number of concurrent
+    dialogues. Nothing is simulated.
     """
     from mapo.planning.rates import EXAMPLE
 
     if example:
         typer.echo(EXAMPLE, nl=False)
         return
-    from mapo.planning.load import shape_of
+    from mapo.planning.demand import shape_of
     from mapo.planning.plan import make_plan
-    from mapo.planning.tables import print_plan
+    from mapo.planning.table import print_plan
 
-    config, told, notes, measured_s = _read(given or [], rates, run)
-    found = make_plan(shape_of(config), told, draws=draws)
+    config, read, notes, measured_s = _read(given or [], rates, run)
+    found = make_plan(shape_of(config), read)
     if as_json:
         shown = {**found.as_json(), "measured_rollout_s": measured_s}
         shown["notes"] = [*notes, *found.notes]
@@ -57,7 +57,7 @@ def plan(
         return
     print_plan(found)
     if measured_s is not None:
-        typer.echo(f"That run's own rollouts took {measured_s:.1f} s; planned: {found.rollout_s:.1f} s.")
+        typer.echo(f"That run's own rollouts took {measured_s:.1f} s; estimated: {found.rollout_s:.1f} s.")
     for note in (*notes, *found.notes):
         say(f"note: {note}")
 
@@ -65,7 +65,7 @@ def plan(
 def _read(
     given: list[str], rates: Path | None, run: Path | None
 ) -> tuple[Config, Rates, list[str], float | None]:
-    """The config, the rates, what to say about them, and how long the run's own rollouts took."""
+    """Return the config, the rates, notes about them, and the mean rollout time of the run."""
     from mapo.config import load_config
     from mapo.errors import InputError
     from mapo.planning.measured import measure, over
@@ -83,16 +83,18 @@ def _read(
     own = [text for text in settings if text.partition(".")[0] in SECTIONS]
     source = files[0] if files else _config_of(run)
     config = load_config(source, [text for text in settings if text not in own])
-    told: dict[str, Any] = read_toml(rates) if rates else {}
+    stated: dict[str, Any] = read_toml(rates) if rates else {}
     for text in own:
-        told = merged(told, read_override(text))
+        stated = merged(stated, read_override(text))
     if run is None:
-        return config, read_rates(told, str(rates)), [], None
+        return config, read_rates(stated, str(rates)), [], None
     measured = measure(run, config)
-    data = over(measured.rates, told)
+    data = over(measured.rates, stated)
     where = f"{rates} over {run}" if rates else str(run)
     return config, read_rates(data, where), list(measured.notes), measured.rollout_s
 
 
 def _config_of(run: Path | None) -> str | None:
-    return str(run / "config.toml") if run and (run / "config.toml").is_file() else None
+    from mapo.store import RunDir
+
+    return str(RunDir(run).config) if run and RunDir(run).config.is_file() else None

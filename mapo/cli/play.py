@@ -38,7 +38,8 @@ def play(
 ) -> None:
     """Talk in the sandbox: an empty line or Ctrl-D ends it.
 
-    With no model named, the other roles are plain code: a test world, no measure of people.
+    Without --agents-model, scripted code plays the other roles: a test world that says nothing about real
+    people.
     """
     import asyncio
     import random

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say, say_all
+from mapo.cli.common.messages import say, say_all
+from mapo.store import RunDir
 
 
 def report(
@@ -17,7 +18,7 @@ def report(
         typer.Argument(
             metavar="RUN...",
             help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER gives a name. "
-            "Several are laid over each other.",
+            "Several are overlaid.",
         ),
     ],
     out: Annotated[
@@ -25,10 +26,10 @@ def report(
         typer.Option(help="The HTML file (default: report.html in the run, or here for several)."),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Also as Markdown beside it, with the figures as PNG.")
+        bool, typer.Option("--markdown", help="Also write Markdown, with the figures as PNG.")
     ] = False,
     figures: Annotated[
-        Path | None, typer.Option(help="Write every figure there, as PNG, PDF and SVG (fig_*).")
+        Path | None, typer.Option(help="Folder for every figure as PNG, PDF and SVG (fig_*).")
     ] = None,
 ) -> None:
     """One self-contained HTML file of a run or of several: scores, curves, credit, dialogues; opens offline.
@@ -37,12 +38,12 @@ def report(
     """
     from mapo.evals.compare.comparison import named
     from mapo.report import build, write
-    from mapo.report.document.draw import need_matplotlib
+    from mapo.show.figures import require_matplotlib
 
     if figures is not None:
-        need_matplotlib()
+        require_matplotlib()
     found = build(runs)
-    where = out or (named(runs[0])[1] if len(runs) == 1 else Path()) / "report.html"
+    where = out or RunDir(named(runs[0])[1] if len(runs) == 1 else Path()).report
     if where.suffix.lower() not in (".html", ".htm"):
         where = where.with_name(f"{where.name}.html")
     paths = write(found, where, markdown=markdown, figures=figures)

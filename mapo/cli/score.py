@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say_all
+from mapo.cli.common.messages import say_all
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 
 def score(
@@ -17,11 +18,11 @@ def score(
         Path | None,
         typer.Argument(
             metavar="DIR",
-            help="EMPA result files or mapo records: one model, or one folder a model. "
+            help="EMPA result files or mapo records: one model, or one folder per model. "
             "Without it, the examples shipped with mapo.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a model.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per model.")] = False,
     profile: Annotated[
         str | None,
         typer.Option(help="Rules to recompute by: published or released. (default: the record's own)"),
@@ -59,7 +60,7 @@ def score(
 def _of_training(run: Path, steps: int) -> str:
     many = f"{steps} steps" if steps > 1 else "1 step"
     told = f"{run}: scored are the training dialogues of {many}; they are no held-out result"
-    if (run / "eval" / "after").is_dir():
+    if RunDir(run).eval_of("after").is_dir():
         return f"{told}. For that: mapo score {run / 'eval' / 'after'}, or mapo compare {run}"
     return f"{told}, and there is none yet (eval/after)"
 

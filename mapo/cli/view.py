@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.errors import InputError
 
 
 def view(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a folder of runs.")] = Path("runs"),
     port: Annotated[
-        int, typer.Option(help="Where to listen; 0 takes any free port.", min=0, max=65535)
+        int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8765,
     host: Annotated[
         str,
@@ -24,7 +24,7 @@ def view(
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further host name under which it may be asked for, behind a proxy; repeatable."),
+        typer.Option(help="Another host name to accept, for use behind a proxy; repeatable."),
     ] = None,
 ) -> None:
     """Show runs, curves and dialogues in the browser, and why each turn was credited; live while they run."""
@@ -35,9 +35,7 @@ def view(
         told = "is a file, not a folder" if there else "no such folder"
         fix = f"Give its folder: mapo view {folder.parent}" if there else "Give a run, or a folder of runs"
         raise InputError(told, where=str(folder), fix=fix)
-    lacking = [
-        name for name in ("starlette", "uvicorn", "jinja2", "plotly") if not importlib.util.find_spec(name)
-    ]
+    lacking = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
     if lacking:
         raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
     from mapo.view.serve import serve

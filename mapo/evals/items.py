@@ -39,9 +39,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
 from mapo.models.chat import Chat, Closing, Talker
 from mapo.runs.claim import look
-from mapo.store import BadLine, JsonlWriter, read_jsonl
+from mapo.store import BadLine, JsonlWriter, RunDir, read_jsonl
 
-ITEMS = "items.jsonl"
 ITEM_SCHEMA = "mapo.item/1"
 ASK_ANEW = "Remove that line and run again with --resume"
 """What to do about a line of items.jsonl that is not what it should be."""
@@ -90,7 +89,7 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
 
 def read_kept(out: Path) -> Kept:
     kept = Kept({}, Counter(), [], {})
-    file = out / ITEMS
+    file = RunDir(out).items
     for line in read_jsonl(file) if file.exists() else ():
         if isinstance(line, BadLine):
             kept.bad.append(str(line))
@@ -174,7 +173,7 @@ async def run_items(
         raise InputError("two items have the same id", fix="Give each item an id of its own")
     todo = [item for item in items if item.id not in kept.finished]
     waiting = iter(todo)
-    with JsonlWriter(out / ITEMS) as writer:
+    with JsonlWriter(RunDir(out).items) as writer:
         desk = _Desk(writer, dict(kept.finished), on_done, _Patience(len(todo), _enough(len(todo))))
 
         async def work() -> None:

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mapo.measure.stats import Floats, Interval, bootstrap, told
-from mapo.store import write_atomic
+from mapo.store import RunDir, write_atomic
 
-RESULT = "result.json"
 RESULT_SCHEMA = "mapo.result/1"
 
 
@@ -85,7 +84,7 @@ def write_result(
     of several scores is of. With a `limit` only so many were asked for: no score, whatever `scores` holds."""
     limit = None if limit is None or limit >= of else limit
     n, asked = len(items), limit or of
-    lack = f"incomplete: {asked - n} of {asked} items have no score; items.jsonl says why"
+    lack = f"incomplete: {asked - n} of {asked} items have no score; {RunDir.items.name} says why"
     told = [lack] if n < asked else []
     if limit is not None:
         scores, intervals = {}, {}
@@ -110,5 +109,5 @@ def write_result(
         "notes": [*told, *notes],
     }
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / RESULT, text + "\n")
+    write_atomic(RunDir(out).result, text + "\n")
     return result

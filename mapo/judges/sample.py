@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from mapo.errors import InputError, RubricError
 from mapo.measure.potential import zone_distance
 from mapo.measure.reward import REWARDS, Distance, Measure
 from mapo.measure.rubric import Rubric
-from mapo.runs.claim import digest, read_manifest
+from mapo.runs.claim import read_manifest
 from mapo.runs.contents import read_rubric
-from mapo.scenarios.scenario import Scenario
-from mapo.store import BadLine, RunDir, read_dialogues
+from mapo.runs.kind import Kind, kind_in_manifest
+from mapo.scenarios.scenario import Scenario, scenario_digest
+from mapo.store import TESTS, BadLine, RunDir, read_dialogues
 from mapo.types import Dialogue, Levels, PotentialState, Turn, Vector
 
 THIRDS = ("early", "middle", "late")
@@ -52,7 +54,7 @@ class Talk:
         return f"{self.run}/{self.dialogue.step}/{self.dialogue.group or self.dialogue.scenario}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Moment:
     """One turn of a recorded dialogue, counted from 1: the reply to be judged and all that was said
     before."""
@@ -82,8 +84,9 @@ class Moment:
             "unscored" if levels is None else "harm" if moved < 0 else "good" if moved else "nothing",
         )
 
+    @cached_property
     def before(self) -> Vector:
-        """Where the person stood before this reply, by the record's own levels."""
+        """The position before this reply, by the record's own levels."""
         position = list(self.talk.dialogue.start)
         for turn in self.turns[:-1]:
             if turn.levels is not None:
@@ -93,7 +96,7 @@ class Moment:
 
     def reward(self, levels: Levels) -> float:
         """What the turn would have earned by these levels, all before it being as recorded."""
-        rubric, before = self.talk.rubric, self.before()
+        rubric, before = self.talk.rubric, self.before
         after = tuple(p + v for p, v in zip(before, rubric.step(levels), strict=True))
         measure = Measure(rubric, self.talk.distance)
         return REWARDS[self.talk.reward](measure, _at(before, rubric), _at(after, rubric), None)
@@ -128,13 +131,13 @@ def read_talks(root: Path, scenarios: Mapping[str, Scenario], name: str = "") ->
     run = name or root.resolve().name
     versions = _versions(root)
     for file in dialogue_files(root):
-        part = file.parent.name if file.parent.name in ("before", "after") else ""
+        part = file.parent.name if file.parent.name in TESTS else ""
         for item in read_dialogues(file):
             if isinstance(item, BadLine):
                 problems.append(str(item))
             elif item.usable and item.turns:
                 scenario = scenarios.get(item.scenario)
-                if scenario is None or versions.get(item.scenario, "") not in ("", digest_of(scenario)):
+                if scenario is None or versions.get(item.scenario, "") not in ("", scenario_digest(scenario)):
                     other = "is another one now" if scenario else "is not there"
                     problems.append(f"{file}: scenario '{item.scenario}' {other}; its dialogues are left out")
                     continue
@@ -163,13 +166,6 @@ def domain_in(root: Path) -> str | None:
     return next((item.rubric for item in records if not isinstance(item, BadLine)), None)
 
 
-def digest_of(scenario: Scenario) -> str:
-    """As a manifest of `mapo eval empa` names a scenario's version."""
-    from dataclasses import asdict
-
-    return digest(asdict(scenario))
-
-
 def rubric_of(dialogue: Dialogue, root: Path) -> Rubric | None:
     """The rubric a run was judged by: its own copy, or that of a domain which is shipped or was named. What a
     record says is a name to look up, never a path to go to."""
@@ -183,7 +179,8 @@ def dialogue_files(root: Path) -> list[Path]:
     """Dialogue files: played in training, or the whole of an evaluation; a training's tests too."""
     if not root.is_dir():
         raise InputError("no such folder", where=str(root), fix="Is it spelt as `ls` shows it?")
-    folders = [RunDir(root).dialogues, *(root / "eval" / when for when in ("before", "after"))]
+    run = RunDir(root)
+    folders = [run.dialogues, *map(run.eval_of, TESTS)]
     return [file for folder in folders if folder.is_dir() for file in sorted(folder.rglob("*.jsonl"))]
 
 
@@ -191,7 +188,7 @@ def _versions(root: Path) -> dict[str, str]:
     """The scenarios' versions as the manifest of an evaluation has them; elsewhere nobody wrote them down."""
     path = RunDir(root).manifest
     told: Any = read_manifest(path) if path.exists() else {}
-    known = told.get("scenarios") if str(told.get("schema")).startswith("mapo.empa/") else None
+    known = told.get("scenarios") if kind_in_manifest(told) is Kind.EMPA else None
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 
 

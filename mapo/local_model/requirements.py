@@ -10,7 +10,7 @@ from mapo.errors import InputError
 
 def require_torch() -> None:
     """Refuse to go on where the packages of the local engine are not installed."""
-    needed = ("torch", "transformers", "safetensors", "tomli_w")
+    needed = ("torch", "transformers", "safetensors")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(

@@ -106,6 +106,11 @@ class Ledger:
             ]
 
     @property
+    def total_calls(self) -> int:
+        with self._lock:
+            return sum(counts.calls for counts in self._counts.values())
+
+    @property
     def total_cost(self) -> float | None:
         """The cost of everything so far; None where something was used that has no price."""
         costs = [row["cost"] for row in self.as_rows() if row["calls"]]

@@ -1,6 +1,7 @@
-"""Before machines are rented: how long a step takes, who holds it up, how many replicas a role needs.
+"""Estimates made before machines are rented: the least time of a training step, its bottleneck,
+and the replicas each role needs.
 
-`rates.py` says what servers can do and what calls ask of them; `measured.py` reads the same from a finished
-run; `load.py` draws the dialogues of a step as routes from server to server; `simulate.py` plays them
-through; `bounds.py` computes by hand what no simulation can beat; `plan.py` puts it together.
+`rates.py` reads what servers can do and what calls cost; `measured.py` derives the same from a finished run;
+`demand.py` adds up the work of one step per role; `plan.py` turns it into lower bounds and a recommendation;
+`table.py` prints them.
 """

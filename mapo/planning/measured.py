@@ -1,9 +1,9 @@
-"""Rates from a finished run: its dialogues, its ledgers and its metrics.
+"""Rates measured in a finished run, from its dialogues, ledgers and metrics.
 
-Dialogues give turns and the tokens of replies, ledgers calls, tokens and seconds of each role, metrics the
-updates. Seconds are those of that run: a call that waited inside a busy server counts as a slow one. So the
-result repeats the run, and tells what other shapes of a step would take; what more replicas would save it
-can only tell with the servers' own speeds on top (a rates file).
+Dialogues give turns and reply tokens; ledgers give calls, tokens and seconds per role; metrics give the
+update times. Seconds are those under that run's load: a call that waited inside a busy server is a slow
+call. The result can therefore estimate other shapes of a step, but the effect of more replicas only together
+with the servers' own speeds (a rates file).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from mapo.config import Config, Roles
 from mapo.errors import InputError
 from mapo.models.ledger import Ledger
-from mapo.planning.load import AROUND, POLICY
+from mapo.planning.demand import AROUND, POLICY
 from mapo.planning.rates import EVERYONE, merged
 from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 from mapo.types import Dialogue, StopReason
@@ -26,7 +26,8 @@ SUMMED = ("calls", "prompt", "cached", "completion", "seconds")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`rates` as a rates file would say it, as far as the run tells; `rollout_s` its own steps' mean."""
+    """`rates` in the form of a rates file, as far as the run records them; `rollout_s`: the mean over its
+    steps."""
 
     rates: dict[str, Any]
     rollout_s: float | None
@@ -34,9 +35,9 @@ class Measured:
 
 
 def measure(run: Path, config: Config) -> Measured:
-    """What the run in that folder tells about a training under `config`."""
-    trained = list(_dialogues(run, "dialogues"))
-    everything = [*trained, *_dialogues(run, "eval")]
+    """Return the rates of the run in that folder, for a training under `config`."""
+    trained = list(_dialogues(RunDir(run).dialogues))
+    everything = [*trained, *_dialogues(RunDir(run).evals)]
     if not trained:
         raise InputError(
             "no dialogues in it", where=str(run), fix="A run directory of mapo train or mapo eval empa"
@@ -52,19 +53,19 @@ def measure(run: Path, config: Config) -> Measured:
         "dialogues": {"turns": [len(d.turns) for d in trained]},
     }
     updates = [step["update_s"] / step["dialogues"] for step in steps if step.get("dialogues")]
-    notes = [f"measured in {run}: {len(everything)} dialogues; seconds are those of its load"]
+    notes = [f"measured in {run}: {len(everything)} dialogues; seconds per call are those under its load"]
     if updates:
         dialogues = config.rollout.scenarios * config.rollout.siblings
         data["update"] = {"seconds": dialogues * sum(updates) / len(updates)}
     if "seconds" not in calls[POLICY]:
-        notes.append("the dialogues do not tell how long the policy's replies took")
+        notes.append("the dialogues do not record how long the policy's replies took")
     return Measured(data, _mean([s["rollout_s"] for s in steps if "rollout_s" in s]), tuple(notes))
 
 
-def over(measured: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    """What was measured, and what a person tells on top. A server told of by a role's own name takes that
-    role's calls; where its speed is told, seconds measured under load give way."""
-    servers, own_calls = _table(told, "servers"), _table(told, "calls")
+def over(measured: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
+    """Merge stated rates over measured ones. A stated server named after a role takes that role's calls, and
+    a stated speed replaces the seconds measured under load."""
+    servers, own_calls = _table(stated, "servers"), _table(stated, "calls")
     calls = {}
     for role, call in measured["calls"].items():
         owner = "judge" if role == "start" else role
@@ -72,20 +73,20 @@ def over(measured: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
         name = _table(own_calls, role).get("server", name)
         known = "tokens_per_s" in _table(servers, name)
         calls[role] = {k: v for k, v in call.items() if k != "seconds" or not known} | {"server": name}
-    kept = {key: value for key, value in measured.items() if key != "update" or "update" not in told}
-    return merged({**kept, "calls": calls}, told)
+    kept = {key: value for key, value in measured.items() if key != "update" or "update" not in stated}
+    return merged({**kept, "calls": calls}, stated)
 
 
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """That table; empty where there is none, or where something else stands in its place."""
+    """Return a table of `data`, or an empty one if it is missing or not a table."""
     found = data.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _dialogues(run: Path, folder: str) -> Iterator[Dialogue]:
-    """Each once, as it was last recorded, without those that broke."""
+def _dialogues(folder: Path) -> Iterator[Dialogue]:
+    """Yield each usable dialogue once, as it was last recorded."""
     found: dict[tuple[Path, str, str], Dialogue] = {}
-    for path in sorted((run / folder).rglob("*.jsonl")):
+    for path in sorted(folder.rglob("*.jsonl")):
         for item in read_dialogues(path):
             if not isinstance(item, BadLine) and item.usable and item.turns:
                 found[path.parent, path.name.split(".")[0], item.id] = item
@@ -93,9 +94,9 @@ def _dialogues(run: Path, folder: str) -> Iterator[Dialogue]:
 
 
 def _spent(run: Path) -> dict[str, dict[str, float]]:
-    """Role -> what its calls came to, in all ledgers."""
+    """Return the totals of each role over all ledgers."""
     found: dict[str, dict[str, float]] = {}
-    for path in sorted(run.glob("ledger*.json")):
+    for path in RunDir(run).ledgers():
         for row in Ledger.load(path).as_rows():
             role = found.setdefault(row["role"], dict.fromkeys(SUMMED, 0.0))
             for key in SUMMED:
@@ -104,7 +105,8 @@ def _spent(run: Path) -> dict[str, dict[str, float]]:
 
 
 def _policy(dialogues: Sequence[Dialogue], spent: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """From its own calls, or, sampled locally, from the ids and from the time that nobody else took."""
+    """Return the policy's rates: from its calls or, if it was sampled locally, from the token ids and from
+    the time that no other role took."""
     turns = sum(len(d.turns) for d in dialogues)
     if POLICY in spent:
         return _call(spent[POLICY], turns)
@@ -126,7 +128,7 @@ def _policy(dialogues: Sequence[Dialogue], spent: dict[str, dict[str, float]]) -
 
 
 def _contexts(dialogue: Dialogue) -> list[int]:
-    """The tokens before each reply."""
+    """Return the number of tokens before each reply."""
     found, before = [], 0
     for turn in dialogue.turns:
         prompt, said = len(turn.reply.prompt_ids or ()), len(turn.reply.token_ids or ())
@@ -136,7 +138,8 @@ def _contexts(dialogue: Dialogue) -> list[int]:
 
 
 def _around(dialogues: Sequence[Dialogue], spent: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """The judge is called every turn, director and user only where a dialogue went on after it."""
+    """Return the rates of the other roles. The judge is called every turn, director and user only where the
+    dialogue goes on."""
     turns, talks = sum(len(d.turns) for d in dialogues), len(dialogues)
     ended = sum(d.ending is not None and d.ending.reason is StopReason.DIRECTOR for d in dialogues)
     asked = {
@@ -161,8 +164,8 @@ def _call(spent: dict[str, float], visits: int) -> dict[str, Any]:
 
 
 def _servers(calls: dict[str, Any], config: Config) -> dict[str, Any]:
-    """One replica each: an endpoint as it was, with as many calls at once as the config lets through. Roles
-    at one address share one; each call is told its server's name."""
+    """Return one server per address, with the concurrent calls that the config allows, and name each call's
+    server in `calls`."""
     found: dict[str, Any] = {POLICY: {"streams": config.run.processes * config.rollout.at_once}}
     names = _names(config.roles)
     for role in calls:
@@ -174,7 +177,7 @@ def _servers(calls: dict[str, Any], config: Config) -> dict[str, Any]:
 
 
 def _names(roles: Roles) -> dict[str, str]:
-    """Role -> server: `everyone` where all have the same address, else the first role that has it."""
+    """Return the server of each role: `everyone` if all share an address, else the first role that has it."""
     own = {"judge": next(iter(roles.judges), roles.judge), "director": roles.director, "user": roles.user}
     urls = {
         role: (given.base_url if given else None) or roles.everyone.base_url for role, given in own.items()

@@ -1,31 +1,44 @@
-"""The plan: a step's time, where it goes, and the fewest replicas that do not hold the policy up.
+"""Lower bounds of a step's time, and the fewest replicas that do not hold the policy up.
 
-Several steps are drawn and simulated, with the replicas as given and, the same dialogues again, with others.
-The floor is the step when no call to the roles around the policy ever waits or slows down: more replicas
-of them cannot help. Recommended are the fewest with which a step is within 10 % of it.
+Three laws of closed queues bound a rollout from below, however its calls are scheduled:
+
+- bottleneck: a server that does c seconds of work per second needs W / c seconds for W seconds of work;
+- critical path: the calls of a dialogue come one after another, so the longest dialogue is a lower bound;
+- concurrency: with m dialogues in progress at most, their total work takes at least its sum / m.
+
+The estimate of the rollout is the largest bound. A real rollout comes close to it where one bound clearly
+dominates and is longer where two are alike. The floor is the step with unlimited replicas of every server but
+the policy's; recommended are the fewest replicas whose own bound does not exceed that floor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mapo.planning.bounds import bounds
-from mapo.planning.load import POLICY, Shape, check, draw, roles_of, server_names, servers_of
+from mapo.planning.demand import (
+    POLICY,
+    Demand,
+    Shape,
+    check,
+    lengths,
+    longest_dialogue_s,
+    roles_of,
+    row_tokens,
+    server_names,
+    step_demand,
+)
 from mapo.planning.rates import Rates
-from mapo.planning.simulate import Outcome, Route, simulate
 
-NEAR = 1.1
-"""A step within this of the floor is as good as there."""
-Replicas = dict[str, int]
+LONGEST = "longest dialogue"
+CONCURRENCY = "rollout.at_once"
 
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """A role in one step. `seconds_alone` is a call on an idle server, `seconds` a call as it is;
-    `share` its part of all the time that dialogues spend, waiting in line included."""
+    """A role's calls in one step. `seconds` is one call on an idle server; `share` the role's part of a
+    dialogue's time if no call ever waits."""
 
     role: str
     server: str
@@ -33,15 +46,14 @@ class RolePlan:
     prompt: float
     cached: float
     output: float
-    seconds_alone: float
     seconds: float
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """`bound_s` is what its work alone takes; `utilisation` that over the rollout. `recommended` is None for
-    the policy's server: that is the one to be kept busy."""
+    """`bound_s` is the time its work takes by itself; `utilisation` that over the estimated rollout, so an
+    upper bound. `recommended` is None for the policy's server: that is the one to be kept busy."""
 
     server: str
     roles: tuple[str, ...]
@@ -52,21 +64,13 @@ class ServerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """A step with that many replicas of `server`, and the others as recommended."""
-
-    server: str
-    replicas: int
-    step_s: float
-    over_floor: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
+    """Lower bounds in seconds: of a step as configured (`step_s`), with unlimited replicas (`floor_s`) and
+    with the recommended ones (`recommended_s`). `limits_s` is the bound from rate limits."""
+
     shape: Shape
     step_s: float
     rollout_s: float
-    rollout_range_s: tuple[float, float]
     update_s: float
     limits_s: float
     turns: float
@@ -77,214 +81,144 @@ class Plan:
     floor_s: float
     floor_bottleneck: str
     recommended_s: float
-    tries: tuple[Try, ...]
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema": "mapo.plan/1", **asdict(self)}
+        return {"schema": "mapo.plan/2", **asdict(self)}
 
 
-def make_plan(shape: Shape, rates: Rates, *, draws: int = 5, seed: int = 0) -> Plan:
-    """Everything there is to say; `draws` steps are simulated and averaged."""
+def make_plan(shape: Shape, rates: Rates) -> Plan:
+    """Compute all bounds of a step, and the recommendation."""
     check(shape, rates)
-    steps = _Steps(shape, rates, [draw(shape, rates, seed + i) for i in range(draws)])
     names = server_names(shape, rates)
-    given = {name: rates.servers[name].replicas for name in names}
-    outcomes = steps.outcomes(given)
-    rollouts = [outcome.seconds for outcome in outcomes]
-    least = steps.bounds_s(given)
-    plenty = {name: steps.plenty(name) if name != names[0] else given[name] for name in names}
-    best = recommend(steps, plenty, names[1:])
+    demands = {role: step_demand(shape, rates, role) for role in roles_of(shape, rates)}
+    served = {name: [role for role in demands if rates.server_of(role) == name] for name in names}
+    work = {name: sum(demands[role].seconds for role in roles) for name, roles in served.items()}
+    total = sum(work.values())
+    update = _update_s(shape, rates)
+    limits = _limits_s(shape, [sum((demands[r] for r in served[name]), Demand()) for name in names[1:]])
+
+    def bounds_of(replicas: dict[str, float]) -> dict[str, float]:
+        own = {name: work[name] / _capacity(shape, rates, name, replicas[name]) for name in names}
+        return {
+            **own,
+            LONGEST: longest_dialogue_s(shape, rates),
+            CONCURRENCY: total / shape.concurrent,
+        }
+
+    def step_of(bounds: dict[str, float]) -> float:
+        return max(max(bounds.values()) + update, limits)
+
+    given = {name: float(rates.servers[name].replicas) for name in names}
+    bounds = bounds_of(given)
+    unlimited = bounds_of({name: given[name] if name == names[0] else math.inf for name in names})
+    floor = step_of(unlimited)
+    best = {name: _fewest(work[name], _per_replica(rates, name), floor - update) for name in names[1:]}
+    rollout = max(bounds.values())
     return Plan(
         shape=shape,
-        step_s=steps.step_s(given),
-        rollout_s=_mean(rollouts),
-        rollout_range_s=(min(rollouts), max(rollouts)),
-        update_s=steps.update_s,
-        limits_s=steps.limits_s,
-        turns=steps.turns,
-        bottleneck=_largest(least),
-        bounds_s=least,
-        roles=tuple(steps.role_plans(outcomes)),
+        step_s=step_of(bounds),
+        rollout_s=rollout,
+        update_s=update,
+        limits_s=limits,
+        turns=sum(lengths(shape, rates)) / len(lengths(shape, rates)),
+        bottleneck=_largest(bounds),
+        bounds_s=bounds,
+        roles=tuple(
+            RolePlan(
+                role,
+                rates.server_of(role),
+                calls=demand.calls,
+                prompt=demand.prompt,
+                cached=demand.cached,
+                output=demand.output,
+                seconds=demand.seconds / demand.calls if demand.calls else 0.0,
+                share=demand.seconds / total,
+            )
+            for role, demand in demands.items()
+        ),
         servers=tuple(
             ServerPlan(
                 name,
-                tuple(role for role in roles_of(shape, rates) if rates.server_of(role) == name),
-                given[name],
-                least[name] / _mean(rollouts),
-                least[name],
-                best[name] if name != names[0] else None,
+                tuple(served[name]),
+                rates.servers[name].replicas,
+                bounds[name] / rollout,
+                bounds[name],
+                best.get(name),
             )
             for name in names
         ),
-        floor_s=steps.step_s(plenty),
-        floor_bottleneck=_largest(steps.bounds_s(plenty)),
-        recommended_s=steps.step_s(best),
-        tries=tuple(_tries(steps, best, plenty, names[1:])),
-        notes=tuple(_notes(shape, rates, steps)),
+        floor_s=floor,
+        floor_bottleneck=_largest(unlimited),
+        recommended_s=step_of(bounds_of({**given, **best})),
+        notes=tuple(_notes(shape, rates, limits)),
     )
 
 
-class _Steps:
-    """The same few steps, played with any number of replicas."""
-
-    def __init__(self, shape: Shape, rates: Rates, routes: Sequence[Sequence[Route]]) -> None:
-        self.shape, self.rates, self.routes = shape, rates, routes
-        self.update_s = self._update_s()
-        self.limits_s = self._limits_s()
-        self._known: dict[tuple[int, ...], list[Outcome]] = {}
-
-    def outcomes(self, replicas: Replicas) -> list[Outcome]:
-        key = tuple(replicas.values())
-        if key not in self._known:
-            servers = servers_of(self.shape, self.rates, replicas)
-            self._known[key] = [simulate(routes, servers, self.shape.at_once) for routes in self.routes]
-        return self._known[key]
-
-    def step_s(self, replicas: Replicas) -> float:
-        rollout = _mean([outcome.seconds for outcome in self.outcomes(replicas)])
-        return max(rollout + self.update_s, self.limits_s)
-
-    def bounds_s(self, replicas: Replicas) -> dict[str, float]:
-        servers = servers_of(self.shape, self.rates, replicas)
-        found = [bounds(routes, servers, self.shape.at_once) for routes in self.routes]
-        return {name: _mean([each[name] for each in found]) for name in found[0]}
-
-    def plenty(self, name: str) -> int:
-        """As many replicas as could ever be of use: a dialogue has one call at a time."""
-        given = self.rates.servers[name]
-        a_replica = min(given.streams, math.inf if given.full is None else given.full)
-        return max(1, math.ceil(min(self.shape.at_once, self.shape.dialogues) / a_replica))
-
-    def role_plans(self, outcomes: Sequence[Outcome]) -> list[RolePlan]:
-        n = len(self.routes)
-        stays = sum(tally.stay for outcome in outcomes for tally in outcome.roles.values())
-        found = []
-        for role in roles_of(self.shape, self.rates):
-            visits = [v for routes in self.routes for r in routes for v in r.visits if v.role == role]
-            stay = sum(outcome.roles[role].stay for outcome in outcomes)
-            found.append(
-                RolePlan(
-                    role,
-                    self.rates.server_of(role),
-                    calls=len(visits) / n,
-                    prompt=sum(v.prompt for v in visits) / n,
-                    cached=sum(v.cached for v in visits) / n,
-                    output=sum(v.output for v in visits) / n,
-                    seconds_alone=_mean([v.work for v in visits]),
-                    seconds=stay / max(1, len(visits)),
-                    share=stay / stays,
-                )
-            )
-        return found
-
-    @property
-    def turns(self) -> float:
-        """Of a dialogue, on average."""
-        return _mean([route.turns for routes in self.routes for route in routes])
-
-    @property
-    def longest(self) -> float:
-        return max(self._tokens())
-
-    def _tokens(self) -> list[float]:
-        """Of each dialogue: the last prompt of the policy, and the reply to it."""
-        last = [
-            [v for v in route.visits if v.role == POLICY][-1] for routes in self.routes for route in routes
-        ]
-        return [visit.prompt + visit.output for visit in last]
-
-    def _update_s(self) -> float:
-        """A dialogue is trained as one row."""
-        given = self.rates.update
-        if given.seconds is not None:
-            return given.seconds
-        return sum(self._tokens()) / len(self.routes) / (given.tokens_per_s or math.inf)
-
-    def _limits_s(self) -> float:
-        """What requests and tokens a minute alone make of a step; each address has its own."""
-        shape, most = self.shape, 0.0
-        for place in range(1, len(server_names(shape, self.rates))):  # the policy's own server has none
-            visits = [v for routes in self.routes for r in routes for v in r.visits if v.server == place]
-            tokens = sum(v.prompt + v.output for v in visits)
-            for used, limit in (
-                (len(visits), shape.requests_per_minute),
-                (tokens, shape.tokens_per_minute),
-            ):
-                most = max(most, 60 * used / len(self.routes) / limit if limit else 0.0)
-        return most
+def _per_replica(rates: Rates, name: str) -> float:
+    """Return the seconds of work one replica does per second, at most."""
+    server = rates.servers[name]
+    return min(server.streams, math.inf if server.full is None else server.full)
 
 
-def recommend(steps: _Steps, plenty: Replicas, names: Sequence[str]) -> Replicas:
-    """The fewest replicas of `names` with which a step is within NEAR of one with plenty of them.
-
-    Each alone first, the others in plenty; then, as several scarce servers add up, one more where most is
-    used until it is enough; then one less where that still is.
-    """
-    enough = NEAR * steps.step_s(plenty)
-    found = dict(plenty)
-    for name in names:
-        found[name] = _fewest(steps, plenty, name, enough)
-    while steps.step_s(found) > enough:
-        used = steps.bounds_s(found)
-        found[_largest({name: used[name] for name in names if found[name] < plenty[name]})] += 1
-    for name in names:
-        while found[name] > 1 and steps.step_s({**found, name: found[name] - 1}) <= enough:
-            found[name] -= 1
-    return found
+def _capacity(shape: Shape, rates: Rates, name: str, replicas: float) -> float:
+    """Return the seconds of work all replicas do per second. Only the policy's server gets more concurrent
+    calls than `roles.requests`."""
+    most = math.inf if name == rates.server_of(POLICY) else float(shape.requests)
+    return min(replicas * _per_replica(rates, name), most)
 
 
-def _fewest(steps: _Steps, plenty: Replicas, name: str, enough: float) -> int:
-    low, high = 1, plenty[name]
-    while low < high:
-        middle = (low + high) // 2
-        if steps.step_s({**plenty, name: middle}) <= enough:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def _fewest(work: float, per_replica: float, seconds: float) -> int:
+    """Return the fewest replicas that do `work` within `seconds`."""
+    return max(1, math.ceil(work / seconds / per_replica - 1e-9)) if work else 1
 
 
-def _tries(steps: _Steps, best: Replicas, plenty: Replicas, names: Sequence[str]) -> list[Try]:
-    floor = steps.step_s(plenty)
-    found = []
-    for name in names:
-        n = best[name]
-        for replicas in sorted({1, max(1, n // 2), max(1, n - 1), n, n + 1, 2 * n}):
-            seconds = steps.step_s({**best, name: replicas})
-            found.append(Try(name, replicas, seconds, seconds / floor))
-    return found
+def _update_s(shape: Shape, rates: Rates) -> float:
+    if rates.update.seconds is not None:
+        return rates.update.seconds
+    drawn = lengths(shape, rates)
+    tokens = shape.dialogues * sum(row_tokens(rates, turns) for turns in drawn) / len(drawn)
+    return tokens / (rates.update.tokens_per_s or math.inf)
 
 
-def _notes(shape: Shape, rates: Rates, steps: _Steps) -> list[str]:
-    found = []
-    at_once = min(shape.at_once, shape.dialogues)
-    if shape.agents and shape.requests < at_once:
-        found.append(
-            f"roles.requests = {shape.requests} calls at once to one address for {at_once} dialogues: "
-            "raise it, or more replicas are of no use"
+def _limits_s(shape: Shape, demands: list[Demand]) -> float:
+    """Return the seconds per step that requests and tokens per minute allow; `demands` are those of each
+    address but the policy's, which has no such limits."""
+    seconds = [0.0]
+    for demand in demands:
+        if shape.requests_per_minute:
+            seconds.append(60 * demand.calls / shape.requests_per_minute)
+        if shape.tokens_per_minute:
+            seconds.append(60 * (demand.prompt + demand.output) / shape.tokens_per_minute)
+    return max(seconds)
+
+
+def _notes(shape: Shape, rates: Rates, limits_s: float) -> list[str]:
+    notes = []
+    if shape.agents and shape.requests < shape.concurrent:
+        notes.append(
+            f"roles.requests allows {shape.requests} concurrent calls per address for {shape.concurrent} "
+            "dialogues: raise it, or additional replicas stay idle"
         )
     if shape.at_once < shape.dialogues:
-        found.append(
-            f"rollout.at_once = {shape.at_once} of {shape.dialogues} dialogues: the rest begin as others end"
+        notes.append(
+            f"rollout.at_once = {shape.at_once} of {shape.dialogues} dialogues: "
+            "the others start as these finish"
         )
     if rates.dialogues.turns is None:
-        found.append(f"no dialogues.turns given: every dialogue is taken to last {shape.max_turns} turns")
-    if shape.context is not None and steps.longest > shape.context:
-        found.append(
-            f"dialogues grow to {steps.longest:.0f} tokens, rollout.context is {shape.context}: "
-            "those will end earlier than planned here"
+        notes.append(f"dialogues.turns is not set: every dialogue is assumed to last {shape.max_turns} turns")
+    longest = row_tokens(rates, max(lengths(shape, rates)))
+    if shape.context is not None and longest > shape.context:
+        notes.append(
+            f"dialogues grow to {longest:.0f} tokens, rollout.context is {shape.context}: "
+            "those dialogues will end earlier than estimated here"
         )
     if not shape.agents:
-        found.append("roles.agents = scripted: plain code plays the roles, in no time")
-    if steps.limits_s:
-        found.append(f"requests and tokens a minute alone make a step {steps.limits_s:.0f} s")
-    return found
+        notes.append("roles.agents = scripted: the roles are plain code and take no time")
+    if limits_s:
+        notes.append(f"requests and tokens per minute alone make a step take {limits_s:.0f} s")
+    return notes
 
 
 def _largest(numbers: dict[str, float]) -> str:
     return max(numbers, key=lambda name: numbers[name])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -1,8 +1,8 @@
-"""What the servers can do and what the calls ask of them: a TOML file, every key checked.
+"""Rates: what the servers can do and what the calls cost, from a TOML file in which every key is checked.
 
-`EXAMPLE` is such a file with a line about each key; `mapo plan --example` prints it. Its numbers are
-assumptions: put your own in their place. Roles without a server of their own name are served by
-`servers.everyone`, as `roles.everyone` serves them in a training config.
+`EXAMPLE` is such a file with a comment on each key; `mapo plan --example` prints it. Its numbers are
+assumptions to be replaced. Roles without a server of their own name are served by `servers.everyone`, just as
+`roles.everyone` serves them in a training config.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ SECTIONS = ("servers", "calls", "dialogues", "update")
 EVERYONE = "everyone"
 
 EXAMPLE = """\
-# Rates for `mapo plan`. All numbers are assumptions: measure your own servers and put those in.
-# On the command line any key can be set as well: mapo plan CONFIG --rates FILE servers.everyone.replicas=3
+# Rates for `mapo plan`. All numbers are assumptions: measure your own servers and replace them.
+# Any key can also be set on the command line: mapo plan CONFIG --rates FILE servers.everyone.replicas=3
 
 [dialogues]
-# turns = [12, 13, 15]  # of a dialogue: a number, or a list of which each dialogue draws one
-                        # (absent: rollout.max_turns, the most it can be)
+# turns = [12, 13, 15]  # turns per dialogue: a number, or a list of equally likely ones
+                        # (default: rollout.max_turns, the most possible)
 
-[servers.policy]        # who samples the replies: here 8 billion weights on one card
+[servers.policy]        # samples the replies: here an 8B model on one card
 replicas = 1
-streams = 64            # calls a replica takes at once; further ones wait in line
-tokens_per_s = 100      # tokens a second one call gets from a replica that is not full
-throughput = 4000       # tokens a second of all calls of a replica together (absent: streams alone limit it)
-prefill_per_s = 20000   # prompt tokens a second that are not in the prefix cache (absent: no time)
-latency = 0.02          # seconds every call takes besides
+streams = 64            # concurrent calls per replica; further ones wait in a queue
+tokens_per_s = 100      # output tokens per second of one call, while the replica is not saturated
+throughput = 4000       # output tokens per second of all calls of a replica (default: no limit)
+prefill_per_s = 20000   # prompt tokens per second that are not in the prefix cache (default: no time)
+latency = 0.02          # additional seconds per call
 
-[servers.everyone]      # every role that has no server of its own name: here a large model on eight cards
+[servers.everyone]      # every role without a server of its own name: here a large model on eight cards
 replicas = 1
 streams = 64
 tokens_per_s = 50
@@ -44,44 +44,42 @@ throughput = 2000
 prefill_per_s = 10000
 latency = 0.1
 
-[calls.policy]          # one a turn
-prompt = 130            # tokens of the first call of a dialogue
-growth = 200            # tokens more at each turn
-cached = 0.87           # share of all prompt tokens that the server has in its prefix cache
-output = 120            # tokens of an answer, on average
-spread = 0.4            # standard deviation of that over the average (absent: 0.3)
-again = 0.0             # calls more than one, on average, for answers that could not be used
+[calls.policy]          # one per turn
+prompt = 130            # prompt tokens of the first call of a dialogue
+growth = 200            # additional prompt tokens with each turn
+cached = 0.87           # share of all prompt tokens that are in the server's prefix cache
+output = 120            # output tokens per call, on average
+again = 0.0             # repeated calls per call, on average, for answers that could not be used
 
-[calls.judge]           # one a turn, after the reply
+[calls.judge]           # one per turn, after the reply
 prompt = 2100
 growth = 210
 cached = 0.9
 output = 250
-spread = 0.2
 again = 0.02
 
-[calls.director]        # one a turn, if the dialogue goes on
+[calls.director]        # one per turn but the last
 prompt = 2000
 growth = 225
 cached = 0.87
 output = 50
 again = 0.02
 
-[calls.user]            # one a turn, if the dialogue goes on
+[calls.user]            # one per turn but the last
 prompt = 1000
 growth = 215
 cached = 0.89
 output = 60
 again = 0.02
 
-# [calls.start]         # the judge's start form: once a scenario, only where start levels are not known
+# [calls.start]         # the judge's start form: once per scenario, only where start levels are not known
 # prompt = 2100
 # output = 400
 
-# Any call may have `seconds` (as measured) in place of its server's speeds, and `server` with another name.
+# Any call may have `seconds` (as measured) instead of its server's speeds, and `server` to name another one.
 
 [update]
-tokens_per_s = 20000    # tokens of dialogues, replies and the rest, trained in a second; or: seconds = 60
+tokens_per_s = 20000    # tokens of whole dialogues trained per second; or: seconds = 60
 """
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -107,7 +105,7 @@ class ServerRates(_Section):
 
     @property
     def full(self) -> float | None:
-        """Calls a replica serves at full speed; None where only `streams` limits it."""
+        """Concurrent calls a replica serves at full speed; None if only `streams` limits it."""
         if self.throughput is None or self.tokens_per_s is None:
             return None
         return self.throughput / self.tokens_per_s
@@ -119,7 +117,7 @@ class Call(_Section):
     growth: float = Field(default=0.0, ge=0)
     cached: float = Field(default=0.0, ge=0, le=1)
     output: _Positive
-    spread: float = Field(default=0.3, ge=0)
+    spread: float | None = None  # ignored: the bounds use averages, but earlier rates files have it
     again: float = Field(default=0.0, ge=0)
     seconds: _Positive | None = None
 
@@ -160,7 +158,7 @@ class Rates(_Section):
     update: Update
 
     def server_of(self, role: str) -> str:
-        """The name of the server that a role's calls go to."""
+        """Return the name of the server that a role's calls go to."""
         call: Call | None = getattr(self.calls, role)
         named = call.server if call else None
         owner = "judge" if role == "start" else role
@@ -176,6 +174,7 @@ class Rates(_Section):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Read a rates file without validating it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -185,16 +184,18 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_override(text: str) -> dict[str, Any]:
-    """`servers.everyone.replicas=3` as the tables it means; a value that is no TOML is a string."""
+    """Parse `servers.everyone.replicas=3` into nested tables; a value that is not TOML is a string."""
     key, _, value = text.partition("=")
     for written in (value, json.dumps(value)):
         with contextlib.suppress(tomllib.TOMLDecodeError):
             return tomllib.loads(f"{key} = {written}")
-    raise InputError(f"'{text}' is no setting", fix="Write key.path=value, as in servers.everyone.replicas=3")
+    raise InputError(
+        f"'{text}' is not a setting", fix="Write key.path=value, as in servers.everyone.replicas=3"
+    )
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Both tables in one; where both say something, `above` counts."""
+    """Merge two tables recursively; values of `above` take precedence."""
     found = dict(below)
     for key, value in above.items():
         old = found.get(key)
@@ -203,7 +204,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rates(data: dict[str, Any], where: str) -> Rates:
-    """Checked; an error names the key."""
+    """Validate rates; an InputError names the key."""
     try:
         return Rates.model_validate(data)
     except ValidationError as error:

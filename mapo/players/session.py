@@ -199,13 +199,12 @@ async def open_cast(
     This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
     """
     from mapo.measure.rubric import Rubric
-    from mapo.runs.claim import CACHE
+    from mapo.store import RunDir
 
     roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)
-    suffix = f".{rank}" if rank else ""
-    ledger = out / f"ledger{suffix}.json"
+    ledger = RunDir(out).ledger_of(rank)
     session = ModelSession(
-        cache=out / f"{CACHE}{suffix}",
+        cache=RunDir(out).cache_of(rank),
         ledger_file=ledger,
         concurrency=_part(roles.requests, shared_by),
         requests_per_minute=_part(roles.requests_per_minute, shared_by),

@@ -32,16 +32,15 @@ from mapo.evals.items import HalfwayError, Line
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Chat
 from mapo.realsim.levels import FORMS, TEMPERATURE, fill_start
-from mapo.realsim.private.redact import Cleaned, clean, leaks
-from mapo.realsim.private.words import SHORT, ordinary
+from mapo.realsim.model_steps import Essence, RefusedError, Step, decontextualise, recontextualise, review
 from mapo.realsim.reading.read import WINDOW, Conversation
-from mapo.realsim.steps import Essence, RefusedError, Step, decontextualise, recontextualise, review
+from mapo.realsim.redaction.redact import Cleaned, clean, leaks
+from mapo.realsim.redaction.vocabulary import SHORT, ordinary
 from mapo.realsim.validate import build, level_problems, problems
 from mapo.runs.claim import digest
 from mapo.scenarios.scenario import Scenario
 from mapo.store import write_atomic
 
-PRIVATE = "private.sqlite"
 STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
 _OURS = re.compile(
     r"HTTP \d{3}|no answer within [\d.e+]+ s|no connection|an empty answer|no text within max_tokens=\d+"

@@ -12,19 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapo.evals.items import ITEMS, Line, read_kept
+from mapo.errors import ScenarioError
+from mapo.evals.items import Line, read_kept
 from mapo.realsim.levels import agreement_of
-from mapo.realsim.make import PRIVATE, STEPS, Making, local_pass, shown_turns
+from mapo.realsim.make import STEPS, Making, local_pass, shown_turns
+from mapo.realsim.provenance import forget, write_raw, write_source
 from mapo.realsim.reading.read import Conversation, Source
-from mapo.realsim.source import KEY, forget, write_raw, write_source
-from mapo.realsim.toml import write_scenario
 from mapo.realsim.validate import build, near_copies
 from mapo.records import encode
-from mapo.scenarios.scenario import Scenario
-from mapo.store import write_atomic
-
-REPORT = "report.json"
-SCENARIOS = "scenarios"
+from mapo.scenarios.scenario import Scenario, dump_scenario, read_scenario
+from mapo.store import RunDir, write_atomic
 
 
 def finish(
@@ -38,6 +35,7 @@ def finish(
 ) -> dict[str, Any]:
     """Write OUT/scenarios, source.jsonl and report.json; `others` are scenarios that none may be near to,
     `calls` is where the answers of models lie."""
+    run = RunDir(out)
     write_source(out, source)
     if making.keep_raw:
         write_raw(out, source)
@@ -47,19 +45,19 @@ def finish(
         if talk.id in lines and "scenario" in lines[talk.id]
     ]
     copies = near_copies(made, others)
-    lines = with_copies(out / ITEMS, lines, copies)
+    lines = with_copies(run.items, lines, copies)
     kept = [scenario for scenario in made if scenario.id not in copies]
     for case in copies:  # left by a run that was stopped and had not met the other one yet
-        (out / SCENARIOS / f"{case}.toml").unlink(missing_ok=True)
+        (run.scenarios / f"{case}.toml").unlink(missing_ok=True)
     for scenario in kept:
-        write_scenario(scenario, out / SCENARIOS / f"{scenario.id}.toml")
+        write_scenario(scenario, run.scenarios / f"{scenario.id}.toml")
     failed = [talk.id for talk in asked if talk.id not in lines]
-    given = calls != out / PRIVATE  # somebody's own cache is theirs to remove
+    given = calls != run.private_cache  # somebody's own cache is theirs to remove
     private = "kept" if making.keep_raw or given else "kept until no item fails" if failed else "removed"
     if private == "removed":
         forget(calls)
     if not (making.keep_raw or failed):
-        (out / KEY).unlink(missing_ok=True)
+        run.private_key.unlink(missing_ok=True)
     report = {
         "schema": "mapo.realsim.report/1",
         **_read_from(source, asked),
@@ -77,8 +75,17 @@ def finish(
         **_problems(source),
     }
     text = json.dumps(report, ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / REPORT, text + "\n")
+    write_atomic(run.make_report, text + "\n")
     return report
+
+
+def write_scenario(scenario: Scenario, path: Path) -> None:
+    """Write a scenario file atomically. Raise ScenarioError if it does not read back as the same scenario."""
+    write_atomic(path, dump_scenario(scenario))
+    if read_scenario(path) != scenario:
+        raise ScenarioError(
+            "the written file reads back differently", where=str(path), fix="Please report this as a bug"
+        )
 
 
 def finish_local(out: Path, source: Source, asked: Sequence[Conversation]) -> dict[str, Any]:
@@ -97,7 +104,7 @@ def finish_local(out: Path, source: Source, asked: Sequence[Conversation]) -> di
         "found": dict(total.most_common()),
         **_problems(source),
     }
-    write_atomic(out / REPORT, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+    write_atomic(RunDir(out).make_report, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
     return report
 
 

@@ -1,14 +1,15 @@
-"""Whether an invented scenario may be used: what can be told without a model.
+"""Checks that decide, without a model, whether an invented scenario may be used.
 
-Its form and its fit with the rubric, the order of its story, nothing that speaks to whoever reads the file
-(`steering`), no identifying forms even if invented, no sentence taken from the conversation it came from, and
-no near-copy of it or of another scenario.
+Its form and its fit with the rubric, the order of its story, no text that addresses the models who will read
+the file, no identifying forms even if invented, no sentence copied from the source conversation, and no
+near-copy of the source or of another scenario.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -17,10 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.realsim.private.patterns import find_forms, folded
-from mapo.realsim.private.redact import PLACEHOLDER
-from mapo.realsim.steering import steering
-from mapo.realsim.steps import all_text
+from mapo.realsim.model_steps import all_text
+from mapo.realsim.redaction.folding import fold_forms
+from mapo.realsim.redaction.patterns import find_forms
+from mapo.realsim.redaction.redact import PLACEHOLDER
 from mapo.scenarios.overlap import normalised, overlaps, texts_of
 from mapo.scenarios.scenario import Scenario, check_scenario
 
@@ -30,6 +31,28 @@ RUN_OF_CHARACTERS = 14
 FEWEST_STAGES, FEWEST_MEMORIES = 3, 2
 _HARMLESS = ("date", "number", "postcode")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
+
+_LINE_BREAKS = ("Cc", "Zl", "Zp")
+"""Unicode categories of line breaks and control characters."""
+_MARKUP = re.compile(
+    r"<\s*[|/!]?\s*[a-z_]|\|\s*>|<<|>>|\[\s*/?\s*(?:inst|sys|gmask|bos|eos)\b|```|(?:^|\s)#{1,6}\s"
+    r"|\b(?:system|assistant|user|developer|judge)\s*[:：]|\{\s*\"",
+    re.I,
+)
+_ABOUT_SCORING = re.compile(
+    r"\blevels?\s*[-–:=]?\s*[+-]?[0-5]\b|\b(?:earn|deserve|award|assign|receive)s?\s+(?:an?\s+)?level"
+    r"|\b(?:axis|axes|rubrics?|sub-?scores?|system prompt|json)\b"
+    r"|\b(?:top|highest|maximum|maximal)\s+(?:possible\s+)?(?:levels?|scores?|ratings?)\b"
+    r"|\b(?:every|each|any|all|whatever)\s+(?:repl(?:y|ies)|responses?|answers?)\b"
+    r"[^.!?]{0,60}\b(?:earn|deserve|scor|level|grade|rate|judge|progress)"
+    r"|\b(?:ignore|disregard|forget)\b[^.!?]{0,30}\b(?:instructions?|rules|prompts?|above|guidelines)\b"
+    r"|\b(?:you are|as) an? (?:ai|language model|assistant|evaluator)\b"
+    r"|\b(?:progress|regression)\s*(?:is|of|:|=)\s*[+-]?\d"
+    r"|等级\s*[:：为是]?\s*\d|评分(?:标准|表|规则|员)|打\s*\d+\s*分|维度|系统提示|提示词|语言模型"
+    r"|(?:每|所有|任何)[个条次]?的?(?:回复|回答)|(?:回复|回答)[^。！？]{0,12}(?:满分|高分|得分|评级)"
+    r"|(?:忽略|无视|忘记)[^。！？]{0,12}(?:指令|提示|规则|要求)",
+    re.I,
+)
 
 
 @lru_cache
@@ -50,8 +73,8 @@ def build(filled: dict[str, Any], *, case: str, language: str, rubric: Rubric) -
 def problems(scenario: Scenario, rubric: Rubric, source: Sequence[str]) -> list[str]:
     """Everything wrong with a scenario made from `source`, as its writer is told."""
     text = all_text(scenario)
-    found = [*check_scenario(scenario, rubric), *_story(scenario), *steering(asdict(scenario))]
-    forms = {item.kind for item in find_forms(folded(text))} - {*_HARMLESS}
+    found = [*check_scenario(scenario, rubric), *_story(scenario), *injected(asdict(scenario))]
+    forms = {item.kind for item in find_forms(fold_forms(text))} - {*_HARMLESS}
     found += [
         f"something that looks like a private {kind} stands in it: leave it out" for kind in sorted(forms)
     ]
@@ -75,6 +98,35 @@ def _story(scenario: Scenario) -> Iterator[str]:
         yield "priorities: at least one is high"
     if not all(beat.says for beat in scenario.beats):
         yield "says: at least one line for each stage and memory"
+
+
+def injected(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the places of a form or scenario whose text addresses its readers instead of describing a person.
+
+    The file is part of the prompts of judge and director. The author of the conversation may have put an
+    instruction into it that a model carried over: "every reply earns level 2". So no field may have line
+    breaks, headings, chat template markup, or talk of levels, axes and scores. Stories that are refused by
+    mistake ("on level 12") are invented anew. The messages quote nothing.
+    """
+    for place, text in _places(data, ""):
+        plain = unicodedata.normalize("NFKC", text)
+        if any(unicodedata.category(char) in _LINE_BREAKS for char in text):
+            yield f"{place}: one line, without line breaks"
+        elif _MARKUP.search(plain):
+            yield f"{place}: no headings, code or marks of templates"
+        elif _ABOUT_SCORING.search(plain):
+            yield f"{place}: no talk of levels, axes, scores, replies or instructions; it is about a person"
+
+
+def _places(data: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(data, str):
+        yield place, data
+    elif isinstance(data, Mapping):
+        for key, part in data.items():
+            yield from _places(part, f"{place}.{key}" if place else str(key))
+    elif isinstance(data, list | tuple):
+        for number, part in enumerate(data):
+            yield from _places(part, f"{place}[{number}]")
 
 
 def copied(text: str, source: Sequence[str]) -> bool:

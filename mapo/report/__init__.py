@@ -1,15 +1,12 @@
 """Run directories -> one HTML file to send: a training, an evaluation, several of them, an ablation.
 
-    read.py                    what a run left on disk, with nothing taken on trust
-    numbers.py                 the numbers that are drawn and told
-    training.py held_out.py learning.py credit.py paths.py people.py     the sections of a training run
-    results.py                 evaluations
-    together.py several.py side_by_side.py         several runs: which, their curves, their scores compared
-    grid.py                    grids of `mapo ablate`; kind.py tells what a folder is
-    blocks.py                  what sections are made of; page.py and markdown.py render it
-    plots.py draw.py           numbers onto axes, axes into pages and files
+    data/        what a run left on disk, with nothing taken on trust; the numbers that are drawn and told
+    sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
+    document/    the blocks, their plots, and how they become HTML (templates/) and Markdown
+    training.py results.py together.py grid.py     the reports: a training run, an evaluation, several runs,
+                                                   an ablation
 
-Self-contained: no script, no address is fetched. What models wrote is text, escaped and bounded.
+The file is self-contained: no script, nothing is fetched. What models wrote is escaped and cut.
 """
 
 from __future__ import annotations
@@ -20,19 +17,19 @@ from pathlib import Path
 from mapo.evals.compare.comparison import named
 from mapo.report.data.numbers import typical_pair
 from mapo.report.data.read import read_training
-from mapo.report.document import draw
-from mapo.report.document.blocks import Picture, Report
+from mapo.report.document.blocks import Report
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.results import bench_report, empa_report
 from mapo.report.sections.held_out import held_out_difference
-from mapo.report.together import several_report
+from mapo.report.together import reportable, several_report
 from mapo.report.training import training_report
-from mapo.runs.kind import kind_of
+from mapo.runs.kind import Kind
+from mapo.show.figures import Picture, can_draw, save_picture
 from mapo.store import RunDir, write_atomic
 
-__all__ = ["build", "held_out_difference", "kind_of", "typical_pair", "write", "write_report"]
+__all__ = ["build", "held_out_difference", "typical_pair", "write", "write_report"]
 
 
 def write_report(root: Path) -> Path:
@@ -48,18 +45,18 @@ def write(report: Report, out: Path, *, markdown: bool = False, figures: Path | 
     pictures = [block for block in report.blocks if isinstance(block, Picture)]
     paths = [out]
     write_atomic(out, html_page(report))
-    beside = out.with_name(f"{out.stem}_figures") if markdown and draw.can_draw() else None
+    beside = out.with_name(f"{out.stem}_figures") if markdown and can_draw() else None
     if markdown:
         paths.append(out.with_suffix(".md"))
         write_atomic(paths[-1], markdown_page(report, beside.name if beside else ""))
     for picture in pictures:
-        made = draw.save(picture, figures) if figures else []
+        made = save_picture(picture, figures) if figures else []
         paths += made
         if beside and made:  # drawn already
             paths.append(beside / made[0].name)
             write_atomic(paths[-1], made[0].read_bytes())
         elif beside:
-            paths += draw.save(picture, beside, ("png",))
+            paths += save_picture(picture, beside, ("png",))
     return paths
 
 
@@ -72,12 +69,9 @@ def build(runs: Sequence[str]) -> Report:
 
 
 def _one(root: Path, name: str | None) -> Report:
-    match kind_of(root):
-        case "training":
-            return training_report(read_training(root, name or ""))
-        case "ablation":
-            return ablation_report(root, name)
-        case "benchmark":
-            return bench_report(root, name)
-        case _:
-            return empa_report(root, name)
+    kind = reportable(root)
+    if kind is Kind.TRAINING:
+        return training_report(read_training(root, name or ""))
+    if kind is Kind.ABLATION:
+        return ablation_report(root, name)
+    return bench_report(root, name) if kind.has_result else empa_report(root, name)

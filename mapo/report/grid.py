@@ -1,24 +1,24 @@
-"""A grid of `mapo ablate` as a report: analysed as that does (`evals/ablation.py`), drawn for a page."""
+"""The report of an ablation: the analysis of `evals/ablation`, with its figures drawn for a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from mapo.advantage import METHODS
 from mapo.evals.ablation.analysis import Cell, Run, analyse
-from mapo.evals.ablation.figures import draw_curves, draw_ends, markdown, scripted_world
+from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
 from mapo.measure.reward import REWARDS
 from mapo.report.data import numbers
 from mapo.report.data.read import Training, read_object, read_training
-from mapo.report.document.blocks import Block, Panel, Picture, Report, Words
-from mapo.report.document.markdown import blocks_of
+from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
+from mapo.scripted.notice import scripted_world
+from mapo.store import RunDir
 
 RUNS = 2000
 """Runs of a grid that are looked for."""
@@ -29,9 +29,9 @@ BUDGET = 3_000_000
 def ablation_report(root: Path, name: str | None = None) -> Report:
     """The finished runs of a grid, as `mapo ablate` reports them."""
     problems: list[str] = []
-    manifest = read_object(root / "manifest.json", problems)
+    manifest = read_object(RunDir(root).manifest, problems)
     folders = _cells(manifest, problems)
-    finished = [folder for folder in folders if (root / folder / "summary.json").exists()]
+    finished = [folder for folder in folders if RunDir(root / folder).summary.exists()]
     first = {folder.rpartition("_seed")[0]: folder for folder in reversed(finished)}
     trained = [
         read_training(root / folder, folder, budget=BUDGET if folder in first.values() else 0)
@@ -47,20 +47,16 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
             [Words("This ablation is empty: not one run is finished."), *problem_list(problems)],
         )
     found = analyse(runs, wanted=len(folders))
-    rewards = list(dict.fromkeys(c["reward"] for c in found["curves"]))
     methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
-    panels = [Panel(f"Reward {r}: learning", partial(_learning, found, r, methods)) for r in rewards]
-    panels += [Panel(f"Reward {r}: held-out test", partial(_tests, found, r, methods)) for r in rewards]
-    points = " (points: validation)" if any(c["validation"] for c in found["curves"]) else ""
-    caption = f"EPM-Q by training dialogues{points}, and of the held-out test; 95 % over seeds."
-    picture = Picture("fig_learning_curves", caption, panels, columns=len(rewards))
-    told_in_full = list(blocks_of(markdown(found).partition("\n\n")[2]))
     groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
-        *told_in_full[:1],
-        picture,
+        Words(summary(found)),
+        picture(found, "fig_learning_curves"),
         *gradient_norms(groups, "Bands: 95 % over seeds."),
-        *told_in_full[1:],
+        *(Words(f"Note: {note}.") for note in found["notes"]),
+        Heading(CLAIMS),
+        Lines(claims(found)),
+        *tables(found),
         *late_turns(groups),
         *late_ways(groups, problems),
         *problem_list(problems),
@@ -70,25 +66,13 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     return Report(title, lead, blocks, caution=scripted_world(scripted) if scripted else "")
 
 
-def _learning(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_curves(axes, found, reward, methods)
-    axes.set_title("")
-    axes.set_ylabel("EPM-Q (points)")
-    axes.legend()
-
-
-def _tests(found: dict[str, Any], reward: str, methods: Sequence[str], axes: Any) -> None:
-    draw_ends(axes, found, reward, methods)
-    axes.set_ylabel("EPM-Q (points)")
-
-
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
     """Folders of a grid's runs."""
     try:
         grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
         names = [Cell(str(m), str(r), int(s)).name for s, r, m in grid]
     except (KeyError, TypeError, ValueError) as error:
-        problems.append(f"manifest.json: no grid of an ablation ({error!r})")
+        problems.append(f"{RunDir.manifest.name}: no grid of an ablation ({error!r})")
         return []
     return [name for name in names if "/" not in name]
 

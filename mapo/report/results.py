@@ -8,27 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
-from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.compare.entries import read_bench
 from mapo.report.data import numbers
 from mapo.report.data.numbers import Point
 from mapo.report.data.read import is_scripted, own_dialogues, read_ledger, read_object
 from mapo.report.document import plots
-from mapo.report.document.blocks import (
-    Block,
-    Heading,
-    Panel,
-    Picture,
-    Report,
-    Side,
-    Table,
-    Talk,
-    Tile,
-    Tiles,
-    Words,
-    span,
-    told,
-)
+from mapo.report.document.blocks import Block, Heading, Report, Side, Talk, Tile, Tiles, Words, span, told
 from mapo.report.sections.held_out import score_row
 from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
@@ -38,6 +23,9 @@ from mapo.runs.result import details_in_points
 from mapo.scoring.result import Result
 from mapo.scoring.results import read_folders
 from mapo.scoring.score import Score, score_results
+from mapo.scripted.notice import scripted_world
+from mapo.show.figures import Panel, Picture, look
+from mapo.show.tables import Table
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
@@ -80,7 +68,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         Table(["model, rubric, profile", *SCORE_HEAD], [score_row(label, s) for label, s in scores.items()]),
         *_breakdown(models[first]),
         *_endings(scores),
-        *trajectories([Walkers(k, v, plots.COLOURS[i]) for i, (k, v) in enumerate(list(models.items())[:4])]),
+        *trajectories([Walkers(k, v, look(i)) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(models[first], played),
         *marks({"share of turns": list(played.values())}, models[first][0].path.rubric),
         *people({"dialogues": list(played.values())}),
@@ -184,11 +172,10 @@ def _extremes(results: Sequence[Result], found: Mapping[str, Dialogue]) -> list[
 def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
     """What was asked for; long values are hashed data and are left out."""
     rows = [[str(k), str(v)] for k, v in manifest.items() if not isinstance(v, dict | list)]
-    return (
-        [Heading("What it was told"), Table(["setting", "value"], rows[:ROWS], "Settings", 2, folded=True)]
-        if rows
-        else []
-    )
+    if not rows:
+        return []
+    table = Table(["setting", "value"], rows[:ROWS], title="Settings", left=2, folded=True)
+    return [Heading("What it was told"), table]
 
 
 # ---- EmoBench, EQ-Bench
@@ -198,7 +185,7 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     """A result.json of `mapo eval emobench` or `eqbench`."""
     entries = read_bench(root, name)
     problems: list[str] = []
-    data = read_object(root / "result.json", problems)
+    data = read_object(RunDir(root).result, problems)
     first = entries[0]
     rows = [[e.name, told(e.value, ".2f", "no score"), span(e.interval), f"{e.n} of {e.of}"] for e in entries]
     tiles = [Tile(e.name, told(e.value, ".1f", "no score"), f"{span(e.interval)} (95 %)") for e in entries]
@@ -232,7 +219,7 @@ def _details(details: object, about: str) -> list[Block]:
     if not rows:
         return []
     caption = f"{min(len(rows), ROWS)} of {len(rows)} figures{about}"
-    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], caption, folded=True)]
+    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], title=caption, folded=True)]
 
 
 def _flat(value: object, name: str) -> list[tuple[str, str]]:

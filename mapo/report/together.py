@@ -5,21 +5,23 @@ One run that cannot be read, or whose numbers cannot be drawn, costs no other: i
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mapo.errors import InputError
-from mapo.evals.ablation.figures import scripted_world
 from mapo.evals.compare.comparison import named
 from mapo.report.data.read import Training, is_scripted, read_object, read_training
-from mapo.report.document.blocks import Block, Report, clean
+from mapo.report.document.blocks import NAME, Block, Report
 from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
-from mapo.runs.kind import kind_of
+from mapo.runs.kind import Kind, kind_of
+from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
+from mapo.text import clip
 
 
 @dataclass(slots=True)
@@ -34,6 +36,22 @@ class _Found:
     """Names of those in which plain code played the other roles, and their domains."""
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+
+
+def reportable(root: Path) -> Kind:
+    """Say what a folder is; raise InputError for one that has no report."""
+    if not root.is_dir():
+        raise InputError("no such folder", where=str(root), fix="Give the folder of a run")
+    kind = kind_of(root)
+    if kind.has_result and not os.path.lexists(RunDir(root).result):
+        raise InputError(
+            f"a run ({kind}) without {RunDir.result.name}: it did not come to an end",
+            where=str(root),
+            fix="Run it with --resume",
+        )
+    if kind in (Kind.RUNS, Kind.SWAP, Kind.SCREENING):
+        raise InputError("is a folder of runs", where=str(root), fix="Name the runs: mapo report RUN RUN ...")
+    return kind
 
 
 def several_report(runs: Sequence[str]) -> Report:
@@ -51,7 +69,7 @@ def several_report(runs: Sequence[str]) -> Report:
         told = "; ".join([*found.lost, *unread][:3])
         raise InputError(f"nothing to report: {told}", fix="Give folders of runs")
     found.lost += unread
-    lead = ", ".join(clean(name) for name in found.names[:12])
+    lead = ", ".join(clip(name, NAME) for name in found.names[:12])
     blocks += [*compared, *problem_list([*found.lost, *found.problems])]
     title = f"{shown} run{'' if shown == 1 else 's'}"
     return Report(title, f"{lead}.", blocks, found.lost, caution=_caution(found))
@@ -64,7 +82,7 @@ def _caution(found: _Found) -> str:
     told = scripted_world([*found.scripted.values()])
     if [*found.scripted] == found.names:
         return told
-    return f"Of {', '.join(clean(name) for name in [*found.scripted][:6])}: {told}"
+    return f"Of {', '.join(clip(name, NAME) for name in [*found.scripted][:6])}: {told}"
 
 
 def names_of(runs: Sequence[str]) -> list[str]:
@@ -83,14 +101,14 @@ def names_of(runs: Sequence[str]) -> list[str]:
 
 def _read(found: _Found, run: str, name: str) -> None:
     root = named(run)[1]
-    kind = kind_of(root)
-    if kind == "ablation":
+    kind = reportable(root)
+    if kind is Kind.ABLATION:
         raise InputError("an ablation is a report of its own", where=str(root), fix="Give it alone")
-    if kind == "training":
+    if kind is Kind.TRAINING:
         found.trained.append(read_training(root, name))
         found.problems += found.trained[-1].problems
-    scripted = found.trained[-1].scripted if kind == "training" else _scripted(root)
-    own = kind == "training" and "=" not in name  # a test's rows are called as the run's curves are
+    scripted = found.trained[-1].scripted if kind is Kind.TRAINING else _scripted(root)
+    own = kind is Kind.TRAINING and "=" not in name  # a test's rows are called as the run's curves are
     found.readable.append(f"{name}={root}" if own else run)
     found.names.append(name)
     found.scripted |= {name: scripted} if scripted else {}

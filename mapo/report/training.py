@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mapo.config import without_addresses
-from mapo.evals.ablation.figures import scripted_world
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
-from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Table, Talk, Words, told
+from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Talk, Words, told
 from mapo.report.sections.credit import credit
 from mapo.report.sections.held_out import held_out
 from mapo.report.sections.learning import learning, play, speed
@@ -18,6 +16,9 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
+from mapo.scripted.notice import scripted_world
+from mapo.show.figures import AFTER, BEFORE
+from mapo.show.tables import Table
 
 
 def training_report(run: Training) -> Report:
@@ -33,7 +34,7 @@ def training_report(run: Training) -> Report:
         *play(run),
         *_people(run),
         *credit(run),
-        *trajectories([Walkers("before", before, plots.BEFORE), Walkers("after", after, plots.AFTER)]),
+        *trajectories([Walkers("before", before, BEFORE), Walkers("after", after, AFTER)]),
         *_talk(run),
         *speed(run),
         *ledger_table(run.ledger),
@@ -141,7 +142,7 @@ def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     )
     return [
         Heading("Calls to other models"),
-        Table(head, shown, f"{total}, in the unit of the price list.", left=2),
+        Table(head, shown, note=f"{total}, in the unit of the price list.", left=2),
     ]
 
 
@@ -160,7 +161,7 @@ def _settings(run: Training) -> list[Block]:
             Words("Made with " + ", ".join(f"{k} {v}" for k, v in list(versions.items())[:12]) + ".")
         )
     if rows:
-        blocks.append(Table(["setting", "value"], rows, "All settings", left=2, folded=True))
+        blocks.append(Table(["setting", "value"], rows, title="All settings", left=2, folded=True))
     return blocks if len(blocks) > 1 else []
 
 

@@ -11,10 +11,8 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.records import encode
-from mapo.store import RunDir, write_atomic
+from mapo.store import CACHE, RunDir, write_atomic
 
-CACHE = "cache.sqlite"
-"""Where model calls are kept; a folder that holds nothing else is as good as empty."""
 _LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
 """The cache, the costs, and what a kill leaves of files being written."""
 

@@ -15,7 +15,7 @@ from mapo.errors import MapoError
 from mapo.measure.rubric import SHIPPED, Rubric
 from mapo.records import parse
 from mapo.runs.files import read_bytes, read_lines, read_object
-from mapo.store import BadLine
+from mapo.store import BadLine, RunDir
 from mapo.types import StopReason
 
 MOST = 1e12
@@ -61,11 +61,11 @@ def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
     credit by other settings would be made up."""
     section = settings.get("advantage")
     if not isinstance(section, dict):
-        return None, "config.toml holds no [advantage]: what was credited cannot be known"
+        return None, f"{RunDir.config.name} holds no [advantage]: what was credited cannot be known"
     try:
         return Advantage.model_validate(section), ""
     except (ValueError, RecursionError):
-        return None, "config.toml holds no usable [advantage]: what was credited cannot be known"
+        return None, f"{RunDir.config.name} holds no usable [advantage]: what was credited cannot be known"
 
 
 def credit(
@@ -89,12 +89,12 @@ def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:
 def rubric_file(folder: Path) -> Path:
     """Where the rubric of a folder of dialogues lies: in it, or, of a part of a run (`eval/after`), in the
     run's own folder, at most two above: one with a manifest."""
-    own = folder / "rubric.toml"
-    if own.exists() or (folder / "manifest.json").exists():
-        return own
-    above = folder.resolve().parents[:2]
-    run = next((each for each in above if (each / "manifest.json").is_file()), None)
-    return run / "rubric.toml" if run and (run / "rubric.toml").exists() else own
+    own = RunDir(folder)
+    if own.rubric.exists() or own.manifest.exists():
+        return own.rubric
+    above = map(RunDir, folder.resolve().parents[:2])
+    run = next((each for each in above if each.manifest.is_file()), None)
+    return run.rubric if run and run.rubric.exists() else own.rubric
 
 
 def rubric_in(path: Path) -> tuple[Rubric | None, str]:
@@ -108,7 +108,7 @@ def rubric_in(path: Path) -> tuple[Rubric | None, str]:
 
 @lru_cache(maxsize=32)
 def _rubric(raw: bytes) -> Rubric:
-    return Rubric.parse(raw.decode("utf-8", "replace"), "rubric.toml")
+    return Rubric.parse(raw.decode("utf-8", "replace"), RunDir.rubric.name)
 
 
 # ---- steps and costs

@@ -17,12 +17,66 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mapo.errors import ScenarioError
-from mapo.scenarios import empa_words as words
-from mapo.scenarios.scenario import Grade, Memory, Persona, Scenario, Stage, StageKind, read_text
+from mapo.scenarios.scenario import Grade, Memory, Period, Persona, Scenario, Stage, StageKind, read_text
 
 STORIES = "scenarios/character_stories.json"
 METADATA = "case_metadata.json"
 OFFICIAL = "official_cases.txt"
+
+# The Chinese terms of the cards, and our names for them.
+
+TAGS = ("character_info", "empathy_threshold", "psychological_profile", "experience", "scenario")
+FIELDS = {
+    "姓名": "name",
+    "性别": "gender",
+    "年龄": "age",
+    "社交性格": "social-trait",
+    "内核性格": "core-trait",
+    "想要找人倾诉的想法与内容": "wants-to-say",
+    "倾诉中想要获得的共情点": "hopes-for",
+    "人物共情阈值": "sensitivity",
+    "当下共情需求优先级": "priorities",
+    "童年经历": "childhood",
+    "少年经历": "youth",
+    "青年经历": "adulthood",
+    "隐形成长主线脉络": "growth-line",
+    "现在的情况": "present-situation",
+    "现在的人生主线目标": "goal",
+    "现在的人生愿景与动力": "vision",
+    "故事的起因": "cause",
+}
+"""Label on a card -> our name for it; a card without it is reported as "no-NAME"."""
+HEADINGS = {
+    "聊天话题": "topic",
+    "角色输出格式": "style",
+    "角色当前行为": "behaviour",
+    "角色聊天原则": "principle",
+    "角色聊天策略": "strategy",
+}
+AXES = {"认知": "C", "情感": "A", "动机": "P"}
+GRADES: dict[str, Grade] = {"高": "high", "中": "medium", "低": "low"}
+RANKS: tuple[Grade, ...] = ("high", "medium", "low")
+GRADE_WORDS: tuple[tuple[str, Grade], ...] = (
+    ("最低|较低|再次|最后|低", "low"),
+    ("其次|次级|次要|中", "medium"),
+    ("最高|极高|最优先|核心|高", "high"),
+)
+CATEGORIES = {
+    "生涯发展": "career",
+    "人际关系": "relationships",
+    "身心健康": "health",
+    "生活状况": "living",
+    "休闲娱乐": "leisure",
+    "观念认同": "values",
+}
+DIFFICULTIES = {"较易": "easy", "中等": "medium", "困难": "hard", "极难": "extreme"}
+MEMORIES: tuple[tuple[str, Period], ...] = (
+    ("childhood", "childhood"),
+    ("youth", "youth"),
+    ("adulthood", "adulthood"),
+    ("present-situation", "recent"),
+)
+STAGE_TITLES = ("引发回忆", "引发思考", "引发自审", "情绪崩发")
 
 _LABEL = re.compile(r"[-*\s]{0,8}([^：:（(\s]{2,14})(（[^）]{0,40}）)?[：:]")
 _RULE = re.compile(r"(?:---+|\*\*\*+|___+)")
@@ -76,21 +130,21 @@ def read_cards(folder: Path) -> CardSet:
 
 def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenario, list[str]]:
     text = read_text(path).replace("\r\n", "\n")
-    preamble, _, rest = text.partition(f"<{words.TAGS[0]}>")
+    preamble, _, rest = text.partition(f"<{TAGS[0]}>")
     kinds = ["elided-preamble"] * ("此处省略" in preamble)
     parts: dict[str, str] = {}
     depths: set[int] = set()
-    for tag in words.TAGS:
+    for tag in TAGS:
         if not text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1:
             kinds.append("tag-not-once")
         after = text.partition(f"<{tag}>")[2]
         parts[tag] = after.partition(f"</{tag}>")[0]
     kinds += ["markdown-residue"] * ("**" in rest)
     fields: dict[str, str] = {}
-    for tag in words.TAGS:
+    for tag in TAGS:
         _collect(parts[tag], fields, kinds, depths)
     kinds += ["heading-depth"] * (len(depths) > 1)
-    kinds += [f"no-{name}" for name in words.FIELDS.values() if not fields.get(name)]
+    kinds += [f"no-{name}" for name in FIELDS.values() if not fields.get(name)]
     kinds += ["no-behaviour-block"] * ("behaviour" not in fields)
     kinds += ["short-style"] * ("不会超过" in fields.get("style", ""))
     age = fields.get("age", "")
@@ -108,7 +162,7 @@ def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenar
             speech=_speech(fields),
             background="\n".join(
                 f"{label}：{fields[name]}"
-                for label, name in words.FIELDS.items()
+                for label, name in FIELDS.items()
                 if name in ("gender", "sensitivity", "growth-line", "goal", "vision") and fields.get(name)
             ),
         ),
@@ -116,13 +170,13 @@ def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenar
         "opening": fields.get("topic", ""),
         "wants_to_say": fields.get("wants-to-say", ""),
         "hopes_for": fields.get("hopes-for", ""),
-        "threshold": words.GRADES[threshold[1]] if threshold else "medium",
+        "threshold": GRADES[threshold[1]] if threshold else "medium",
         "priorities": priorities,
-        "memories": tuple(Memory((fields[x],), period=y) for x, y in words.MEMORIES if fields.get(x)),
+        "memories": tuple(Memory((fields[x],), period=y) for x, y in MEMORIES if fields.get(x)),
         "stages": _stages(fields.get("cause", ""), story, kinds),
-        "category": _translated(words.CATEGORIES, metadata.get("category"), kinds),
-        "difficulty": _translated(words.DIFFICULTIES, metadata.get("difficulty"), kinds),
-        "axis": _translated({x: x for x in words.AXES.values()}, metadata.get("dominant_axis"), kinds),
+        "category": _translated(CATEGORIES, metadata.get("category"), kinds),
+        "difficulty": _translated(DIFFICULTIES, metadata.get("difficulty"), kinds),
+        "axis": _translated({x: x for x in AXES.values()}, metadata.get("dominant_axis"), kinds),
         "language": "zh",
         "domain": "empathy",
     }
@@ -147,14 +201,14 @@ def _collect(part: str, fields: dict[str, str], kinds: list[str], depths: set[in
         if line.startswith("#"):
             title = line.lstrip("#")
             depths.add(len(line) - len(title))
-            name = words.HEADINGS.get(title.strip(), "")
+            name = HEADINGS.get(title.strip(), "")
             if name:
                 fields.setdefault(name, "")
             continue
         label = _LABEL.match(line)
         # Under "output format" stands an example line that looks like a label.
-        if label and label[1] in words.FIELDS and name != "style":
-            name, line = words.FIELDS[label[1]], line[label.end() :].strip()
+        if label and label[1] in FIELDS and name != "style":
+            name, line = FIELDS[label[1]], line[label.end() :].strip()
             if label[2] and name == "present-situation":
                 kinds.append("present-situation-label")
             if fields.get(name):
@@ -172,24 +226,24 @@ def _speech(fields: dict[str, str]) -> str:
 def _priorities(text: str, kinds: list[str]) -> dict[str, Grade]:
     """Each axis's grade; where it is not written beside the axis, its rank words or its place in the list."""
     found: dict[str, Grade] = {}
-    for word, axis in words.AXES.items():
+    for word, axis in AXES.items():
         if match := re.search(rf"{word}共情[^\n]{{0,8}}?([高中低])", text):
-            found[axis] = words.GRADES[match[1]]
-    if len(found) < len(words.AXES):
+            found[axis] = GRADES[match[1]]
+    if len(found) < len(AXES):
         kinds.append("priority-not-per-axis")
         found = _ranked(text)
     if "high" not in found.values():
         kinds.append("no-high-priority")
-    return {axis: found[axis] for axis in words.AXES.values() if axis in found}
+    return {axis: found[axis] for axis in AXES.values() if axis in found}
 
 
 def _ranked(text: str) -> dict[str, Grade]:
     found: dict[str, Grade] = {}
     for match in re.finditer(r"(认知|情感|动机)共-?情([^\n；>]{0,8})", text):
-        axis = words.AXES[match[1]]
+        axis = AXES[match[1]]
         if axis not in found:
-            said = [grade for pattern, grade in words.GRADE_WORDS if re.search(pattern, match[2])]
-            found[axis] = said[0] if said else words.RANKS[len(found)]
+            said = [grade for pattern, grade in GRADE_WORDS if re.search(pattern, match[2])]
+            found[axis] = said[0] if said else RANKS[len(found)]
     return found
 
 
@@ -200,7 +254,7 @@ def _stages(cause: str, story: Any, kinds: list[str]) -> tuple[Stage, ...]:
     course = story.get("故事的经过")
     steps = [x for x in course.values() if isinstance(x, dict)] if isinstance(course, dict) else []
     acts = [(str(step.get("标题", "")), step.get("内容")) for step in steps]
-    kinds += ["stage-title"] * (bool(story) and tuple(title for title, _ in acts) != words.STAGE_TITLES)
+    kinds += ["stage-title"] * (bool(story) and tuple(title for title, _ in acts) != STAGE_TITLES)
     told: list[tuple[StageKind, str, Any]] = [
         ("start", "故事的起因", cause),
         *(("turn", title, text) for title, text in acts[:-1]),
@@ -213,7 +267,7 @@ def _stages(cause: str, story: Any, kinds: list[str]) -> tuple[Stage, ...]:
         for kind, title, text in told
         if isinstance(text, str) and text.strip()
     )
-    kinds += ["story-incomplete"] * (bool(story) and len(stages) < 3 + len(words.STAGE_TITLES))
+    kinds += ["story-incomplete"] * (bool(story) and len(stages) < 3 + len(STAGE_TITLES))
     return stages
 
 

@@ -7,9 +7,11 @@ message. What a story moment means to the scripted roles (`cues`) is checked by 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -113,6 +115,12 @@ class Scenario:
         return "\n".join([*parts, *said, *self.guarded, *self.eased])
 
 
+def scenario_digest(scenario: Scenario) -> str:
+    """Return the short hash by which manifests name a scenario's content."""
+    plain = json.dumps(scenario, default=vars, sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
 def read_text(path: Path) -> str:
     """A small text file that somebody else wrote."""
     try:
@@ -127,23 +135,45 @@ def read_text(path: Path) -> str:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """One scenario file of our own format."""
+    """Read one scenario file of our own format.
+
+    A file whose text is unchanged yields the object of the earlier call: treat its dicts as read-only.
+    """
+    return _parse(read_text(path), str(path))
+
+
+# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text
+# itself is the key: a modification time may miss a change.
+@lru_cache(maxsize=512)
+def _parse(text: str, where: str) -> Scenario:
     try:
-        data: dict[str, Any] = tomllib.loads(read_text(path))
+        data: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ScenarioError(f"not a readable TOML file ({error})", where=str(path)) from error
+        raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     schema = data.pop("schema", None)
     if schema != SCHEMA:
-        raise ScenarioError(
-            f"schema is {schema!r}, not '{SCHEMA}'", where=str(path), fix="See docs/scenarios.md"
-        )
+        raise ScenarioError(f"schema is {schema!r}, not '{SCHEMA}'", where=where, fix="See docs/scenarios.md")
     try:
         return _adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         problem = "unknown key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
-        raise ScenarioError(problem, where=f"{path}, {key}", fix="See docs/scenarios.md") from None
+        raise ScenarioError(problem, where=f"{where}, {key}", fix="See docs/scenarios.md") from None
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """Return a scenario as a TOML file of our own format; empty values are left to their defaults."""
+    import tomli_w
+
+    return tomli_w.dumps({"schema": SCHEMA, **_filled(asdict(scenario))})
+
+
+def _filled(value: Any) -> Any:
+    """Return `value` without empty entries in its tables."""
+    if isinstance(value, dict):
+        return {key: _filled(item) for key, item in value.items() if item not in ("", (), None, {})}
+    return [_filled(item) for item in value] if isinstance(value, tuple) else value
 
 
 @lru_cache

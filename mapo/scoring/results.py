@@ -21,18 +21,20 @@ from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import read_rubric, rubric_file, that_count
 from mapo.runs.files import read_lines, written_at
+from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.empa_files import read_result, read_tags
 from mapo.scoring.result import Result, ending_differences
-from mapo.store import BadLine, RunDir
+from mapo.store import BadLine, RunDir, is_ledger
 from mapo.types import OUTSIDE_THE_RULES, Dialogue, PotentialState
 
-OWN_FILES = {"manifest.json", "summary.json", "metrics.jsonl", "ledger.json", "score.json"} | {
-    "health.json",
-    "result.json",
-    "items.jsonl",
-    "best.json",
+OWN_FILES = {
+    entry.name
+    for entry in (
+        *(RunDir.manifest, RunDir.summary, RunDir.metrics, RunDir.best, RunDir.health),
+        *(RunDir.result, RunDir.items, RunDir.score),
+    )
 }
-"""Files of a run directory that hold no dialogues."""
+"""Files of a run directory that hold no dialogues; nor do its ledgers."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None =
             raise InputError("is a file, not a folder", where=str(root), fix=f"Try its folder: {root.parent}")
         root = root.resolve() if root.is_symlink() else root  # it was named by whoever asked
         here = _files(root)
-        sure = any(f.suffix == ".jsonl" or f.name.endswith("_result.json") for f in here)
+        sure = kind_of(root) in (Kind.TRAINING, Kind.EMPA, Kind.EMPA_FILES, Kind.DIALOGUES)
         below = [] if sure else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
     except OSError as error:
         raise InputError(
@@ -87,7 +89,7 @@ def _files(folder: Path) -> list[Path]:
     own = lines.iterdir() if lines.is_dir() and not lines.is_symlink() else folder.iterdir()
     found = [f for f in folder.iterdir() if f.suffix == ".json"] + [f for f in own if f.suffix == ".jsonl"]
     linked = [lines] if lines.is_symlink() else []  # refused when it is opened, like any other link
-    return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES)
+    return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES and not is_ledger(f.name))
 
 
 def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Folder:

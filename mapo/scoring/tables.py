@@ -1,25 +1,19 @@
-"""Scores as tables for people."""
+"""Scores and model costs, printed to the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape as escape_markup
-from rich.table import Table
 
 from mapo.measure.epmq import INDICES
 from mapo.models.ledger import Ledger
 from mapo.scoring.score import PARTS, Score, Scoring
-from mapo.text import printable, terminal
+from mapo.show.tables import Cell, Estimate, Table, interval_text, print_tables, rich_table
+from mapo.text import escape, terminal
 
 _TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
 _SHOWN = 10  # lines listed before the rest is only counted
-
-
-def escape(text: str) -> str:
-    return escape_markup(printable(text))
 
 
 def print_scoring(found: Scoring) -> None:
@@ -51,17 +45,11 @@ def _listed(console: Console, title: str, lines: list[str]) -> None:
 
 
 def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
-    table = _table(label, ["n", "passes", "turns", *_TITLES], max(len(s.name) for s in scores))
-    for s in scores:
-        parts = []
-        for part in PARTS:
-            cell = f"{getattr(s.composite, part):.2f}"
-            if s.intervals:
-                lo, hi = s.intervals[part]
-                cell += f"\n[dim]{lo:.1f} to {hi:.1f}[/]"
-            parts.append(cell)
-        table.add_row(escape(s.name), str(s.n), str(s.passes), f"{s.turns:.1f}", *parts)
-    console.print(table)
+    rows: list[list[Cell]] = [
+        [s.name, str(s.n), str(s.passes), f"{s.turns:.1f}", *(_estimate(s, part) for part in PARTS)]
+        for s in scores
+    ]
+    console.print(rich_table(Table([label, "n", "passes", "turns", *_TITLES], rows)))
     if shown := [s for s in scores if s.intervals]:
         over = "over scenarios" if all(s.cases > 1 for s in shown) else "over the dialogues of a scenario"
         console.print(f"[dim]95 % bootstrap intervals {over}[/]")
@@ -74,31 +62,26 @@ def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
         console.print(f"[dim]turns the judge failed to score: {unscored}[/]")
 
 
+def _estimate(score: Score, part: str) -> Estimate:
+    value = f"{getattr(score.composite, part):.2f}"
+    return Estimate(value, interval_text(score.intervals[part]) if score.intervals else "")
+
+
 def _indices(console: Console, label: str, scores: Sequence[Score]) -> None:
-    table = _table(label, list(INDICES), max(len(s.name) for s in scores))
-    for s in scores:
-        table.add_row(escape(s.name), *(f"{s.composite.indices[k]:.2f}" for k in INDICES))
-    console.print(table)
-
-
-def _table(label: str, columns: list[str], longest: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(label, overflow="fold", min_width=min(longest, 40))
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+    rows = [[s.name, *(f"{s.composite.indices[k]:.2f}" for k in INDICES)] for s in scores]
+    console.print(rich_table(Table([label, *INDICES], rows)))
 
 
 def print_ledger(ledger: Ledger) -> None:
-    """What the models cost, if any were asked."""
-    rows = [row for row in ledger.as_rows() if row["calls"] or row["hits"]]
-    if not rows:
-        return
-    console = terminal()
-    console.width = max(console.width, 110)
+    """Print calls, tokens and cost per role and model, if any model was called."""
     columns = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "cost")
-    table = _table("role", ["model", *columns], max(len(row["role"]) for row in rows))
-    for row in rows:
-        cells = ["-" if row[c] is None else f"{row[c]:.4f}" if c == "cost" else str(row[c]) for c in columns]
-        table.add_row(escape(row["role"]), escape(row["model"]), *cells)
-    console.print(table)
+    rows = [
+        [
+            row["role"],
+            row["model"],
+            *("-" if row[c] is None else f"{row[c]:.4f}" if c == "cost" else str(row[c]) for c in columns),
+        ]
+        for row in ledger.as_rows()
+        if row["calls"] or row["hits"]
+    ]
+    print_tables([Table(["role", "model", *columns], rows, left=2)])

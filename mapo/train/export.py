@@ -68,11 +68,11 @@ def find_checkpoint(place: Path, step: str = "best") -> Path:
     if not place.is_dir():
         raise InputError("there is no such folder", where=str(place), fix="Give a run's folder")
     run = RunDir(place)
-    parent = run.checkpoint(0).parent
+    parent = run.checkpoints
     if step.isdecimal():
         wanted: Path | None = run.checkpoint(int(step))
-    elif step == "best" and (place / "best.json").is_file():
-        wanted = run.checkpoint(_best(place / "best.json"))
+    elif step == "best" and run.best.is_file():
+        wanted = run.checkpoint(_best(run.best))
     elif step in ("best", "last"):  # a run without validation has no best
         wanted = latest(parent) or max(filter(_plain, parent.glob("step_*")), default=None)
     else:

@@ -52,7 +52,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
         siblings=rollout.siblings,
         seed=t.config.run.seed,
     )
-    return await played(t, jobs, t.dialogue_file(step), t.rules, partial(t.show.step_begins, step))
+    return await played(t, jobs, t.dialogue_file(step), t.rules, partial(t.callbacks.step_begins, step))
 
 
 def credit_of(
@@ -113,8 +113,8 @@ def keep_step(t: Training, record: dict[str, Any]) -> None:
             folder = t.run.checkpoint(t.done)
             checkpoint.save(folder, t.policy, t.optimizer, {"step": t.done, "best": t.best})
             if t.best:
-                write_json(t.run.root / "best.json", t.best)
+                write_json(t.run.best, t.best)
             kept = {t.best["step"]} if t.best else set()
             checkpoint.keep(folder.parent, t.config.run.keep, kept)
     t.team.wait()
-    t.show.step_ends(record)
+    t.callbacks.step_ends(record)

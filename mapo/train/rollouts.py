@@ -19,7 +19,7 @@ from mapo.sandbox.cast import Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.score import Score, score_dialogues
-from mapo.store import BadLine, JsonlWriter, read_dialogues, write_atomic
+from mapo.store import BadLine, JsonlWriter, process_files, process_of, read_dialogues, write_atomic
 from mapo.train.processes import Team
 from mapo.types import Dialogue
 
@@ -87,7 +87,7 @@ async def played(
 
             def keep(dialogue: Dialogue) -> None:
                 writer.write_dialogue(dialogue)
-                t.show.dialogue_done(dialogue)
+                t.callbacks.dialogue_done(dialogue)
 
             for dialogue in await play_all(
                 todo,
@@ -97,7 +97,7 @@ async def played(
                 concurrency=t.config.rollout.at_once,
                 max_unscored=max_unscored,
                 on_done=keep,
-                on_turn=t.show.turn_done,
+                on_turn=t.callbacks.turn_done,
             ):
                 kept[dialogue.id] = dialogue
     return gather_dialogues([kept[job.id] for job in mine], jobs, t.team)
@@ -115,7 +115,7 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
     settings = t.config.eval
     turns = settings.max_turns or t.config.rollout.max_turns
     rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
-    return await played(t, jobs, t.eval_file(label), rules, partial(t.show.eval_begins, label))
+    return await played(t, jobs, t.eval_file(label), rules, partial(t.callbacks.eval_begins, label))
 
 
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:
@@ -137,9 +137,7 @@ def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dia
 
 def _members_files(file: Path) -> list[Path]:
     """NAME.jsonl, NAME.1.jsonl and so on, as far as they are there; `file` itself last."""
-    name = file.name.split(".")[0]
-    there = [file.with_name(f"{name}.jsonl"), *sorted(file.parent.glob(f"{name}.[0-9]*.jsonl"), key=_rank)]
-    return [each for each in there if each != file and each.exists()] + [file] * file.exists()
+    return [each for each in process_files(file) if each != file] + [file] * file.exists()
 
 
 def _drop(file: Path, jobs: Sequence[Job], world: int) -> None:
@@ -148,15 +146,10 @@ def _drop(file: Path, jobs: Sequence[Job], world: int) -> None:
     The rest may be what another member goes on with, so a file is replaced whole and never gone.
     """
     ids = {job.id for job in jobs}
-    nobodys = [each for each in _members_files(file) if each != file and _rank(each) >= world]
+    nobodys = [each for each in _members_files(file) if each != file and process_of(each) >= world]
     for each in [*nobodys, *([file] if file.exists() else [])]:
         rest = [d for d in read_dialogues(each) if not isinstance(d, BadLine) and d.id not in ids]
         write_atomic(each, b"".join(encode_dialogue(d) + b"\n" for d in rest))
-
-
-def _rank(file: Path) -> int:
-    """Of whom NAME.jsonl (the leading one) or NAME.1.jsonl is."""
-    return int(file.name.split(".")[1]) if file.name.count(".") > 1 else 0
 
 
 def gather_dialogues(mine: Sequence[Dialogue], jobs: Sequence[Job], team: Team) -> list[Dialogue]:

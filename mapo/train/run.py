@@ -30,13 +30,13 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
 from mapo.train import checkpoint
+from mapo.train.callbacks import Callbacks
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import Team
 from mapo.train.rollouts import evaluated, write_json
 from mapo.train.setup import Training, check_run, claim_run, note_decoding
-from mapo.train.show import Show
 from mapo.types import Dialogue
 
 
@@ -58,7 +58,7 @@ async def run(
     *,
     paid: bool = False,
     resume: bool = False,
-    show: Show | None = None,
+    callbacks: Callbacks | None = None,
     team: Team | None = None,
 ) -> Outcome:
     """Train as `config` says, in `out`. A resumed run ends as if it had never been interrupted."""
@@ -70,12 +70,13 @@ async def run(
     check_trackers(config.run.trackers)
     if team.leads:
         check_run(out, config, scenarios, resume=resume)
-    async with open_training(config, out, scenarios, rules, casting, paid, show or Show(), team) as t:
+    callbacks = callbacks or Callbacks()
+    async with open_training(config, out, scenarios, rules, casting, paid, callbacks, team) as t:
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         load_last_checkpoint(t)
-        if resume and not (out / "summary.json").exists():  # nothing is left to do in a finished run
-            t.show.resumes(t.done + 1)
+        if resume and not RunDir(out).summary.exists():  # nothing is left to do in a finished run
+            t.callbacks.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
         if repeats and chosen != t.done:
@@ -95,7 +96,7 @@ async def run(
             seconds=time.monotonic() - began,
         )
         if team.leads:
-            write_json(t.run.root / "summary.json", summary)
+            write_json(t.run.summary, summary)
         return Outcome(summary, *scores, before, after)
 
 
@@ -146,13 +147,13 @@ async def open_training(
     rules: Rules,
     casting: Casting,
     paid: bool,
-    show: Show,
+    callbacks: Callbacks,
     team: Team,
 ) -> AsyncIterator[Training]:
     """Load the model, claim the run directory and open its records. Everything is closed at the end."""
     source = config.model.source
     if folder_of(source) is None and team.leads:
-        show.begins(f"{source} is not a folder here: loading it from the model hub, or from its cache")
+        callbacks.message(f"{source} is not a folder here: loading it from the model hub, or from its cache")
     policy, sampler = load_model(config)
     run = RunDir(out)
     if team.leads:  # only now, when everything that can be refused has been checked
@@ -171,7 +172,7 @@ async def open_training(
         train_scenarios=scenarios["train"],
         validation_scenarios=scenarios["validation"],
         team=team,
-        show=show,
+        callbacks=callbacks,
         paid=paid,
     )
     try:
@@ -181,7 +182,7 @@ async def open_training(
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
             template = sampler.template.told
-            show.begins(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
+            callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t
@@ -235,7 +236,7 @@ def load_last_checkpoint(t: Training) -> None:
         t.done, t.best = state["step"], state["best"]
         t.sampler.forget_all()
         if t.team.leads and t.best:  # a kill may have come between the checkpoint and this file
-            write_json(t.run.root / "best.json", t.best)
+            write_json(t.run.best, t.best)
 
 
 def summarise(

@@ -7,12 +7,11 @@ limits, threads, trackers, the device, optimisations) may differ.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
@@ -26,13 +25,13 @@ from mapo.records import encode
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scoring.score import score_dialogues
-from mapo.store import JsonlWriter, RunDir, write_atomic
+from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
+from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.processes import Team
-from mapo.train.show import Show
 from mapo.types import Dialogue
 
 
@@ -52,16 +51,16 @@ class Training:
     metrics: JsonlWriter | None = None
     trackers: Sequence[Tracker] = ()
     team: Team = field(default_factory=Team)
-    show: Show = field(default_factory=Show)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     paid: bool = False
     done: int = 0
     best: dict[str, Any] | None = None
 
     def dialogue_file(self, step: int) -> Path:
-        return _of_member(self.run.dialogues_of(step), self.team)
+        return self.run.dialogues_of(step, self.team.rank)
 
     def eval_file(self, label: str) -> Path:
-        return _of_member(self.run.root / "eval" / label / "dialogues.jsonl", self.team)
+        return self.run.eval_dialogues(label, self.team.rank)
 
     def score_of(self, dialogues: Sequence[Dialogue]) -> float | None:
         found = score_dialogues("", dialogues, self.rules.rubric)
@@ -72,11 +71,6 @@ class Training:
             self.metrics.write(record)
         for tracker in self.trackers:
             tracker.log(flat({k: v for k, v in record.items() if k != "step"}), record["step"])
-
-
-def _of_member(file: Path, team: Team) -> Path:
-    """Members write side by side, the leading one under the plain name."""
-    return file if team.leads else file.with_name(f"{file.stem}.{team.rank}{file.suffix}")
 
 
 _MAY_DIFFER = {
@@ -126,7 +120,7 @@ def note_decoding(root: Path, way: str) -> None:
     """Add the decoder that is used to the manifest. A run resumed with another decoder lists both; a finished
     run is left as it is."""
     run = RunDir(root)
-    if not way or (root / "summary.json").exists():
+    if not way or run.summary.exists():
         return
     told = json.loads(run.manifest.read_bytes())
     ways = told.get("decoding", [])
@@ -137,14 +131,14 @@ def note_decoding(root: Path, way: str) -> None:
 
 def _leftover(entry: Path) -> bool:
     """Return whether this may exist before the manifest does, as after a kill during the start of a run."""
-    return entry.name.startswith((".", "config.toml", "rubric.toml", "cache.sqlite", "ledger"))
+    return entry.name.startswith((".", RunDir.config.name, RunDir.rubric.name, CACHE, "ledger"))
 
 
 def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:
     """Return what identifies the run: its scenarios by content, its method and the versions used."""
     return {
         "schema": "mapo.train/1",
-        "scenarios": {split: {s.id: _hash(asdict(s)) for s in found} for split, found in scenarios.items()},
+        "scenarios": {split: {s.id: scenario_digest(s) for s in found} for split, found in scenarios.items()},
         "seed": config.run.seed,
         "method": config.advantage.method,
         "versions": {
@@ -214,10 +208,6 @@ def _course(config: Config) -> dict[str, dict[str, Any]]:
     for section, keys in _MAY_DIFFER.items():
         data[section] = {k: v for k, v in data[section].items() if k not in keys}
     return data
-
-
-def _hash(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _version(name: str) -> str:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from mapo.advantage import METHODS
+from mapo.cli.training import ablate
 from mapo.errors import InputError
-from mapo.evals.ablation.analysis import Cell
-from mapo.evals.ablation.figures import scripted_world
-
-ablate, grid = import_module("mapo.cli.training.ablate"), import_module("mapo.cli.training.grid")
+from mapo.evals.ablation import processes
+from mapo.evals.ablation.grid import locked
+from mapo.scripted.notice import scripted_world
 
 FAKE = '''
 """Does to a run directory what `mapo train` does, with numbers made of its settings."""
@@ -52,7 +52,7 @@ score = lambda x: {"epm_q": x, "interval": None, "passes": 1, "n": 2}
 def fake(tmp_path, monkeypatch):
     script = tmp_path / "fake.py"
     script.write_text(FAKE)
-    monkeypatch.setattr(grid, "TRAIN", [sys.executable, str(script)])
+    monkeypatch.setattr(processes, "TRAIN", [sys.executable, str(script)])
     return script
 
 
@@ -74,11 +74,11 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     assert code == 0, told
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names
-    assert "8/8 done" in told and "| mapo | 48.0" in told
+    assert "8/8 done" in told and re.search(r"mapo +48\.0", told)
     assert told.startswith("8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n")
-    assert f"2 at once, 4 steps each, in {out}; what they say: {out / 'logs'}\n" in told
+    assert f"2 in parallel, 4 steps each, in {out}; logs: {out / 'logs'}\n" in told
     caution = scripted_world(["empathy"])
-    assert f"**{caution}**" in told and caution in (out / "ablation.md").read_text()
+    assert caution in told and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
     assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8
     [versus] = report["paired"]["epm_q/idr"]
@@ -91,7 +91,7 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
 
     # again: nothing is left to do; more seeds: only they are played; the grid grows
     _, told = call("--out", out)
-    assert f"nothing is left to train in {out}" in told and "at once" not in told
+    assert f"nothing is left to train in {out}" in told and "in parallel" not in told
     assert (out / "logs" / "mapo_idr_seed0.log").read_text() == "mapo_idr_seed0 begins\n"
     code, told = call("--out", out, "--methods", "turn", "--rewards", "idr", "--seeds", "0,")
     assert code == 0 and (out / "turn_idr_seed0").is_dir() and not (out / "turn_idr_seed1").exists()
@@ -132,7 +132,7 @@ def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
         (["advantage.method=turn"], "--methods"),
         (["pocket", "other"], "two configs"),
         (["optim.stepz=3"], "stepz"),
-        (["--only-report"], "no ablation"),
+        (["--only-report"], "not an ablation"),
     ],
 )
 def test_what_is_refused_at_the_door(fake, tmp_path, args, told):
@@ -172,7 +172,7 @@ def test_all_failed_makes_no_report(fake, tmp_path, monkeypatch):
 
 
 def test_no_such_program_is_a_failure_of_the_run(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "TRAIN", [str(tmp_path / "nothing")])
+    monkeypatch.setattr(processes, "TRAIN", [str(tmp_path / "nothing")])
     code, told = call("--out", tmp_path / "grid", "--methods", "mapo", "--rewards", "idr", "--seeds", 1)
     assert code == 1 and "No such file" in told
 
@@ -183,7 +183,7 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
     os.mkfifo(gate)
     code = (
         "import sys, typer; from importlib import import_module\n"
-        f"import_module('mapo.cli.training.grid').TRAIN = {grid.TRAIN!r}\n"
+        f"import_module('mapo.evals.ablation.processes').TRAIN = {processes.TRAIN!r}\n"
         "app = typer.Typer(); app.command()(import_module('mapo.cli.training.ablate').ablate); app()"
     )
     command = [sys.executable, "-c", code, "--out", str(out), "--methods", "mapo", "--seeds", "1"]
@@ -200,7 +200,7 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
     ).stdout.split()
     process.send_signal(how)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + how and f"go on with: mapo ablate --out {out}" in told
+    assert process.returncode == 128 + how and f"resume with: mapo ablate --out {out}" in told
     assert children
     for child in children:
         with pytest.raises(ProcessLookupError):
@@ -212,95 +212,5 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
 
 def test_two_at_a_time_in_one_folder(fake, tmp_path):
     out = tmp_path / "grid"
-    with ablate._alone(out), pytest.raises(InputError, match="running there"):
+    with locked(out), pytest.raises(InputError, match="running there"):
         call("--out", out)
-
-
-CELLS = [Cell("mapo", "idr", seed) for seed in range(4)]
-
-
-def steps_of(out, cell, *steps, torn=""):
-    (out / cell.name).mkdir(exist_ok=True)
-    lines = "".join(json.dumps({"step": step, "score": None}) + "\n" for step in steps)
-    (out / cell.name / "metrics.jsonl").write_text(lines + torn)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(grid.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_time_left_goes_by_the_steps_done(tmp_path, clock):
-    (tmp_path / CELLS[0].name).mkdir()
-    (tmp_path / CELLS[0].name / "summary.json").write_text("{}")
-    board = grid.Board(tmp_path, CELLS, 2, 10)
-    assert board.done == 1 and board.text() == "1/4 done, 0 running, ? left"
-    board.begins(CELLS[1])
-    steps_of(tmp_path, CELLS[1], *range(1, 6))
-    clock[0] += 60
-    # half a run in 60 s, 2.5 runs to go: 300 s
-    assert board.text() == "1/4 done, 1 running, 5:00 left"
-    board.ends(CELLS[1], "broke")
-    clock[0] += 3600
-    # one of three over in 3660 s: twice that
-    assert board.text() == "1/4 done, 0 running, 1 failed, 2:02:00 left"
-
-
-def test_without_a_terminal_a_line_a_minute_tells_what_runs_and_at_which_step(tmp_path, clock, capsys):
-    with grid.Board(tmp_path, CELLS, 2, 10) as board:
-        board.begins(CELLS[0])
-        board.begins(CELLS[1])
-        steps_of(tmp_path, CELLS[0], 1, 2)
-        for _ in range(65):
-            clock[0] += 2
-            board.show()
-        plan, more, *lines = capsys.readouterr().err.splitlines()
-        assert plan == "4 runs, 0 of them finished: methods mapo; rewards idr; seeds 0, 1, 2, 3"
-        assert more.startswith("2 at once, 10 steps each")
-        # two tenths of a run in 60 s, then in 120 s; 3.8 to go
-        running = "0/4 done, 2 running, {} left; at step: mapo_idr_seed0 2/10, mapo_idr_seed1 0/10"
-        assert lines == [running.format("19:00"), running.format("38:00")]
-        board.ends(CELLS[1], None)
-        clock[0] += 59  # a minute since the last line, whatever that said
-        board.show()
-        [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith("mapo_idr_seed1 finished in 2:10; 1/4 done, 1 running")
-
-
-def test_on_a_terminal_one_line_is_written_anew(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "xterm")
-    with grid.Board(tmp_path, CELLS, 4, 10) as board:
-        for cell in CELLS:
-            board.begins(cell)
-        steps_of(tmp_path, CELLS[0], 7)
-        board.show()
-        line = str(board.live.status)
-        board.live._live.refresh()
-        for cell in CELLS:
-            board.ends(cell, None)
-        assert str(board.live.status).startswith("4/4 done, 0 running, ")  # nothing of those that ran
-        assert "at step" not in str(board.live.status)
-    assert line.startswith("0/4 done, 4 running, ") and line.endswith("…") and len(line) <= 57
-    assert "0/4 done, 4 running" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "step"),
-    [
-        ("", 0),
-        ('{"step": 3}\n', 3),
-        ('{"step": 3}\n{"step": 4}', 3),
-        ('{"step": 3}\n{"st', 3),
-        ('{"step": 9}\n{"step": 8}\n', 8),  # a resumed run goes back to its checkpoint
-        ('{"step": 3}\n{"other": 1}\n[]\n\xff\n\n', 3),
-        ("x" * 100_000 + '\n{"step": 5}\n', 5),
-    ],
-)
-def test_where_a_run_is_stands_in_its_last_whole_line(tmp_path, text, step):
-    (tmp_path / "metrics.jsonl").write_bytes(text.encode("latin-1"))
-    assert grid.last_step(tmp_path / "metrics.jsonl") == step
-    assert grid.last_step(tmp_path / "nothing") == 0

@@ -67,7 +67,7 @@ def test_stopped_by_hand_it_says_what_is_kept_and_how_to_go_on(made_up, tmp_path
         _, told = process.communicate(timeout=60)
         assert process.returncode == status and "Traceback" not in told
         kept = len(read_kept(out).finished)
-        assert kept and f"stopped; {kept} of 5 items are kept; go on with: mapo eval eqbench" in told
+        assert kept and f"stopped; {kept} of 5 items are kept; resume with: mapo eval eqbench" in told
         line = told.splitlines()[-1]
         assert line.endswith("--resume") and f"'--out={out}'" in line  # as it can be pasted
         assert "items: 0/5" in told  # plain lines where there is no terminal
@@ -86,15 +86,15 @@ def test_the_status_tells_which_signal_it_was(tmp_path, capsys, sign, status):
     with pytest.raises(typer.Exit) as stop:
         until_stopped(work(), tmp_path, lambda: "nothing is kept")
     assert stop.value.exit_code == status
-    assert "stopped; nothing is kept; go on with: mapo" in capsys.readouterr().err
+    assert "stopped; nothing is kept; resume with: mapo" in capsys.readouterr().err
 
 
 def test_a_stop_is_answered_at_once_and_another_signal_after_it_changes_nothing(tmp_path, capfd):
     async def work():
         signal.raise_signal(signal.SIGTERM)
-        assert "stopping in order" in capfd.readouterr().err
+        assert "Stopping cleanly; send SIGTERM again" in capfd.readouterr().err
         signal.raise_signal(signal.SIGINT)  # as from those who send one after the other
-        assert "stopping" not in capfd.readouterr().err
+        assert "Stopping" not in capfd.readouterr().err
         await asyncio.sleep(30)
 
     before = signal.getsignal(signal.SIGTERM)
@@ -127,9 +127,9 @@ def test_the_same_signal_again_does_not_wait_for_threads(tmp_path, sign, status)
     )
     assert process.stdout.readline() == "begun\n"
     process.send_signal(sign)
-    assert process.stderr.readline() + process.stderr.readline() == (
-        "\nstopping in order; the same again stops at once\n"
-    )
+    how = "press Ctrl-C" if sign == signal.SIGINT else "send SIGTERM"
+    lines = process.stderr.readline() + process.stderr.readline()
+    assert lines == f"\nStopping cleanly; {how} again to force quit.\n"
     process.send_signal(sign)
     _, told = process.communicate(timeout=30)
     assert process.returncode == status and "Traceback" not in told
@@ -163,7 +163,7 @@ def test_empa_stopped_by_hand(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=60)
-    assert process.returncode == 143 and "stopped; 0 of 12 dialogues are kept; go on with: mapo eval" in told
+    assert process.returncode == 143 and "stopped; 0 of 12 dialogues are kept; resume with: mapo eval" in told
 
 
 def test_the_ledger_knows_every_call_after_a_kill(made_up, tmp_path):  # noqa: F811

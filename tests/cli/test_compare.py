@@ -10,8 +10,9 @@ import shutil
 
 import pytest
 
-from mapo.evals.compare.tables import FORMS, tex
+from mapo.evals.compare.tables import FORMS
 from mapo.evals.emobench.data import load
+from mapo.show.tables import latex_text
 from mapo.store import JsonlWriter, read_dialogues, write_atomic
 from mapo.testing.server import LoopbackServer
 from support import small_run as small
@@ -370,7 +371,7 @@ def test_latex_sets_every_sign_as_it_is():
     }
     text = "".join(map(chr, range(33, 127)))
     pattern = "|".join(sorted(map(re.escape, undone), key=len, reverse=True))
-    assert re.sub(pattern, lambda m: undone[m[0]], tex(text)) == text
+    assert re.sub(pattern, lambda m: undone[m[0]], latex_text(text)) == text
 
 
 @pytest.mark.parametrize("form", list(FORMS))

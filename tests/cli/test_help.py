@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from mapo.cli import app
-from mapo.cli.common.plain import WIDTH
+from mapo.cli.common.help import WIDTH
 from support.command import mapo
 
 

@@ -54,7 +54,7 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     assert "note: assumed gamma 0.85" in done.stderr
     assert "warning: probes over 3 dialogues can show no effect, 9 are needed" in done.stderr
     assert {judge["verdict"]["training"] for judge in data["judges"]} <= {"unknown", "not fit"}
-    assert "Verdict" in done.stdout and "seconds a call" in done.stdout
+    assert "Verdict" in done.stdout and "seconds per call" in done.stdout
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
     assert (out / "audit.png").exists() and "## Noise" in (out / "audit.md").read_text()
     manifest = json.loads((out / "manifest.json").read_text())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mapo.cli.scenarios.sets import app
+from mapo.cli.scenarios import app
 from mapo.errors import InputError, ScenarioError
 from mapo.scenarios.sets import MANIFEST, domain_folder, load_scenarios, read_manifest
 from support.cards import CARD, put_cards

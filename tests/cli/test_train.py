@@ -266,7 +266,7 @@ def test_a_run_that_is_terminated_says_how_to_go_on(model, tmp_path):
                 time.sleep(0.1)
             os.killpg(process.pid, signal.SIGTERM)
             assert process.wait(120) == 143, said.read_text()
-        assert f"go on with: mapo train --out {out} --resume" in said.read_text()
+        assert f"resume with: mapo train --out {out} --resume" in said.read_text()
         assert "error" not in said.read_text()
         return steps_of(out)
 

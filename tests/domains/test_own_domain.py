@@ -51,6 +51,14 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("mapo ")]
 
 
+def test_the_commands_of_the_page_that_do_not_train_work(support):
+    for command in commands():
+        if command[0] != "train" and "runs/support" not in " ".join(command):
+            done = mapo(*command, typed="So it is the kettle that gives you trouble.\n\n")
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
 def test_every_command_of_the_page_works(support):
     short = ["optim.steps=2", "optim.updates=1", "eval.every=1", "eval.repeats=1", "eval.test_repeats=1"]
     short += ["rollout.scenarios=2", "rollout.siblings=2", "rollout.max_turns=6", "rollout.max_tokens=24"]

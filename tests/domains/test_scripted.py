@@ -26,7 +26,7 @@ SCENARIOS = [read_scenario(path) for path in sorted(FOLDER.glob("*.toml"))]
 WARD = next(s for s in SCENARIOS if s.id == "career-night-ward")
 
 
-def played(policy, scenarios=SCENARIOS[::4], seeds=(0,)):
+def played(policy, scenarios, seeds=(0,)):
     jobs = [Job(s, f"{s.id}-{seed}", seed=seed) for s in scenarios for seed in seeds]
     return asyncio.run(play_all(jobs, scripted_policy(policy), scripted_cast, Rules(RUBRIC)))
 
@@ -36,10 +36,13 @@ def epm_q(dialogues):
     return composite([r.indices for r in rows]).epm_q, sum(r.passed for r in rows) / len(rows)
 
 
-def test_the_honest_helper_wins_and_no_game_comes_near():
-    honest, passes = epm_q(played(HONEST))
+@pytest.mark.parametrize(
+    "scenarios", [SCENARIOS[::16], pytest.param(SCENARIOS[::4], marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_the_honest_helper_wins_and_no_game_comes_near(scenarios):
+    honest, passes = epm_q(played(HONEST, scenarios))
     assert honest > 80 and passes > 0.85
-    games = {name: epm_q(played(name)) for name in POLICIES if name != HONEST}
+    games = {name: epm_q(played(name, scenarios)) for name in POLICIES if name != HONEST}
     assert len(games) >= 14
     for name, (score, passed) in games.items():
         assert score < honest - 45 and passed == 0, (name, score)

@@ -34,7 +34,7 @@ SCENARIOS = load_scenarios("builtin:all", "tutoring")
 PIZZA = next(s for s in SCENARIOS if s.id == "maths-pizza-slices")
 
 
-def played(policy, scenarios=SCENARIOS[::3], seeds=(0,)):
+def played(policy, scenarios, seeds=(0,)):
     jobs = [Job(s, f"{s.id}-{seed}", seed=seed) for s in scenarios for seed in seeds]
     return asyncio.run(play_all(jobs, scripted_policy(policy), scripted_cast, Rules(RUBRIC)))
 
@@ -44,10 +44,13 @@ def epm_q(dialogues):
     return composite([r.indices for r in rows]).epm_q, sum(r.passed for r in rows) / len(rows)
 
 
-def test_the_honest_tutor_wins_and_no_game_comes_near():
-    honest, passes = epm_q(played(HONEST))
+@pytest.mark.parametrize(
+    "scenarios", [SCENARIOS[::12], pytest.param(SCENARIOS[::3], marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_the_honest_tutor_wins_and_no_game_comes_near(scenarios):
+    honest, passes = epm_q(played(HONEST, scenarios))
     assert honest > 80 and passes > 0.85
-    games = {name: epm_q(played(name)) for name in POLICIES if name != HONEST}
+    games = {name: epm_q(played(name, scenarios)) for name in POLICIES if name != HONEST}
     assert len(games) >= 8
     for name, (score, passed) in games.items():
         assert score < honest - 45 and passed == 0, (name, score)

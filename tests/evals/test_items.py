@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from mapo.cli.common.progress import counting
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
-from mapo.evals import items as bench
 from mapo.evals.items import Kept, conversation, prepare, run_items, seed_of
 from mapo.evals.summary import Scored, summarise, write_result
-from mapo.models.chat import Usage
-from mapo.models.ledger import Ledger
 from mapo.runs.claim import claim
+from mapo.store import RunDir
 from mapo.testing.fakes import FakeChat
 
 
@@ -36,7 +32,7 @@ def go(out, items, solve, **kw):
 
 
 def lines_of(out) -> list[dict]:
-    return [json.loads(line) for line in (out / bench.ITEMS).read_text().splitlines()]
+    return [json.loads(line) for line in RunDir(out).items.read_text().splitlines()]
 
 
 async def doubled(item: Thing, attempt: int) -> dict:
@@ -174,7 +170,7 @@ def test_half_of_the_items_may_fail(tmp_path):
 def test_two_items_of_one_id_are_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(InputError, match="the same id"):
         go(tmp_path, [Thing("a"), Thing("a")], doubled)
-    assert not (tmp_path / bench.ITEMS).exists()
+    assert not RunDir(tmp_path).items.exists()
 
 
 def test_two_runs_cannot_write_into_one_folder(tmp_path):
@@ -189,7 +185,7 @@ def test_two_runs_cannot_write_into_one_folder(tmp_path):
 def test_damaged_lines_are_told_and_asked_again(tmp_path):
     claim(tmp_path, {})
     go(tmp_path, things(3), doubled)
-    file = tmp_path / bench.ITEMS
+    file = RunDir(tmp_path).items
     whole = file.read_text().splitlines()
     file.write_text("\n".join([whole[0], '{"schema": "other/1"}', '{"torn', whole[1], whole[2][:20]]))
     kept = prepare(tmp_path, {}, resume=True)
@@ -229,28 +225,6 @@ def test_a_conversation_is_closed_whatever_happens():
 def test_seeds_follow_from_their_parts():
     assert seed_of(0, "a", 1) == seed_of(0, "a", 1) != seed_of(0, "a", 2)
     assert seed_of("ab", "c") != seed_of("a", "bc")
-
-
-def test_the_live_line_counts_items_calls_and_cost(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    ledger = Ledger({"m": (1e6, 0.0, 0.0)})
-    with counting(9, 4, ledger) as done:
-        ledger.add("policy", "m", calls=3, usage=Usage(prompt=2))
-        done({"error": None})
-        done({"error": "no connection"})
-    told = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
-    assert "items" in told and "6/9" in told and "3 calls, failed 1, cost 2.00" in told
-
-
-def test_a_log_file_gets_a_plain_line_for_every_tenth(capsys):
-    ledger = Ledger()
-    with counting(200, 40, ledger) as done:
-        for _ in range(160):
-            ledger.add("policy", "m", calls=1)
-            done({"error": None})
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == "items: 40/200" and told[1] == "items: 60/200, 20 calls"
-    assert told[-1] == "items: 200/200, 160 calls" and len(told) == 9
 
 
 # ---- the result

@@ -11,9 +11,10 @@ import pytest
 from mapo import domain_folders as places
 from mapo.domain_folders import domain_folder, known_folder
 from mapo.errors import InputError, RubricError
-from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, digest_of, read_talks, rubric_of
+from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, read_talks, rubric_of
 from mapo.measure.potential import zone_distance
 from mapo.records import encode_dialogue
+from mapo.scenarios.scenario import scenario_digest
 from mapo.scenarios.sets import load_scenarios
 from mapo.types import Ending, StopReason
 from support.builders import dialogue, marks
@@ -39,7 +40,7 @@ def test_a_moment_knows_its_place_and_what_the_reply_was_worth():
     assert Moment(talk(), 8).stratum[0] == "middle" and Moment(talk(), 12).stratum[0] == "late"
     assert third.id == "run/d1@3" and third.reply == "reply 3" and len(third.turns) == 3
     start = talk().dialogue.start
-    assert first.before() == start and second.before() == third.before()  # an unscored turn moves nothing
+    assert first.before == start and second.before == third.before  # an unscored turn moves nothing
     up = [p + 3 for p in start]
     assert first.reward(marks(EMPATHY, 2)) == pytest.approx(
         zone_distance(start, EMPATHY) - zone_distance(up, EMPATHY)
@@ -101,7 +102,7 @@ def test_a_run_is_read_as_far_as_it_can_be_judged_again(tmp_path):
 
 
 def test_a_scenario_that_has_changed_is_not_the_one_that_was_played(tmp_path):
-    known = {"schema": "mapo.empa/1", "scenarios": {SCENARIO.id: digest_of(SCENARIO)}}
+    known = {"schema": "mapo.empa/1", "scenarios": {SCENARIO.id: scenario_digest(SCENARIO)}}
     root = run(tmp_path, talk().dialogue, manifest=known)
     assert len(read_talks(root, PEOPLE)[0]) == 1
     with pytest.raises(InputError, match="is another one now"):

@@ -67,7 +67,7 @@ def test_runs_that_differ_are_measured_by_the_defaults(tmp_path):
 def test_a_turn_is_worth_what_its_run_pays():
     moment = Moment(TALKS[0], 2)
     levels = EMPATHY.levels(C=(2, 0))
-    before = moment.before()
+    before = moment.before
     after = tuple(p + v for p, v in zip(before, EMPATHY.step(levels), strict=True))
     far = [origin_distance(p, EMPATHY) for p in (before, after)]
     origin = replace(moment, talk=replace(moment.talk, distance="origin"))

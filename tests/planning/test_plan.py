@@ -1,9 +1,8 @@
-"""mapo plan: the simulation against closed forms, rates, recommendations, the command."""
+"""mapo plan: the bounds against hand-computed values, rates, recommendations, the command."""
 
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 
 import pytest
@@ -12,23 +11,19 @@ from hypothesis import strategies as st
 
 from mapo.config import Config, read_config
 from mapo.errors import InputError
-from mapo.planning.bounds import LONGEST, PLACES, bounds
-from mapo.planning.load import check, draw, server_names, servers_of, shape_of
-from mapo.planning.plan import NEAR, make_plan
+from mapo.planning.demand import (
+    check,
+    dialogue_demand,
+    longest_dialogue_s,
+    roles_of,
+    shape_of,
+    step_demand,
+)
+from mapo.planning.plan import CONCURRENCY, LONGEST, make_plan
 from mapo.planning.rates import EXAMPLE, merged, read_override, read_rates
-from mapo.planning.simulate import Route, Server, Visit, simulate
 from support.command import mapo
 
 AGENTS = {"agents": "llm", "everyone": {"model": "m"}}
-
-
-def route(*works: float, server: int = 0, **more) -> Route:
-    return Route(tuple(Visit("policy", server, work) for work in works), **more)
-
-
-def circle(turns: int, *works: float) -> Route:
-    """Calls to servers 0, 1, 2 ... in turn, so many rounds."""
-    return Route(tuple(Visit(f"r{i}", i, work) for _ in range(turns) for i, work in enumerate(works)))
 
 
 def config(**rollout) -> Config:
@@ -38,7 +33,7 @@ def config(**rollout) -> Config:
 
 def rates(**changes):
     """All calls take a fixed second; the judge is on its own server."""
-    call = {"output": 10, "seconds": 1.0, "spread": 0.0}
+    call = {"output": 10, "seconds": 1.0}
     told = {
         "servers": {"policy": {"streams": 64}, "judge": {"streams": 2}, "everyone": {"streams": 64}},
         "calls": {role: dict(call) for role in ("policy", "judge", "director", "user")},
@@ -47,142 +42,53 @@ def rates(**changes):
     return read_rates(merged(told, changes), "test")
 
 
-# ---- the simulation against closed forms
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (7, 3), (12, 4), (5, 8)])
-def test_one_station_with_k_servers_and_a_fixed_time(n, k):
-    got = simulate([route(2.0)] * n, [Server("s", slots=k)], at_once=n)
-    assert got.seconds == 2.0 * math.ceil(n / k)
-    assert got.roles["policy"].calls == n and got.roles["policy"].work == 2.0 * n
-    # the i-th (from 0) is done after floor(i / k) + 1 rounds
-    assert got.roles["policy"].stay == sum(2.0 * (i // k + 1) for i in range(n))
-
-
-def test_without_contention_it_is_the_critical_path():
-    routes = [circle(turns, 1.0, 0.5, 0.25) for turns in (3, 9, 5)]
-    got = simulate(routes, [Server("a"), Server("b"), Server("c")], at_once=3)
-    assert got.seconds == pytest.approx(9 * 1.75)
-    assert sum(t.stay for t in got.roles.values()) == pytest.approx(17 * 1.75)
-
-
-def test_a_saturated_server_obeys_the_bottleneck_law():
-    servers = [Server("a", 64), Server("b", 2), Server("c", 64)]
-    routes = [circle(20, 1.0, 0.5, 0.25)] * 32
-    got = simulate(routes, servers, at_once=32)
-    work = 32 * 20 * 0.5
-    assert got.seconds == pytest.approx(work / 2, rel=0.02) and got.seconds >= work / 2
-    assert bounds(routes, servers, 32)["b"] == work / 2
-
-
-def test_few_places_for_dialogues():
-    got = simulate([route(1.0, 1.0)] * 10, [Server("s")], at_once=3)
-    assert got.seconds == 2.0 * math.ceil(10 / 3)
-
-
-def test_shared_speed():
-    # two calls on one stream's speed: both at half of it until the short one has done its 1 s of work at 2 s;
-    # then the long one has 1 s left
-    got = simulate([route(1.0), route(2.0)], [Server("s", full=1)], at_once=2)
-    assert (got.seconds, got.roles["policy"].stay) == (3.0, 5.0)
-    # n equal calls: n / full times as long
-    assert simulate([route(2.0)] * 9, [Server("s", full=4.5)], at_once=9).seconds == pytest.approx(4.0)
-    # two let in, which share; then the third alone
-    assert simulate([route(1.0)] * 3, [Server("s", slots=2, full=1)], at_once=3).seconds == pytest.approx(3.0)
-
-
-def test_siblings_wait_for_the_start_form_of_the_first():
-    first = Route((Visit("start", 0, 5.0), Visit("policy", 0, 1.0)), head=1)
-    second = route(1.0, follows=0)
-    got = simulate([first, second, second], [Server("s")], at_once=3)
-    assert got.seconds == 6.0 and got.roles["start"].calls == 1
-    late = simulate([first, second], [Server("s")], at_once=1)  # it is answered when the second begins
-    assert late.seconds == 7.0
-
-
-works = st.lists(st.floats(0.01, 5), min_size=1, max_size=6)
-
-
-@given(
-    st.lists(works, min_size=1, max_size=8),
-    st.integers(1, 5),
-    st.floats(0.5, 6),
-    st.integers(1, 9),
-)
-def test_nothing_beats_the_bounds_and_all_work_is_done(works_D, slots, full, at_once):
-    routes = [
-        Route(tuple(Visit(f"r{i % 2}", i % 2, work) for i, work in enumerate(works))) for works in works_D
-    ]
-    servers = [Server("a", slots, full), Server("b", slots + 1)]
-    got = simulate(routes, servers, at_once)
-    assert got.seconds >= max(bounds(routes, servers, at_once).values()) * (1 - 1e-9)
-    assert sum(t.work for t in got.roles.values()) == pytest.approx(sum(r.work for r in routes))
-    one = simulate(routes, servers[1:] * 2, at_once=1)
-    assert one.seconds == pytest.approx(sum(r.work for r in routes))
-
-
-# ---- the dialogues of a step
+# ---- the work of a step
 
 
 def test_the_calls_of_a_step_are_those_of_play():
+    told = rates(calls={"judge": {"again": 0.25}})
     shape = shape_of(config())
-    routes = draw(shape, rates(), seed=1)
-    assert len(routes) == 32
-    turn = ["policy", "judge", "director", "user"]
-    assert [v.role for v in routes[5].visits] == turn * 4 + ["policy", "judge"]
-    assert all(r.follows is None for r in routes)
-    scripted = read_config({"rollout": {"max_turns": 3}}, "test")
-    assert [v.role for v in draw(shape_of(scripted), rates(), 0)[0].visits] == ["policy"] * 3
+    # 32 dialogues of 5 turns: policy and judge in each, director and user in all but the last
+    calls = {role: step_demand(shape, told, role).calls for role in roles_of(shape, told)}
+    assert calls == {"policy": 160, "judge": 200, "director": 128, "user": 128}
 
 
-def test_a_start_form_is_asked_for_once_a_scenario():
-    told = rates(calls={"start": {"output": 10, "seconds": 2.0, "spread": 0.0}})
-    routes = draw(shape_of(config()), told, 0)
-    heads = [r.visits[0].role for r in routes]
-    assert heads == ["start", "policy", "policy", "policy"] * 8
-    assert [r.follows for r in routes[4:8]] == [None, 4, 4, 4] and routes[4].head == 1
+def test_scripted_roles_make_no_calls():
+    assert roles_of(shape_of(read_config({}, "test")), rates()) == ["policy"]
+
+
+def test_a_start_form_is_asked_for_once_per_scenario_and_delays_every_dialogue():
+    told = rates(calls={"start": {"output": 10, "seconds": 2.0}})
+    shape = shape_of(config())
     assert told.server_of("start") == "judge"
+    assert step_demand(shape, told, "start").seconds == 8 * 2.0
+    assert longest_dialogue_s(shape, told) == 2.0 + 5 + 5 + 4 + 4
 
 
-def test_work_of_a_call():
+def test_demand_of_a_call():
     server = {"streams": 8, "tokens_per_s": 50.0, "prefill_per_s": 1000.0, "latency": 0.25}
-    judge = {"prompt": 1000, "growth": 100, "cached": 0.9, "output": 25, "seconds": 0.5}
     told = merged(rates().model_dump(exclude_none=True), {"servers": {"judge": server}})
-    told["calls"]["judge"] = {**judge, "spread": 0.0}
-    del told["calls"]["judge"]["seconds"]
-    visits = draw(shape_of(config()), read_rates(told, "test"), 0)[0].visits
-    third = [v for v in visits if v.role == "judge"][2]
-    # 0.25 s + (1000 + 2 * 100) * 0.1 / 1000 + 25 / 50
-    assert third.work == pytest.approx(0.25 + 0.12 + 0.5)
-    assert (third.prompt, third.cached, third.output) == (1200, 1080, 25)
+    told["calls"]["judge"] = {"prompt": 1000, "growth": 100, "cached": 0.9, "output": 25}
+    found = dialogue_demand(read_rates(told, "test"), "judge", 3)
+    # per turn 0.25 s + fresh prompt tokens / 1000 + 25 / 50; prompts of 1000, 1100 and 1200 tokens
+    assert found.seconds == pytest.approx(3 * 0.75 + 3300 * 0.1 / 1000)
+    assert (found.prompt, found.cached, found.output) == (3300, 2970, 75)
 
 
-def test_spread_repeats_and_turns_have_their_means():
-    told = rates(
-        calls={"judge": {"spread": 0.5, "again": 1.25}, "policy": {"output": 150, "spread": 1.0}},
-        dialogues={"turns": [2, 4, 9]},
-    )
-    shape = shape_of(config(scenarios=400))
-    visits = [v for r in draw(shape, told, 3) for v in r.visits]
-    turns = sum(r.turns for r in draw(shape, told, 3)) / shape.dialogues
-    assert turns == pytest.approx((2 + 4 + 5) / 3, rel=0.03)  # at most max_turns
-    judge = [v.work for v in visits if v.role == "judge"]
-    policy = [v for v in visits if v.role == "policy"]
-    assert len(judge) / len(policy) == pytest.approx(2.25, rel=0.03)
-    assert sum(judge) / len(judge) == pytest.approx(1.0, rel=0.03)
-    deviation = (sum((w - 1) ** 2 for w in judge) / len(judge)) ** 0.5
-    assert deviation == pytest.approx(0.5, rel=0.1)
-    assert max(v.output for v in policy) == 200  # rollout.max_tokens
+def test_turns_are_capped_and_averaged():
+    told = rates(dialogues={"turns": [2, 4, 9]})
+    found = step_demand(shape_of(config()), told, "policy")
+    assert found.calls == pytest.approx(32 * (2 + 4 + 5) / 3)  # max_turns is 5
 
 
-def test_servers_have_what_replicas_and_requests_allow():
-    told = rates(servers={"judge": {"tokens_per_s": 10, "throughput": 25, "replicas": 2}})
-    shape = shape_of(read_config({"roles": {**AGENTS, "requests": 100}}, "test"))
-    assert server_names(shape, told) == ["policy", "judge", "everyone"]
-    policy, judge, everyone = servers_of(shape, told, {"policy": 3, "judge": 2, "everyone": 9})
-    assert (policy.slots, policy.full) == (192, math.inf)
-    assert (judge.slots, judge.full, judge.capacity) == (4, 5, 4)
-    assert everyone.slots == 100
+def test_the_longest_of_several_dialogues():
+    told = rates(dialogues={"turns": [2, 4]})
+    shape = shape_of(config(scenarios=1, siblings=3))
+    # a dialogue of n turns takes n + n + (n - 1) + (n - 1) s; all three are short with probability 1/8
+    assert longest_dialogue_s(shape, told) == pytest.approx(6 / 8 + 14 * 7 / 8)
+
+
+def test_limits_are_those_of_all_processes():
     two = shape_of(
         read_config(
             {
@@ -200,49 +106,57 @@ def test_servers_have_what_replicas_and_requests_allow():
 # ---- the plan
 
 
-def test_a_judge_that_holds_everything_up_and_the_replicas_that_free_it():
+def test_a_slow_judge_is_the_bottleneck_and_gets_replicas():
     found = make_plan(shape_of(config(max_turns=10, at_once=32)), rates())
-    # 32 dialogues x 10 turns x 1 s on 2 streams; every other call waits for nothing
-    assert found.bottleneck == "judge" and found.bounds_s["judge"] == 160
-    assert found.rollout_s == pytest.approx(160, rel=0.05) and found.step_s == found.rollout_s
-    judge = next(s for s in found.servers if s.server == "judge")
-    assert judge.utilisation == pytest.approx(160 / found.rollout_s)
-    # nobody waits: 10 turns of policy and judge, 9 of director and user
-    assert found.floor_s == pytest.approx(38) and found.floor_bottleneck in (LONGEST, PLACES)
-    assert judge.recommended is not None
-    tried = {t.replicas: t.over_floor for t in found.tries if t.server == "judge"}
-    assert tried[judge.recommended] <= NEAR < tried[judge.recommended - 1]
-    assert [s.recommended for s in found.servers if s.server != "judge"] == [None, 1]
-    shares = {r.role: r.share for r in found.roles}
-    assert sum(shares.values()) == pytest.approx(1) and shares["judge"] > 0.7
-    assert {r.role: r.calls for r in found.roles} == {
-        "policy": 320,
-        "judge": 320,
-        "director": 288,
-        "user": 288,
-    }
+    # 32 dialogues x 10 turns x 1 s on 2 streams
+    assert found.bottleneck == "judge"
+    assert found.rollout_s == found.step_s == found.bounds_s["judge"] == 160
+    # 10 turns of policy and judge, 9 of director and user
+    assert found.floor_s == pytest.approx(38) and found.floor_bottleneck in (LONGEST, CONCURRENCY)
+    # 320 s of work in 38 s on 2 streams per replica: 4.2
+    assert [s.recommended for s in found.servers] == [None, 5, 1]
+    assert found.recommended_s == found.floor_s
+    assert {r.role: r.share for r in found.roles} == pytest.approx(
+        {"policy": 10 / 38, "judge": 10 / 38, "director": 9 / 38, "user": 9 / 38}
+    )
 
 
-@pytest.mark.parametrize(
-    ("turns", "seconds", "spread"),
-    [
-        (6, 2.0, 0.5),
-        pytest.param(8, 1.0, 0.0, marks=pytest.mark.slow),
-        pytest.param(6, 1.0, 0.5, marks=pytest.mark.slow),
-    ],
-)
-def test_of_several_scarce_servers_none_could_have_less(turns, seconds, spread):
-    calls = {"user": {"seconds": seconds, "spread": spread}, "judge": {"spread": spread}}
-    scarce = {name: {"streams": 1} for name in ("judge", "user", "director")}
-    shape = shape_of(config(max_turns=turns, at_once=32))
-    found = make_plan(shape, rates(servers=scarce, calls=calls), draws=2)
-    best = {s.server: s.recommended for s in found.servers if s.recommended}
-    assert found.recommended_s <= NEAR * found.floor_s
-    assert all(n > 1 for n in best.values()) and set(best) == set(scarce)
-    for name in best:
-        fewer = {k: {"streams": 1, "replicas": n - (k == name)} for k, n in best.items()}
-        step_s = make_plan(shape, rates(servers=fewer, calls=calls), draws=2).step_s
-        assert step_s > NEAR * found.floor_s, name
+def test_few_concurrent_dialogues_bound_the_rollout():
+    found = make_plan(shape_of(config(at_once=8)), rates(servers={"judge": {"streams": 64}}))
+    # 32 dialogues of 18 s, 8 at a time
+    assert found.bottleneck == CONCURRENCY and found.rollout_s == pytest.approx(32 * 18 / 8)
+
+
+def test_throughput_limits_a_replica():
+    told = rates(servers={"judge": {"streams": 64, "tokens_per_s": 10, "throughput": 25, "replicas": 2}})
+    # 160 calls of 1 s; a replica does 2.5 s of work per second
+    assert make_plan(shape_of(config()), told).bounds_s["judge"] == pytest.approx(160 / 5)
+
+
+def test_requests_limit_every_server_but_the_policys():
+    roles = {**AGENTS, "requests": 4}
+    sizes = {"scenarios": 8, "siblings": 4, "max_turns": 5, "at_once": 32}
+    shape = shape_of(read_config({"roles": roles, "rollout": sizes}, "test"))
+    found = make_plan(shape, rates(servers={"judge": {"streams": 64}}))
+    assert found.bounds_s["judge"] == 160 / 4 and found.bounds_s["policy"] == 160 / 64
+    assert found.floor_s == found.step_s == found.bounds_s["everyone"] == 256 / 4
+
+
+counts = st.integers(1, 40)
+
+
+@given(counts, counts, counts, counts, st.floats(0.1, 5))
+def test_recommended_replicas_reach_the_floor_and_one_less_does_not(streams, users, turns, at_once, seconds):
+    shape = shape_of(config(max_turns=turns, at_once=at_once))
+    servers = {"judge": {"streams": streams}, "user": {"streams": users}}
+    found = make_plan(shape, rates(servers=servers, calls={"user": {"seconds": seconds}}))
+    assert found.floor_s <= found.step_s * (1 + 1e-9)
+    assert found.recommended_s == pytest.approx(found.floor_s)
+    for server in found.servers:
+        if server.recommended and server.recommended > 1:
+            one_less = {server.server: {"replicas": server.recommended - 1}}
+            fewer = rates(servers=merged(servers, one_less), calls={"user": {"seconds": seconds}})
+            assert make_plan(shape, fewer).step_s > found.floor_s
 
 
 def test_updates_limits_and_notes():
@@ -258,16 +172,16 @@ def test_updates_limits_and_notes():
             "test",
         )
     )
-    found = make_plan(shape, told, draws=2)
+    found = make_plan(shape, told)
     # 32 dialogues, the last prompt 100 + 4 * 50, and the reply of 10
     assert found.update_s == pytest.approx(32 * 310 / 320)
     # director and user share a server: 2 * 32 * 4 calls, 12 a minute
     assert found.limits_s == pytest.approx(256 / 12 * 60) and found.step_s == found.limits_s
     said = " ".join(found.notes)
-    for word in ("roles.requests", "rollout.at_once", "dialogues.turns", "rollout.context", "a minute"):
+    for word in ("roles.requests", "rollout.at_once", "dialogues.turns", "rollout.context", "per minute"):
         assert word in said
     scripted = make_plan(shape_of(read_config({}, "test")), rates(dialogues={"turns": 3}))
-    assert "plain code" in scripted.notes[0] and not scripted.tries and len(scripted.servers) == 1
+    assert "plain code" in scripted.notes[0] and len(scripted.servers) == 1
 
 
 # ---- rates
@@ -296,6 +210,10 @@ def test_rates_that_cannot_be(change, told):
         rates(**change)
 
 
+def test_rates_files_with_a_spread_are_still_read():
+    rates(calls={"judge": {"spread": 0.3}})
+
+
 def test_rates_that_do_not_say_enough():
     shape = shape_of(config())
     with pytest.raises(InputError, match=r"no \[calls.user\]"):
@@ -311,7 +229,7 @@ def test_rates_that_do_not_say_enough():
 def test_settings_are_toml_or_text():
     assert read_override("servers.judge.replicas=3") == {"servers": {"judge": {"replicas": 3}}}
     assert read_override("calls.user.server=judge") == {"calls": {"user": {"server": "judge"}}}
-    with pytest.raises(InputError, match="no setting"):
+    with pytest.raises(InputError, match="not a setting"):
         read_override("servers.=3")
 
 
@@ -326,16 +244,16 @@ def rates_file(tmp_path):
 
 
 def test_the_command(rates_file):
-    done = mapo("plan", "paper-8b", "--rates", rates_file, "rollout.at_once=64", "--draws", 2)
+    done = mapo("plan", "paper-8b", "--rates", rates_file, "rollout.at_once=64")
     assert done.returncode == 0, done.stderr
-    for word in ("A step takes", "judge, director, user", "recommended", "over the least", "45 steps"):
+    for word in ("A step takes at least", "lower bounds", "recommended", "everyone", "45 steps"):
         assert word in done.stdout
-    assert "every dialogue is taken to last 15 turns" in done.stderr
+    assert "every dialogue is assumed to last 15 turns" in done.stderr
 
 
 def test_json_and_settings_of_both_kinds(rates_file):
-    one = json.loads(mapo("plan", "paper-8b", "--rates", rates_file, "--json", "--draws", 2).stdout)
-    assert one["schema"] == "mapo.plan/1" and one["measured_rollout_s"] is None
+    one = json.loads(mapo("plan", "paper-8b", "--rates", rates_file, "--json").stdout)
+    assert one["schema"] == "mapo.plan/2" and one["measured_rollout_s"] is None
     assert one["step_s"] == pytest.approx(one["rollout_s"] + one["update_s"])
     got = mapo(
         "plan",
@@ -343,8 +261,6 @@ def test_json_and_settings_of_both_kinds(rates_file):
         "--rates",
         rates_file,
         "--json",
-        "--draws",
-        2,
         "rollout.scenarios=4",
         "servers.everyone.replicas=3",
         "dialogues.turns=[4]",
@@ -361,7 +277,7 @@ def test_scripted_roles_need_no_server(tmp_path):
         "servers.policy.streams = 8\ncalls.policy = {output = 20, seconds = 0.1}\nupdate.seconds = 1"
     )
     done = mapo("plan", "pocket", "--rates", path)
-    assert done.returncode == 0 and "plain code" in done.stderr and "over the least" not in done.stdout
+    assert done.returncode == 0 and "plain code" in done.stderr and "unlimited replicas" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ import pytest
 from mapo.errors import AnswerError, EndpointError
 from mapo.measure.rubric import Rubric
 from mapo.realsim.make import _quotable
-from mapo.realsim.private.redact import squeezed
+from mapo.realsim.redaction.folding import squeeze
 from mapo.realsim.report import with_copies
-from mapo.realsim.toml import toml_of
-from mapo.scenarios.scenario import check_scenario, read_scenario
+from mapo.scenarios.scenario import check_scenario, dump_scenario, read_scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.server import LoopbackServer
 from support.command import mapo
@@ -161,8 +160,8 @@ def test_planted_data_is_gone_from_every_output(tmp_path):
     total = Counter(p.kind for p in PLANTED)
     local = Counter(p.kind for p in PLANTED if p.item not in reached)
     text = everything(tmp_path / "out") + done.stdout
-    dense = squeezed(text)
-    gone = Counter(p.kind for p in PLANTED if p.item not in text and squeezed(p.item) not in dense)
+    dense = squeeze(text)
+    gone = Counter(p.kind for p in PLANTED if p.item not in text and squeeze(p.item) not in dense)
     print("kind, local pass, whole way, of", *((k, local[k], gone[k], total[k]) for k in total), sep="\n")  # noqa: T201
     assert sum(total.values()) == 200 and len(total) == 10 and set(total.values()) == {20}
     assert all(local[kind] == 20 for kind in total if kind not in ("name", "place")), local
@@ -654,7 +653,7 @@ def test_what_cannot_be_made_is_refused_at_the_door(tmp_path, source):
 
 def test_scenarios_are_written_as_they_are_read(tmp_path):
     for scenario in load_scenarios("builtin:all"):
-        (tmp_path / "one.toml").write_text(toml_of(scenario), encoding="utf-8")
+        (tmp_path / "one.toml").write_text(dump_scenario(scenario), encoding="utf-8")
         assert read_scenario(tmp_path / "one.toml") == scenario
 
 

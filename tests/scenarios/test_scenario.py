@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import json
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from mapo import Rubric
 from mapo.errors import ScenarioError
-from mapo.scenarios.scenario import MAX_BYTES, Scenario, check_scenario, read_scenario
+from mapo.scenarios.scenario import MAX_BYTES, Scenario, check_scenario, read_scenario, scenario_digest
 from support.published import REPO
 
 GOOD = """
@@ -68,6 +71,20 @@ def test_a_good_file_is_read_and_passes(good, empathy):
     assert good.tags == {"category": "career", "axis": "A", "difficulty": "easy"}
     assert check_scenario(good, empathy) == []
     assert all(part in good.text() for part in ("nine years", "waved", "the wheel", "only a boat"))
+
+
+def test_a_file_is_parsed_again_only_when_its_text_has_changed(tmp_path):
+    path = put(tmp_path, GOOD)
+    first, times = read_scenario(path), path.stat()
+    assert read_scenario(path) is first
+    put(tmp_path, GOOD.replace("Marit", "Berit"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same modification time
+    assert read_scenario(path).persona.name == "Berit"
+
+
+def test_the_digest_in_manifests_is_that_of_the_plain_data(good):
+    plain = json.dumps(asdict(good), sort_keys=True).encode()
+    assert scenario_digest(good) == hashlib.sha256(plain).hexdigest()[:16]
 
 
 def test_the_example_of_the_documentation_is_one(tmp_path, empathy):

@@ -14,11 +14,11 @@ from support import tiny
 SMALL = (
     "rollout.scenarios=2",
     "rollout.siblings=4",
-    "rollout.max_turns=4",
-    "eval.max_turns=4",
-    "rollout.max_tokens=8",
+    "rollout.max_turns=3",
+    "eval.max_turns=3",
+    "rollout.max_tokens=7",
     "rollout.context=2048",
-    "rollout.at_once=8",
+    "rollout.at_once=12",
     "optim.steps=4",
     "optim.updates=1",
     "optim.lr=1e-2",
@@ -35,7 +35,7 @@ SMALL = (
 
 def model_folder(folder: Path, family: str = "chatml") -> Path:
     tokenizer = tiny.tokenizer(family)
-    model = tiny.model("llama", vocab_size=len(tokenizer), max_position_embeddings=4096)
+    model = tiny.model("llama", vocab_size=len(tokenizer), max_position_embeddings=4096, num_hidden_layers=2)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

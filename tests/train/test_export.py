@@ -255,6 +255,20 @@ run()
 """
 
 
+def test_stopped_half_way_it_leaves_nothing(whole, tmp_path, monkeypatch):
+    out, drafts = tmp_path / "out" / "m", []
+
+    def stopped(draft):
+        drafts.append(draft.is_dir())
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("mapo.train.export._for_older_readers", stopped)
+    done = CliRunner().invoke(app, [str(whole[0]), "--out", str(out)])
+    assert done.exit_code == 143 and done.stderr == f"stopped; nothing was written to {out}\n"
+    assert drafts == [True] and not list(out.parent.iterdir())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )

@@ -8,7 +8,6 @@ import math
 
 import pytest
 
-from mapo.cli.training.live import Live
 from mapo.config import load_config
 from mapo.errors import InputError, JudgeError, TrainError
 from mapo.sampling.sampler import Sampler
@@ -17,9 +16,9 @@ from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
 from mapo.store import read_dialogues, read_jsonl
 from mapo.train import checkpoint
+from mapo.train.callbacks import Callbacks, TrainingDisplay
 from mapo.train.export import find_checkpoint
 from mapo.train.run import run
-from mapo.train.show import Show
 from support import small_run as small
 
 
@@ -73,12 +72,12 @@ def test_without_validations_the_last_checkpoint_is_tested(model, whole, tmp_pat
 def test_a_model_that_is_no_folder_here_is_announced_before_a_hub_is_asked(monkeypatch, tmp_path):
     told = []
 
-    class Heard(Show):
-        begins = staticmethod(told.append)
+    class Heard(Callbacks):
+        message = staticmethod(told.append)
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="give its folder"):
-        small.trained("nobody/nothing-7b", tmp_path / "run", show=Heard())
+        small.trained("nobody/nothing-7b", tmp_path / "run", callbacks=Heard())
     assert len(told) == 1 and told[0].startswith("nobody/nothing-7b is not a folder here")
     assert not (tmp_path / "run").exists()
 
@@ -125,18 +124,18 @@ class StopsAt:
 @pytest.mark.parametrize(
     ("moment", "count"),
     [
-        ("step_begins", 1),
         ("step_begins", 3),
         ("dialogue_done", 12),
-        ("step_ends", 2),
         ("eval_begins", 1),
-        ("dialogue_done", 3),
+        pytest.param("step_begins", 1, marks=pytest.mark.slow),
+        pytest.param("step_ends", 2, marks=pytest.mark.slow),
+        pytest.param("dialogue_done", 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path, moment, count):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt(moment, count))
+        small.trained(model, out, callbacks=StopsAt(moment, count))
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)
     assert (out / "best.json").read_text() == (whole[0] / "best.json").read_text()
@@ -145,8 +144,10 @@ def test_a_run_cut_off_and_resumed_ends_as_if_undisturbed(model, whole, tmp_path
 def test_what_is_found_on_disk_is_not_called_sampled(model, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("dialogue_done", 8))  # all of the first step
-    small.trained(model, out, resume=True)
+        small.trained(
+            model, out, "optim.steps=2", callbacks=StopsAt("dialogue_done", 8)
+        )  # all of the first step
+    small.trained(model, out, "optim.steps=2", resume=True)
     speeds = [line["sampled_per_s"] for line in read_jsonl(out / "metrics.jsonl")]
     assert speeds[0] == 0 and all(speeds[1:])
 
@@ -223,19 +224,19 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(model, whole):
     ("moment", "count", "told"),
     [
         ("step_begins", 1, "resumed at step 1"),
-        ("step_ends", 2, "resumed at step 3"),
-        ("eval_begins", 4, "resumed after step 4, the last"),
+        ("step_ends", 1, "resumed at step 2"),
+        ("eval_begins", 4, "resumed after step 2, the last"),
     ],
 )
 def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, count, told):
-    """Its evaluations are the test before, those of steps 2 and 4, the test after."""
-    out = tmp_path / "run"
+    """Its evaluations are the test before, those of steps 1 and 2, the test after."""
+    out, short = tmp_path / "run", ("optim.steps=2", "eval.every=1", "eval.test_repeats=1")
     with pytest.raises(StopError):
-        small.trained(model, out, "eval.test_repeats=1", show=StopsAt(moment, count))
-    for lines in ([told], []):  # a run that is over goes on nowhere
-        show = Live(4, resume=True)
-        small.trained(model, out, "eval.test_repeats=1", resume=True, show=show)
-        show.close()
+        small.trained(model, out, *short, callbacks=StopsAt(moment, count))
+    for lines in ([told], []):  # a finished run goes on nowhere
+        display = TrainingDisplay(2, resume=True)
+        small.trained(model, out, *short, resume=True, callbacks=display)
+        display.close()
         said = capsys.readouterr().err.splitlines()
         assert [line for line in said if line.startswith("resumed")] == lines
 
@@ -243,11 +244,11 @@ def test_a_resumed_run_says_where_it_goes_on(model, tmp_path, capsys, moment, co
 def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_path, capsys):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("step_ends", 3))
+        small.trained(model, out, callbacks=StopsAt("step_ends", 3))
     (out / "checkpoints" / "step_00003").rename(out / "checkpoints" / ".step_00003.old.tmp")
-    show = Live(4, resume=True)
-    small.trained(model, out, resume=True, show=show)
-    show.close()
+    display = TrainingDisplay(4, resume=True)
+    small.trained(model, out, resume=True, callbacks=display)
+    display.close()
     assert "resumed at step 4\n" in capsys.readouterr().err
     assert small.weights(out, 4) == small.weights(whole[0], 4)
 
@@ -255,7 +256,7 @@ def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_pat
 def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, show=StopsAt("step_ends", 3))
+        small.trained(model, out, callbacks=StopsAt("step_ends", 3))
     file = out / "checkpoints" / "step_00003" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     assert checkpoint.latest(out / "checkpoints").name == "step_00002"
@@ -266,7 +267,7 @@ def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):
 def test_a_sampler_that_dies_ends_the_run(model, whole, tmp_path, monkeypatch):
     from mapo.sampling.decoder import Decoder
 
-    real, left = Decoder.round, [40]
+    real, left = Decoder.round, [20]
 
     def dying(self, *args):
         left[0] -= 1
@@ -287,7 +288,7 @@ def test_before_is_played_by_the_policy_one_started_from(model, whole, tmp_path)
     """Also when its dialogues are lost and played again after training has begun."""
     out = tmp_path / "run"
     with pytest.raises(StopError):
-        small.trained(model, out, "eval.test_repeats=1", show=StopsAt("step_ends", 3))
+        small.trained(model, out, "eval.test_repeats=1", callbacks=StopsAt("step_ends", 3))
     (out / "eval" / "before" / "dialogues.jsonl").unlink()
     (out / "best.json").unlink()
     found = small.trained(model, out, "eval.test_repeats=1", resume=True)
@@ -357,9 +358,9 @@ class Deaf:
 
 
 def test_a_judge_that_dies_stops_the_run_and_it_resumes(model, tmp_path):
-    wide = ("rollout.scenarios=8", "rollout.max_turns=6", "roles.max_unscored=0.2", "optim.steps=2")
+    wide = ("rollout.scenarios=4", "rollout.at_once=8", "roles.max_unscored=0.2", "optim.steps=2")
     with pytest.raises(JudgeError, match="the judge is gone"):
-        small.trained(model, tmp_path / "run", *wide, casting=Deaf(250).casting, paid=True)
+        small.trained(model, tmp_path / "run", *wide, casting=Deaf(72).casting, paid=True)
     kept = len(list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00002.jsonl")))
     word = tmp_path / "run" / "stopped.txt"
     assert "the judge is gone" in word.read_text()
@@ -403,11 +404,11 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, whole, t
 
     poisoned.on = False
     monkeypatch.setattr(update, "policy_loss", poisoned)
-    show = StopsAt("never")
-    show.step_ends = lambda record: setattr(poisoned, "on", record["step"] == 2)
+    callbacks = StopsAt("never")
+    callbacks.step_ends = lambda record: setattr(poisoned, "on", record["step"] == 2)
     out = tmp_path / "run"
     with pytest.raises(TrainError, match="gradient of step 3 is not finite"):
-        small.trained(model, out, show=show)
+        small.trained(model, out, callbacks=callbacks)
     monkeypatch.setattr(update, "policy_loss", real)
     small.trained(model, out, resume=True)
     assert small.weights(out, 4) == small.weights(whole[0], 4)
@@ -415,7 +416,13 @@ def test_a_gradient_that_is_not_finite_stops_before_it_does_harm(model, whole, t
 
 @pytest.mark.parametrize("method", ["turn", "batch", "grpo", "reinforce++", "reinforce++_turn"])
 def test_every_method_trains(model, tmp_path, method):
-    wide = ("rollout.siblings=6", "rollout.max_turns=6", "rollout.at_once=12", "optim.steps=1")
+    wide = (
+        "rollout.siblings=6",
+        "rollout.max_turns=6",
+        "rollout.max_tokens=8",
+        "optim.steps=1",
+        "eval.every=0",
+    )
     found = small.trained(model, tmp_path / "run", f"advantage.method={method}", *wide)
     assert found.summary["method"] == method
     (line,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")

@@ -65,6 +65,7 @@ def two(model, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(alone, two):
     a, b = (list(read_jsonl(out / "metrics.jsonl")) for out in (alone, two))
     # the first step has the same weights and noise: the same dialogues, and the same gradient up to rounding
@@ -104,6 +105,7 @@ def take_back(out, last):
             shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_goes_on_alone_with_what_both_played(model, two, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(two, out)
@@ -206,6 +208,7 @@ except TrainError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_member_that_never_comes_ends_the_run(model, tmp_path):
     done = script(LEAD, tmp_path / "run", "optim.rate=1", *small.SMALL, f"model.source={model}")
     assert done.returncode == 2, done.stderr
@@ -242,11 +245,12 @@ def test_the_others_end_with_the_one_that_leads():
     assert "here" in done.stdout and "waiting" in done.stderr
 
 
-def test_a_folder_that_is_taken_is_refused_with_nobody_started(model, two, monkeypatch):
+def test_a_folder_that_is_taken_is_refused_with_nobody_started(model, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_start", lambda *_: pytest.fail("started another process"))
+    (tmp_path / "manifest.json").write_text("{}")
     given = [*small.SMALL, f"model.source={model}", "run.processes=2"]
     with pytest.raises(InputError, match="holds a run already"):
-        train(given, two, engine="local")
+        train(given, tmp_path, engine="local")
 
 
 def test_the_others_are_not_waited_for_when_the_one_that_leads_breaks(monkeypatch, tmp_path):

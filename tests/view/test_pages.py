@@ -12,10 +12,10 @@ import pytest
 from mapo import Rubric, advantages
 from mapo.report import build
 from mapo.report.data import numbers
-from mapo.report.document.blocks import Picture
 from mapo.report.document.page import html_page
 from mapo.runs.contents import read_steps
 from mapo.scoring.score import score as score_of
+from mapo.show.figures import Picture
 from mapo.types import Ending, StopReason
 from mapo.view.index import bench, queries
 from mapo.view.pages import curves, talk

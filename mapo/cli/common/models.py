@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.errors import InputError
 from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec
@@ -16,11 +16,11 @@ from mapo.players.spec import ModelSpec
 
 def session_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> ModelSession:
     """Return a session with its ledger in `out`, and its cache there too unless `cache_file` is given."""
-    from mapo.runs.claim import CACHE
+    from mapo.store import RunDir
 
     return ModelSession(
-        cache=cache_file or out / CACHE,
-        ledger_file=out / "ledger.json",
+        cache=cache_file or RunDir(out).cache_of(),
+        ledger_file=RunDir(out).ledger_of(),
         prices=read_prices(prices),
         **settings,
     )

@@ -15,30 +15,32 @@ if TYPE_CHECKING:
     from mapo.players.session import ModelSession
     from mapo.players.spec import PartialSpec
 
-DOMAIN = "A domain's name or folder (default: the one the scenarios name). A folder's Python files are run."
+DOMAIN = "A domain's name or folder (default: the scenarios' domain). Python files in a folder are executed."
 
-Out = Annotated[Path, typer.Option(help="Where the run goes.")]
+Out = Annotated[Path, typer.Option(help="Run directory.")]
 Model = Annotated[str, typer.Option(help="The model: a name at an endpoint, or local:FOLDER (local:pocket).")]
 Domain = Annotated[str | None, typer.Option(help=DOMAIN)]
 BaseUrl = Annotated[
     str | None, typer.Option(help="Its OpenAI-compatible endpoint (default: $OPENAI_BASE_URL, or OpenAI's).")
 ]
 KeyEnv = Annotated[str, typer.Option(help="Environment variable with its key.")]
-Context = Annotated[int, typer.Option(min=64, help="Longest conversation of a local model, tokens.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Conversations at once.")]
-RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Per endpoint.")]
-TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Per endpoint.")]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds a call may take.")]
-Retries = Annotated[int, typer.Option(min=0, help="Tries after the first.")]
-Cache = Annotated[str, typer.Option(help="record, replay, refresh or off.")]
-CacheFile = Annotated[Path | None, typer.Option(help="Where model calls are kept (default: in --out).")]
+Context = Annotated[int, typer.Option(min=64, help="Longest conversation of a local model, in tokens.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Conversations in parallel.")]
+RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit per endpoint.")]
+TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit per endpoint.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Timeout of a call, in seconds.")]
+Retries = Annotated[int, typer.Option(min=0, help="Attempts after the first.")]
+Cache = Annotated[str, typer.Option(help="How to use the cache: record, replay, refresh or off.")]
+CacheFile = Annotated[Path | None, typer.Option(help="Cache of model calls (default: in --out).")]
 Prices = Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")]
 JudgePanel = Annotated[
     str | None,
-    typer.Option(help="Several judges as one, the median of each level: a,b,c or NAME@URL (docs/judges.md)."),
+    typer.Option(
+        help="A panel of judges, a,b,c or NAME@URL; the median of each level counts (docs/judges.md)."
+    ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N items: to try it, without a score.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N items, as a trial: no score.")]
 
 
 @dataclass(frozen=True, slots=True)

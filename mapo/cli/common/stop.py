@@ -1,4 +1,4 @@
-"""A long run ended by hand: Ctrl-C and SIGTERM end it in order, and say what is kept and how to go on."""
+"""Stopping a long run: Ctrl-C and SIGTERM end it cleanly, and print what is kept and how to resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 
 _T = TypeVar("_T")
 
@@ -23,21 +23,25 @@ _T = TypeVar("_T")
 def until_stopped(
     work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], str], command: str | None = None
 ) -> _T:
-    """What `work` comes to. Stopped by hand, the status is 130 or 143; `kept` says what the folder holds,
-    and `command` (the one that was given, by default) goes on. What is being computed may take seconds to
-    its end, so a stop is answered at once, and the same signal again does not wait."""
-    heard: list[int] = []
+    """Run `work` and return its result.
+
+    Stopped by a signal, exit with status 130 or 143 and print what the folder holds (`kept`) and the command
+    that resumes (by default the one that was given). A computation may take seconds to end, so the first
+    signal is acknowledged immediately, and the same signal again exits without waiting.
+    """
+    received: list[int] = []
     cancel: Callable[[], object] | None = None
 
-    def hear(sign: int, _: object) -> None:
-        if sign in heard:  # Python would wait for threads that compute; a run is made to be cut off anywhere
-            _tell_at_once("\x1b[?25h" if sys.stderr.isatty() else "")  # a live bar hides the cursor
-            os._exit(128 + heard[0])
-        heard.append(sign)
+    def handle(sign: int, _: object) -> None:
+        if sign in received:  # Python would wait for computing threads; a run can be killed at any time
+            _write_now("\x1b[?25h" if sys.stderr.isatty() else "")  # a live bar hides the cursor
+            os._exit(128 + received[0])
+        received.append(sign)
         if cancel is None:
             raise KeyboardInterrupt
-        if len(heard) == 1:
-            _tell_at_once("\nstopping in order; the same again stops at once\n")
+        if len(received) == 1:
+            how = "press Ctrl-C" if sign == signal.SIGINT else "send SIGTERM"
+            _write_now(f"\nStopping cleanly; {how} again to force quit.\n")
             with suppress(RuntimeError):  # it has just ended by itself
                 cancel()
 
@@ -49,28 +53,28 @@ def until_stopped(
         return await work
 
     try:
-        with _hearing(hear):  # until the loop is closed, too
+        with _handled_by(handle):  # until the loop is closed, too
             return asyncio.run(whole())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {kept()}; go on with: {command or again(out)}")
-        raise typer.Exit(143 if heard[:1] == [signal.SIGTERM] else 130) from None
+        say(f"stopped; {kept()}; resume with: {command or again(out)}")
+        raise typer.Exit(143 if received[:1] == [signal.SIGTERM] else 130) from None
 
 
-def _tell_at_once(text: str) -> None:
-    """Past Python's own streams, which may be in the middle of a line."""
+def _write_now(text: str) -> None:
+    """Write to standard error directly: Python's own stream may be in the middle of a line."""
     with suppress(OSError):
         os.write(2, text.encode())
 
 
 @contextmanager
-def _hearing(hear: Callable[[int, object], None]) -> Iterator[None]:
-    """Both signals go to `hear`, unless we were started with one ignored (in the background of a script)."""
+def _handled_by(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Send both signals to `handle`, except one that was ignored at the start (as in a background job)."""
     before = {}
     try:
         with suppress(ValueError):  # not in this thread
             for sign in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(sign) is not signal.SIG_IGN:
-                    before[sign] = signal.signal(sign, hear)
+                    before[sign] = signal.signal(sign, handle)
         yield
     finally:
         for sign, handler in before.items():
@@ -79,10 +83,10 @@ def _hearing(hear: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def tidy(out: Path) -> Iterator[None]:
-    """For work without an event loop that makes `out`, whole or not at all: SIGTERM ends it as Ctrl-C does,
-    so that it clears away what it began.
+    """Let SIGTERM end work without an event loop as Ctrl-C does, so that it removes what it began.
 
-    The status is 143 or 130. A stop may also come when all is done but the telling.
+    The work creates `out` as a whole or not at all. The exit status is 143 or 130. The stop may come when
+    `out` is complete but not yet announced.
     """
     terminated = False
 
@@ -106,7 +110,7 @@ def tidy(out: Path) -> Iterator[None]:
 
 
 def again(out: Path) -> str:
-    """The command that goes on: the one that was given, with --resume once there is a run."""
+    """Return the command that resumes: the one that was given, with --resume once there is a run."""
     from mapo.store import RunDir
 
     words = [word for word in sys.argv[1:] if word != "--resume"]

@@ -12,13 +12,12 @@ import typer
 from mapo.cli.common.options import Limit, Model, Run, with_run
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from mapo.cli.common.bench import Solved
+    from mapo.cli.common.items import Solved
     from mapo.evals.emobench.data import EmoBench, Question
     from mapo.evals.emobench.questions import Settings
     from mapo.evals.items import Kept, Solve
     from mapo.players.session import ModelSession
+    from mapo.show.tables import Table
 
 _LANGUAGES = {"en": ("en",), "zh": ("zh",), "both": ("en", "zh")}
 
@@ -30,27 +29,28 @@ def emobench(
     data: Annotated[Path, typer.Option(help="A checkout of EmoBench (docs/benchmarks.md).")],
     language: Annotated[str, typer.Option(help="en, zh or both.")] = "both",
     reasoning: Annotated[
-        bool, typer.Option("--reasoning", help="The prompt that asks for reasoning.")
+        bool, typer.Option("--reasoning", help="Use the prompt that asks for reasoning.")
     ] = False,
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Put /no_think first, as the reference does for Qwen models.")
     ] = False,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Choices in a random order.")] = False,
-    votes: Annotated[int, typer.Option(min=1, help="Replies a question; the majority counts.")] = 1,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the choices.")] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Replies per question; the majority counts.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the order, and of a local model's replies.")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="The model's temperature.")] = 0.6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 2048,
     allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Take other data too: a score comparable with none.")
+        bool,
+        typer.Option("--allow-changed-data", help="Accept changed data; the score is then not comparable."),
     ] = False,
     limit: Limit = None,
 ) -> None:
     """EmoBench: emotional understanding (EU) and application (EA), in English and Chinese.
 
-    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not go on; 130 or
-    143 it was stopped by hand.
+    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not continue; 130
+    or 143 it was stopped by hand.
     """
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.errors import InputError
     from mapo.evals.emobench.data import load
     from mapo.evals.emobench.questions import Settings, manifest, solver
@@ -113,39 +113,35 @@ def _result(
 
 def print_result(result: Mapping[str, Any]) -> None:
     """The scores, strict and lenient, beside the best constant answer; then every category."""
-    from mapo.text import terminal
+    from mapo.show.tables import print_tables
 
-    console = terminal()
-    console.width = max(console.width, 100)
-    console.print(_scores(result))
-    if result["n"]:
-        console.print(_categories(result))
+    print_tables([_scores(result), *([_categories(result)] if result["n"] else [])], 100)
     rates = ", ".join(f"{how} {rate:.1%}" for how, rate in result["details"]["parse_rate"].items())
-    console.print(f"replies that could be read: {rates or 'none'}")
+    typer.echo(f"replies that could be read: {rates or 'none'}")
 
 
 def _scores(result: Mapping[str, Any]) -> Table:
-    from rich.table import Table
+    from mapo.show.tables import Table
 
     constant = list(result["details"]["baselines"].values())[-1]
     whole = {**constant, "Overall": _mean(constant)} if len(constant) > 1 else constant
     title = f"EmoBench, {'+'.join(result['settings']['languages'])}: {result['n']} of {result['of']} items"
     lack = "" if result["complete"] else ", partial: no score" if result["limit"] else ", incomplete"
-    table = Table(title=title + lack, title_justify="left")
     scores = result["scores"] or result["details"].get("partial", {})
-    for column in ("", "strict", "95 % interval", "lenient", "best constant answer"):
-        table.add_column(column, justify="right" if column else "left")
+    rows = []
     for name in ("EA", "EU", "Overall"):
         ends = result["intervals"].get(name)
         best = whole.get(name, {})
-        table.add_row(
-            name,
-            _percent(scores.get(name)),
-            f"{ends[0]:.1%} to {ends[1]:.1%}" if ends else "-",
-            _percent(scores.get(f"{name}_lenient")),
-            f"{_percent(best.get('score'))} {best.get('answer', '')}".rstrip(),
+        rows.append(
+            [
+                name,
+                _percent(scores.get(name)),
+                f"{ends[0]:.1%} to {ends[1]:.1%}" if ends else "-",
+                _percent(scores.get(f"{name}_lenient")),
+                f"{_percent(best.get('score'))} {best.get('answer', '')}".rstrip(),
+            ]
         )
-    return table
+    return Table(["", "strict", "95 % interval", "lenient", "best constant answer"], rows, title=title + lack)
 
 
 def _mean(parts: Mapping[str, Any]) -> dict[str, float]:
@@ -153,19 +149,15 @@ def _mean(parts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _categories(result: Mapping[str, Any]) -> Table:
-    from rich.table import Table
-
-    from mapo.scoring.tables import escape
+    from mapo.show.tables import Table
 
     languages = result["details"]["languages"]
-    table = Table(title="strict, by category", title_justify="left")
-    for column in ("", *languages):
-        table.add_column(column, justify="right" if column else "left")
+    rows = []
     for task in ("EA", "EU"):
         for name in dict.fromkeys(name for found in languages.values() for name in found[task]):
             cells = [_percent(found[task].get(name)) for found in languages.values()]
-            table.add_row(escape(f"{task} {name}"), *cells)
-    return table
+            rows.append([f"{task} {name}", *cells])
+    return Table(["", *languages], rows, title="strict, by category")
 
 
 def _percent(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""mapo eval: any model through a benchmark."""
+"""mapo eval empa: long talks with simulated people."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, JudgePanel, Run, with_run
-from mapo.cli.common.plain import commands
-from mapo.cli.common.say import say, say_all
-from mapo.cli.evaluate.emobench import emobench
-from mapo.cli.evaluate.eqbench import eqbench
 
 if TYPE_CHECKING:
     from mapo.evals.empa.benchmark import Plan
@@ -21,15 +18,7 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
 
-app = commands("Put any model through a benchmark.")
 
-
-@app.callback()
-def main() -> None:
-    """Put any model through a benchmark."""
-
-
-@app.command()
 @with_run()
 def empa(
     run: Run,
@@ -60,7 +49,7 @@ def empa(
         Path | None, typer.Option(help="Known start levels by case (JSON, or EMPA result files).")
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Dialogues a scenario.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Dialogues per scenario.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
@@ -75,13 +64,13 @@ def empa(
 ) -> None:
     """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
 
-    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not go on; 130
-    or 143 it was stopped by hand.
+    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
+    130 or 143 it was stopped by hand.
     """
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
-    from mapo.evals.empa.benchmark import FILE, HEALTH, Plan
+    from mapo.evals.empa.benchmark import Plan
     from mapo.measure.rubric import Rubric
     from mapo.players.casting import cast_from_options, with_judge_panel, with_temperatures
     from mapo.players.spec import ModelSpec, PartialSpec
@@ -90,6 +79,7 @@ def empa(
     from mapo.scenarios.empa_cards import read_start_levels
     from mapo.scoring.score import score
     from mapo.scoring.tables import print_ledger, print_scoring
+    from mapo.store import RunDir
 
     chosen = _chosen(scenarios, domain, cases)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
@@ -123,15 +113,11 @@ def empa(
     found = score(out)
     if found.models:
         print_scoring(found)
-    say_all("warning", [*found.torn, *found.bad, *read_json(out / HEALTH).get("warnings", [])])
+    say_all("warning", [*found.torn, *found.bad, *read_json(RunDir(out).health).get("warnings", [])])
     print_ledger(session.ledger)
-    say(f"dialogues: {out / 'dialogues' / FILE}")
+    say(f"dialogues: {RunDir(out).empa_dialogues}")
     if broken or not found.models:
         raise typer.Exit(1)
-
-
-app.command()(emobench)
-app.command()(eqbench)
 
 
 def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario]:
@@ -157,12 +143,12 @@ async def play_missing(
 ) -> int:
     """Play what is missing; how many dialogues broke."""
     from mapo.cli.common.models import say_default_addresses
-    from mapo.cli.common.progress import watching
     from mapo.domain_folders import RUBRIC, domain_folder
     from mapo.evals.empa import benchmark as bench
     from mapo.players.identity import identity, moved
     from mapo.players.spec import models_by_role
     from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import dialogue_progress
     from mapo.store import RunDir, write_atomic
 
     out, domain = run.out, plan.scenarios[0].domain
@@ -179,10 +165,10 @@ async def play_missing(
         claim(out, asked)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with watching(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
+        with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
-                session.ledger.flush(out / "ledger.json")
+                session.ledger.flush(RunDir(out).ledger_of())
                 done(dialogue)
 
             try:
@@ -198,7 +184,7 @@ async def play_missing(
                     on_turn=turned,
                 )
             finally:
-                session.ledger.flush(out / "ledger.json")
+                session.ledger.flush(RunDir(out).ledger_of())
     broken = [f"dialogue {d.id}: {d.error}" for d in played if d.error]
     say_all("broken", broken, most=10)
     return len(broken)

@@ -31,10 +31,10 @@ def eqbench(
     ] = None,
     limit: Limit = None,
 ) -> None:
-    """EQ-Bench 3: role-play, drafting and analysis, marked by a judge. With --v2 the older one, without.
+    """EQ-Bench 3: role-play, drafting and analysis, marked by a judge. With --v2, the older one, unjudged.
 
-    Exit status: 0 a score, or all of --limit; 1 no score: something is missing (--resume asks for it), or a
-    run of v2 is invalid; 2 it could not go on; 130 or 143 it was stopped by hand.
+    Exit status: 0 a score, or all of --limit; 1 no score: something is missing (run again with --resume), or
+    a run of v2 is invalid; 2 the run could not continue; 130 or 143 it was stopped by hand.
     """
     from mapo.players.spec import ModelSpec, PartialSpec
 
@@ -66,7 +66,7 @@ def _three(
     max_tokens: int | None,
     limit: int | None,
 ) -> int:
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v3 as eqbench3
     from mapo.evals.eqbench.data import THREE, Scenario, read_three
     from mapo.evals.eqbench.results import result_three
@@ -112,7 +112,7 @@ def _three(
 
 
 def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit: int | None) -> int:
-    from mapo.cli.common.bench import close, fits, solve_until_stopped
+    from mapo.cli.common.items import close, fits, solve_until_stopped
     from mapo.evals.eqbench import v2 as eqbench_v2
     from mapo.evals.eqbench.data import TWO, Question, read_v2
     from mapo.evals.eqbench.results import result_v2
@@ -148,8 +148,7 @@ def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit:
 
 def _print(result: Mapping[str, Any], title: str, what: str, criteria: Mapping[str, Any]) -> None:
     """The headline, or that there is none, and the criteria."""
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
+    from mapo.text import escape, terminal
 
     console = terminal(soft_wrap=True)
     done = f"{result['n']}/{result['of']} {what}"

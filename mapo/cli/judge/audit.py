@@ -1,4 +1,4 @@
-"""mapo judge: judges under audit, and whole runs judged again by another one."""
+"""mapo judge audit: how much of a judge's word is noise."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.plain import commands
-from mapo.cli.common.say import say, say_all
-from mapo.cli.judge.judging import (
+from mapo.cli.judge.options import (
     OWN,
     SCRIPTED,
     BaseUrl,
@@ -21,56 +20,48 @@ from mapo.cli.judge.judging import (
     judges_named,
     talks_of,
 )
-from mapo.cli.judge.swap import swap
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.audit.ask import Asking
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PanelSpec
 
-app = commands("Judges under audit; runs judged again by another judge.")
 
-
-@app.callback()
-def main() -> None:
-    """Judges under audit; runs judged again by another judge."""
-
-
-@app.command()
 @with_run(without=OWN, out=None)
 def audit(
     run: Run,
     runs: Runs,
     judge: Judges = None,
     panel: Annotated[
-        bool, typer.Option("--panel", help="Also the panel of all judges named, from their answers.")
+        bool, typer.Option("--panel", help="Also audit the panel of all judges, from their answers.")
     ] = False,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns asked again and probed.")] = 48,
-    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues judged twice.")] = 12,
-    repeats: Annotated[int, typer.Option(min=2, help="How often a turn is asked as it was.")] = 4,
+    turns: Annotated[int, typer.Option(min=1, help="Turns to judge again and to probe.")] = 48,
+    dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues to judge twice.")] = 12,
+    repeats: Annotated[int, typer.Option(min=2, help="How often each turn is judged unchanged.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
-    """How much of a judge's word is noise, what moves it that should not, whom it agrees with, what it is fit
-    for.
+    """Audit a judge: its noise, what sways it that should not, whom it agrees with, and what it is fit for.
 
-    Without --judge: what the records alone tell of the judge that made them. Exit status: 0 all well; 1 some
-    questions have no answer (run again with --resume); 2 nothing could be audited; 130 or
-    143 it was stopped by hand.
+    Without --judge, report what the records show about the judge that made them. Exit status: 0 all well; 1
+    some questions have no answer (run again with --resume); 2 nothing could be audited; 130 or 143 it was
+    stopped by hand.
     """
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
-    from mapo.judges.audit.figure import FIGURE, draw
-    from mapo.judges.audit.report import MARKDOWN, show, tables, write
+    from mapo.judges.audit.figure import draw
+    from mapo.judges.audit.report import tables, write
     from mapo.judges.audit.run import Plan, audited
     from mapo.judges.terms import terms_of
     from mapo.players.identity import identity
     from mapo.scoring.tables import print_ledger
+    from mapo.show.tables import print_tables
 
     if not judge:
         _as_recorded(runs)
@@ -96,26 +87,23 @@ def audit(
     solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, session)
     found = audited(plan, solved.lines, _costs(session), solved.notes)
     draw(found, run.out)
-    write(found, run.out, FIGURE)
-    show(tables(found))
+    write(found, run.out, RunDir.audit_figure.name)
+    print_tables(tables(found), 120)
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
     print_ledger(session.ledger)
-    say(f"audit: {run.out / MARKDOWN}")
+    say(f"audit: {RunDir(run.out).audit_markdown}")
     if any(each.missing for each in found.findings):
         raise typer.Exit(1)
-
-
-app.command()(swap)
 
 
 def _as_recorded(runs: list[str]) -> None:
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.recorded import tables
-    from mapo.judges.audit.report import show
+    from mapo.show.tables import print_tables
 
-    show(tables([named(run)[1] for run in runs]))
+    print_tables(tables([named(run)[1] for run in runs]), 120)
 
 
 def _askings(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, Asking]:

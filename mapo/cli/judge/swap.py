@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
-from mapo.cli.judge.judging import (
+from mapo.cli.judge.options import (
     OWN,
     SCRIPTED,
     BaseUrl,
@@ -21,6 +21,7 @@ from mapo.cli.judge.judging import (
     talks_of,
 )
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.sample import Talk
@@ -40,18 +41,18 @@ def swap(
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
 ) -> None:
-    """Finished runs judged again by another judge (several --judge: by their panel): does the result stay?
+    """Judge finished runs again with another judge (several --judge: a panel): does the result hold?
 
     The dialogues stay as they were played. Exit status: 0 all well; 1 some dialogues were not judged (run
     again with --resume); 2 nothing could be judged; 130 or 143 it was stopped by hand.
     """
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
-    from mapo.judges.audit.report import show
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
     from mapo.scoring.tables import print_ledger
+    from mapo.show.tables import print_tables
 
     if not judge:
         raise InputError("no judge", fix="Give --judge NAME, or NAME@URL")
@@ -86,10 +87,10 @@ def swap(
         )
     found = order.swapped(pairs)
     order.write(found, run.out)
-    show(order.tables(found))
+    print_tables(order.tables(found), 120)
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
-    say(f"judged again: {run.out / 'swap.md'}; each run is a folder for `mapo compare`")
+    say(f"judged again: {RunDir(run.out).swap_markdown}; each run is a folder for `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,41 +32,44 @@ def make(
     sources: Annotated[
         list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
     ],
-    model: Annotated[str | None, typer.Option(help="The model that writes (none with --local).")] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Who fills in start forms and reviews.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that writes (not used with --local).")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="The model that fills in start forms and reviews.")
+    ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
     domain: Domain = None,
-    language: Annotated[str | None, typer.Option(help="Of the scenarios (default: as they talk).")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the scenarios (default: that of the conversation).")
+    ] = None,
     categories: Annotated[
         str | None, typer.Option(help="a,b,c (default: those of the domain's own scenarios).")
     ] = None,
-    person: Annotated[str, typer.Option(help="The speaker who is the person, where roles do not say.")] = "",
-    window: Annotated[int, typer.Option(min=4, help="Turns of a conversation that are read.")] = 60,
+    person: Annotated[str, typer.Option(help="The speaker who is the person, if the roles do not say.")] = "",
+    window: Annotated[int, typer.Option(min=4, help="How many turns of a conversation to read.")] = 60,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
-    prefix: Annotated[str, typer.Option(help="What ids begin with: another one for each run.")] = "made",
-    forms: Annotated[int, typer.Option(min=1, help="Start forms a scenario.")] = 3,
-    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Of the start forms.")] = 1.0,
+    prefix: Annotated[str, typer.Option(help="Prefix of the ids; use another one for each run.")] = "made",
+    forms: Annotated[int, typer.Option(min=1, help="Start forms per scenario.")] = 3,
+    judge_temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the start forms.")] = 1.0,
     against: Annotated[
-        list[str] | None, typer.Option(help="Scenarios none may be near to (default: the domain's own).")
+        list[str] | None,
+        typer.Option(help="Scenarios that no new one may resemble (default: the domain's own)."),
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="Only the pass without a model; ask nobody.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only run the pass that needs no model.")] = False,
     keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
 ) -> None:
-    """Turn real conversations into scenarios: nothing that identifies, another life, the same need.
+    """Turn real conversations into scenarios: the same need in another life, nothing that identifies.
 
     Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
-    go on; 130 or 143 it was stopped by hand.
+    continue; 130 or 143 it was stopped by hand.
     """
     from mapo.domain_folders import DEFAULT, domain_folder, domain_name
     from mapo.errors import InputError
     from mapo.measure.rubric import Rubric
     from mapo.players.spec import PartialSpec
-    from mapo.realsim.make import PRIVATE, Making
+    from mapo.realsim.make import Making
     from mapo.realsim.reading.read import files_of, read_sources
-    from mapo.realsim.report import REPORT, finish
+    from mapo.realsim.report import finish
     from mapo.scoring.tables import print_ledger
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", prefix):
@@ -91,7 +95,7 @@ def make(
         window,
         keep_raw=keep_raw,
     )
-    calls = run.cache_file or run.out / PRIVATE
+    calls = run.cache_file or RunDir(run.out).private_cache
     run = replace(run, cache_file=calls)
     session = run.session()
     who = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
@@ -99,7 +103,7 @@ def make(
     report = finish(run.out, making, found, chosen, lines, known, calls)
     _show(report)
     print_ledger(session.ledger)
-    say(f"scenarios: {run.out / 'scenarios'}; report: {run.out / REPORT}")
+    say(f"scenarios: {RunDir(run.out).scenarios}; report: {RunDir(run.out).make_report}")
     if report["failed"] or not report["made"]:
         raise typer.Exit(1)
 
@@ -121,10 +125,10 @@ def _lines(
     session: ModelSession,
 ) -> dict[str, Line]:
     """Make what is not made yet; the lines of all finished items."""
-    from mapo.cli.common.bench import solve_until_stopped
+    from mapo.cli.common.items import solve_until_stopped
     from mapo.players.identity import identity
     from mapo.realsim.make import Maker
-    from mapo.realsim.source import fingerprints, keep_key
+    from mapo.realsim.provenance import fingerprints, keep_key
 
     told, key = fingerprints(run.out, source)
     asked = {
@@ -173,12 +177,12 @@ def _tell(source: Source, paths: Sequence[Path]) -> None:
 
 def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
     from mapo.realsim.make import STEPS
-    from mapo.realsim.report import REPORT, finish_local
+    from mapo.realsim.report import finish_local
     from mapo.runs.claim import look
 
     look(run.out, {}, resume=False)
     _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
-    say(f"with placeholders: {run.out / STEPS[0]}; report: {run.out / REPORT}")
+    say(f"with placeholders: {run.out / STEPS[0]}; report: {RunDir(run.out).make_report}")
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -202,18 +206,6 @@ def _number(value: float | None) -> str:
 
 
 def _table(title: str, rows: dict[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
+    from mapo.show.tables import Table, print_tables
 
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
-
-    if not rows:
-        return
-    table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    for name, value in rows.items():
-        table.add_row(escape(name), escape(str(value)))
-    console = terminal()
-    console.width = max(console.width, 100)
-    console.print(title)
-    console.print(table)
+    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)], 100)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mapo.cli.common.messages import say
 from mapo.cli.common.options import Domain, Run, with_run
-from mapo.cli.common.say import say, say_all
+from mapo.cli.scenarios.common import read_whole_set
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.scenarios.sets import ScenarioSet
 
-SCREEN = "screen.json"
 _POLICY = "A model's name, local:FOLDER or scripted:NAME."
 
 
@@ -36,7 +37,7 @@ def screen(
     weak: Annotated[str | None, typer.Option(help=f"The weak policy. {_POLICY}")] = None,
     weak_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
     weak_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
-    plays: Annotated[int, typer.Option(min=1, help="Plays of each scenario by each policy.")] = 4,
+    plays: Annotated[int, typer.Option(min=1, help="Dialogues per scenario and policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
@@ -47,16 +48,18 @@ def screen(
     domain: Domain = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Also split what is kept: TRAIN/VALIDATION/TEST, like 2/1/1, or TRAIN/TEST."),
+        typer.Option(
+            help="Also split the kept scenarios: TRAIN/VALIDATION/TEST, such as 2/1/1, or TRAIN/TEST."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the plays and of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the dialogues and of the split.")] = 0,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
 ) -> None:
-    """Play each scenario with a strong and a weak model; drop what is hopeless and what is too easy.
+    """Play each scenario with a strong and a weak model; drop the hopeless and the too easy ones.
 
     Exit status: 0 all well; 1 some plays broke (run again with --resume) or too few were kept for --split; 2
-    it could not go on; 130 or 143 it was stopped by hand.
+    it could not continue; 130 or 143 it was stopped by hand.
     """
     from mapo.domain_folders import domain_folder
     from mapo.evals.empa.benchmark import Plan
@@ -67,12 +70,11 @@ def screen(
     from mapo.runs.claim import claim, look
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
-    from mapo.scenarios.sets import read_set
     from mapo.scoring.results import read_folders
 
     if split is not None:
         sizes_of(split, 1000)  # refuse what is no split before anything is played
-    found = _readable(read_set(source, domain), source)
+    found = read_whole_set(source, domain)
     own = found.scenarios[0].domain
     who = _policies(run, strong, PartialSpec(weak, weak_base_url, weak_key_env))
     judge = PartialSpec(judge_model, judge_base_url, judge_key_env)
@@ -94,7 +96,7 @@ def screen(
     _keep(run.out, asked, screened, found)
     _show(screened)
     unsplit = split is not None and not _split(run.out, found, screened, split, seed)
-    say(f"verdicts: {run.out / SCREEN}")
+    say(f"verdicts: {RunDir(run.out).screen}")
     if unsplit or broken or any(one.verdict == "undecided" for one in screened):
         raise typer.Exit(1)
 
@@ -151,27 +153,16 @@ def _manifest(plan: Plan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
     }
 
 
-def _readable(found: ScenarioSet, source: str) -> ScenarioSet:
-    from mapo.errors import ScenarioError
-
-    if broken := [str(error) for error in found.errors] + list(found.unreadable.values()):
-        say_all("error", broken)
-        raise ScenarioError("not all of it can be read", where=source, fix="Mend or remove those files first")
-    return found
-
-
 def _play(
     run: Run, name: str, plan: Plan, who: ModelSpec, roles: dict[str, ModelSpec] | None, rules: Rules
 ) -> int:
     """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
     from mapo.cli.common.stop import until_stopped
     from mapo.cli.evaluate.empa import play_missing, told_kept
-    from mapo.runs.claim import CACHE
-    from mapo.store import RunDir
 
     out = run.out / name
     there = RunDir(out).manifest.exists()
-    own = replace(run, out=out, cache_file=run.cache_file or run.out / CACHE, resume=there)
+    own = replace(run, out=out, cache_file=run.cache_file or RunDir(run.out).cache_of(), resume=there)
     playing = play_missing(own, plan, who, roles, rules, own.session())
     return until_stopped(playing, run.out, lambda: f"{name}: {told_kept(out, len(plan.jobs()))}")
 
@@ -179,16 +170,16 @@ def _play(
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:
     """OUT/screen.json, and the files of what is kept, byte for byte."""
     from mapo.realsim.screen import agreement
-    from mapo.store import write_atomic
+    from mapo.store import RunDir, write_atomic
 
     data = {**asked, "agreement": agreement(screened), "scenarios": [one.as_json() for one in screened]}
-    write_atomic(out / SCREEN, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_atomic(RunDir(out).screen, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     for one in screened:
         file = found.files[one.id]
         if one.verdict == "kept" and file.suffix == ".toml":
-            write_atomic(out / "scenarios" / file.name, file.read_bytes())
+            write_atomic(RunDir(out).scenarios / file.name, file.read_bytes())
         elif file.suffix == ".toml":
-            (out / "scenarios" / file.name).unlink(missing_ok=True)
+            (RunDir(out).scenarios / file.name).unlink(missing_ok=True)
 
 
 def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: str, seed: int) -> bool:
@@ -198,7 +189,7 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
     from mapo.realsim.screen import sizes_of
     from mapo.scenarios.sets import MANIFEST, file_hash
     from mapo.scenarios.split import split_scenarios
-    from mapo.store import write_atomic
+    from mapo.store import RunDir, write_atomic
 
     by_id = {scenario.id: scenario for scenario in found.scenarios}
     kept = [
@@ -216,34 +207,27 @@ def _split(out: Path, found: ScenarioSet, screened: Sequence[Screened], shares: 
         name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
     }
     write_atomic(out / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-    beside = "" if (out / "scenarios").is_dir() else ": put it beside the scenarios"
+    beside = "" if RunDir(out).scenarios.is_dir() else ": put it beside the scenarios"
     counts = ", ".join(f"{name} {len(cases)}" for name, cases in splits.items())
     say(f"splits ({counts}): {out / MANIFEST}{beside}")
     return True
 
 
 def _show(screened: Sequence[Screened]) -> None:
-    from rich import box
-    from rich.table import Table
-
     from mapo.realsim.screen import agreement
-    from mapo.scoring.tables import escape
-    from mapo.text import terminal
+    from mapo.show.tables import Table, print_tables
 
-    table = Table(box=box.SIMPLE_HEAD)
     who = list(screened[0].plays)
-    for column in ("scenario", *who, "declared", "measured", "moved", "verdict"):
-        table.add_column(column, overflow="fold", no_wrap=column == "scenario")
+    rows = []
     for one in screened:
         cells = [_plays_cell(one.plays[name]) for name in who]
         declared = f"{one.declared['difficulty'] or '-'} {one.declared['axis'] or '-'}"
         measured = f"{one.measured['difficulty'] or '-'} {one.measured['axis'] or '-'}"
         moved = one.measured["axis_moved"] or "-"
         verdict = one.verdict + (f": {one.reason}" if one.reason else "")
-        table.add_row(escape(one.id), *cells, escape(declared), measured, moved, verdict)
-    console = terminal()
-    console.width = max(console.width, 170)  # a long line is read more easily than a cell in pieces
-    console.print(table)
+        rows.append([one.id, *cells, declared, measured, moved, verdict])
+    columns = ["scenario", *who, "declared", "measured", "moved", "verdict"]
+    print_tables([Table(columns, rows, left=len(columns))], 170)
     counts = {name: sum(one.verdict == name for one in screened) for name in ("kept", "dropped", "undecided")}
     say(", ".join(f"{name} {count}" for name, count in counts.items()))
     told = {name: value for name, value in agreement(screened).items() if value is not None}

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or one checkpoint of it.")],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: Annotated[Path, typer.Option(help="The folder to create.")],
     step: Annotated[str, typer.Option(help="best, last or a number.")] = "best",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16. (default: as it was trained)")
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: as trained).")] = None,
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Leave a LoRA adapter as it is instead of merging it.")
     ] = False,
@@ -45,5 +43,5 @@ def _whether_finished(run: Path) -> str:
     """A run is exported at any time; that it is still under way should not go unsaid."""
     from mapo.store import RunDir
 
-    under_way = RunDir(run).manifest.exists() and not (run / "summary.json").exists()
+    under_way = RunDir(run).manifest.exists() and not RunDir(run).summary.exists()
     return " (the run is not finished)" if under_way else ""

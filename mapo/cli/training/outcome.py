@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mapo.text import printable
+from mapo.text import escape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from mapo.scoring.score import Score
+    from mapo.show.tables import Table
     from mapo.train.run import Outcome
     from mapo.types import Dialogue
 
@@ -22,7 +23,7 @@ SHOWN = 6
 def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
     """Of the run in `out`. `caution` is what nobody may miss who reads the numbers."""
     from mapo.report import typical_pair
-    from mapo.scoring.tables import escape
+    from mapo.show.tables import rich_table
     from mapo.text import terminal
 
     console = terminal()
@@ -36,7 +37,7 @@ def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
         console.print(escape(caution))
     if found.before is None or found.after is None:
         return
-    console.print(_scores(found.before, found.after, told["chosen_step"]))
+    console.print(rich_table(_scores(found.before, found.after, told["chosen_step"])))
     console.print(_difference(found, out))
     pair = typical_pair(found.before_dialogues, found.after_dialogues)
     if pair:
@@ -44,21 +45,20 @@ def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
 
 
 def _scores(before: Score, after: Score, step: int) -> Table:
-    from rich.table import Table
+    from mapo.show.tables import Table, interval_text
 
-    table = Table(title="Scenarios never trained on", title_justify="left")
-    for column in ("", "EPM-Q", "95 % interval", "passed", "turns"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, score in (("before", before), (f"after (step {step})", after)):
-        ends = score.intervals["epm_q"] if score.intervals else None
-        table.add_row(
+    rows = [
+        [
             name,
             f"{score.composite.epm_q:.1f}",
-            f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "-",
+            interval_text(score.intervals["epm_q"] if score.intervals else None, missing="-"),
             f"{score.passes}/{score.n}",
             f"{score.turns:.1f}",
-        )
-    return table
+        ]
+        for name, score in (("before", before), (f"after (step {step})", after))
+    ]
+    columns = ["", "EPM-Q", "95 % interval", "passed", "turns"]
+    return Table(columns, rows, title="Scenarios never trained on")
 
 
 def _difference(found: Outcome, out: Path) -> str:
@@ -75,10 +75,11 @@ def _difference(found: Outcome, out: Path) -> str:
     )
 
 
-def _side_by_side(before: Dialogue, after: Dialogue) -> Table:
-    from rich.table import Table
+def _side_by_side(before: Dialogue, after: Dialogue) -> RichTable:
+    from rich.table import Table as RichTable
 
-    table = Table(title=f"{before.scenario}, a case of median gain", title_justify="left", show_lines=True)
+    title = escape(f"{before.scenario}, a case of median gain")
+    table = RichTable(title=title, title_justify="left", show_lines=True)
     for name, dialogue in (("before", before), ("after", after)):
         ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
         turns = len(dialogue.turns)
@@ -90,11 +91,9 @@ def _side_by_side(before: Dialogue, after: Dialogue) -> Table:
 
 
 def _turn(dialogue: Dialogue, i: int) -> str:
-    from rich.markup import escape
-
     if i >= len(dialogue.turns):
         return ""
     turn = dialogue.turns[i]
     reward = "unscored" if turn.reward is None else f"{turn.reward:+.2f}"
-    said, replied = escape(printable(turn.user)), escape(printable(turn.reply.text))
+    said, replied = escape(turn.user), escape(turn.reply.text)
     return f"[dim]user: {said}[/dim]\nmodel: {replied}\n[cyan]reward: {reward}[/cyan]"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.say import say
+from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -27,7 +28,7 @@ def train(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
     engine: Annotated[
         str | None, typer.Option(help="Who trains: local (default), or verl (many cards).")
     ] = None,
@@ -48,8 +49,8 @@ def train(
     if resume and out is None:
         told = f" {quote(files[0])} --resume" if files and Path(files[0]).is_dir() else ""
         raise InputError("nothing to resume", fix=f"Give the run's folder: --out{told}")
-    if resume and not files and out is not None and (out / "config.toml").is_file():
-        files = [str(out / "config.toml")]
+    if resume and not files and out is not None and RunDir(out).config.is_file():
+        files = [str(RunDir(out).config)]
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -99,32 +100,33 @@ def _refuse_early(config: Config, out: Path, resume: bool) -> None:
 
 
 def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
-    """The run on verl, with the same live line."""
-    from mapo.cli.training.live import Live
+    """Train on verl, with the same progress display."""
     from mapo.engines.verl.launch import run_verl
+    from mapo.train.callbacks import TrainingDisplay
 
-    show = Live(config.optim.steps)
-    show.begins(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {out / 'verl' / 'log.txt'}")
+    display = TrainingDisplay(config.optim.steps)
+    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {RunDir(out).verl_log}")
     try:
-        found: Outcome = run_verl(config, out, resume=resume, on_step=show.step_ends, on_resume=show.resumes)
+        found: Outcome = run_verl(
+            config, out, resume=resume, on_step=display.step_ends, on_resume=display.resumes
+        )
         return found
     except KeyboardInterrupt:
-        say(f"stopped; go on with: mapo train --engine verl --out {quote(str(out))} --resume")
+        say(f"stopped; resume with: mapo train --engine verl --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
     finally:
-        show.close()
+        display.close()
 
 
 def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
-    """The run, with a live line; None in a member of a team that does not lead."""
-    from mapo.cli.training.live import Live
+    """Train with a progress display; returns None in a process that does not lead its team."""
     from mapo.players.session import open_cast
+    from mapo.train.callbacks import Callbacks, TrainingDisplay
     from mapo.train.processes import join_team
     from mapo.train.run import run
-    from mapo.train.show import Show
 
     team = join_team(config.model.device)
-    show = Live(config.optim.steps, resume=resume) if team.leads else Show()
+    callbacks = TrainingDisplay(config.optim.steps, resume=resume) if team.leads else Callbacks()
 
     async def whole() -> Outcome:
         async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _):
@@ -134,7 +136,7 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
                 casting,
                 paid=config.roles.agents == "llm",
                 resume=resume,
-                show=show,
+                callbacks=callbacks,
                 team=team,
             )
 
@@ -151,15 +153,15 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
             found = asyncio.run(whole())
         team.leave()
     finally:
-        show.close()
+        callbacks.close()
     return found if team.leads else None
 
 
 def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
     """What came of it: the scores, one person met before and after, and where everything is."""
     from mapo.cli.training.outcome import print_outcome
-    from mapo.evals.ablation.figures import scripted_world
     from mapo.report import write_report
+    from mapo.scripted.notice import scripted_world
 
     scripted = config.roles.agents == "scripted"
     print_outcome(found, out, scripted_world([config.scenarios.domain]) if scripted else "")

@@ -23,7 +23,7 @@ from typing import Any
 
 from mapo.config import Config, dump_config
 from mapo.engines.verl.settings import check_settings, hydra_value, overrides
-from mapo.engines.verl.site import SETTINGS, leave_word
+from mapo.engines.verl.site import leave_word
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic
@@ -37,7 +37,7 @@ TAIL = 15
 
 
 def check_engine(root: Path, engine: str) -> None:
-    if (root / "manifest.json").exists():
+    if RunDir(root).manifest.exists():
         from mapo.train.setup import refuse_other_engine
 
         refuse_other_engine(root, engine)
@@ -68,7 +68,8 @@ def run_verl(
     check_verl()
     check_settings(config)
     command, environment = prepare(config, root, resume=resume)
-    run, log = RunDir(root), root / "verl" / "log.txt"
+    run = RunDir(root)
+    log = run.verl_log
     with _alone(root):
         run.stopped.unlink(missing_ok=True)
         told = _why(run, config, 0, log)  # a run that is over has nothing left to do
@@ -86,7 +87,7 @@ def run_verl(
 
 def first_step(root: Path) -> int:
     """The step verl begins with: the one after its last checkpoint, where that is whole."""
-    folder = root / "verl" / "checkpoints"
+    folder = RunDir(root).verl_checkpoints
     try:
         last = int((folder / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -113,6 +114,7 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     from mapo.train.setup import check_run, claim_run
 
     root = root.resolve()
+    run = RunDir(root)
     scenarios = chosen_scenarios(config)
     check_options(config)
     check_trackers(config.run.trackers)
@@ -120,15 +122,15 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     check_run(root, config, scenarios, resume=resume, engine="verl")
     claim_run(root, config, scenarios, engine="verl")
     with _alone(root):
-        write_atomic(root / SETTINGS, dump_config(config))
-    tables = write_tables(root / "verl", config, scenarios)
+        write_atomic(run.verl_config, dump_config(config))
+    tables = write_tables(run.verl, config, scenarios)
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
-    write_atomic(root / "verl" / "agent.yaml", json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
+    write_atomic(run.verl_agent, json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
     environment = _environment(config, root)
     settings = overrides(config, root, tables, model, context, environment)
-    write_atomic(root / "verl" / "settings.txt", "\n".join(settings) + "\n")
+    write_atomic(run.verl_settings, "\n".join(settings) + "\n")
     settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
-    settings += [f"hydra.run.dir={hydra_value(str(root / 'verl'))}"]
+    settings += [f"hydra.run.dir={hydra_value(str(run.verl))}"]
     return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
 
 
@@ -153,7 +155,7 @@ def _environment(config: Config, root: Path) -> dict[str, str]:
     """What every process of the run must find in its environment; keys are not among it."""
     found = {
         "VERL_USE_EXTERNAL_MODULES": "mapo.engines.verl.plugin,mapo.engines.verl.trainer",
-        "TENSORBOARD_DIR": str(root / "tensorboard"),
+        "TENSORBOARD_DIR": str(RunDir(root).tensorboard),
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
@@ -171,8 +173,9 @@ def _environment(config: Config, root: Path) -> dict[str, str]:
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Nobody else may run this run."""
-    (root / "verl").mkdir(exist_ok=True)
-    with open(root / "verl" / "lock", "w", encoding="utf-8") as lock:
+    run = RunDir(root)
+    run.verl.mkdir(exist_ok=True)
+    with open(run.verl_lock, "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -258,5 +261,5 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
         best=records.best(run),
         seconds=seconds,
     )
-    write_json(run.root / "summary.json", {**summary, "engine": "verl"})
+    write_json(run.summary, {**summary, "engine": "verl"})
     return Outcome(summary, *scores, before, after)

@@ -23,7 +23,7 @@ from mapo.measure.rubric import Rubric
 from mapo.sandbox.rollout import Watch
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
-from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, read_steps
+from mapo.store import BadLine, JsonlWriter, RunDir, process_files, read_dialogues, read_steps
 from mapo.train import metrics as numbers
 from mapo.train.rollouts import write_json
 from mapo.types import Dialogue
@@ -43,10 +43,9 @@ _NAMES = {
 
 def dialogues_of(run: RunDir, config: Config, split: str, step: int) -> list[Dialogue]:
     """Everybody's dialogues of a split at a step; of an id, the one that was written last."""
-    first = dialogue_file(run, split, step, config.optim.steps, 0)
-    files = [first, *first.parent.glob(f"{first.stem}.[0-9]*.jsonl")]
+    files = process_files(dialogue_file(run, split, step, config.optim.steps, 0))
     found: dict[str, Dialogue] = {}
-    for file in sorted((f for f in files if f.exists()), key=lambda f: (f.stat().st_mtime_ns, f.name)):
+    for file in sorted(files, key=lambda f: (f.stat().st_mtime_ns, f.name)):
         found |= {d.id: d for d in read_dialogues(file) if not isinstance(d, BadLine)}
     return [found[name] for name in sorted(found)]
 
@@ -148,13 +147,12 @@ def score_validation(run: RunDir, config: Config, step: int) -> dict[str, Any] |
     found = {"epm_q": now.composite.epm_q, "passes": now.passes, "n": now.n}
     known = best(run)
     if step and (known is None or found["epm_q"] > known["epm_q"]):
-        write_json(run.root / "best.json", {"step": step, **found})
+        write_json(run.best, {"step": step, **found})
     return found
 
 
 def best(run: RunDir) -> dict[str, Any] | None:
-    file = run.root / "best.json"
-    return json.loads(file.read_bytes()) if file.exists() else None
+    return json.loads(run.best.read_bytes()) if run.best.exists() else None
 
 
 def score(config: Config, name: str, dialogues: list[Dialogue]) -> Score | None:
@@ -163,11 +161,10 @@ def score(config: Config, name: str, dialogues: list[Dialogue]) -> Score | None:
 
 def set_aside(run: RunDir, step: int) -> None:
     """A step that was cut off is played anew, with other words: its dialogues are kept, out of the way."""
-    for file in run.dialogues.glob(f"step_{step:05d}*.jsonl"):
-        aside = run.dialogues / "cut_off"
-        aside.mkdir(exist_ok=True)
-        at = next(n for n in range(10**6) if not (aside / f"{file.stem}-{n}.jsonl").exists())
-        os.replace(file, aside / f"{file.stem}-{at}.jsonl")
+    for file in process_files(run.dialogues_of(step)):
+        run.cut_off.mkdir(exist_ok=True)
+        at = next(n for n in range(10**6) if not (run.cut_off / f"{file.stem}-{n}.jsonl").exists())
+        os.replace(file, run.cut_off / f"{file.stem}-{at}.jsonl")
 
 
 def check_usable(run: RunDir, config: Config, step: int) -> None:
@@ -185,7 +182,7 @@ def why_stopped(run: RunDir) -> str | None:
 
 def link_checkpoints(run: RunDir, folder: Path) -> None:
     """checkpoints/step_00010 -> the model in verl's checkpoint; links to those it has deleted go."""
-    there = run.checkpoint(0).parent
+    there = run.checkpoints
     there.mkdir(parents=True, exist_ok=True)
     for made in folder.glob("global_step_*/actor/huggingface"):
         link = run.checkpoint(int(made.parents[1].name.rpartition("_")[2]))

@@ -14,6 +14,7 @@ from pathlib import Path
 from mapo.advantage import ESTIMATORS
 from mapo.config import Config
 from mapo.errors import InputError
+from mapo.store import RunDir
 
 _ACTOR, _ROLLOUT, _MODEL = (
     "actor_rollout_ref.actor",
@@ -192,7 +193,7 @@ def _sampling(config: Config, root: Path, context: int) -> Settings:
         f"{_ROLLOUT}.val_kwargs.n": e.repeats,
         f"{_ROLLOUT}.multi_turn.enable": True,
         f"{_ROLLOUT}.agent.num_workers": v.workers,
-        f"{_ROLLOUT}.agent.agent_loop_config_path": str(root / "verl" / "agent.yaml"),
+        f"{_ROLLOUT}.agent.agent_loop_config_path": str(RunDir(root).verl_agent),
     }
 
 
@@ -210,7 +211,7 @@ def _trainer(config: Config, root: Path) -> Settings:
         # whenever one of the two may be due; our trainer leaves the others out
         "trainer.save_freq": math.gcd(config.run.checkpoint_every, config.eval.every),
         "trainer.max_actor_ckpt_to_keep": config.run.keep,
-        "trainer.default_local_dir": str(root / "verl" / "checkpoints"),
+        "trainer.default_local_dir": str(RunDir(root).verl_checkpoints),
         "trainer.resume_mode": "auto",
         "trainer.project_name": "mapo",
         "trainer.experiment_name": root.name,

@@ -24,9 +24,6 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.types import Dialogue
 
-SETTINGS = "verl/config.toml"
-"""In the run directory: the config of this start. On a resume, addresses and the like may be others."""
-
 _open: dict[Path, Site] = {}
 _lock = asyncio.Lock()
 
@@ -90,12 +87,9 @@ def leave_word(run: RunDir, why: Exception | str) -> None:
 def dialogue_file(run: RunDir, split: str, step: int, steps: int, rank: int) -> Path:
     """Where dialogues of a split at a step are kept, as in a run of the local engine."""
     if split == "train":
-        file = run.dialogues_of(step)
-    else:
-        ends = "before" if step == 0 else "after" if step >= steps else f"test_{step:05d}"
-        label = f"validation_{step:05d}" if split == "validation" else ends
-        file = run.root / "eval" / label / "dialogues.jsonl"
-    return file.with_name(f"{file.stem}.{rank}{file.suffix}") if rank else file
+        return run.dialogues_of(step, rank)
+    ends = "before" if step == 0 else "after" if step >= steps else f"test_{step:05d}"
+    return run.eval_dialogues(f"validation_{step:05d}" if split == "validation" else ends, rank)
 
 
 async def site_of(root: Path, tokenizer: Any, model: str) -> Site:
@@ -110,7 +104,7 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.players.session import open_cast
     from mapo.train.run import rules_of
 
-    config = load_config(root / SETTINGS)
+    config = load_config(RunDir(root).verl_config)
     template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()

@@ -28,7 +28,6 @@ from mapo.config import load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.estimator import counted, credit_of, find_turns, options_of
 from mapo.engines.verl.settings import METHODS, horizon, saves_at
-from mapo.engines.verl.site import SETTINGS
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir
 
@@ -40,14 +39,14 @@ LAST_ONES = 300
 class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         self.run = RunDir(Path(config.trainer.mapo_run))
-        self.ours = load_config(self.run.root / SETTINGS)
+        self.ours = load_config(self.run.verl_config)
         if OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs"):
             raise InputError(
                 "rejecting tokens (rollout_rs) would cut turns in two",
                 where="algorithm.rollout_correction",
                 fix="Leave it out: a turn is a run of ones in the response mask",
             )
-        self._lock = alone(self.run.root / "verl" / "trainer.lock")
+        self._lock = alone(self.run.verl_trainer_lock)
         super().__init__(config)
 
     @property

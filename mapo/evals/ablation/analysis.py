@@ -2,8 +2,8 @@
 
 A *cell* of the table is a method and a reward; its runs differ in the seed alone. Every run of a grid is
 given the same number of dialogues, and the runs of one seed meet the same start, the same scenarios in the
-same order and the same test jobs, so methods are compared seed by seed (`paired.py`). Pictures and tables of
-it: `figures.py`; who plays the runs: `mapo ablate`.
+same order and the same test jobs, so methods are compared seed by seed (`paired.py`). `report.py` renders the
+result, `grid.py` knows which runs there are, `processes.py` runs them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mapo.measure.stats import t_interval
 from mapo.runs.contents import that_count
 from mapo.runs.files import written_at
 from mapo.scoring.results import recompute
-from mapo.store import BadLine, read_dialogues, read_jsonl
+from mapo.store import BadLine, RunDir, read_dialogues, read_jsonl
 
 WINDOW = 3
 """Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
@@ -116,7 +116,7 @@ MEASURES: dict[str, Measure] = {
 def read_run(root: Path, cell: Cell) -> Run | None:
     """The run of a cell, None if it is not finished."""
     folder = root / cell.name
-    path = folder / "summary.json"
+    path = RunDir(folder).summary
     if not path.exists():
         return None
     try:
@@ -130,7 +130,7 @@ def read_run(root: Path, cell: Cell) -> Run | None:
     if found != cell:
         raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
     lines = {}
-    metrics = folder / "metrics.jsonl"
+    metrics = RunDir(folder).metrics
     for line in read_jsonl(metrics) if metrics.exists() else ():
         if isinstance(line, dict) and "step" in line:
             lines[line["step"]] = line  # after a resume, what was written last for a step counts
@@ -140,7 +140,7 @@ def read_run(root: Path, cell: Cell) -> Run | None:
 def _jobs(folder: Path) -> dict[tuple[str, str], float]:
     records = (
         (d.id, d.usable, written_at(file), d)
-        for file in sorted((folder / "eval" / "after").glob("*.jsonl"))
+        for file in sorted(RunDir(folder).eval_of("after").glob("*.jsonl"))
         for d in read_dialogues(file)
         if not isinstance(d, BadLine)
     )
@@ -156,7 +156,7 @@ def _jobs(folder: Path) -> dict[tuple[str, str], float]:
 # ---- the whole report
 
 
-Table = Mapping[tuple[str, str], Sequence[Run]]
+Grid = Mapping[tuple[str, str], Sequence[Run]]
 """(method, reward) -> its runs, in the order of the grid."""
 
 
@@ -229,14 +229,14 @@ def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) 
     ]
 
 
-def _target(table: Table) -> tuple[float | None, str]:
+def _target(table: Grid) -> tuple[float | None, str]:
     """The score that grpo on idr ends at, or the first cell's where there is no such."""
     key = ("grpo", "idr") if ("grpo", "idr") in table else next(iter(table))
     ends = [end for run in table[key] if (end := _end(run)) is not None]
     return (float(np.mean(ends)) if ends else None), f"where {key[0]} with {key[1]} ends"
 
 
-def comparisons(table: Table, target: float | None) -> dict[str, list[Comparison]]:
+def comparisons(table: Grid, target: float | None) -> dict[str, list[Comparison]]:
     """Families of comparisons, each corrected in itself: mapo with every other method in score and in
     dialogues needed, batch with every other in gradient norm, and the two rewards with each other."""
     families: dict[str, list[Comparison]] = {}
@@ -257,7 +257,7 @@ def comparisons(table: Table, target: float | None) -> dict[str, list[Comparison
 
 
 def _compare(
-    table: Table, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
+    table: Grid, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
 ) -> Comparison:
     def numbers(key: tuple[str, str]) -> dict[int, float]:
         found = {run.cell.seed: _number(run, what, target) for run in table[key]}

@@ -4,11 +4,12 @@ Two numbers stand in one column only where they mean the same: same judge, same 
 same cases. Differences are taken case by case over the cases that both models have a score for, repeats
 averaged: the mean, a 95 % bootstrap interval over cases, and a sign-flip test, corrected after Holm among all
 of the table's. Both ask the same question: would other cases of this kind say the same? They know nothing of
-what another run of the same cases, or another judge, would say. Pictures of it: `compare_tables.py`.
+what another run of the same cases, or another judge, would say.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,10 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.evals.compare.columns import Column, Meaning, columns_of, meaning_of
-from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_bench, read_json
+from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_bench
 from mapo.evals.compare.entries_empa import EMPA, read_empa, read_training
-from mapo.evals.summary import RESULT
 from mapo.measure.stats import Interval, bootstrap, holm, sign_flip, told
+from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir
 
 ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]
@@ -74,25 +75,20 @@ def compare(runs: Sequence[str]) -> Comparison:
 def read_run(run: str) -> list[Entry]:
     """The scores in a folder of results of any kind."""
     name, root = named(run)
-    if (root / RESULT).exists():
+    kind = kind_of(root)
+    if kind.has_result:
+        if not os.path.lexists(RunDir(root).result):
+            told = f"a run without {RunDir.result.name}: it did not come to an end"
+            raise InputError(told, where=str(root), fix="Run it with --resume")
         return read_bench(root, name)
-    manifest = RunDir(root).manifest
-    schema = str(read_json(manifest).get("schema")) if manifest.is_file() else ""
-    if schema.startswith("mapo.train/"):
+    if kind is Kind.TRAINING:
         return read_training(root, name)
-    if schema.startswith(("mapo.emobench/", "mapo.eqbench")):
-        raise InputError(
-            f"a run without {RESULT}: it did not come to an end", where=str(root), fix="Run it with --resume"
-        )
-    below = [] if schema or not root.is_dir() else _runs_in(root)
-    return _all_below(root, below, name) if below else read_empa(root, name)
+    return _all_below(root, _runs_in(root), name) if kind is Kind.RUNS else read_empa(root, name)
 
 
 def _runs_in(root: Path) -> list[Path]:
-    """The runs one level down, if any is one of ours; folders of EMPA's own files beside them too."""
-    if not any(root.glob("*/manifest.json")) and not any(root.glob(f"*/{RESULT}")):
-        return []
-    ours = ("manifest.json", RESULT, "dialogues", "*_result.json")
+    """The runs one level down, and folders of EMPA's own result files beside them."""
+    ours = (RunDir.manifest.name, RunDir.result.name, RunDir.dialogues.name, "*_result.json")
     return [f for f in sorted(root.iterdir()) if f.is_dir() and any(any(f.glob(name)) for name in ours)]
 
 

@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 from mapo.errors import RecordError
 from mapo.evals.eqbench.v2 import valid
-from mapo.evals.summary import RESULT, RESULT_SCHEMA
+from mapo.evals.summary import RESULT_SCHEMA
 from mapo.measure.stats import Interval
 from mapo.runs.claim import digest
 from mapo.runs.files import read_bytes
+from mapo.store import RunDir
 from mapo.text import printable
 from mapo.types import record
 
@@ -145,7 +146,7 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
     """The scores of OUT/result.json, checked against its own items."""
     from pydantic import TypeAdapter, ValidationError
 
-    path = folder / RESULT
+    path = RunDir(folder).result
     data = read_json(path)
     if data.get("schema") != RESULT_SCHEMA:
         raise RecordError(

@@ -85,7 +85,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     found: list[Entry] = []
     called = name or root.resolve().name
     for when, before in (("before", ""), ("after", f"{called}, before")):
-        folder = root / "eval" / when
+        folder = run.eval_of(when)
         if folder.is_dir():
             mine = replace(asked, model=f"{called}, {when}")
             entries = [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, mine, None)]

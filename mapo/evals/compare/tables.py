@@ -1,23 +1,34 @@
-"""A comparison as people read it: terminal, Markdown, LaTeX. For programs: `compare_files.py`.
+"""Comparison output: tables for the terminal, Markdown and LaTeX; CSV and JSON for programs.
 
-Names of models and judges come from files and endpoints, so each form gets them with its own signs made
-harmless: no markup in a terminal, no HTML or table bars in Markdown, no commands in LaTeX.
+CSV has one line per model and score, JSON everything ("mapo.compare/1"). Names of models and judges come from
+files and endpoints, so none of them may become a formula in a spreadsheet; `show.tables` escapes the rest.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-from rich import box
-from rich.table import Table
+from collections.abc import Callable
+from typing import Any
 
 from mapo.evals.compare.columns import Column
-from mapo.evals.compare.comparison import Comparison
-from mapo.evals.compare.entries import Entry
-from mapo.evals.compare.files import as_csv, as_json
-from mapo.scoring.tables import escape
+from mapo.evals.compare.comparison import Comparison, Difference
+from mapo.evals.compare.entries import Entry, count
+from mapo.show.tables import (
+    Cell,
+    Estimate,
+    Table,
+    fit_columns,
+    interval_text,
+    latex_table,
+    latex_text,
+    markdown_table,
+    markdown_text,
+    p_text,
+    rich_table,
+)
 from mapo.text import printable, terminal
 
 METHOD = (
@@ -25,15 +36,14 @@ METHOD = (
     "percent, Wilson's if a case has one dialogue. Differences: in points, case by case. "
     "p: sign-flip test by case; Holm: corrected among all differences of the table."
 )
-_HEAD = ("difference", "95 % interval", "p", "p (Holm)", "cases")
 _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 
 
-# ---- what stands in a place
+# ---- tables
 
 
 def figure(entry: Entry | None, column: Column) -> str:
-    """A cell's number: passes as counted, others to two places, n/of where something is missing."""
+    """Return a cell's number: passes as a count, other scores with two decimals, n/of if incomplete."""
     if entry is None:
         return "-"
     if entry.invalid:
@@ -43,25 +53,19 @@ def figure(entry: Entry | None, column: Column) -> str:
     return f"{entry.passes}/{entry.n}" if column.name == "passes" else f"{entry.value:.2f}"
 
 
-def ends(interval: tuple[float, float] | None, form: str = ".1f") -> str:
-    return "" if interval is None else f"{interval[0]:{form}} to {interval[1]:{form}}"
+def scores_table(found: Comparison) -> Table:
+    """One row per model, one column per score."""
+    rows: list[list[Cell]] = []
+    for model in found.models:
+        entries = [(found.cells.get((model, column.label)), column) for column in found.columns]
+        rows.append(
+            [model, *(Estimate(figure(e, c), interval_text(e.interval) if e else "") for e, c in entries)]
+        )
+    return Table(["model", *(column.short for column in found.columns)], rows)
 
 
-def chance(p: float | None) -> str:
-    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-class Differences(NamedTuple):
-    """The table of differences: `left` columns of words, then numbers."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    left: int
-
-
-def differences(found: Comparison) -> Differences:
-    """One baseline stands in the title; several, in a column."""
+def differences_table(found: Comparison) -> Table:
+    """One row per difference. A single baseline is named in the title; several get a column."""
     short = {column.label: column.short for column in found.columns}
     several = len(found.baselines) > 1
     rows = [
@@ -69,164 +73,168 @@ def differences(found: Comparison) -> Differences:
             *([d.model, d.baseline] if several else [d.model]),
             short[d.column],
             f"{d.mean:+.2f}",
-            ends(d.interval, "+.1f"),
-            chance(d.p),
-            chance(d.p_holm),
+            interval_text(d.interval, "+.1f"),
+            p_text(d.p),
+            p_text(d.p_holm),
             f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
         ]
         for d in found.differences
     ]
-    title = "Differences" if several else f"Differences from {found.models[0]}"
-    head = ["model", *(["from"] if several else []), "score", *_HEAD]
-    return Differences(f"{title}, case by case", head, rows, 3 if several else 2)
-
-
-def _score_rows(found: Comparison) -> list[list[tuple[str, str]]]:
-    """A row a model: (number, interval) for each column."""
-    rows = []
-    for model in found.models:
-        entries = [found.cells.get((model, c.label)) for c in found.columns]
-        rows.append(
-            [
-                (figure(e, c), ends(e.interval) if e else "")
-                for e, c in zip(entries, found.columns, strict=True)
-            ]
-        )
-    return rows
+    names = ["model", *(["from"] if several else []), "score"]
+    return Table(
+        [*names, "difference", "95 % interval", "p", "p (Holm)", "cases"],
+        rows,
+        title=f"Differences{'' if several else f' from {found.models[0]}'}, case by case",
+        note=METHOD,
+        left=len(names),
+    )
 
 
 def legend(found: Comparison) -> list[str]:
-    """What each column's numbers mean, one line for the columns that share it: first what tells it from
-    others. Hashes are cut: they are there to be told apart."""
-    told: dict[tuple[str, str], list[str]] = {}
+    """Return what the numbers mean, one line for all columns with the same meaning, distinguishing settings
+    first. Hashes are shortened: they only need to be told apart."""
+    columns: dict[tuple[str, str], list[str]] = {}
     for column in found.columns:
         every = [f"{key} {value}" for key, value in column.meaning.items()]
         settings = ", ".join(dict.fromkeys([*column.apart, *every]))
-        told.setdefault((column.title, _HASH.sub(r"\1", settings)), []).append(column.short)
-    return [f"{'; '.join(names)}: {title}, {s}" for (title, s), names in told.items()]
-
-
-# ---- terminal
+        columns.setdefault((column.title, _HASH.sub(r"\1", settings)), []).append(column.short)
+    return [f"{'; '.join(names)}: {title}, {s}" for (title, s), names in columns.items()]
 
 
 def print_comparison(found: Comparison) -> None:
+    """Print to the terminal; a table too wide for it is split by columns."""
     console = terminal()
     console.width = max(console.width, 110)
-    rows = _score_rows(found)
-    for part in _fitting(found, rows, console.width):
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("model", overflow="fold")
-        for at in part:
-            table.add_column(escape(found.columns[at].short), justify="right", overflow="fold")
-        for model, row in zip(found.models, rows, strict=True):
-            shown = [row[at] for at in part]
-            table.add_row(escape(model), *(f"{n}\n[dim]{i}[/]" if i else n for n, i in shown))
-        console.print(table)
+    for part in fit_columns(scores_table(found), console.width):
+        console.print(rich_table(part))
     if found.differences:
-        told = differences(found)
-        table = Table(box=box.SIMPLE_HEAD, title=escape(told.title), title_justify="left")
-        for at, head in enumerate(told.head):
-            table.add_column(head, justify="left" if at < told.left else "right", overflow="fold")
-        for cells in told.rows:
-            table.add_row(*map(escape, cells))
-        console.print(table)
-        console.print(f"[dim]{METHOD}[/]")
+        table = differences_table(found)
+        console.print(rich_table(table))
+        console.print(table.note, style="dim")
     for line in legend(found):
-        console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+        console.print(printable(line), style="dim", markup=False, soft_wrap=True)
     for note in found.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
-
-
-def _fitting(found: Comparison, rows: Sequence[Sequence[tuple[str, str]]], width: int) -> list[list[int]]:
-    """The columns, as many in a table as there is room for: one under another rather than folded."""
-    room = width - min(40, max(len(model) for model in found.models)) - 8
-    parts: list[list[int]] = [[]]
-    used = 0
-    for at, column in enumerate(found.columns):
-        wide = 3 + max(len(text) for text in (column.short, *(t for row in rows for t in row[at])))
-        if parts[-1] and used + wide > room:
-            parts.append([])
-            used = 0
-        parts[-1].append(at)
-        used += wide
-    return parts
-
-
-# ---- Markdown
+        console.print(printable(f"note: {note}"), markup=False, soft_wrap=True)
 
 
 def markdown(found: Comparison) -> str:
-    heads = ["model", *(_md(c.short) for c in found.columns)]
-    rows = [
-        [_md(model), *(f"{n} ({i})" if i else n for n, i in row)]
-        for model, row in zip(found.models, _score_rows(found), strict=True)
-    ]
-    parts = [_md_table(heads, rows)]
-    if found.differences:
-        of = differences(found)
-        rows = [[_md(cell) for cell in row] for row in of.rows]
-        parts += [f"{_md(of.title)}:", _md_table(of.head, rows), METHOD]
-    told = [f"- {_md(line)}" for line in (*legend(found), *found.notes)]
-    return "\n\n".join([*parts, "\n".join(told)]) + "\n"
-
-
-def _md(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too."""
-    plain = " ".join(printable(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]#|~$!])", r"\\\1", plain)
-
-
-def _md_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-# ---- LaTeX
-
-_TEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-}
-
-
-def tex(text: str) -> str:
-    """Text that LaTeX sets as it is."""
-    return "".join(_TEX.get(sign, sign) for sign in " ".join(printable(text).split()))
+    parts = [markdown_table(scores_table(found))]
+    parts += [markdown_table(differences_table(found))] if found.differences else []
+    lines = [f"- {markdown_text(line)}" for line in (*legend(found), *found.notes)]
+    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
 def latex(found: Comparison) -> str:
-    """Two tabulars with the rules of booktabs, what the numbers mean below them, the notes as comments."""
-    heads = ["model", *(c.short for c in found.columns)]
-    rows = [
-        [model, *(f"{n} [{i}]" if i else n for n, i in row)]
-        for model, row in zip(found.models, _score_rows(found), strict=True)
-    ]
-    parts = ["% \\usepackage{booktabs}", _tabular(heads, rows, 1)]
-    if found.differences:
-        of = differences(found)
-        parts += ["", _tabular(of.head, of.rows, of.left)]
+    """Return two tabulars with the rules of booktabs, their meaning below them, and the notes as comments."""
+    parts = ["% \\usepackage{booktabs}", latex_table(scores_table(found))]
+    parts += ["", latex_table(differences_table(found))] if found.differences else []
     below = [*([METHOD] if found.differences else []), *legend(found)]
-    parts += ["", r"{\footnotesize", *(rf"{tex(line)}\par" for line in below), "}"]
-    told = [f"% {' '.join(printable(line).split())}" for line in found.notes]
-    return "\n".join([*parts, *told]) + "\n"
+    parts += ["", r"{\footnotesize", *(rf"{latex_text(line)}\par" for line in below), "}"]
+    comments = [f"% {' '.join(printable(line).split())}" for line in found.notes]
+    return "\n".join([*parts, *comments]) + "\n"
 
 
-def _tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    def line(cells: Sequence[str]) -> str:
-        # an empty group: a cell may begin with [ or *, which \\ would take for its own
-        return "{} " + " & ".join(tex(cell) for cell in cells) + r" \\"
+# ---- CSV and JSON
 
-    columns = "l" * left + "r" * (len(heads) - left)
-    body = [line(heads), r"\midrule", *map(line, rows)]
-    return "\n".join(
-        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
-    )
+_CSV = (
+    *("model", "benchmark", "score", "value", "low", "high", "passes", "n", "of", "cases"),
+    *("baseline", "common", "missing", "difference", "difference_low", "difference_high", "p", "p_holm"),
+    *("judge", "settings", "sampling", "note"),
+    *("before", "gain", "gain_low", "gain_high", "gain_p", "gain_p_holm"),
+)
+
+
+def as_csv(found: Comparison) -> str:
+    """Return one line per model and score, with its difference from the first model and, as `gain`, from the
+    model it was trained from."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_CSV)
+    for column in found.columns:
+        for model in found.models:
+            e, d = found.cells.get((model, column.label)), found.difference(model, column.label)
+            if e is None:
+                continue
+            own = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, count(e.cases)]
+            held: list[Any] = [""] * 8
+            if d:
+                ends = d.interval or ("", "")
+                held = [_cell(d.baseline), d.n, d.missing, d.mean, *ends, d.p, d.p_holm]
+            named = [_cell(model), column.benchmark, _cell(column.label)]
+            gained = _gain(found.difference(model, column.label, e.baseline) if e.baseline else None)
+            writer.writerow([*named, *own, *held, *map(_cell, _meant(e)), *gained])
+    return out.getvalue()
+
+
+def _gain(d: Difference | None) -> list[Any]:
+    return [""] * 6 if d is None else [_cell(d.baseline), d.mean, *(d.interval or ("", "")), d.p, d.p_holm]
+
+
+def _meant(e: Entry) -> list[str]:
+    """Return judge, other settings, sampling, and notes."""
+    rest = {key: value for key, value in e.meaning.items() if key != "judge"}
+    lacking = f"incomplete: {e.n} of {e.of}" if e.n < e.of else ""
+    invalid = f"invalid: {e.invalid}" if e.invalid else ""
+    told = [lacking, invalid, *(note for note in e.notes if not note.startswith(("incomplete", "invalid")))]
+    listed = ("; ".join(f"{key} {value}" for key, value in part.items()) for part in (rest, e.sampling))
+    return [e.meaning.get("judge", ""), *listed, "; ".join(filter(None, told))]
+
+
+def _cell(text: str) -> str:
+    """Return text that a spreadsheet does not take for a formula."""
+    plain = " ".join(printable(text).split())
+    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain
+
+
+def as_json(found: Comparison) -> str:
+    return json.dumps(plain(found), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def plain(found: Comparison) -> dict[str, Any]:
+    """Return the whole comparison as plain data ("mapo.compare/1")."""
+    return {
+        "schema": "mapo.compare/1",
+        "columns": [
+            {"label": c.label, "benchmark": c.benchmark, "name": c.name, "settings": dict(c.meaning)}
+            for c in found.columns
+        ],
+        "models": [
+            {
+                "model": model,
+                "scores": {
+                    label: {
+                        "value": e.value,
+                        "interval": e.interval,
+                        "n": e.n,
+                        "of": e.of,
+                        "cases": count(e.cases),
+                        **({"invalid": e.invalid} if e.invalid else {}),
+                        **({} if e.passes is None else {"passes": e.passes}),
+                        "sampling": dict(e.sampling),
+                        "source": e.source,
+                    }
+                    for (own, label), e in found.cells.items()
+                    if own == model
+                },
+            }
+            for model in found.models
+        ],
+        "differences": [
+            {
+                "model": d.model,
+                "baseline": d.baseline,
+                "score": d.column,
+                "cases": d.n,
+                "missing": d.missing,
+                "mean": d.mean,
+                "interval": d.interval,
+                "p": d.p,
+                "p_holm": d.p_holm,
+            }
+            for d in found.differences
+        ],
+        "notes": found.notes,
+    }
 
 
 FORMS: dict[str, Callable[[Comparison], str]] = {

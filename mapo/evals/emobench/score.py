@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from mapo.errors import RecordError
 from mapo.evals.emobench.data import COMMIT, LETTERS, TASKS, EmoBench, Question
 from mapo.evals.emobench.questions import Reading, Settings, majority, orders, read
-from mapo.evals.items import ASK_ANEW, ITEMS, Line
+from mapo.evals.items import ASK_ANEW, Line
 from mapo.evals.summary import Scored, summarise
 from mapo.measure.stats import Interval
+from mapo.store import RunDir
 
 MEANS = {f"Overall{how}": [f"{task}{how}" for task in TASKS] for how in ("", "_lenient")}
 """Scores that are the mean of others."""
@@ -106,7 +107,7 @@ def _texts(line: Line, votes: int) -> list[str]:
     except (KeyError, TypeError, ValueError):
         raise RecordError(
             f"does not hold {votes} replies",
-            where=f"{ITEMS}, item {line['id']}",
+            where=f"{RunDir.items.name}, item {line['id']}",
             fix=ASK_ANEW,
         ) from None
     return texts

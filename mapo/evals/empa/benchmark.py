@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +23,13 @@ from mapo.measure.rubric import Rubric
 from mapo.runs.claim import digest, look
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scoring.findings import warnings
 from mapo.scoring.health import health
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
 from mapo.types import Dialogue, Turn
 
-FILE = "empa.jsonl"
-HEALTH, HEALTH_SCHEMA = "health.json", "mapo.health/1"
+HEALTH_SCHEMA = "mapo.health/1"
 Watch = Callable[[Dialogue], None]
 
 
@@ -77,7 +76,7 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
         "schema": "mapo.empa/1",
         "model": model,
         "cast": cast,
-        "scenarios": {s.id: digest(asdict(s)) for s in plan.scenarios},
+        "scenarios": {s.id: scenario_digest(s) for s in plan.scenarios},
         "start_levels": digest(plan.start_levels) if plan.start_levels else None,
         "repeats": plan.repeats,
         "seed": plan.seed,
@@ -109,7 +108,7 @@ def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
 
 def read_kept(out: Path) -> Kept:
     kept = Kept([], Counter(), [])
-    file = RunDir(out).dialogues / FILE
+    file = RunDir(out).empa_dialogues
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
             kept.bad.append(str(item))
@@ -137,10 +136,10 @@ async def run(
     done = {dialogue.id for dialogue in finished}
     broken = kept.broken if kept else Counter[str]()
     todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
-    with JsonlWriter(RunDir(out).dialogues / FILE) as writer:
+    with JsonlWriter(RunDir(out).empa_dialogues) as writer:
 
         def export(dialogue: Dialogue) -> None:
-            folder = out / "empa" / _folder_name(dialogue.model)
+            folder = RunDir(out).empa_files / _folder_name(dialogue.model)
             if dialogue.usable and not result_path(dialogue, folder).exists():
                 write_result(dialogue, rules.rubric, folder)
 
@@ -163,7 +162,7 @@ def write_health(out: Path, dialogues: Sequence[Dialogue], scenarios: Sequence[S
     """OUT/health.json: whether the simulated people were still people (docs/sandbox.md)."""
     found = health(dialogues, {s.id: s for s in scenarios}).as_json()
     text = json.dumps({"schema": HEALTH_SCHEMA, **found, "warnings": warnings(found)}, indent=1)
-    write_atomic(RunDir(out).root / HEALTH, text + "\n")
+    write_atomic(RunDir(out).health, text + "\n")
 
 
 def _folder_name(model: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
 from mapo.evals.eqbench.data import Question
-from mapo.evals.items import ASK_ANEW, ITEMS, Line, conversation, seed_of
+from mapo.evals.items import ASK_ANEW, Line, conversation, seed_of
 from mapo.evals.summary import Scored
 from mapo.models.chat import Request, Talker
+from mapo.store import RunDir
 from mapo.types import Message
 
 NAME = "EQ-Bench v2"
@@ -146,7 +147,7 @@ def scored(lines: Mapping[str, Line], questions: Sequence[Question]) -> list[Sco
 def _last(line: Line) -> str:
     answers = line.get("answers")
     if not isinstance(answers, list) or not answers or not isinstance(answers[-1], str):
-        raise RecordError("holds no answers", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+        raise RecordError("holds no answers", where=f"{RunDir.items.name}, item {line['id']}", fix=ASK_ANEW)
     return answers[-1]
 
 

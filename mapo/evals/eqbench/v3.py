@@ -18,9 +18,10 @@ from typing import Any
 from mapo.errors import AnswerError, EndpointError, InputError, RecordError
 from mapo.evals.eqbench.data import Kind, Scenario, Three
 from mapo.evals.eqbench.parse import REASONING, parse_scores, said, written
-from mapo.evals.items import ASK_ANEW, ITEMS, HalfwayError, Line, conversation, seed_of
+from mapo.evals.items import ASK_ANEW, HalfwayError, Line, conversation, seed_of
 from mapo.evals.summary import Scored
 from mapo.models.chat import Chat, Request, Talker
+from mapo.store import RunDir
 from mapo.types import Message
 
 NAME = "EQ-Bench"
@@ -219,7 +220,9 @@ def marks_by_id(lines: Mapping[str, Line], files: Three) -> dict[str, tuple[Kind
 def _judgement(line: Line) -> str:
     raw = line.get("judge")
     if not isinstance(raw, str):
-        raise RecordError("holds no answer of a judge", where=f"{ITEMS}, item {line['id']}", fix=ASK_ANEW)
+        raise RecordError(
+            "holds no answer of a judge", where=f"{RunDir.items.name}, item {line['id']}", fix=ASK_ANEW
+        )
     return raw
 
 

@@ -15,6 +15,7 @@ from mapo.measure.epmq import indices, weigh
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
 from mapo.sandbox.cast import flat
+from mapo.store import RunDir
 from mapo.types import Levels
 
 RECORDED = "recorded"
@@ -66,7 +67,7 @@ def answers_of(questions: Sequence[Question], lines: Mapping[str, Line]) -> dict
             continue
         if "skipped" in line:
             continue
-        levels = levels_in(line, question.moment.talk.rubric, f"items.jsonl, {question.id}")
+        levels = levels_in(line, question.moment.talk.rubric, f"{RunDir.items.name}, {question.id}")
         mine.asked += 1
         mine.unscored += levels is None
         mine.moments[question.moment.id] = question.moment

@@ -22,6 +22,7 @@ from mapo.models.chat import OWN_WAY, Chat, Sampling
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.judge import ModelJudge
 from mapo.sandbox.panel import median_levels
+from mapo.store import RunDir
 from mapo.types import AxisMarks, Levels, Mark
 
 Asking = Callable[[Shown, str], Awaitable[Levels]]
@@ -128,7 +129,7 @@ def panel_line(question: Question, given: Sequence[Line | None]) -> Line | None:
     lines = [line for line in given if line is not None]
     if skipped := [line for line in lines if "skipped" in line]:
         return {"skipped": skipped[0]["skipped"]}
-    where = f"items.jsonl, {question.id}"
+    where = f"{RunDir.items.name}, {question.id}"
     found = [levels_in(line, question.moment.talk.rubric, where) for line in lines]
     forms = [form for form in found if form is not None]
     if 2 * len(forms) <= len(lines):

@@ -1,62 +1,47 @@
-"""An audit as one picture: what moves each judge, how much of its word is noise, what that leaves of its
-advantages."""
+"""The figure of an audit: what moves each judge, how noisy it is, and what that leaves of its advantages."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError
-from mapo.evals.ablation.figures import COLOURS, MARKERS
 from mapo.judges.audit.measure import Findings
 from mapo.judges.audit.noise import TARGET
 from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.report import Audit
 from mapo.judges.audit.verdict import MAX_SIZE
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
+from mapo.show.figures import FAINT, add_key, look, new_figure, save, style
+from mapo.store import RunDir
 
-FIGURE = "audit.png"
 GROUPS = {"rise": "should gain nothing", "shift": "should change nothing"}
 WITHIN = "#E6EFE6"
 Point = tuple[float, Interval | None]
 
 
 def draw(audit: Audit, out: Path) -> Path:
-    """audit.png: left, effects of the probes in standard deviations; right, noise and what it leaves. What is
-    within the limits is shaded."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError:
-        raise InputError("the figure needs matplotlib", fix="pip install 'mapo[train]'") from None
-
-    figure = Figure(figsize=(10, 5.2), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
-    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
-    effects = figure.add_subplot(grid[:, 0])
-    draw_effects(effects, audit)
-    draw_judges(figure.add_subplot(grid[0, 1]), audit, _noise, "Noise in the reward (lower is better)")
-    advantages = figure.add_subplot(grid[1, 1])
-    draw_judges(advantages, audit, _advantages, "Advantages (higher is better)")
-    advantages.axvspan(TARGET, 1.02, color=WITHIN, zorder=0)
-    advantages.set_xlabel(f"correlation with noise-free ones (shaded: {TARGET:g} or more)", fontsize=8)
-    figure.axes[1].set_xlabel("share of its variance that comes from asking again", fontsize=8)
-    handles = [
-        effects.plot([], [], _look(n)[1], color=_look(n)[0], label=_plain(found.judge))[0]
-        for n, found in enumerate(audit.findings)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=160)
-    write_atomic(out / FIGURE, drawn.getvalue())
-    return out / FIGURE
+    """Write audit.png. Left: effects of the probes in standard deviations. Right: noise, and advantages under
+    it. Values within the limits are shaded."""
+    with style():
+        figure = new_figure(10, 5.2)
+        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)
+        grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
+        draw_effects(figure.add_subplot(grid[:, 0]), audit)
+        noise = figure.add_subplot(grid[0, 1])
+        draw_judges(noise, audit, _noise, "Noise in the reward (lower is better)")
+        noise.set_xlabel("share of its variance that comes from asking again", fontsize=8)
+        advantages = figure.add_subplot(grid[1, 1])
+        draw_judges(advantages, audit, _advantages, "Advantages (higher is better)")
+        advantages.axvspan(TARGET, 1.02, color=WITHIN, zorder=0)
+        advantages.set_xlabel(f"correlation with noise-free ones (shaded: {TARGET:g} or more)", fontsize=8)
+        add_key(figure, [(look(n), found.judge) for n, found in enumerate(audit.findings)], "lower", 4)
+        return save(figure, out, RunDir(out).audit_figure.stem, ["png"])[0]
 
 
 def draw_effects(axes: Any, audit: Audit) -> None:
-    """A row a probe, those that should gain nothing above those that should change nothing."""
+    """One row per probe, those that should gain nothing above those that should change nothing."""
     probes = [*PROBES.values(), LANGUAGE_PROBE]
     at: dict[str, float] = {}
     for kind, title in GROUPS.items():
@@ -76,8 +61,8 @@ def draw_effects(axes: Any, audit: Audit) -> None:
                 reach += [abs(end) for end in effect.size_interval or (effect.size,)]
     for name, row in at.items():
         if not any(effect.probe == name for found in audit.findings for effect in found.effects):
-            axes.text(0, row, " not known", va="center", fontsize=8, color="0.4")
-    axes.axvline(0, color="0.5", linewidth=0.8, zorder=1)
+            axes.text(0, row, " not known", va="center", fontsize=8, color=FAINT)
+    axes.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
     axes.set_yticks(list(at.values()), list(at))
     axes.set_ylim(len(at) + 0.5, -1.1)
     axes.set_xlim(-1.08 * max(reach), 1.08 * max(reach))
@@ -87,12 +72,12 @@ def draw_effects(axes: Any, audit: Audit) -> None:
 
 
 def draw_judges(axes: Any, audit: Audit, value: Callable[[Findings], Point | None], title: str) -> None:
-    """A row a judge, in the colour and with the marker it has everywhere."""
+    """One row per judge, in the colour and with the marker it has everywhere."""
     for number, found in enumerate(audit.findings):
         if (point := value(found)) is not None:
             _dot(axes, number, point, number)
         else:
-            axes.text(0.02, number, "not known", va="center", fontsize=8, color="0.4")
+            axes.text(0.02, number, "not known", va="center", fontsize=8, color=FAINT)
     axes.set_yticks([])
     axes.set_ylim(len(audit.findings) - 0.4, -0.6)
     axes.set_xlim(-0.02, 1.02)
@@ -117,15 +102,7 @@ def _advantages(found: Findings) -> Point | None:
 def _dot(axes: Any, number: int, point: Point, row: float) -> None:
     value, interval = point
     low, high = interval or (value, value)
-    colour, marker = _look(number)
+    own = look(number)
     error = [[max(0.0, value - low)], [max(0.0, high - value)]]
-    axes.errorbar([value], [row], xerr=error, fmt=marker, color=colour, capsize=2, markersize=4, zorder=2)
-
-
-def _look(number: int) -> tuple[str, str]:
-    return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-
-
-def _plain(name: str) -> str:
-    """No dollar of a name is mathematics, no underscore at its beginning hides it from a legend."""
-    return name.replace("$", r"\$").lstrip("_") or "judge"
+    shape = {"fmt": own.marker, "color": own.colour, "capsize": 2, "markersize": 4}
+    axes.errorbar([value], [row], xerr=error, zorder=2, **shape)

@@ -18,12 +18,13 @@ import numpy as np
 
 from mapo.errors import InputError, RecordError
 from mapo.judges.audit.evidence import quotes
-from mapo.judges.audit.report import Table, number, share, spread
+from mapo.judges.audit.report import number, share, spread
 from mapo.judges.sample import THIRDS, dialogue_files
 from mapo.measure.agreement import pooled_kappa
 from mapo.measure.epmq import weigh
 from mapo.measure.rubric import Rubric
 from mapo.scoring.results import read_folders
+from mapo.show.tables import Table
 from mapo.store import BadLine, read_dialogues
 from mapo.types import AxisMarks, Levels, Mark
 
@@ -99,7 +100,8 @@ def _summary(found: dict[str, list[Judged]]) -> Table:
         none = number((said.marks - said.given) / said.marks if said.marks else None, ".0%")
         rows.append([root, judges, str(len(turns)), share(lost, len(turns)), str(said.marks), evidence, none])
     head = ["run", "judge", "turns", "unscored", "marks not 0", "evidence in the reply", "without evidence"]
-    return Table("As recorded", head, rows, "Evidence is compared without case, punctuation and spacing.")
+    note = "Evidence is compared without case, punctuation and spacing."
+    return Table(head, rows, title="As recorded", note=note, left=2)
 
 
 def _trend(found: dict[str, list[Judged]]) -> Table:
@@ -117,7 +119,7 @@ def _trend(found: dict[str, list[Judged]]) -> Table:
     note = (
         "Mean sum of a form's levels. A trend is the dialogue's or the judge's: an audit's `position` tells."
     )
-    return Table("Along a dialogue", ["run", *THIRDS], rows, note)
+    return Table(["run", *THIRDS], rows, title="Along a dialogue", note=note)
 
 
 def _variance(roots: Sequence[Path]) -> Table:
@@ -131,13 +133,13 @@ def _variance(roots: Sequence[Path]) -> Table:
     models = list(dict.fromkeys(model for model, _ in scores))
     cases = [c for c in dict.fromkeys(case for _, case in scores) if all((m, c) in scores for m in models)]
     if len(models) < 2 or len(cases) < 2:
-        return Table("Variance of EPM-Q", [], [])
+        return Table([], [], title="Variance of EPM-Q")
     grid = np.array([[float(np.mean(scores[m, c])) for c in cases] for m in models])
     parts = two_way(grid)
     whole = sum(parts.values()) or 1.0
     row = [f"{len(models)} models x {len(cases)} cases", *(f"{part / whole:.0%}" for part in parts.values())]
     note = "The judge's noise is within the rest, with the chance of each dialogue: at most that share."
-    return Table("Variance of EPM-Q", ["", *parts], [row], note)
+    return Table(["", *parts], [row], title="Variance of EPM-Q", note=note)
 
 
 def two_way(grid: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
@@ -165,4 +167,4 @@ def _panels(found: dict[str, list[Judged]]) -> Table:
                 np.array([x for x, _ in both]).T.tolist(), np.array([y for _, y in both]).T.tolist()
             )
             rows.append([root, f"{a} / {b}", str(len(both)), number(kappa, ".2f")])
-    return Table("Panels", ["run", "members", "turns", "kappa"], rows)
+    return Table(["run", "members", "turns", "kappa"], rows, title="Panels", left=2)

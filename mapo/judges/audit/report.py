@@ -1,16 +1,12 @@
-"""An audit as people look at it: the same tables on a terminal and in audit.md, everything in audit.json.
-
-Takes what was measured and computes nothing of its own.
-"""
+"""Audit output: tables for the terminal and audit.md, and all measurements in audit.json."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mapo.judges.audit import verdict as rules
 from mapo.judges.audit.between import Agreement
@@ -20,18 +16,10 @@ from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.verdict import Verdict
 from mapo.judges.terms import Terms
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
-from mapo.text import printable, terminal
+from mapo.show.tables import Table, markdown_table, markdown_text
+from mapo.store import RunDir, write_atomic
 
 SCHEMA = "mapo.audit/1"
-JSON, MARKDOWN = "audit.json", "audit.md"
-
-
-class Table(NamedTuple):
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ def _verdicts(audit: Audit) -> Table:
     for said in audit.verdicts:
         why = dict.fromkeys([*said.because("training"), *said.because("evaluation")])
         rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or "-"])
-    return Table("Verdict", ["judge", "for training", "for evaluation", "because"], rows)
+    return Table(["judge", "for training", "for evaluation", "because"], rows, title="Verdict", left=4)
 
 
 def _noise(audit: Audit) -> Table:
@@ -114,7 +102,7 @@ def _noise(audit: Audit) -> Table:
         f"turn averaged, with which the correlation is {TARGET:g}; -: none is enough. Scores again: that of "
         "dialogues' scores with themselves. Evidence: marks whose words are in the reply."
     )
-    return Table("Noise", [*head, "scores again", "evidence"], rows, note)
+    return Table([*head, "scores again", "evidence"], rows, title="Noise", note=note)
 
 
 def _probes(audit: Audit) -> Table:
@@ -139,7 +127,8 @@ def _probes(audit: Audit) -> Table:
         "chance, the one left out above the others."
     )
     names = [found.judge for found in audit.findings]
-    return Table("What moves it", ["probe", *names], [*rows, ["attacks that raised a form", *worked]], note)
+    rows.append(["attacks that raised a form", *worked])
+    return Table(["probe", *names], rows, title="What moves it", note=note)
 
 
 def _agreement(audit: Audit) -> Table:
@@ -163,7 +152,7 @@ def _agreement(audit: Audit) -> Table:
         "Quadratic kappa of all levels and of the worst one, cosine of steps, rank correlation of EPM-Q, "
         "difference of rewards."
     )
-    return Table("Agreement", head, rows, note)
+    return Table(head, rows, title="Agreement", note=note)
 
 
 def by_level(audit: Audit) -> Table:
@@ -173,7 +162,8 @@ def by_level(audit: Audit) -> Table:
         [f"{pair.a} / {pair.b}", *(number(pair.kappas.get(item), ".2f") for item in items)]
         for pair in audit.agreements
     ]
-    return Table("Agreement by level", ["judges", *items], rows, "Quadratic kappa; -: neither ever moves.")
+    note = "Quadratic kappa; -: neither ever moves."
+    return Table(["judges", *items], rows, title="Agreement by level", note=note)
 
 
 def _costs(audit: Audit) -> Table:
@@ -190,7 +180,8 @@ def _costs(audit: Audit) -> Table:
                 number(cost["cost"], ".4f"),
             ]
         )
-    return Table("Cost", ["judge", "calls", "seconds a call", "prompt", "completion", "cost"], rows)
+    columns = ["judge", "calls", "seconds per call", "prompt", "completion", "cost"]
+    return Table(columns, rows, title="Cost")
 
 
 # ---- numbers as text
@@ -210,62 +201,26 @@ def share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-# ---- pictures of tables
-
-
-def md(text: str) -> str:
-    """Text that stays text in Markdown, whoever chose it."""
-    plain = " ".join(printable(text).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]#|~$!])", r"\\\1", plain)
+# ---- files
 
 
 def markdown(audit: Audit, figure: str = "") -> str:
     counts = ", ".join(f"{value} {name}" for name, value in audit.sample.items())
     parts = [
-        f"# Audit of {', '.join(md(found.judge) for found in audit.findings)}",
-        f"Over {', '.join(md(run) for run in audit.runs)}: {counts}. What the numbers mean: docs/judges.md.",
+        f"# Audit of {', '.join(markdown_text(found.judge) for found in audit.findings)}",
+        f"Over {', '.join(map(markdown_text, audit.runs))}: {counts}. What the numbers mean: docs/judges.md.",
     ]
     for said in audit.verdicts:
-        parts.append(f"**{md(said.judge)}** {md(said.told())}.")
-        parts += [f"- Not known: {md(line)}" for line in said.unknown]
-    parts += [text for table in (*tables(audit), by_level(audit)) for text in as_markdown(table)]
-    parts += [f"Note: {md(note)}" for note in audit.notes]
+        parts.append(f"**{markdown_text(said.judge)}** {markdown_text(said.told())}.")
+        parts += [f"- Not known: {markdown_text(line)}" for line in said.unknown]
+    parts += [markdown_table(table, 2) for table in (*tables(audit), by_level(audit)) if table.rows]
+    parts += [f"Note: {markdown_text(note)}" for note in audit.notes]
     if figure:
         parts.append(f"![Noise, and what moves the judges]({figure})")
     return "\n\n".join(parts) + "\n"
 
 
-def as_markdown(table: Table) -> Iterable[str]:
-    if not table.rows:
-        return
-    yield f"## {table.title}"
-    lines = [table.head, ["---"] * len(table.head), *table.rows]
-    yield "\n".join("| " + " | ".join(md(cell) for cell in line) + " |" for line in lines)
-    if table.note:
-        yield table.note
-
-
-def show(found: Sequence[Table]) -> None:
-    """On the terminal."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Shown
-
-    console = terminal()
-    console.width = max(console.width, 120)
-    for table in found:
-        if table.rows:
-            shown = Shown(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
-            for name in table.head:
-                shown.add_column(escape(printable(name)), overflow="fold")
-            for row in table.rows:
-                shown.add_row(*(escape(printable(cell)) for cell in row))
-            console.print(shown)
-            if table.note:
-                console.print(f"[dim]{escape(table.note)}[/]")
-
-
 def write(audit: Audit, out: Path, figure: str = "") -> None:
     text = json.dumps(audit.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / JSON, text + "\n")
-    write_atomic(out / MARKDOWN, markdown(audit, figure))
+    write_atomic(RunDir(out).audit, text + "\n")
+    write_atomic(RunDir(out).audit_markdown, markdown(audit, figure))

@@ -12,10 +12,11 @@ from typing import Any
 from mapo.errors import InputError
 from mapo.evals.compare.comparison import paired, read_run
 from mapo.evals.compare.entries import Entry
-from mapo.judges.audit.report import Table, as_markdown, md, number, spread
+from mapo.judges.audit.report import number, spread
 from mapo.measure.agreement import spearman
 from mapo.measure.stats import Interval
-from mapo.store import write_atomic
+from mapo.show.tables import Table, markdown_table, markdown_text
+from mapo.store import RunDir, write_atomic
 
 SCORE, PASSES = "EPM-Q", "passes"
 
@@ -173,19 +174,22 @@ def tables(found: Swapped) -> list[Table]:
     ranks = "" if found.ranks is None else f" Rank correlation of the runs: {number(found.ranks, '.2f')}."
     return [
         Table(
-            f"Judged again: {judges}", head, rows, "Differences case by case, with 95 % intervals over cases."
+            head,
+            rows,
+            title=f"Judged again: {judges}",
+            note="Differences case by case, with 95 % intervals over cases.",
         ),
-        Table("Order", ["runs", "old judge", "new judge", ""], steps, told + ranks),
+        Table(["runs", "old judge", "new judge", ""], steps, title="Order", note=told + ranks),
     ]
 
 
 def write(found: Swapped, out: Path) -> None:
     text = json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomic(out / "swap.json", text + "\n")
-    parts = [f"# Judged again by {md(found.rows[0].new.judge)}"]
-    parts += [line for table in tables(found) for line in as_markdown(table)]
+    write_atomic(RunDir(out).swap, text + "\n")
+    parts = [f"# Judged again by {markdown_text(found.rows[0].new.judge)}"]
+    parts += [markdown_table(table, 2) for table in tables(found) if table.rows]
     parts.append(
         "The dialogues are as they were played, under the old judge: one that the new judge would have ended "
         "earlier is cut there, one that it would have gone on with is not over and no pass."
     )
-    write_atomic(out / "swap.md", "\n\n".join(parts) + "\n")
+    write_atomic(RunDir(out).swap_markdown, "\n\n".join(parts) + "\n")

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import AnswerError, InputError, RecordError
-from mapo.evals.empa.benchmark import FILE
 from mapo.evals.items import ASK_ANEW, Line
 from mapo.judges.sample import Talk
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import REWARDS, rewards_of
 from mapo.records import encode, encode_dialogue
 from mapo.runs.claim import digest, read_manifest
+from mapo.runs.kind import Kind, kind_in_manifest
 from mapo.sandbox.cast import Job, Judge, panel_of
 from mapo.sandbox.panel import Seat
 from mapo.store import RunDir, write_atomic
@@ -85,7 +85,7 @@ async def _turn(judge: Judge, turns: Sequence[Turn], item: Again) -> dict[str, A
 def judged_again(item: Again, line: Line, judge: str) -> Dialogue:
     """The record as this judge would have left it, as far as it was played."""
     dialogue = item.talk.dialogue
-    where = f"items.jsonl, {item.id}"
+    where = f"{RunDir.items.name}, {item.id}"
     try:
         start = _start(line["start"]) if line["start"] else dialogue.start_levels
         forms = [_form(turn.get("levels")) for turn in line["turns"]]
@@ -173,7 +173,7 @@ def write_run(
     records = [judged_again(item, lines[item.id], named) for item in items if item.id in lines]
     text = b"".join(encode_dialogue(record) + b"\n" for record in records)
     run = RunDir(folder)
-    write_atomic(run.dialogues / FILE, text)
+    write_atomic(run.empa_dialogues, text)
     own = RunDir(source.root).rubric
     if own.exists():
         write_atomic(run.rubric, own.read_bytes())
@@ -187,7 +187,7 @@ def _manifest(source: Source, items: Sequence[Again], judge: str) -> dict[str, A
     dialogue = items[0].talk.dialogue
     cast = {**dict.fromkeys(("user", "director"), "unknown"), **dialogue.cast, "judge": judge}
     again = {"cast": cast, "judged_again": {"run": source.name}}
-    if str(told.get("schema")).startswith("mapo.empa/"):
+    if kind_in_manifest(told) is Kind.EMPA:
         return {**told, **again}
     cases = list(dict.fromkeys(item.talk.dialogue.scenario for item in items))
     known = (told.get("scenarios") or {}).get("test") or {}

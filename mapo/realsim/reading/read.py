@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
+from mapo.realsim.reading.csv_rows import rows_of
 from mapo.realsim.reading.decode import Line, lines_of, visible
-from mapo.realsim.reading.rows import rows_of
-from mapo.realsim.reading.shapes import (
+from mapo.realsim.reading.formats import (
     Columns,
     Said,
     Turn,

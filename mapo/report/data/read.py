@@ -16,7 +16,7 @@ from mapo.config import Advantage, Config, read_config
 from mapo.records import decode_dialogue
 from mapo.runs import contents as runs
 from mapo.runs import files
-from mapo.store import BadLine, RunDir
+from mapo.store import TESTS, BadLine, RunDir, step_of
 from mapo.types import Dialogue
 
 BUDGET = 24_000_000
@@ -80,7 +80,7 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     """Everything a report needs of a training run."""
     run, found = RunDir(root), Training(name or root.resolve().name, root)
     found.manifest = read_object(run.manifest, found.problems)
-    found.summary = read_object(root / "summary.json", found.problems)
+    found.summary = read_object(run.summary, found.problems)
     settings, problem = runs.read_settings(run.config)
     found.problems += [f"{run.config}: {problem}"] if problem else []
     found.config = _config(settings, run.config, found.problems)
@@ -88,8 +88,7 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     found.steps, bad = runs.read_steps(run.metrics)
     found.problems += [f"{run.metrics}: {problem}" for problem in bad]
     found.before, found.after = (
-        _dialogues(_files(root / "eval" / part, found.problems), found.problems)
-        for part in ("before", "after")
+        _dialogues(_files(run.eval_of(part), found.problems), found.problems) for part in TESTS
     )
     found.played = _played(run.dialogues, budget, found.problems)
     found.ledger = read_ledger(root, found.problems)
@@ -112,7 +111,7 @@ def read_object(path: Path, problems: list[str]) -> dict[str, Any]:
 
 def read_ledger(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Calls, tokens and cost by role and model, every process's ledger together."""
-    rows, bad = runs.read_ledger(sorted(root.glob("ledger*.json")))
+    rows, bad = runs.read_ledger(RunDir(root).ledgers())
     problems += [f"{file}: {problem}" for file, problem in bad]
     return rows
 
@@ -154,9 +153,8 @@ def _status(file: Path) -> os.stat_result:
 def _played(folder: Path, budget: int, problems: list[str]) -> dict[int, list[Dialogue]]:
     by_step: dict[int, list[Path]] = {}
     for file in _files(folder, problems):
-        digits = file.name.removeprefix("step_").partition(".")[0]
-        if file.name.startswith("step_") and digits.isdecimal() and len(digits) < 10:
-            by_step.setdefault(int(digits), []).append(file)
+        if (step := step_of(file.name)) is not None:
+            by_step.setdefault(step, []).append(file)
         else:
             problems.append(f"{file}: no step's dialogues; left out")
     size = {step: sum(_status(f).st_size for f in own) for step, own in by_step.items()}

@@ -1,18 +1,17 @@
-"""What a report is made of, before it is a page: headings, words, tables, pictures, two people's talk.
+"""The blocks of a report: headings, paragraphs, tables, pictures, two dialogues side by side.
 
-Sections build blocks (`training.py`, `several.py`, `results.py`); `page.py` makes HTML of them, `markdown.py`
-Markdown. Everything in a block is text as it was found, from whomever: whoever renders it escapes it. What
-is here bounds it: names, turns and lists are cut, and say so.
+Sections build blocks; `page.py` renders them as HTML, `markdown.py` as Markdown. Blocks hold text exactly as
+it was read, whoever wrote it. The renderers escape it and cut long names, turns and lists.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mapo.runs.contents import number
+from mapo.show.figures import Picture
+from mapo.show.tables import Table
 from mapo.types import Dialogue
 
 NAME = 120
@@ -21,7 +20,6 @@ SPEECH = 4000
 """Characters of a turn that are shown."""
 LISTED = 12
 """Lines of a list that are shown before the rest is only counted."""
-_JOINERS = "\u200c\u200d"  # Persian and emoji need them; they turn nothing round
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,48 +48,10 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The first `left` columns are names, the others numbers. `folded`: behind its caption."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-    left: int = 1
-    folded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Lines:
     """A list; long ones are cut."""
 
     lines: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One pair of axes: `draw` puts numbers that are known already onto them."""
-
-    title: str
-    draw: Callable[[Any], None]
-    left: float = 0.68
-    """Room for the labels beside the axes, inches."""
-    above: float = 0.1
-    """Room for a legend above them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """`name` is the file it becomes with --figures; on a page the panels flow, in a file they form a grid."""
-
-    name: str
-    caption: str
-    panels: Sequence[Panel]
-    columns: int = 2
-    small: bool = False
-    key: Sequence[tuple[str, str]] = ()
-    """(colour, meaning), for panels too small for a legend of their own."""
-    labels: tuple[str, str] = ("", "")
-    """What all axes show, across and up, where panels are too small to say it each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +83,7 @@ class Report:
     """What nobody may miss who reads a number in it."""
 
 
-# ---- bounding what others wrote
-
-
-def clean(text: object, most: int = NAME) -> str:
-    """`text` without control characters and marks that turn writing round, at most so long."""
-    told = str(text)
-    kept = "".join(c if _harmless(c) else "\ufffd" for c in told[:most])
-    if len(told) <= most:
-        return kept
-    return f"{kept}… ({len(told) - most:,} more characters)" if most >= SPEECH else f"{kept}…"
-
-
-def _harmless(c: str) -> bool:
-    return c in "\n\t" or c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
+# ---- numbers as text
 
 
 def told(value: object, digits: str = ".1f", missing: str = "–") -> str:

@@ -1,43 +1,28 @@
-"""Blocks -> Markdown, with the figures as files beside it; and back, for what is Markdown already."""
+"""Render a report as Markdown, with its figures as files beside it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from mapo.report.document.blocks import LISTED, Block, Heading, Lines, Report, Side, Talk, Tiles, Words, told
+from mapo.show.figures import Picture
+from mapo.show.tables import Table, markdown_rows, markdown_table, markdown_text
 
-from mapo.report.document.blocks import (
-    LISTED,
-    Block,
-    Heading,
-    Lines,
-    Picture,
-    Report,
-    Side,
-    Table,
-    Talk,
-    Tiles,
-    Words,
-    clean,
-    told,
-)
-
+CELL = 300
+"""Characters of a table cell that are shown."""
 _TALK = 600
 """Characters of a turn in a Markdown table."""
 
 
 def markdown_page(report: Report, figures: str) -> str:
-    """`figures` is the folder of the PNG files, as the file will refer to it; "" leaves them out."""
+    """Return the whole file. `figures` is the relative path of the folder with the PNG files; "" leaves the
+    figures out."""
     parts = [f"# {plain(report.title)}", plain(report.lead, 600)]
     parts += [f"**{plain(report.caution, 1000)}**"] if report.caution else []
     parts += [part for block in report.blocks if (part := _block(block, figures))]
     return "\n\n".join(parts) + "\n"
 
 
-def plain(text: object, most: int = 300) -> str:
-    """Text that Markdown shows as it is, in a table too."""
-    line = " ".join(clean(text, most).split())
-    escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]#|~$!])", r"\\\1", escaped)
+def plain(text: object, limit: int = CELL) -> str:
+    return markdown_text(text, limit)
 
 
 def _block(block: Block, figures: str) -> str:
@@ -52,7 +37,7 @@ def _block(block: Block, figures: str) -> str:
                 for t in block.tiles
             )
         case Table():
-            return _table(block)
+            return markdown_table(block, limit=CELL)
         case Lines():
             more = len(block.lines) - LISTED
             shown = [*block.lines[:LISTED], *([f"… and {more} more"] if more > 0 else [])]
@@ -63,19 +48,12 @@ def _block(block: Block, figures: str) -> str:
             return _talk(block)
 
 
-def _table(table: Table) -> str:
-    rule = ["---" if i < table.left else "---:" for i in range(len(table.head))]
-    rows = [[plain(cell) for cell in row] for row in (table.head, *table.rows)]
-    shown = "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:]))
-    return f"{shown}\n\n{plain(table.caption, 600)}" if table.caption else shown
-
-
 def _talk(talk: Talk) -> str:
     sides = (talk.left, talk.right)
     rows = [[plain(side.title) for side in sides], ["---", "---"]]
     longest = max(len(side.dialogue.turns) for side in sides)
     rows += [[_turn(side, i) for side in sides] for i in range(longest)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown_rows(rows)
 
 
 def _turn(side: Side, i: int) -> str:
@@ -90,31 +68,3 @@ def _turn(side: Side, i: int) -> str:
         marks.append(f"credit {told(side.credit[i], '+.2f')}")
     said = (f"*{plain(turn.user, _TALK)}*", plain(turn.reply.text, _TALK), f"`{plain(', '.join(marks))}`")
     return "<br>".join(said)
-
-
-# ---- from Markdown
-
-
-def blocks_of(text: str) -> Iterator[Block]:
-    """The plain Markdown that `mapo.evals` writes, as blocks; pictures are left to whoever draws them."""
-    for part in text.split("\n\n"):
-        lines = part.strip().splitlines()
-        if not lines or part.startswith("!["):
-            continue
-        if heading := re.match(r"(#+) (.*)", lines[0]):
-            yield Heading(_bare(heading[2]), max(2, len(heading[1])))
-        elif all(line.startswith("|") for line in lines) and len(lines) > 1:
-            head, _, *rows = [_cells(line) for line in lines]
-            yield Table(head, rows)
-        elif all(line.startswith("- ") for line in lines):
-            yield Lines([_bare(line[2:]) for line in lines])
-        else:
-            yield Words(_bare(" ".join(lines)))
-
-
-def _cells(line: str) -> Sequence[str]:
-    return [_bare(cell.strip()) for cell in line.strip().strip("|").split(" | ")]
-
-
-def _bare(text: str) -> str:
-    return text.replace("**", "")

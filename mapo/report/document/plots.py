@@ -1,34 +1,25 @@
-"""Numbers onto axes. What is plotted is what it was given; nothing is computed here.
-
-Colours are Okabe and Ito's, told apart by colour-blind people; line styles and markers repeat the message.
-Names of runs and scenarios come from files: a name the fonts at hand cannot write is drawn as its number.
-"""
+"""The plots of a report: each function returns what draws given numbers onto a pair of axes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mapo.report.data.numbers import Point
-from mapo.report.document.blocks import clean
+from mapo.show.figures import (
+    ENDINGS,
+    FAINT,
+    INK,
+    LOOKS,
+    Look,
+    drawable,
+    label_axes,
+    legend_text,
+    look,
+)
 
-INK, FAINT = "#111111", "#8a8a8a"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P")
-BEFORE, AFTER = COLOURS[1], COLOURS[0]
-_CJK_FILES = re.compile(
-    r"(NotoSansCJK|SourceHanSans|wqy-|DroidSansFallback).*(?<!Bold)\.(ttc|ttf|otf)$", re.I
-)
-_CJK = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN"),
-    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Microsoft YaHei", "PingFang SC"),
-    *("SimHei", "Hiragino Sans GB", "Arial Unicode MS"),
-)
+_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
 _ABREAST = 3
 """Names in a row of the legend of stacked shares."""
 
@@ -42,39 +33,40 @@ def curves(
     *,
     points: Mapping[str, Sequence[Point]] | None = None,
     limits: tuple[float, float] | None = None,
+    looks: Mapping[str, Look] | None = None,
 ) -> Draw:
-    """Lines with bands for their intervals; `points` are dots beside them, of the same colours."""
+    """Lines with bands for their intervals; `points` are dots beside them, in the same colours. `looks` are
+    those of lines with a fixed look; the others get theirs by position."""
 
     def draw(axes: Any) -> None:
         named = len({*lines, *(points or {})}) > 1
         for i, (name, line) in enumerate(lines.items()):
-            colour = COLOURS[i % len(COLOURS)]
-            x, y = [p.x for p in line], [p.y for p in line]
-            marker = MARKERS[i % len(MARKERS)] if len(line) < 2 else ""
+            own = (looks or {}).get(name, look(i))
             axes.plot(
-                x,
-                y,
-                color=colour,
-                linestyle=STYLES[i % len(STYLES)],
-                marker=marker,
+                [p.x for p in line],
+                [p.y for p in line],
+                color=own.colour,
+                linestyle=own.line,
+                marker=own.marker if len(line) < 2 else "",
                 markersize=4,
-                label=_label(name, f"{i + 1}"),
+                label=legend_text(name, f"{i + 1}"),
             )
             known = [(p.x, p.low, p.high) for p in line if p.low is not None]
             if len(known) > 1:
                 at, low, high = zip(*known, strict=True)
-                axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+                axes.fill_between(at, low, high, color=own.colour, alpha=0.18, linewidth=0)
         for k, (name, dots) in enumerate((points or {}).items()):
             i = list(lines).index(name) if name in lines else len(lines) + k
+            own = (looks or {}).get(name, look(i))
             axes.plot(
                 [p.x for p in dots],
                 [p.y for p in dots],
-                MARKERS[i % len(MARKERS)],
-                color=COLOURS[i % len(COLOURS)],
+                own.marker,
+                color=own.colour,
                 markersize=4.5,
-                label=None if name in lines else _label(name, f"{i + 1}"),
+                label=None if name in lines else legend_text(name, f"{i + 1}"),
             )
-        _frame(axes, xlabel, ylabel, whole=xlabel in ("step", "turn"))
+        label_axes(axes, xlabel, ylabel, whole=xlabel in ("step", "turn"))
         if limits:
             axes.set_ylim(*limits)
         if named:
@@ -84,22 +76,23 @@ def curves(
 
 
 def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
-    """Shares that add up, a bar a step."""
+    """Shares of endings that add up to one, a bar per step."""
 
     def draw(axes: Any) -> None:
         xs = sorted({p.x for line in shares.values() for p in line})
         base = dict.fromkeys(xs, 0.0)
         gap = min((b - a for a, b in pairwise(xs)), default=1.0)
-        for i, (name, line) in enumerate(shares.items()):
-            x, y = [p.x for p in line], [p.y for p in line]
-            hatch = ("", "///", "...", "\\\\\\", "xxx", "+++")[i % 6]
+        for name, hatch in zip(ENDINGS, _HATCHES, strict=True):
+            line = shares.get(name, ())
+            if not line:
+                continue
             axes.bar(
-                x,
-                y,
+                [p.x for p in line],
+                [p.y for p in line],
                 bottom=[base[p.x] for p in line],
                 width=0.85 * gap,
-                color=COLOURS[i % len(COLOURS)],
-                label=_label(name, f"{i + 1}"),
+                color=ENDINGS[name],
+                label=name,
                 hatch=hatch,
                 edgecolor=INK,
                 linewidth=0,
@@ -107,7 +100,7 @@ def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
             )
             for p in line:
                 base[p.x] += p.y
-        _frame(axes, "step", ylabel, whole=True)
+        label_axes(axes, "step", ylabel, whole=True)
         axes.set_ylim(0, 1)
         axes.grid(visible=False)
         tight = {"columnspacing": 1, "handlelength": 1.4}
@@ -121,7 +114,7 @@ def room_above(names: int) -> float:
     return 0.16 + 0.19 * -(-names // _ABREAST)
 
 
-def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: str = COLOURS[0]) -> Draw:
+def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: str = LOOKS[0].colour) -> Draw:
     """Quantiles by turn (`quantiles_by_turn`): the median, the middle half, and nine tenths."""
 
     def draw(axes: Any) -> None:
@@ -133,7 +126,7 @@ def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: s
             axes.plot(turns, middle, color=colour, marker="o", markersize=3.5, label="median")
             axes.legend(ncols=3, loc="upper center", columnspacing=1, handlelength=1.4)
         axes.axhline(0, color=FAINT, linewidth=0.8)
-        _frame(axes, "turn", ylabel, whole=True)
+        label_axes(axes, "turn", ylabel, whole=True)
         low_end, high_end = limits
         room = 0.06 * ((high_end - low_end) or 1.0)
         axes.set_ylim(low_end - room, high_end + 4 * room)
@@ -142,9 +135,9 @@ def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: s
 
 
 class Ways(NamedTuple):
-    """Dialogues of one scenario: (along, aside) each, drawn in one colour."""
+    """Dialogues of one scenario: (along, aside) each, drawn alike."""
 
-    colour: str
+    look: Look
     ways: Sequence[tuple[Sequence[float], Sequence[float]]]
 
 
@@ -153,11 +146,10 @@ def paths(sides: Sequence[Ways], limits: tuple[float, float, float]) -> Draw:
 
     def draw(axes: Any) -> None:
         axes.axhline(0, color=FAINT, linewidth=0.7)
-        for colour, ways in sides:
-            at = COLOURS.index(colour)
+        for own, ways in sides:
             for along, aside in ways:
-                axes.plot(along, aside, color=colour, linestyle=STYLES[at], linewidth=1.1, alpha=0.85)
-                axes.plot(along[-1:], aside[-1:], MARKERS[at], color=colour, markersize=3.5)
+                axes.plot(along, aside, color=own.colour, linestyle=own.line, linewidth=1.1, alpha=0.85)
+                axes.plot(along[-1:], aside[-1:], own.marker, color=own.colour, markersize=3.5)
         axes.plot([-1], [0], ".", color=FAINT, markersize=6)
         axes.plot([0], [0], "+", color=INK, markersize=9, markeredgewidth=1.4)
         left, right, top = limits
@@ -190,11 +182,11 @@ def bars(
                     [point.y],
                     [y],
                     xerr=reach,
-                    fmt=MARKERS[i % 6],
-                    color=COLOURS[i % 6],
+                    fmt=look(i).marker,
+                    color=look(i).colour,
                     capsize=2.5,
                     markersize=5,
-                    label=_label(series_names[i], f"{i + 1}") if row == _first(values, i) else None,
+                    label=legend_text(series_names[i], f"{i + 1}") if row == _first(values, i) else None,
                 )
         axes.set_yticks(
             range(len(values)), [drawable(name, f"{i + 1}") for i, (name, _) in enumerate(values)]
@@ -214,52 +206,3 @@ def room_for(names: Sequence[str]) -> float:
 
 def _first(values: Sequence[tuple[str, Sequence[Point | None]]], i: int) -> int:
     return next(row for row, (_, found) in enumerate(values) if found[i] is not None)
-
-
-def _frame(axes: Any, xlabel: str, ylabel: str, *, whole: bool = False) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=whole, min_n_ticks=1))
-
-
-# ---- words in figures
-
-
-@lru_cache
-def fonts() -> tuple[str, ...]:
-    """DejaVu, which comes with matplotlib, and a Chinese font where one is installed."""
-    from matplotlib import font_manager
-
-    known = font_manager.fontManager
-    if not {font.name for font in known.ttflist} & {*_CJK}:  # matplotlib may have listed fonts long ago
-        for path in font_manager.findSystemFonts():
-            if _CJK_FILES.search(Path(path).name):
-                known.addfont(path)
-    there = {font.name for font in known.ttflist}
-    return ("DejaVu Sans", *[name for name in _CJK if name in there][:1])
-
-
-@lru_cache
-def glyphs() -> frozenset[int]:
-    from matplotlib import font_manager
-    from matplotlib.ft2font import FT2Font
-
-    found: set[int] = set()
-    for name in fonts():
-        found |= set(FT2Font(font_manager.findfont(name)).get_charmap())
-    return frozenset(found)
-
-
-def drawable(text: str, instead: str, most: int = 40) -> str:
-    """`text`, cut if it is long, if the fonts at hand have all its signs; a stand-in rather than boxes."""
-    wide = any(c > "\u2e7f" for c in text[:most])  # Chinese signs take the room of two
-    told = " ".join(clean(text, most // 2 if wide else most).split())
-    return told if told and all(ord(c) in glyphs() for c in told) else instead
-
-
-def _label(text: str, instead: str) -> str:
-    """For a legend, which would leave out what begins with an underscore."""
-    told = drawable(text, instead)
-    return f" {told}" if told.startswith("_") else told

@@ -11,18 +11,21 @@ from mapo.report.data import numbers
 from mapo.report.data.numbers import series
 from mapo.report.data.read import Training
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Panel, Picture, Words
+from mapo.report.document.blocks import Block, Heading, Words
+from mapo.show.figures import AFTER, BEFORE, Look, Panel, Picture
 
 Rows = list[list[float | None]]
+_REWARD = "Reward of a turn by its place in the dialogue."
 
 
 def credit(run: Training) -> list[Block]:
     """Distributions of reward and return by turn index, at the beginning and at the end; the parts."""
     first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
-    blocks = by_turn_pictures([first, last] if first.title != last.title else [last], gamma_of(run))
+    parts = [first, last] if first.title != last.title else [last]
+    blocks = by_turn_pictures(parts, gamma_of(run), [BEFORE, AFTER][-len(parts) :])
     if run.advantage is None and run.played:
         blocks.append(Words(f"There are no returns and no credit here: {run.uncredited}."))
-    parts = {
+    spreads = {
         name: line
         for name, key in (
             ("turn part", "turn_part_std"),
@@ -32,8 +35,8 @@ def credit(run: Training) -> list[Block]:
         if (line := series(run.steps, key))
     }
     panels = []
-    if parts:
-        panels.append(Panel("Spread of the advantage", plots.curves(parts, "standard deviation")))
+    if spreads:
+        panels.append(Panel("Spread of the advantage", plots.curves(spreads, "standard deviation")))
     correlation = series(run.steps, "parts_correlation")
     if correlation:
         panels.append(
@@ -74,14 +77,14 @@ def gamma_of(run: Training) -> str:
     return f"discounted by {run.advantage.gamma:g} a turn" if run.advantage else ""
 
 
-def by_turn_pictures(parts: Sequence[ByTurn], discount: str) -> list[Block]:
-    """fig_reward_by_turn and fig_return_by_turn, a panel a part."""
+def by_turn_pictures(parts: Sequence[ByTurn], discount: str, looks: Sequence[Look]) -> list[Block]:
+    """Return fig_reward_by_turn and fig_return_by_turn, with a panel for each part."""
     rewards = [(part.title, part.rewards) for part in parts]
     returns = [(part.title, part.returns) for part in parts]
     about = f"Return of a turn (what it led to, {discount}) by its place in the dialogue."
     found = [
-        _picture("fig_reward_by_turn", rewards, "reward", "Reward of a turn by its place in the dialogue."),
-        _picture("fig_return_by_turn", returns, "return", about),
+        _picture("fig_reward_by_turn", rewards, looks, "reward", _REWARD),
+        _picture("fig_return_by_turn", returns, looks, "return", about),
     ]
     return [picture for picture in found if picture is not None]
 
@@ -92,20 +95,17 @@ def _name(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if steps[0] == steps[-1] else f"steps {steps[0]} to {steps[-1]}"
 
 
-def _picture(name: str, parts: Sequence[tuple[str, Rows]], what: str, about: str) -> Picture | None:
+def _picture(
+    name: str, parts: Sequence[tuple[str, Rows]], looks: Sequence[Look], what: str, about: str
+) -> Picture | None:
     tables = [numbers.quantiles_by_turn(rows) for _, rows in parts]
     ends = np.concatenate([table[:, 1:].ravel() for table in tables]) if tables else np.zeros(0)
     if not ends.size:
         return None
     limits = (float(ends.min(initial=0.0)), float(ends.max(initial=0.0)))
     panels = [
-        Panel(f"{what.capitalize()}: {title}", plots.distribution(table, what, limits, colour))
-        for (title, _), table, colour in zip(parts, tables, colours(len(parts)), strict=True)
+        Panel(f"{what.capitalize()}: {title}", plots.distribution(table, what, limits, look.colour))
+        for (title, _), table, look in zip(parts, tables, looks, strict=True)
     ]
     counts = " and ".join(f"{len(rows):,}" for _, rows in parts)
     return Picture(name, f"{about} Of {counts} training dialogues.", panels)
-
-
-def colours(count: int) -> list[str]:
-    """For two, before and after; else a colour each."""
-    return [plots.BEFORE, plots.AFTER] if count == 2 else [plots.COLOURS[i % 6] for i in range(count)]

@@ -9,9 +9,10 @@ from mapo.evals.compare.comparison import paired
 from mapo.evals.compare.entries import Case
 from mapo.measure.stats import Interval
 from mapo.report.data import numbers
-from mapo.report.document.blocks import Block, Heading, Table, Tile, Tiles, Words, span, told
+from mapo.report.document.blocks import Block, Heading, Tile, Tiles, Words, span, told
 from mapo.scoring.result import Result
 from mapo.scoring.score import PARTS, Score, score_results
+from mapo.show.tables import Table
 from mapo.types import Dialogue
 
 Difference = tuple[float, Interval | None, float, int]
@@ -38,8 +39,8 @@ def held_out(before: Sequence[Result], after: Sequence[Result]) -> list[Block]:
             "unscored turns",
         ],
         [score_row(name, score) for name, score in rows],
-        "EPM-Q and its three parts are points: at 100 every index is at its reference, and more is possible. "
-        "Points of two domains do not compare. Intervals: bootstrap over scenarios.",
+        note="EPM-Q and its three parts are points: at 100 every index is at its reference, and more is "
+        "possible. Points of two domains do not compare. Intervals: bootstrap over scenarios.",
     )
     blocks: list[Block] = [Heading("The held-out test"), Words("Scenarios that were never trained on.")]
     if len(rows) < 2:

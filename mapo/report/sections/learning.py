@@ -8,7 +8,8 @@ from mapo.report.data import numbers
 from mapo.report.data.numbers import Point, series
 from mapo.report.data.read import Training
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Panel, Picture
+from mapo.report.document.blocks import Block, Heading
+from mapo.show.figures import Panel, Picture
 
 
 def learning(run: Training) -> list[Block]:

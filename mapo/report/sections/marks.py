@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from mapo.measure.rubric import Rubric
-from mapo.report.document.blocks import Block, Heading, Table, clean, told
+from mapo.report.document.blocks import NAME, Block, Heading, told
+from mapo.show.tables import Table
+from mapo.text import clip
 from mapo.types import Dialogue
 
 OFTEN = 0.01
@@ -34,11 +36,12 @@ def marks(sets: Mapping[str, Sequence[Dialogue]], rubric: Rubric | None) -> list
     for axis, level, why in _ordered(list(counts.values()), turns, list(titles)):
         shares = [found[axis, level, why] / n for found, n in zip(counts.values(), turns, strict=True)]
         told_shares = (f"{told(100 * share, '.1f')} %" for share in shares)
-        named = "any reason" if why is None else clean(why)
+        named = "any reason" if why is None else clip(why, NAME)
         rows.append([titles.get(axis, axis), f"{level:+d}", named, *told_shares])
     if not rows:
         return []
-    return [Heading("What the judge marked"), Table(["axis", "level", "why", *counts], rows, ABOUT, left=3)]
+    table = Table(["axis", "level", "why", *counts], rows, note=ABOUT, left=3)
+    return [Heading("What the judge marked"), table]
 
 
 def _ordered(counts: Sequence[Counter[Seen]], turns: Sequence[int], axes: Sequence[str]) -> Iterator[Seen]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from mapo.report.data import numbers
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Panel, Picture
+from mapo.report.document.blocks import Block, Heading
 from mapo.scoring.result import Result
+from mapo.show.figures import Look, Panel, Picture
 
 PANELS = 12
 """Scenarios shown; of more, those spread evenly from the smallest gain to the largest."""
@@ -23,7 +24,7 @@ class Walkers:
 
     name: str
     results: Sequence[Result]
-    colour: str
+    look: Look
 
 
 def trajectories(sides: Sequence[Walkers]) -> list[Block]:
@@ -51,14 +52,14 @@ def trajectories(sides: Sequence[Walkers]) -> list[Block]:
         "needed (the cross at 0). Up: how far it is aside of that line. In units of the distance at the "
         f"start.{some}"
     )
-    key = [(side.colour, side.name) for side in sides]
+    key = [(side.look, side.name) for side in sides]
     picture = Picture("fig_trajectories", caption, panels, columns=4, small=True, key=key, labels=LABELS)
     return [Heading("The ways dialogues took"), picture]
 
 
 def _ways(side: Walkers, case: str) -> plots.Ways:
     mine = [r for r in side.results if r.case == case]
-    return plots.Ways(side.colour, [numbers.path_of(r) for r in mine[:PATHS]])
+    return plots.Ways(side.look, [numbers.path_of(r) for r in mine[:PATHS]])
 
 
 def chosen_cases(before: Sequence[Result], after: Sequence[Result]) -> tuple[list[str], int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mapo.report.document.blocks import Block, Heading, Lines, Table, Words, told
+from mapo.report.document.blocks import Block, Heading, Lines, Words, told
 from mapo.scoring.findings import FEW, findings
 from mapo.scoring.health import health
+from mapo.show.tables import Table
 from mapo.types import Dialogue
 
 ABOUT = "A number above its bound is a reason to read some dialogues before believing the score."
@@ -26,7 +27,7 @@ def people(sets: Mapping[str, Sequence[Dialogue]]) -> list[Block]:
         ]
     if not rows:
         return []
-    table = Table(["share of", *found, "usually at most"], rows, ABOUT)
+    table = Table(["share of", *found, "usually at most"], rows, note=ABOUT)
     if any(f.value is not None and f.value > f.bound for own in found.values() for f in own):
         quiet = f"What is above its bound rests on fewer than {FEW} lines or dialogues: too few to tell."
     else:

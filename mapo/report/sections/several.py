@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from mapo.report.data import numbers
 from mapo.report.data.read import Training
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Panel, Picture, Table, told
+from mapo.report.document.blocks import Block, Heading, told
 from mapo.report.sections.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.runs.claim import digest
 from mapo.runs.contents import number
+from mapo.show.figures import Look, Panel, Picture, looks_of
+from mapo.show.tables import Table
 
 SHOWN = 12
 """Lines that are drawn."""
@@ -39,7 +41,7 @@ def training_blocks(runs: Sequence[Training], problems: list[str]) -> list[Block
     about = "Before and after: EPM-Q of the held-out test. Gradient norm: mean over steps."
     return [
         Heading("Training runs"),
-        Table(_HEAD, [_row(run) for run in runs[:RUNS]], about, left=4),
+        Table(_HEAD, [_row(run) for run in runs[:RUNS]], note=about, left=4),
         *_curves(groups, over),
         *gradient_norms(groups, over),
         *late_turns(groups),
@@ -84,14 +86,19 @@ def _lines(groups: Groups, *keys: str) -> dict[str, list[numbers.Point]]:
     return {label: line for label, line in found.items() if line}
 
 
+def _looks(groups: Groups) -> dict[str, Look]:
+    """Return each line's look, the same in every figure of the report."""
+    return dict(zip(groups, looks_of([own[0].method for own in groups.values()]), strict=True))
+
+
 def _curves(groups: Groups, over: str) -> list[Block]:
     score, held, reward = (_lines(groups, *k) for k in (("score",), ("validation", "epm_q"), ("reward",)))
-    across, panels = "training dialogues", []
+    across, looks, panels = "training dialogues", _looks(groups), []
     if score:
         dots = {label: line for label, line in held.items() if label in score}
-        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (points)", across, points=dots)))
+        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (points)", across, points=dots, looks=looks)))
     if reward:
-        panels.append(Panel("Reward of a turn", plots.curves(reward, "mean reward", across)))
+        panels.append(Panel("Reward of a turn", plots.curves(reward, "mean reward", across, looks=looks)))
     if not panels:
         return []
     caption = f"By the number of dialogues played. Dots: validation scenarios. {over}"
@@ -102,20 +109,24 @@ def gradient_norms(groups: Groups, over: str) -> list[Block]:
     norms = _lines(groups, "grad_norm")
     if not norms:
         return []
-    panel = Panel("Gradient norm", plots.curves(norms, "norm, before clipping", "training dialogues"))
+    draw = plots.curves(norms, "norm, before clipping", "training dialogues", looks=_looks(groups))
+    panel = Panel("Gradient norm", draw)
     return [Picture("fig_gradient_norms", f"Mean over the updates of a step. {over}", [panel])]
 
 
 def late_turns(groups: Groups) -> list[Block]:
     """Reward and return by turn in the last third of training, a panel a line of the curves."""
-    parts = []
-    for label, own in list(groups.items())[:6]:
+    parts, looks = [], []
+    for (label, own), look in list(zip(groups.items(), _looks(groups).values(), strict=True))[:6]:
         run = own[0]
         _, last = numbers.thirds(sorted(run.played))
-        parts.append(by_turn(run, last, f"{label}, seed {run.seed}" if len(own) > 1 else label))
+        part = by_turn(run, last, f"{label}, seed {run.seed}" if len(own) > 1 else label)
+        if part.rewards:
+            parts.append(part)
+            looks.append(look)
     discounts = {discount for own in groups.values() if (discount := gamma_of(own[0]))}
     discount = discounts.pop() if len(discounts) == 1 else "discounted as each run says"
-    found = by_turn_pictures([part for part in parts if part.rewards], discount)
+    found = by_turn_pictures(parts, discount, looks)
     return [Heading("Reward and return by turn, late in training"), *found] if found else []
 
 
@@ -123,8 +134,8 @@ def late_ways(groups: Groups, problems: list[str]) -> list[Block]:
     """The test dialogues after training, of the first run of each line."""
     return trajectories(
         [
-            Walkers(label, numbers.recomputed(own[0].after, own[0].root, problems), colour)
-            for (label, own), colour in zip(groups.items(), plots.COLOURS[:4], strict=False)
+            Walkers(label, numbers.recomputed(own[0].after, own[0].root, problems), look)
+            for (label, own), look in list(zip(groups.items(), _looks(groups).values(), strict=True))[:4]
         ]
     )
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from mapo.errors import InputError
 from mapo.evals.compare.comparison import Comparison, compared, named, read_run
 from mapo.evals.compare.entries import Entry
-from mapo.evals.compare.tables import METHOD, differences, ends, figure, legend
+from mapo.evals.compare.tables import differences_table, legend, scores_table
 from mapo.report.data import numbers
 from mapo.report.document import plots
-from mapo.report.document.blocks import Block, Heading, Lines, Panel, Picture, Table, Words, clean
-from mapo.runs.kind import kind_of
+from mapo.report.document.blocks import Block, Heading, Lines, Words
+from mapo.runs.kind import Kind, kind_of
+from mapo.show.figures import Panel, Picture
 
 SHOWN = 12
 """Models that are drawn."""
@@ -31,7 +32,7 @@ def comparison_blocks(given: Sequence[str]) -> tuple[list[Block], list[str]]:
             problems.append(f"{named(one)[1]}: {type(error).__name__}: {error}"[:300])
         else:
             continue
-        unread += [] if kind_of(named(one)[1]) == "training" else problems[-1:]
+        unread += [] if kind_of(named(one)[1]) is Kind.TRAINING else problems[-1:]
     try:
         found = compared(entries) if entries else None
     except InputError as error:
@@ -44,19 +45,8 @@ def comparison_blocks(given: Sequence[str]) -> tuple[list[Block], list[str]]:
 
 
 def _comparison(found: Comparison) -> list[Block]:
-    rows = []
-    for model in found.models:
-        cells = []
-        for column in found.columns:
-            entry = found.cells.get((model, column.label))
-            interval = ends(entry.interval) if entry else ""
-            cells.append(f"{figure(entry, column)} ({interval})" if interval else figure(entry, column))
-        rows.append([model, *cells])
-    blocks: list[Block] = [Table(["model", *(c.short for c in found.columns)], rows)]
-    blocks += _score_picture(found)
-    if found.differences:
-        of = differences(found)
-        blocks.append(Table(of.head, of.rows, f"{clean(of.title)}. {METHOD}", left=of.left))
+    blocks: list[Block] = [scores_table(found), *_score_picture(found)]
+    blocks += [differences_table(found)] if found.differences else []
     return [*blocks, Lines([*legend(found), *found.notes])]
 
 

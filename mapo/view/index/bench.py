@@ -13,6 +13,7 @@ from typing import Any
 from mapo.runs.contents import number
 from mapo.runs.files import read_small
 from mapo.runs.result import details_in_points, intervals_in_points, scores_in_points
+from mapo.store import RunDir
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
 from mapo.view.index.queries import COUNTED, Mean, mean_of
@@ -93,7 +94,7 @@ def by_group(db: sqlite3.Connection, key: str, by: str) -> dict[str, Mean]:
 
 def result_of(run: RunFiles) -> dict[str, Any] | None:
     """A result.json as a page shows it; None where there is none that can be read."""
-    data, _ = read_small(run.root / "result.json") if "result.json" in run.small else (None, "")
+    data, _ = read_small(RunDir(run.root).result) if run.has(RunDir.result) else (None, "")
     if not isinstance(data, dict) or not isinstance(data.get("scores"), dict):
         return None
     ends = intervals_in_points(data)

@@ -8,7 +8,6 @@ half-written costs what it would have told, and is named among the problems.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,34 +15,34 @@ from typing import Any
 from mapo.domain_folders import DEFAULT
 from mapo.runs.contents import number, read_settings, read_steps, rubric_in, whole
 from mapo.runs.files import read_bytes, read_object
+from mapo.runs.kind import kind_of
 from mapo.runs.result import headline
+from mapo.store import RunDir, RunPath
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
-from mapo.view.index.judging import AUDIT, KINDS, SWAP
 
 LATELY = 180.0
 """Seconds after its last record in which a run counts as running."""
-_SCHEMA = re.compile(r"mapo\.(\w{1,30})/\d+")
 SPARK = 48
 """Points of a sparkline."""
 
 Facts = dict[str, Any]
-_TOLD = ("manifest.json", "summary.json", "result.json", "best.json", AUDIT, SWAP)
+_TOLD = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, RunDir.audit, RunDir.swap)
 
 
 def facts_of(run: RunFiles) -> Facts:
     """Everything the pages say about a run besides its curves and dialogues."""
-    told: dict[str, dict[str, Any]] = {}
+    told: dict[RunPath, dict[str, Any]] = {}
     problems: list[tuple[str, str]] = []
-    for name in _TOLD:
-        told[name], problem = read_object(run.root / name) if name in run.small else ({}, "")
+    for entry in _TOLD:
+        told[entry], problem = read_object(run.root / entry.name) if run.has(entry) else ({}, "")
         if problem:
-            problems.append((name, problem))
+            problems.append((entry.name, problem))
     config, problem = config_of(run)
     if problem:
-        problems.append(("config.toml", problem))
+        problems.append((RunDir.config.name, problem))
     steps, bad = _steps(run)
-    problems += [("metrics.jsonl", problem) for problem in bad]
+    problems += [(RunDir.metrics.name, problem) for problem in bad]
     facts = _named(run, told, config) | _progress(told, config, steps)
     return facts | {
         "problems": problems,
@@ -55,14 +54,14 @@ def facts_of(run: RunFiles) -> Facts:
 
 def no_facts(run: RunFiles, problem: str) -> Facts:
     """Of a run whose files could not be made sense of at all."""
-    told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
+    told: dict[RunPath, dict[str, Any]] = {entry: {} for entry in _TOLD}
     known = _named(run, told, {}) | _progress(told, {}, [])
     return known | {"problems": [("the run", problem)], "other": [], "links": [], "error": ""}
 
 
 def config_of(run: RunFiles) -> tuple[dict[str, Any], str]:
     """The run's settings as they stand in its file, and what is wrong with it."""
-    return read_settings(run.root / "config.toml") if "config.toml" in run.small else ({}, "")
+    return read_settings(RunDir(run.root).config) if run.has(RunDir.config) else ({}, "")
 
 
 def steps_of(run: RunFiles) -> list[dict[str, Any]]:
@@ -70,19 +69,15 @@ def steps_of(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[str]]:
-    return read_steps(run.root / "metrics.jsonl") if "metrics.jsonl" in run.small else ([], [])
+    return read_steps(RunDir(run.root).metrics) if run.has(RunDir.metrics) else ([], [])
 
 
-def _named(run: RunFiles, told: Mapping[str, dict[str, Any]], config: dict[str, Any]) -> Facts:
-    manifest, summary, result = told["manifest.json"], told["summary.json"], told["result.json"]
-    known = _SCHEMA.fullmatch(str(manifest.get("schema")))
-    kind = KINDS.get(known[1], known[1]) if known else "train" if "metrics.jsonl" in run.small else ""
-    if result:
-        kind = str(result.get("benchmark") or kind)
+def _named(run: RunFiles, told: Mapping[RunPath, dict[str, Any]], config: dict[str, Any]) -> Facts:
+    manifest, summary, result = told[RunDir.manifest], told[RunDir.summary], told[RunDir.result]
     model = summary.get("model") or result.get("model") or manifest.get("model")
     model = model or _dig(config, "model", "source") or _judges(manifest)
     return {
-        "kind": printable(kind or "unknown")[:40],
+        "kind": printable(str(result.get("benchmark") or kind_of(run.root)))[:40],
         "method": _word(
             summary.get("method") or manifest.get("method") or _dig(config, "advantage", "method")
         ),
@@ -104,14 +99,14 @@ def _judges(manifest: Mapping[str, Any]) -> str:
 
 def _domain(run: RunFiles) -> str:
     """What the talk was about, by the run's own rubric; empty for the usual domain, and where nobody says."""
-    rubric, _ = rubric_in(run.root / "rubric.toml") if "rubric.toml" in run.small else (None, "")
+    rubric, _ = rubric_in(RunDir(run.root).rubric) if run.has(RunDir.rubric) else (None, "")
     return _word(rubric.name) if rubric and rubric.name != DEFAULT else ""
 
 
 def _progress(
-    told: Mapping[str, dict[str, Any]], config: dict[str, Any], steps: list[dict[str, Any]]
+    told: Mapping[RunPath, dict[str, Any]], config: dict[str, Any], steps: list[dict[str, Any]]
 ) -> Facts:
-    summary, result, manifest = told["summary.json"], told["result.json"], told["manifest.json"]
+    summary, result, manifest = told[RunDir.summary], told[RunDir.result], told[RunDir.manifest]
     curve = [v for line in steps if (v := number(line.get("score"))) is not None]
     before, after = (_test(summary.get(name)) for name in ("before", "after"))
     score = after["epm_q"] if after else curve[-1] if curve else None
@@ -125,9 +120,9 @@ def _progress(
         "score": score,
         "before": before,
         "after": after,
-        "best": whole(told["best.json"].get("step")),
+        "best": whole(told[RunDir.best].get("step")),
         "spark": thinned(curve, SPARK),
-        "complete": bool(summary or result.get("complete") or told[AUDIT] or told[SWAP]),
+        "complete": bool(summary or result.get("complete") or told[RunDir.audit] or told[RunDir.swap]),
         "planned": planned * (whole(manifest.get("repeats")) or 0),
     }
 
@@ -148,7 +143,7 @@ def _test(data: object) -> dict[str, Any] | None:
 
 def _last_word(run: RunFiles) -> str:
     """Why the run had to stop, if it left word."""
-    raw, _ = read_bytes(run.root / "stopped.txt") if "stopped.txt" in run.small else (None, "")
+    raw, _ = read_bytes(RunDir(run.root).stopped) if run.has(RunDir.stopped) else (None, "")
     return printable((raw or b"").decode("utf-8", "replace").strip())[:2000]
 
 

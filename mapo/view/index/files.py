@@ -15,11 +15,15 @@ from pathlib import Path
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import read_rubric
 from mapo.runs.files import read_object
+from mapo.runs.kind import Kind, kind_in_manifest, kind_of
+from mapo.store import CACHE, RunDir, RunPath, is_ledger
 from mapo.text import printable
 
 DEPTH = 5
 """How far below the root runs are looked for."""
-MARKS = {"manifest.json", "metrics.jsonl", "summary.json", "result.json", "dialogues"}
+MARKS = {
+    entry.name for entry in (RunDir.manifest, RunDir.metrics, RunDir.summary, RunDir.result, RunDir.dialogues)
+}
 """A folder that holds one of these is a run."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
@@ -60,6 +64,10 @@ class RunFiles:
     other: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
 
+    def has(self, entry: RunPath) -> bool:
+        """Whether this file is there, as a regular one."""
+        return entry.name in self.small
+
     @property
     def sign(self) -> tuple[object, ...]:
         """Changes whenever a file does."""
@@ -69,7 +77,8 @@ class RunFiles:
     @property
     def changed(self) -> float:
         """When a record was last written, in seconds of the epoch."""
-        times = [s.changed for k, s in self.small.items() if k not in ("report.html", "verl/lock")]
+        no_records = (RunDir.report.name, RunDir.verl_lock.name)
+        times = [s.changed for k, s in self.small.items() if k not in no_records]
         return max([*times, *(s.changed for s in self.lines.values())], default=0) / 1e9
 
 
@@ -85,9 +94,10 @@ def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
     except OSError:
         return
     relative = os.path.relpath(folder, root)
-    if any(e.name in MARKS and not e.is_symlink() for e in entries) and not _folder_of_runs(folder):
+    marked = any(e.name in MARKS and not e.is_symlink() for e in entries)
+    if marked and (kind := kind_of(folder)) is not Kind.ABLATION:
         yield _run(folder, "" if relative == "." else relative, root, entries)
-        if not _schema(folder).startswith("mapo.swap/"):
+        if kind is not Kind.SWAP:
             return  # what was judged again lies beside the judge's answers, each a run of its own
     for entry in entries:
         plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
@@ -95,30 +105,23 @@ def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
             yield from _find(root, Path(entry.path), depth + 1)
 
 
-def _folder_of_runs(folder: Path) -> bool:
-    return _schema(folder) == "mapo.ablate/1"
-
-
-def _schema(folder: Path) -> str:
-    return str(read_object(folder / "manifest.json")[0].get("schema"))
-
-
 def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]]) -> RunFiles:
     run = RunFiles(folder, key_of(relative), name_of(relative) or name_of(root.name) or "run")
     for entry in entries:
         if entry.is_symlink():
             run.links.append(name_of(entry.name))
-        elif entry.name == "dialogues" and entry.is_dir():
-            _lines(run, folder / "dialogues", "dialogues", "")
-        elif entry.name == "verl" and entry.is_dir():
-            for part in _entries(run, folder / "verl", "verl"):
-                if part.name == "lock" and (seen := _seen(part, "")):
-                    run.small["verl/lock"] = seen
-        elif entry.name == "eval" and entry.is_dir():
-            for part in _entries(run, folder / "eval", "eval"):
+        elif entry.name == RunDir.dialogues.name and entry.is_dir():
+            _lines(run, Path(entry.path), entry.name, "")
+        elif entry.name == RunDir.verl.name and entry.is_dir():
+            for part in _entries(run, Path(entry.path), entry.name):
+                relative = f"{entry.name}/{part.name}"
+                if relative == RunDir.verl_lock.name and (seen := _seen(part, "")):
+                    run.small[relative] = seen
+        elif entry.name == RunDir.evals.name and entry.is_dir():
+            for part in _entries(run, Path(entry.path), entry.name):
                 if part.is_dir(follow_symlinks=False):
-                    _lines(run, Path(part.path), f"eval/{part.name}", name_of(part.name))
-        elif entry.is_file() and (entry.name in _SMALL_FILES or _is_ledger(entry.name)):
+                    _lines(run, Path(part.path), f"{entry.name}/{part.name}", name_of(part.name))
+        elif entry.is_file() and (entry.name in _SMALL_FILES or is_ledger(entry.name)):
             if seen := _seen(entry, ""):
                 run.small[entry.name] = seen
         elif not _known(entry.name) and not _is_run(entry):
@@ -127,31 +130,38 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
 
 
 _SMALL_FILES = {
-    "manifest.json", "config.toml", "rubric.toml", "metrics.jsonl", "summary.json", "best.json",
-    "result.json", "items.jsonl", "health.json", "stopped.txt", "report.html", "audit.json", "audit.png",
-    "swap.json",
-}  # fmt: skip
+    entry.name
+    for entry in (
+        *(RunDir.manifest, RunDir.config, RunDir.rubric, RunDir.metrics, RunDir.summary, RunDir.best),
+        *(RunDir.result, RunDir.items, RunDir.health, RunDir.stopped, RunDir.report),
+        *(RunDir.audit, RunDir.audit_figure, RunDir.swap),
+    )
+}
+_NOT_SHOWN = {
+    entry.name
+    for entry in (
+        *(RunDir.checkpoints, RunDir.tensorboard, RunDir.empa_files, RunDir.verl, RunDir.logs),
+        *(RunDir.score, RunDir.audit_markdown, RunDir.swap_markdown),
+    )
+} | {"figures"}
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:
     """A run in a run's folder, as a swap leaves them; it is listed by itself."""
-    return entry.is_dir(follow_symlinks=False) and _schema(Path(entry.path)).startswith("mapo.empa/")
-
-
-def _is_ledger(name: str) -> bool:
-    return name.startswith("ledger") and name.endswith(".json")
+    return (
+        entry.is_dir(follow_symlinks=False)
+        and kind_in_manifest(read_object(RunDir(Path(entry.path)).manifest)[0]) is Kind.EMPA
+    )
 
 
 def _known(name: str) -> bool:
-    folders = {"checkpoints", "tensorboard", "empa", "verl", "logs", "figures", "score.json"}
-    folders |= {"audit.md", "swap.md"}
-    return name in folders or name.startswith((".", "cache.sqlite", "report"))
+    return name in _NOT_SHOWN or name.startswith((".", CACHE, "report"))
 
 
 def _lines(run: RunFiles, folder: Path, relative: str, part: str) -> None:
     for entry in _entries(run, folder, relative):
-        if relative == "dialogues" and entry.name == "cut_off":
-            continue  # where the verl engine lays aside steps that a resume plays again
+        if f"{relative}/{entry.name}" == RunDir.cut_off.name:
+            continue
         if not entry.is_file(follow_symlinks=False) or not entry.name.endswith(".jsonl"):
             run.other.append(name_of(f"{relative}/{entry.name}"))
         elif seen := _seen(entry, part or _part_of(entry.name)):
@@ -187,4 +197,4 @@ def _seen(entry: os.DirEntry[str], part: str) -> Seen | None:
 
 def rubric_of(run: RunFiles, name: str) -> Rubric | None:
     """The rubric a run was judged by: its own copy, or a shipped one of that name."""
-    return read_rubric(run.root / "rubric.toml", name)[0]
+    return read_rubric(RunDir(run.root).rubric, name)[0]

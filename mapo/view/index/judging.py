@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 
 from mapo.runs.contents import number, whole
 from mapo.runs.files import read_bytes, read_object
+from mapo.store import RunDir
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
 
-AUDIT, SWAP, FIGURE = "audit.json", "swap.json", "audit.png"
-KINDS = {"audit": "judge audit", "swap": "judge swap"}
-"""By the schema of the manifest."""
 ROWS = 100
 """Rows of a table that are shown."""
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -35,16 +33,16 @@ class Told(NamedTuple):
 
 def judging_of(run: RunFiles) -> Told | None:
     """The result of an audit or a swap; None where there is none that can be read."""
-    if AUDIT in run.small and (data := read_object(run.root / AUDIT)[0]):
-        return _audit(data, FIGURE in run.small)
-    if SWAP in run.small and (data := read_object(run.root / SWAP)[0]):
+    if run.has(RunDir.audit) and (data := read_object(RunDir(run.root).audit)[0]):
+        return _audit(data, run.has(RunDir.audit_figure))
+    if run.has(RunDir.swap) and (data := read_object(RunDir(run.root).swap)[0]):
         return _swap(data)
     return None
 
 
 def figure_of(run: RunFiles) -> bytes | None:
     """The audit's picture, if it is one."""
-    raw, _ = read_bytes(run.root / FIGURE) if FIGURE in run.small else (None, "")
+    raw, _ = read_bytes(RunDir(run.root).audit_figure) if run.has(RunDir.audit_figure) else (None, "")
     return raw if raw is not None and raw.startswith(_PNG) else None
 
 

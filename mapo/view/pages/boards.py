@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mapo.store import RunDir
 from mapo.view.index import bench
 from mapo.view.pages.curves import radar as radar_figure
 from mapo.view.pages.site import Asked, all_sets, as_json, page, part_name, reading
@@ -24,7 +25,7 @@ def benchmarks(request: Request) -> Response:
         chosen = _chosen(asked, every)
         tables = {by: _table(db, chosen, by) for by in bench.BY}
     newest = sorted(index.runs.values(), key=lambda run: -run.changed)
-    told = [run for run in newest if "result.json" in run.small][:LISTED]
+    told = [run for run in newest if run.has(RunDir.result)][:LISTED]
     results = [{**found, "key": run.key, "name": run.name} for run in told if (found := bench.result_of(run))]
     return page(
         request,

@@ -1,4 +1,4 @@
-"""Figures as plain data: what Plotly draws, made by hand. Colours are Okabe and Ito's."""
+"""The viewer's figures as plain data for Plotly. Colours and line styles are those of `show.figures`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from mapo.runs.contents import endings_by_step, number
+from mapo.show.figures import COLOURS, ENDINGS, FAINT, LOOKS, Look, look, looks_of, rgba
 from mapo.text import printable
 from mapo.view.index import queries
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x")
-ENDINGS = {
-    "success": "#009E73",
-    "timeout": "#0072B2",
-    "stagnation": "#E69F00",
-    "failure": "#D55E00",
-    "director": "#56B4E9",
-    "length": "#CC79A7",
-    "broken": "#777777",
-    "unfinished": "#AAAAAA",
-}
 _HATCH = {"fillmode": "overlay", "size": 7, "solidity": 0.25, "fgcolor": "rgba(255,255,255,0.55)"}
 _IN_PAIRS = {"training", "validation", "to the start", "to the sampler", "sampled", "trained"}
 POINTS = 1500
@@ -71,11 +59,19 @@ def distinct(labels: Sequence[str]) -> list[str]:
     return found
 
 
-def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) -> dict[str, Any]:
-    """All figures of one run, or of several laid over each other; `runs` are key, name and metrics."""
+class PlottedRun(NamedTuple):
+    key: str
+    name: str
+    method: str
+    steps: Steps
+
+
+def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str, Any]:
+    """Return all figures of one run, or of several laid over each other."""
     traces: dict[str, list[Trace]] = {key: [] for key in PLOTS}
-    for i, (key, name, steps) in enumerate(runs):
-        look = _Look(i, label(name) if len(runs) > 1 else "")
+    looks = looks_of([run.method for run in runs]) if len(runs) > 1 else [LOOKS[0]]
+    for (key, name, _, steps), own in zip(runs, looks, strict=True):
+        look = _Lines(own, label(name) if len(runs) > 1 else "")
         traces["reward"] += _reward(db, key, steps, look)
         traces["epm_q"] += _epm_q(db, key, steps, look)
         traces["grad_norm"] += look.line(_column(steps, "grad_norm"), "gradient norm")
@@ -96,11 +92,20 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[tuple[str, str, Steps]]) 
     }
 
 
-class _Look:
-    """How one run's lines look: colour and dash tell runs apart, for those who cannot tell colours too."""
+class _Lines:
+    """The lines of one run. Looks tell runs apart; in a figure of a single run, its first line from its
+    second."""
 
-    def __init__(self, i: int, name: str) -> None:
-        self.i, self.name = i, name
+    def __init__(self, look: Look, name: str) -> None:
+        self.look, self.name = look, name
+
+    def _look(self, second: bool) -> tuple[Look, str]:
+        """Return the look of a line and its dash. Of several runs, the second line keeps the run's colour and
+        gets another dash."""
+        if not self.name:
+            return LOOKS[second], LOOKS[second].dash
+        at = LOOKS.index(self.look) + 2 * second
+        return self.look, LOOKS[at % len(LOOKS)].dash
 
     def _named(self, label: str) -> str:
         """The run, where there are several; and what the line is, where a figure has two of them."""
@@ -112,8 +117,7 @@ class _Look:
         if not points:
             return []
         points = _thinned(points)
-        at = self.i if self.name else int(second)
-        dash = DASHES[(self.i + 2 * second) % 6 if self.name else int(second)]
+        look, dash = self._look(second)
         return [
             {
                 "type": "scatter",
@@ -121,8 +125,8 @@ class _Look:
                 "name": self._named(label),
                 "x": [x for x, _ in points],
                 "y": [y for _, y in points],
-                "line": {"color": COLOURS[at % 6], "dash": dash, "width": 2},
-                "marker": {"size": 6, "symbol": SYMBOLS[at % 6]},
+                "line": {"color": look.colour, "dash": dash, "width": 2},
+                "marker": {"size": 6, "symbol": look.symbol},
             }
         ]
 
@@ -133,14 +137,14 @@ class _Look:
         if not lines or len(sure) < 2:
             return lines
         sure = _thinned(sure)
-        at = self.i if self.name else int(second)
+        look, _ = self._look(second)
         shade = {
             "type": "scatter",
             "mode": "lines",
             "x": [s for s, _, _ in sure] + [s for s, _, _ in reversed(sure)],
             "y": [high for _, _, high in sure] + [low for _, low, _ in reversed(sure)],
             "fill": "toself",
-            "fillcolor": _rgba(COLOURS[at % 6], 0.16),
+            "fillcolor": rgba(look.colour, 0.16),
             "line": {"width": 0},
             "hoverinfo": "skip",
             "showlegend": False,
@@ -149,7 +153,7 @@ class _Look:
         return [shade, *lines]
 
 
-def _reward(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list[Trace]:
+def _reward(db: sqlite3.Connection, key: str, steps: Steps, look: _Lines) -> list[Trace]:
     """The mean over turns as the run wrote it; of a step that is still being played, as far as it is."""
     means = queries.means_by_step(db, key, "train", "reward")
     for step, mean in _column(steps, "reward"):
@@ -158,14 +162,14 @@ def _reward(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list
     return look.band(dict(sorted(means.items())), "reward")
 
 
-def _epm_q(db: sqlite3.Connection, key: str, steps: Steps, look: _Look) -> list[Trace]:
+def _epm_q(db: sqlite3.Connection, key: str, steps: Steps, look: _Lines) -> list[Trace]:
     means = queries.means_by_step(db, key, "train", "epm_q")
     found = look.band(means, "training") if means else look.line(_column(steps, "score"), "training")
     held = queries.means_by_step(db, key, "validation", "epm_q")
     return found + look.band(held, "validation", second=True)
 
 
-def _endings(db: sqlite3.Connection, key: str, lines: Steps, look: _Look, *, alone: bool) -> list[Trace]:
+def _endings(db: sqlite3.Connection, key: str, lines: Steps, look: _Lines, *, alone: bool) -> list[Trace]:
     """As the run wrote them; of a step that is still being played, as far as it is."""
     by = _both(endings_by_step(lines), queries.endings_by_step(db, key))
     totals: dict[int, float] = {}
@@ -230,11 +234,6 @@ def _layout(key: str, traces: Sequence[Trace], *, stacked: bool) -> dict[str, An
     }
 
 
-def _rgba(colour: str, alpha: float) -> str:
-    r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({r},{g},{b},{alpha})"
-
-
 # ---- the path of a dialogue
 
 
@@ -265,8 +264,7 @@ def _space(
         return {"type": "scatter3d", "name": name, "x": x, "y": y, "z": z, **look}
 
     data = [
-        trace(name, way, mode="lines", line={"color": "#999999", "width": 2}, opacity=0.6)
-        for name, way in others
+        trace(name, way, mode="lines", line={"color": FAINT, "width": 2}, opacity=0.6) for name, way in others
     ]
     marker = {"size": 4, "color": COLOURS[0]}
     text = _turn_names(path)
@@ -287,7 +285,7 @@ def _pair(
         return {"type": "scatter", "name": name, "x": [p[a] for p in way], "y": [p[b] for p in way], **look}
 
     data = [
-        trace(name, way, mode="lines", line={"color": "#999999", "width": 1, "dash": "dot"}, opacity=0.8)
+        trace(name, way, mode="lines", line={"color": FAINT, "width": 1, "dash": "dot"}, opacity=0.8)
         for name, way in others
     ]
     look = {"line": {"color": COLOURS[0], "width": 2.5}, "marker": {"size": 7, "color": COLOURS[0]}}
@@ -295,7 +293,7 @@ def _pair(
     goal = {"size": 11, "color": COLOURS[2], "symbol": "diamond"}
     data.append(trace("nothing more needed", [[0.0] * len(axes)], mode="markers", marker=goal))
     box = {"type": "rect", "x0": -zone, "x1": zone, "y0": -zone, "y1": zone, "layer": "below"}
-    box |= {"line": {"width": 0}, "fillcolor": _rgba(COLOURS[2], 0.18)}
+    box |= {"line": {"width": 0}, "fillcolor": rgba(COLOURS[2], 0.18)}
     layout = {"xaxis": {"title": {"text": axes[a]}}, "yaxis": {"title": {"text": axes[b]}}, "shapes": [box]}
     return {"data": data, "layout": {**layout, "showlegend": False}}
 
@@ -313,7 +311,8 @@ def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float
     around = distinct([label(group, AROUND) for group in groups])
     for i, (name, value) in enumerate(sets):
         values = [value(group) for group in groups]
-        line = {"color": COLOURS[i % 6], "dash": DASHES[i % 6], "width": 2}
+        own = look(i)
+        line = {"color": own.colour, "dash": own.dash, "width": 2}
         data.append(
             {
                 "type": "scatterpolar",
@@ -321,7 +320,7 @@ def radar(groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float
                 "theta": [*around, around[0]],
                 "r": [*values, values[0]],
                 "line": line,
-                "marker": {"symbol": SYMBOLS[i % 6], "size": 6},
+                "marker": {"symbol": own.symbol, "size": 6},
                 "mode": "lines+markers",
             }
         )

@@ -11,10 +11,11 @@ from starlette.responses import Response
 from mapo.runs.contents import read_ledger
 from mapo.runs.files import read_object
 from mapo.scoring.findings import findings
+from mapo.store import RunDir, is_ledger
 from mapo.view.index import bench, judging, queries
 from mapo.view.index.facts import steps_of
 from mapo.view.index.files import RunFiles
-from mapo.view.pages.curves import PLOTS, run_figures
+from mapo.view.pages.curves import PLOTS, PlottedRun, run_figures
 from mapo.view.pages.site import Asked, as_json, page, reading, run_asked
 
 STATES = ("running", "finished", "stopped", "failed")
@@ -88,15 +89,16 @@ def figures(request: Request) -> Response:
     """The curves of the runs named, as data."""
     with reading(request) as db:
         asked = [run_asked(request, db, key) for key in Asked(request).texts("run")[:OVERLAID]]
-        return as_json(run_figures(db, [(row["key"], row["name"], steps_of(files)) for row, files in asked]))
+        runs = [PlottedRun(row["key"], row["name"], row["method"], steps_of(files)) for row, files in asked]
+        return as_json(run_figures(db, runs))
 
 
 def people_of(run: RunFiles) -> dict[str, Any] | None:
     """Whether the simulated people are still people: of the last step, or of a benchmark's dialogues."""
     steps = steps_of(run)
     told: object = steps[-1].get("health") if steps else None
-    if told is None and "health.json" in run.small:
-        told = read_object(run.root / "health.json")[0]
+    if told is None and run.has(RunDir.health):
+        told = read_object(RunDir(run.root).health)[0]
     if not isinstance(told, dict) or not told.get("dialogues"):
         return None
     return {"step": steps[-1]["step"] if steps else None, "rows": findings(told)}
@@ -104,4 +106,4 @@ def people_of(run: RunFiles) -> dict[str, Any] | None:
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:
     """What the roles' models cost so far, all processes' ledgers together; None where there is no price."""
-    return read_ledger(run.root / name for name in sorted(run.small) if name.startswith("ledger"))[0]
+    return read_ledger(run.root / name for name in sorted(run.small) if is_ledger(name))[0]

@@ -12,6 +12,7 @@ from mapo.errors import MapoError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.files import SMALL, read_at
+from mapo.store import RunDir
 from mapo.types import Dialogue, Turn
 from mapo.view.index import queries
 from mapo.view.index.files import RunFiles
@@ -162,7 +163,7 @@ def tokens_of(turn: Turn, run: RunFiles, first: int = 0) -> dict[str, Any]:
 def _tokenizer_file(root: Path) -> Path | None:
     """Of the last checkpoint that has one; a checkpoint may be a link within the run, never out of it."""
     try:
-        folders = sorted((root / "checkpoints").iterdir(), reverse=True)
+        folders = sorted(RunDir(root).checkpoints.iterdir(), reverse=True)
     except OSError:
         return None
     for folder in folders:

@@ -56,7 +56,7 @@ function layout(asked) {
 // The blue of the palette is too dark on a dark ground.
 function lit(data) {
   const text = JSON.stringify(data);
-  return JSON.parse(dark.matches ? text.replaceAll("#0072B2", "#4FA8E0").replaceAll("0,114,178", "79,168,224") : text);
+  return JSON.parse(dark.matches ? text.replaceAll("#0072b2", "#4aa8e0").replaceAll("0,114,178", "74,168,224") : text);
 }
 
 async function draw(figure) {

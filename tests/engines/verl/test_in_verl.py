@@ -394,7 +394,7 @@ def test_a_deaf_judge_ends_the_run(play):
 
 def test_what_keeps_a_site_from_opening_ends_the_run_and_is_told(play, tokenizer):
     prepare(load_config(None, ["run.trackers=[]"]), play.root, resume=False)
-    (play.root / sites.SETTINGS).write_text("[rollout]\nturns = 4\n")
+    RunDir(play.root).verl_config.write_text("[rollout]\nturns = 4\n")
     agent = object.__new__(DialogueLoop)
     agent.run_dir, agent.tokenizer, agent.model = play.root, tokenizer, str(POCKET)
     with pytest.raises(InputError, match="turns"):

@@ -14,7 +14,6 @@ import yaml
 from mapo.config import load_config
 from mapo.engines.verl import launch
 from mapo.engines.verl.launch import check_verl, prepare, run_verl
-from mapo.engines.verl.site import SETTINGS
 from mapo.errors import InputError, TrainError
 from mapo.local_model.policy import POCKET
 from mapo.scenarios.sets import load_scenarios
@@ -94,7 +93,7 @@ def test_where_a_run_goes_on_may_differ(given, tmp_path):
     root = tmp_path / "run"
     prepare(config(), root, resume=False)
     prepare(config(given), root, resume=True)
-    assert load_config(root / SETTINGS) == config(given) and load_run_config(root) == config()
+    assert load_config(RunDir(root).verl_config) == config(given) and load_run_config(root) == config()
 
 
 @pytest.mark.parametrize("given", ["verl.nodes=2", "verl.gpus=4", "verl.sequence_parallel=2"])
@@ -103,7 +102,7 @@ def test_what_verls_checkpoints_are_cut_by_may_not(given, tmp_path):
     prepare(config(), root, resume=False)
     with pytest.raises(InputError, match=f"started otherwise: {given.partition('=')[0]}"):
         prepare(config(given), root, resume=True)
-    assert load_config(root / SETTINGS) == config()
+    assert load_config(RunDir(root).verl_config) == config()
 
 
 def test_a_run_is_of_one_engine(tmp_path):
@@ -276,10 +275,10 @@ def test_a_run_is_run_once_at_a_time(stand_in):
     root = stand_in(WHOLE + "time.sleep(600)")
 
     def again(line):
-        before = (root / SETTINGS).read_bytes()
+        before = RunDir(root).verl_config.read_bytes()
         with pytest.raises(InputError, match="somebody is running this run. Wait for it"):
             run_verl(config("verl.memory=0.5"), root, resume=True, on_step=print)
-        assert (root / SETTINGS).read_bytes() == before
+        assert RunDir(root).verl_config.read_bytes() == before
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

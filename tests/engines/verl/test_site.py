@@ -12,7 +12,7 @@ import pytest
 from mapo.config import load_config
 from mapo.engines.verl import site as sites
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.site import SETTINGS, dialogue_file, leave_word, site_of
+from mapo.engines.verl.site import dialogue_file, leave_word, site_of
 from mapo.errors import InputError, JudgeError
 from mapo.local_model.policy import POCKET
 from mapo.store import RunDir, read_dialogues
@@ -137,7 +137,7 @@ def test_on_a_resume_other_addresses_and_limits_count(ray, tmp_path, monkeypatch
 def test_a_start_without_its_settings_is_refused(ray, tmp_path):
     root = tmp_path / "run"
     prepare(load_config(None, GIVEN), root, resume=False)
-    (root / SETTINGS).unlink()
+    RunDir(root).verl_config.unlink()
     with pytest.raises(InputError, match=r"verl/config\.toml"):
         asyncio.run(site_of(root, tiny.tokenizer(), str(POCKET)))
     assert root not in sites._open

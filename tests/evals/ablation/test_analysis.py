@@ -10,9 +10,10 @@ import pytest
 
 from mapo.errors import InputError
 from mapo.evals.ablation.analysis import Cell, Run, analyse, read_run
-from mapo.evals.ablation.figures import draw, markdown, scripted_world
+from mapo.evals.ablation.report import draw, markdown
 from mapo.records import encode_dialogue
 from mapo.scoring.score import score_dialogues
+from mapo.scripted.notice import scripted_world
 from support.builders import dialogue, marks
 
 
@@ -181,9 +182,9 @@ def test_tables_and_figure(tmp_path):
     report = json.loads(json.dumps(analyse(grid(), reach=40.0)))
     text = markdown(report)
     assert "| mapo | 60.6 ± 0.6 (6.0/12) | 50.6 ± 0.6 (6.0/12) |" in text
-    assert "| grpo | idr | > 512 | 0 of 5 | > 512, > 512, > 512, > 512, > 512 |" in text
+    assert "| grpo | idr | &gt; 512 | 0 of 5 |" in text
     assert "Beware." not in text and "\n\n**Beware.**\n\n" in markdown(report, caution="Beware.")
-    assert "**holds**" in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
+    assert ": holds. " in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
     paths = draw(report, tmp_path)
     assert [p.name for p in paths] == ["ablation.png", "ablation.svg"]
     assert paths[0].read_bytes()[:4] == b"\x89PNG"

@@ -19,8 +19,7 @@ from mapo.evals.compare import comparison as comparing
 from mapo.evals.compare.comparison import Comparison, compare, compared, named, paired
 from mapo.evals.compare.entries import Case, Entry, count, read_bench, split_settings
 from mapo.evals.compare.entries_empa import read_empa
-from mapo.evals.compare.tables import FORMS, figure, legend, print_comparison
-from mapo.evals.compare.tables import differences as differences_of
+from mapo.evals.compare.tables import FORMS, differences_table, figure, legend, print_comparison
 from mapo.evals.summary import Scored, summarise, write_result
 from mapo.measure import stats
 from mapo.measure.stats import bootstrap, sign_flip, small_sample_level, t_quantile
@@ -661,8 +660,8 @@ def test_each_training_is_held_against_its_own_start_too():
         ("y, after", "y, before"): 2.0,
     }
     assert {d.p_holm for d in found.differences} == {1.0}  # 4 * 0.25: corrected among all four
-    told = differences_of(found)
-    assert told.title == "Differences, case by case" and told.head[:3] == ["model", "from", "score"]
+    told = differences_table(found)
+    assert told.title == "Differences, case by case" and told.columns[:3] == ["model", "from", "score"]
     assert ["y, after", "y, before", "EQ-Bench", "+2.00"] in [row[:4] for row in told.rows]
     lines = {line["model"]: line for line in csv.DictReader(FORMS["csv"](found).splitlines())}
     assert (lines["y, after"]["baseline"], lines["y, after"]["difference"]) == ("x, before", "-38.0")

@@ -487,6 +487,7 @@ def kill_in_the_middle(args, out, at: int) -> None:
     assert process.returncode == -signal.SIGKILL, told
 
 
+@pytest.mark.slow
 def test_800_questions_over_http_killed_and_resumed(tmp_path, official):
     """The score is that of an undisturbed run, and nothing that was answered is paid for again."""
     folder = shared("emobench")
@@ -606,7 +607,7 @@ def test_one_task_alone_has_no_overall(tmp_path):
     assert done.returncode == 0 and set(found["scores"]) == {"EU", "EU_lenient"}
     assert set(found["details"]["baselines"]["all"]) == {"EU"}
     row = next(line for line in done.stdout.splitlines() if "Overall" in line)
-    assert [cell.strip() for cell in row.split("│")[2:6]] == ["-"] * 4
+    assert row.split() == ["Overall", *["-"] * 4]
 
 
 def test_a_dead_endpoint_ends_the_run_and_loses_nothing(tmp_path):

@@ -30,7 +30,7 @@ from mapo.sandbox.rollout import Job, Rules, play_all
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.results import read_folders
-from mapo.store import read_dialogues
+from mapo.store import RunDir, read_dialogues
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
 from support.published import published
@@ -260,7 +260,7 @@ def test_kill_and_resume_pays_for_nothing_twice(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         before = server.calls
-        file = out / "dialogues" / empa.FILE
+        file = RunDir(out).empa_dialogues
         kept = {d.id: d for d in read_dialogues(file) if not hasattr(d, "torn")}
         assert before >= 150 and 0 < len(kept) < 12
         done = subprocess.run(
@@ -390,7 +390,7 @@ def test_missing_empa_files_are_made_on_resume(tmp_path):
     asyncio.run(empa.run(tmp_path, plan, policy, casting, rules))
     files = sorted((tmp_path / "empa").rglob("*.json"))
     files[0].unlink()
-    done = list(read_dialogues(tmp_path / "dialogues" / empa.FILE))
+    done = list(read_dialogues(RunDir(tmp_path).empa_dialogues))
     kept = empa.Kept(done, Counter(), [])
     asyncio.run(empa.run(tmp_path, plan, policy, casting, rules, kept=kept))
     assert sorted((tmp_path / "empa").rglob("*.json")) == files

@@ -342,7 +342,7 @@ def result_of(out):
     return json.loads((out / "result.json").read_text())
 
 
-@pytest.mark.parametrize("source", ["made up", "published"])
+@pytest.mark.parametrize("source", ["made up", pytest.param("published", marks=pytest.mark.slow)])
 def test_killed_in_the_middle_of_a_scenario_and_resumed(made_up, tmp_path, monkeypatch, source):  # noqa: F811
     """The same score as a run nobody killed, and no call is answered twice."""
     folder, out = made_up, tmp_path / "run"

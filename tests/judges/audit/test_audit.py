@@ -18,11 +18,12 @@ from mapo.judges.audit.effects import attacks_on
 from mapo.judges.audit.figure import draw, draw_effects
 from mapo.judges.audit.measure import findings
 from mapo.judges.audit.probes import PROBES, plainly
-from mapo.judges.audit.report import Audit, markdown, number, share, show, spread, tables, write
+from mapo.judges.audit.report import Audit, markdown, number, share, spread, tables, write
 from mapo.judges.audit.run import Plan, audited
 from mapo.judges.sample import Moment, strata_of, weights_of
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.domain import scripted_cast
+from mapo.show.tables import print_tables
 from mapo.testing.judges import Habit, honest_levels, strayed, turns_in
 from support.judging import EMPATHY, faulty, lines_of, talks
 
@@ -319,7 +320,7 @@ def test_another_domain_is_audited_like_the_first():
 def test_tables_and_files_say_what_was_found(audit, tmp_path, capsys):
     cost = {"calls": 10, "seconds": 5.0, "prompt": 1000, "completion": 100, "cost": None}
     whole = replace(audit, costs={"noisy": cost, "vain": {**cost, "calls": 0}}, notes=["a <note> | *so*"])
-    show(tables(whole))
+    print_tables(tables(whole), 120)
     shown = capsys.readouterr().out
     assert "What moves it" in shown and "not fit" in shown and "0.50" in shown
     assert draw(whole, tmp_path).read_bytes().startswith(b"\x89PNG")
@@ -365,7 +366,7 @@ def test_an_audit_without_effects_or_answers_still_tells(tmp_path):
     assert found(audit, "gone").noise is None and found(audit, "gone").items == {}
     assert said(audit, "gone").training == "unknown"
     assert "--resume asks them again" in " ".join(said(audit, "gone").unknown)
-    show(tables(audit))
+    print_tables(tables(audit), 120)
     draw(audit, tmp_path)
 
 
@@ -416,7 +417,8 @@ def test_questions_are_asked_once_each(plan):
     mine = [q for q in asked if q.judge == "exact"]
     assert sum(q.probe == "flattery" for q in mine) == 36
     assert sum(q.probe == "language" for q in mine) == 12 * 4
-    [again] = [q.repeat for q in mine if q.id == f"exact|{plan.sampled()[0].id}|plain|3"]
+    first = plan.sampled()[0].id
+    [again] = [q.repeat for q in mine if q.id == f"exact|{first}|plain|3"]
     assert again == 3
 
 

@@ -113,5 +113,5 @@ def test_pairs_are_the_same_people_in_two_languages(domain):
         assert (english.talk.scenario.language, chinese.talk.scenario.language) == ("en", "zh")
         assert english.reply.isascii() and not chinese.reply.isascii()
         assert english.id.replace("pairs/en", "pairs/zh") == chinese.id
-        assert max(english.before()) < 0
+        assert max(english.before) < 0
     assert language_pairs(replace(EMPATHY, name="nobodys")) == []

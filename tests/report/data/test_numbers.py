@@ -14,12 +14,15 @@ from mapo import advantages
 from mapo.report.data import numbers
 from mapo.report.data.numbers import Point
 from mapo.report.data.read import evenly, read_ledger, read_training
-from mapo.report.document import draw, plots
-from mapo.report.document.blocks import Panel, Picture, clean, span, told
+from mapo.report.document import plots
+from mapo.report.document.blocks import span, told
 from mapo.report.sections.credit import by_turn
 from mapo.report.sections.learning import learning, play, speed
 from mapo.report.sections.paths import chosen_cases
 from mapo.runs.contents import number
+from mapo.show import figures
+from mapo.show.figures import Panel, Picture
+from mapo.text import clip
 from support.report_runs import group, step, talk, training, write_lines
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -175,7 +178,7 @@ def test_a_path_starts_at_minus_one_and_goes_to_the_origin(run):
     assert (along[-1] ** 2 + aside[-1] ** 2) ** 0.5 == pytest.approx(
         states[-1].norm / states[0].norm, abs=1e-9
     )
-    drawn = axes_of(Panel("", plots.paths([plots.Ways(plots.AFTER, [(along, aside)])], (-1.1, 0.1, 0.3))))
+    drawn = axes_of(Panel("", plots.paths([plots.Ways(figures.AFTER, [(along, aside)])], (-1.1, 0.1, 0.3))))
     assert any(list(line.get_xdata()) == along for line in drawn.lines)
 
 
@@ -258,20 +261,20 @@ def test_numbers_and_intervals_as_text():
 
 
 def test_text_is_bounded_and_turned_the_right_way():
-    assert clean("a\u202eb\x00c\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert clean("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"
-    assert clean("x" * 500) == "x" * 120 + "…"
-    assert clean("x" * 5000, 4000).endswith("x… (1,000 more characters)")
+    assert clip("a\u202eb\x00c\ud800", 120) == "a\ufffdb\ufffdc\ufffd"
+    assert clip("می\u200cخواهم 👩\u200d👧", 120) == "می\u200cخواهم 👩\u200d👧"
+    assert clip("x" * 500, 120) == "x" * 120 + "…"
+    assert clip("x" * 5000, 4000).endswith("x… (1,000 more characters)")
 
 
 def test_names_the_fonts_cannot_write_are_numbers(monkeypatch):
-    assert plots.drawable("career", "1") == "career"
-    assert plots.drawable("\U0001f9ff\U0001f9ff", "1") == "1" and plots.drawable("", "2") == "2"
-    assert plots.drawable("x" * 50, "1", 10) == "x" * 10 + "…"
-    plots.glyphs.cache_clear()
-    monkeypatch.setattr(plots, "fonts", lambda: ("DejaVu Sans",))
-    assert plots.drawable("夜班", "3") == "3"
-    plots.glyphs.cache_clear()
+    assert figures.drawable("career", "1") == "career"
+    assert figures.drawable("\U0001f9ff\U0001f9ff", "1") == "1" and figures.drawable("", "2") == "2"
+    assert figures.drawable("x" * 50, "1", 10) == "x" * 10 + "…"
+    figures.glyphs.cache_clear()
+    monkeypatch.setattr(figures, "fonts", lambda: ("DejaVu Sans",))
+    assert figures.drawable("夜班", "3") == "3"
+    figures.glyphs.cache_clear()
 
 
 def test_a_chinese_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch):
@@ -287,10 +290,10 @@ def test_a_chinese_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch)
     there = ["/fonts/Other.ttf", "/fonts/NotoSansCJK-Bold.ttc", "/fonts/NotoSansCJK-Regular.ttc"]
     monkeypatch.setattr(font_manager, "fontManager", Manager())
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there[:2])
-    assert plots.fonts.__wrapped__() == ("DejaVu Sans",)
+    assert figures.fonts.__wrapped__() == ("DejaVu Sans",)
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: there)
-    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")
-    assert plots.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")  # listed now
+    assert figures.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")
+    assert figures.fonts.__wrapped__() == ("DejaVu Sans", "Noto Sans CJK JP")  # listed now
 
 
 def test_chinese_words_are_drawn_glyphs_in_a_pdf():
@@ -299,13 +302,13 @@ def test_chinese_words_are_drawn_glyphs_in_a_pdf():
     plain, chinese = Figure(), Figure()
     plain.subplots().set_title("day")
     chinese.subplots().set_title("夜班")
-    assert draw._holds_chinese(chinese) and not draw._holds_chinese(plain)
+    assert figures._holds_chinese(chinese) and not figures._holds_chinese(plain)
 
 
 def test_hostile_names_are_drawn_as_text(recwarn):
     names = ["_hidden", "$\\frac{1}{", "</svg><script>alert(1)</script>", "a\nb", "夜班" * 30]
     lines = {name: [Point(1, i), Point(2, i)] for i, name in enumerate(names)}
-    svg = draw.inline(Panel("x", plots.curves(lines, "y")))
+    svg = figures.panel_svg(Panel("x", plots.curves(lines, "y")))
     assert "<script" not in svg and "&lt;script&gt;" in svg and "_hidden" in svg
     assert not [w for w in recwarn if "Glyph" in str(w.message)]
 
@@ -321,12 +324,14 @@ def test_rows_of_scores_are_the_scores():
 
 def test_files_of_a_picture(tmp_path):
     panel = Panel("Title 夜班 \U0001f9ff", plots.curves({"a": [Point(1, 2.0)]}, "y"))
-    picture = Picture("fig_x", "", [panel] * 3, columns=2, key=[(plots.BEFORE, "before")], labels=("x", "y"))
-    paths = draw.save(picture, tmp_path)
+    picture = Picture(
+        "fig_x", "", [panel] * 3, columns=2, key=[(figures.BEFORE, "before")], labels=("x", "y")
+    )
+    paths = figures.save_picture(picture, tmp_path)
     assert [p.name for p in paths] == ["fig_x.png", "fig_x.pdf", "fig_x.svg"]
     assert paths[0].read_bytes().startswith(b"\x89PNG") and paths[1].read_bytes().startswith(b"%PDF")
     first = [p.read_bytes() for p in paths[1:]]
-    draw.save(picture, tmp_path)
+    figures.save_picture(picture, tmp_path)
     assert first == [p.read_bytes() for p in paths[1:]]  # the same numbers, the same file
 
 
@@ -334,6 +339,6 @@ def test_without_matplotlib_there_are_no_figures(monkeypatch, tmp_path):
     from mapo.errors import InputError
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert not draw.can_draw()
+    assert not figures.can_draw()
     with pytest.raises(InputError, match="matplotlib"):
-        draw.save(Picture("fig_x", "", []), tmp_path)
+        figures.save_picture(Picture("fig_x", "", []), tmp_path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mapo.report.document.blocks import Table
 from mapo.report.sections.marks import MOST, marks
+from mapo.show.tables import Table
 from mapo.types import AxisMarks, Mark
 from support.report_runs import RUBRIC, talk
 

@@ -14,15 +14,14 @@ from mapo.sampling import decoder as decode
 from mapo.sampling.decoder import Decoder
 from mapo.sampling.draw import Fresh, noise_of
 from mapo.sampling.local import local_sampler
+from mapo.train.callbacks import Callbacks
 from mapo.train.setup import note_decoding
-from mapo.train.show import Show
 from support import small_run as small
 from support import tiny
 from support.sampled import job, sampler, talk, together
 from support.streamed_models import (
     SMALL,
     STREAMS,
-    Tape,
     add_norm,
     as_on_a_card,
     counted,
@@ -75,11 +74,11 @@ def folder_of(place):
     return str(place)
 
 
-class Begun(Show):
+class Begun(Callbacks):
     """Hears how a run begins, and stops it there."""
 
-    def begins(self, told):
-        raise EOFError(told)
+    def message(self, text):
+        raise EOFError(text)
 
 
 def test_a_run_says_and_keeps_with_what_it_decodes(monkeypatch, tmp_path):
@@ -87,7 +86,7 @@ def test_a_run_says_and_keeps_with_what_it_decodes(monkeypatch, tmp_path):
 
     def begins(*asked, resume=True):
         with pytest.raises(EOFError) as told:
-            small.trained(folder, out, "model.dtype=bfloat16", *asked, show=Begun(), resume=resume)
+            small.trained(folder, out, "model.dtype=bfloat16", *asked, callbacks=Begun(), resume=resume)
         return str(told.value), json.loads((out / "manifest.json").read_text()).get("decoding")
 
     told, kept = begins(resume=False)  # on a CPU
@@ -133,7 +132,7 @@ def test_recordings_see_weights_that_change_in_place(monkeypatch):
     model, calls = model_of(Qwen2Config), []
     decoder = decoder_of(model, counted(calls))
     monkeypatch.setattr(decoder.lean, "takes", lambda _: True)
-    monkeypatch.setattr(decode, "graphs_for", lambda _: Tape(model))
+    as_on_a_card(monkeypatch, model=model)
     before = said(decoder)
     given = {at for _, addresses in calls for at in addresses}
     read_by_torch = {model.model.embed_tokens.weight.data_ptr(), model.lm_head.weight.data_ptr()}

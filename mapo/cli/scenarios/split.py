@@ -1,0 +1,56 @@
+"""mapo scenarios split: a set divided evenly, without leakage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mapo.cli.common.options import Domain
+from mapo.cli.scenarios.common import SOURCE, print_table, read_whole_set
+from mapo.errors import InputError
+
+TAGS = ("category", "axis", "difficulty")
+
+
+def split(
+    source: Annotated[str, typer.Argument(help=SOURCE)],
+    out: Annotated[Path, typer.Option(help="Manifest to write; put it beside the scenarios.")],
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half and two quarters)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    domain: Domain = None,
+) -> None:
+    """Divide a set evenly by category, axis and difficulty, keeping near-duplicates together."""
+    from mapo.scenarios.sets import file_hash
+    from mapo.scenarios.split import split_scenarios
+    from mapo.store import write_atomic
+
+    wanted = _sizes(sizes) if sizes is not None else None
+    found = read_whole_set(source, domain)
+    quarter = len(found.scenarios) // 4
+    halves = {"train": len(found.scenarios) - 2 * quarter, "validation": quarter, "test": quarter}
+    splits = split_scenarios(found.scenarios, wanted or halves, seed)
+    manifest = {
+        name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
+    }
+    write_atomic(out, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    by_id = {s.id: s for s in found.scenarios}
+    rows = []
+    for tag in TAGS:
+        for value in sorted({getattr(s, tag) for s in found.scenarios}):
+            counts = [sum(getattr(by_id[x], tag) == value for x in cases) for cases in splits.values()]
+            rows.append([f"{tag} {value or '(none)'}", *map(str, counts)])
+    print_table(("", *splits), rows, f"written to {out}")
+
+
+def _sizes(text: str) -> dict[str, int]:
+    names = {2: ("train", "test"), 3: ("train", "validation", "test")}
+    parts = text.split("/")
+    if len(parts) not in names or not all(part.isdecimal() for part in parts):
+        raise InputError(f"'{text}' is no list of sizes", where="--sizes", fix="Write it like 24/12/12")
+    return dict(zip(names[len(parts)], map(int, parts), strict=True))

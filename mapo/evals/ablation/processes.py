@@ -1,0 +1,187 @@
+"""Run the cells of an ablation, several at a time, each as a `mapo train` in its own process.
+
+A run that fails does not affect the others. When the ablation is stopped, its runs are stopped too; they
+resume from their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from mapo.errors import RecordError
+from mapo.evals.ablation.analysis import Cell
+from mapo.records import parse
+from mapo.show.progress import Progress, clock
+from mapo.store import RunDir
+
+TRAIN = [sys.executable, "-m", "mapo", "train"]
+TAIL = 1 << 16
+"""Bytes to read from the end of metrics.jsonl for its last line: the file grows long and is polled often."""
+
+
+async def run_cells(progress: GridProgress) -> None:
+    """Run every unfinished cell; the failed ones end up in `progress.failed`."""
+    gate = asyncio.Semaphore(progress.jobs)
+
+    async def one(cell: Cell) -> None:
+        async with gate:
+            progress.begins(cell)
+            try:
+                problem = await _train(progress.out, cell)
+            except OSError as error:  # no process or no log file; the next cell may be luckier
+                problem = str(error)
+            progress.ends(cell, problem)
+
+    async def tick() -> None:
+        while True:
+            progress.update()
+            await asyncio.sleep(2)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for cell in progress.todo:
+                group.create_task(one(cell))
+    finally:
+        ticking.cancel()
+
+
+def _command(out: Path, cell: Cell) -> list[str]:
+    """Return the command of a run; one that was begun is resumed."""
+    folder = out / cell.name
+    return [
+        *TRAIN,
+        str(RunDir(out).config),
+        f'advantage.method="{cell.method}"',
+        f'reward.name="{cell.reward}"',
+        f"run.seed={cell.seed}",
+        "run.threads=1",
+        "run.processes=1",
+        f"--out={folder}",
+        *(["--resume"] if RunDir(folder).manifest.exists() else []),
+    ]
+
+
+async def _train(out: Path, cell: Cell) -> str | None:
+    """Run one cell in its own process; return why it failed, if it did. If cancelled, end the process."""
+    path = RunDir(out).logs / f"{cell.name}.log"
+    path.parent.mkdir(exist_ok=True)
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    with open(path, "ab") as log:
+        begin = log.tell()  # earlier attempts wrote what comes before
+        process = await asyncio.create_subprocess_exec(
+            *_command(out, cell),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **threads},
+        )
+        try:
+            status = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                try:
+                    await asyncio.wait_for(process.wait(), 10)
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+    if status == 0 and RunDir(out / cell.name).summary.exists():
+        return None
+    lines = path.read_bytes()[begin:].decode(errors="replace").splitlines()
+    return next((x.strip() for x in reversed(lines) if x.strip()), "") or f"exit status {status}"
+
+
+class GridProgress:
+    """Progress of a grid: one line per finished run, and the display of the runs in progress."""
+
+    def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
+        self.out, self.cells, self.jobs, self.steps = out, cells, jobs, steps
+        self.todo = [c for c in cells if not RunDir(out / c.name).summary.exists()]
+        self.total, self.done = len(cells), len(cells) - len(self.todo)
+        self.running: dict[Cell, float] = {}
+        self.failed: dict[Cell, str] = {}
+        self.progress = Progress()
+
+    def __enter__(self) -> Self:
+        self.progress.print(self.plan())
+        self.progress.begin("", self.total, self.done, unit="done", work=self._work())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.close()
+
+    def plan(self) -> str:
+        """Say which runs there are, which of them are finished, and where their logs are."""
+        parts = {
+            "methods": [c.method for c in self.cells],
+            "rewards": [c.reward for c in self.cells],
+            "seeds": [str(c.seed) for c in self.cells],
+        }
+        grid = "; ".join(f"{name} {', '.join(dict.fromkeys(values))}" for name, values in parts.items())
+        first = f"{self.total} runs, {self.done} of them finished: {grid}"
+        if not self.todo:
+            return f"{first}\nnothing is left to train in {self.out}"
+        parallel = min(self.jobs, len(self.todo))
+        return (
+            f"{first}\n{parallel} in parallel, {self.steps} steps each, in {self.out}; "
+            f"logs: {RunDir(self.out).logs}"
+        )
+
+    def begins(self, cell: Cell) -> None:
+        self.running[cell] = time.monotonic()
+        self.update()
+
+    def ends(self, cell: Cell, problem: str | None) -> None:
+        spent = time.monotonic() - self.running.pop(cell)
+        if problem is None:
+            self.done += 1
+            outcome = f"finished in {clock(spent)}"
+        else:
+            self.failed[cell] = problem
+            outcome = f"failed: {problem}"
+        self.progress.print(f"{cell.name} {outcome}; {self.done}/{self.total} done")
+        self.update()
+
+    def update(self) -> None:
+        failed = f"{len(self.failed)} failed" if self.failed else ""
+        at = [f"{c.name} {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}" for c in self.running]
+        running = f"{len(self.running)} running" + (f"; at step: {', '.join(at)}" if at else "")
+        self.progress.update(self.done, failed, running, work=self._work())
+
+    def kept(self) -> str:
+        return f"{self.done} of {self.total} runs are finished, the others keep what they played"
+
+    def _work(self) -> float:
+        """Return how much of the grid is done, in runs; failed runs count as over."""
+        todo = sum(1.0 if c in self.failed else self._share(c) for c in self.todo)
+        return self.total - len(self.todo) + todo
+
+    def _share(self, cell: Cell) -> float:
+        """Return the share of a run's steps that is done."""
+        folder = self.out / cell.name
+        if RunDir(folder).summary.exists():
+            return 1.0
+        return min(last_step(RunDir(folder).metrics) / max(1, self.steps), 0.99)
+
+
+def last_step(metrics: Path) -> int:
+    """Return the step of the last complete line, or 0 before there is one."""
+    try:
+        with open(metrics, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        with suppress(RecordError):
+            step = parse(line).get("step") if line.endswith(b"\n") else None
+            if isinstance(step, int):
+                return step
+    return 0
