@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/private.py [FOLDER_OF_EMPA_CARDS]
 
-Recall is over `tests/planted.py`. By chance: a value found in one text, held against another text of the same
-set; in the shipped scenarios and, where a folder is given, in EMPA's cards. With `phonenumbers` and
-`python-stdnum` installed, what they find of the telephone numbers and accept of accounts and ids.
+Recall is measured on `tests/support/planted.py`. By chance: a value found in one text, held against another
+text of the same set; in the shipped scenarios and, where a folder is given, in EMPA's cards. With
+`phonenumbers` and `python-stdnum` installed, it also shows which telephone numbers, accounts and ids they find.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Judges under audit: how much of a judge's word is noise, what moves it that should not, whom it agrees
-with.
+"""Judges under audit: how much of a judge's levels is noise, what biases it, and with whom it agrees.
 
-The story: `sample.py` picks recorded turns, `probes.py` changes them, `ask.py` has the judges fill in their
-forms again, `measure.py` makes numbers of the answers by the runs' own `terms.py` (`noise.py`, `effects.py`,
-`agreement.py`, `evidence.py`), `verdict.py` says what a judge is fit for, `report.py` and `figure.py` show
-it. `swap.py` judges whole runs again with another judge; `recorded.py` says what records alone can tell.
-Needs no torch; docs/judges.md explains every number.
+`sample.py` picks recorded turns, `terms.py` says how their levels become credit. `audit/` changes turns
+(`probes.py`), has the judges fill in their forms again (`ask.py`), measures the answers (`measure.py` with
+`noise.py`, `effects.py`, `between.py` and `evidence.py`) and says what a judge is fit for (`verdict.py`);
+`report.py` and `figure.py` show it, `recorded.py` needs no judge at all. `swap/` has whole runs judged again by
+another judge. Needs no torch; docs/judges.md explains every number.
 """

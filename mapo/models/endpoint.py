@@ -1,7 +1,7 @@
 """Any model behind an OpenAI-compatible address, as a `Chat`.
 
 A request passes the cache, waits for its turn, is sent, and is sent again where that can help
-(`trouble.py`). The key comes from the environment and goes nowhere but into the request: it is cut out of
+(`retries.py`). The key comes from the environment and goes nowhere but into the request: it is cut out of
 everything that comes back.
 """
 

@@ -2,8 +2,8 @@
 
 `Fuser` is the second half of that: inside `on` the leaves of the model that are many small kernels (norms,
 gated MLPs, rotary positions) run through torch.compile, so that the recording holds one kernel each, and
-whole layers have another forward where there is one (`lean.py`). It changes the model only while recording;
-training never sees it.
+whole layers have another forward where there is one (`streamed/layers.py`). It changes the model only while
+recording; training never sees it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Keys and values lie in slots, [slots, kv_heads, context, head_dim]. `attend` reads only the positions a row
 has (within its window), each key once for all the query heads that share it; long rows are split among
 several programs whose parts `_merge` puts together. `write` puts the new key and value in their place.
-Imported only where Triton is there; the plain way is in `kv.py`.
+Imported only where Triton is there; the plain way is in `kv_cache.py`.
 """
 
 # ruff: noqa: N803 (what Triton fixes at compile time is written large)

@@ -1,6 +1,6 @@
 """A domain is a folder of its own: rubric, scenarios, prompts, roles and policies of plain code.
 
-`mapo/domains/NAME/`, or any folder that is named by its path (`places.py`), holds rubric.toml,
+`mapo/domains/NAME/`, or any folder that is named by its path (`domain_folders.py`), holds rubric.toml,
 scenarios/*.toml, splits.json, prompts/*.md, and, for playing without models, scripted.py (`scripted_cast`,
 and `check_cues` where it asks something of a scenario's cues) and policies.py (`scripted_policy`,
 `POLICIES`). Nothing outside the folder knows what a domain is about. The Python files of a folder that is

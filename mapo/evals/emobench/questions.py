@@ -3,7 +3,7 @@
 A reply counts as the reference of 2025 counts it: the first ```json block, or else the whole text, is a JSON
 object, and its letters are exactly right (`parse_answer`). A reply that is empty or in another form is a
 wrong answer; a call that failed is missing, and the run incomplete. Beside that reading stands a lenient one
-(`emobench_lenient.py`). Scores: `emobench_score.py`.
+(`lenient.py`). Scores: `score.py`.
 
 Two extensions, off by default: choices in a seeded random order, and the majority of several replies, each
 with an order of its own. Letters are mapped back before anything is counted.

@@ -1,6 +1,6 @@
 """EQ-Bench 3: scenarios played with canned user turns, a look back, and one judge's marks for each.
 
-The words are the benchmark's (`eqbench_data.py`), the way of playing and counting is the reference's: the
+The words are the benchmark's (`data.py`), the way of playing and counting is the reference's: the
 user's turns come whatever the model says; after role-play and drafting the model looks back on its own
 replies; the judge reads all of it once and marks criteria from 0 to 20. A scenario's score is the mean of
 the criteria that count and are there, the benchmark's five times the mean over all scenarios. The judge is

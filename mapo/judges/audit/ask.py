@@ -1,7 +1,7 @@
 """The judges, asked again: questions, each a turn shown to a judge in some way, answered once and written
 down.
 
-Built on what the benchmarks share (`evals/bench.py`): one line of items.jsonl an answer, complete before it
+Built on what the benchmarks share (`evals/items.py`): one line of items.jsonl an answer, complete before it
 counts, so a kill loses nothing and a resume asks nothing twice. A form that never fits is an answer too, an
 unscored one; an endpoint that fails is asked again by the next resume.
 """

@@ -1,4 +1,4 @@
-"""Scores of several runs side by side, as `mapo compare` computes them (`evals/compare.py`)."""
+"""Scores of several runs side by side, as `mapo compare` computes them (`evals/compare/comparison.py`)."""
 
 from __future__ import annotations
 

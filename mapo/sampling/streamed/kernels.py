@@ -3,7 +3,7 @@
 `product` multiplies some rows with the weights of one to three linear layers in one launch, split over the
 depth so that the whole card reads. It leaves parts, [splits, rows, outputs], which the kernel after it adds
 up: `add_norm` (residual and norm) or `turn` (bias, rotary positions, cache). `gated` is the two products of a
-gated MLP with their activation. How a product is cut is in `tiles.py`. Imported only where Triton is there.
+gated MLP with their activation. How a product is cut is in `tiling.py`. Imported only where Triton is there.
 """
 
 # ruff: noqa: N803 (what Triton fixes at compile time is written large)
