@@ -4,7 +4,7 @@
 
 Recall is measured on `tests/support/planted.py`. By chance: a value found in one text, held against another
 text of the same set; in the shipped scenarios and, where a folder is given, in EMPA's cards. With
-`phonenumbers` and `python-stdnum` installed, it also shows which telephone numbers, accounts and ids they find.
+`phonenumbers` and `python-stdnum` installed, it also shows which numbers, accounts and ids they find.
 """
 
 from __future__ import annotations
