@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         Turn,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "mapo.advantage": "Advantages advantages",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mapo import Ending, Rubric, StopReason, Trajectory
+from mapo import Ending, Rubric, StopReason, Trajectory, __version__
 from mapo.measure.reward import rewards_of
 from mapo.store import JsonlWriter
 from support.builders import dialogue, empa_result, marks
@@ -532,6 +532,6 @@ def test_a_full_disk_behind_standard_output():
 
 
 def test_version_and_help():
-    assert mapo("--version").stdout.strip() == "0.1.0"
+    assert mapo("--version").stdout.strip() == __version__
     assert "score" in mapo("--help").stdout
     assert "Exit status" in mapo("score", "--help").stdout
