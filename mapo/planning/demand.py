@@ -47,21 +47,20 @@ class Shape:
 
 
 def shape_of(config: Config) -> Shape:
-    """Return the shape of a step over all processes; each has its own dialogues and limits."""
+    """Return the shape of a step over all processes. Each has its own dialogues; they share the limits."""
     rollout, roles, n = config.rollout, config.roles, config.run.processes
-    requests, tokens = roles.requests_per_minute, roles.tokens_per_minute
     return Shape(
         scenarios=rollout.scenarios,
         siblings=rollout.siblings,
         max_turns=rollout.max_turns,
         max_tokens=rollout.max_tokens,
         at_once=n * rollout.at_once,
-        requests=n * roles.requests,
+        requests=roles.requests,
         agents=roles.agents == "llm",
         context=rollout.context,
         steps=config.optim.steps,
-        requests_per_minute=n * requests if requests else None,
-        tokens_per_minute=n * tokens if tokens else None,
+        requests_per_minute=roles.requests_per_minute,
+        tokens_per_minute=roles.tokens_per_minute,
     )
 
 

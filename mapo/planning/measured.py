@@ -172,7 +172,7 @@ def _servers(calls: dict[str, Any], config: Config) -> dict[str, Any]:
         if role != POLICY:
             name = names["judge" if role == "start" else role]
             calls[role]["server"] = name
-            found[name] = {"streams": config.run.processes * config.roles.requests}
+            found[name] = {"streams": config.roles.requests}
     return found
 
 

@@ -73,7 +73,8 @@ def kind_in_manifest(manifest: Mapping[str, Any]) -> Kind | None:
 def _kind_by_files(run: RunDir) -> Kind:
     if os.path.lexists(run.result):
         benchmark = str(read_object(run.result)[0].get("benchmark"))
-        return _SCHEMAS.get(f"mapo.{benchmark}", Kind.BENCHMARK)
+        kind = _SCHEMAS.get(f"mapo.{benchmark}", Kind.BENCHMARK)
+        return kind if kind.has_result else Kind.BENCHMARK
     if any(run.root.glob("*_result.json")):
         return Kind.EMPA_FILES
     if any(run.checkpoints.glob("step_*")):

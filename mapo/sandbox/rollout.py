@@ -92,8 +92,9 @@ async def play(
 ) -> Dialogue:
     """Play one dialogue to its end. What breaks in it is recorded (`Dialogue.error`), not raised.
 
-    `on_turn` is called with every turn, complete with levels, state and reward. Raised are storage errors, a
-    sampler that died and what `on_turn` raises: those end a run, not a dialogue.
+    `on_turn` is called with every turn, with levels, state and reward; the reward `outcome` is settled only
+    when the dialogue has ended. Raised are storage errors, a sampler that died and what `on_turn` raises: those
+    end a run, not a dialogue.
     """
     open_dialogue = OpenDialogue(job, rules, policy.name, cast.names)
     turns = open_dialogue.turns
@@ -145,6 +146,8 @@ async def _judge(
     the last value says why."""
     try:
         levels = await cast.judge.judge(turns)
+        if levels is None:
+            raise TypeError("the judge returned None instead of levels")
         return levels, path.judge(levels), None
     except (AnswerError, EndpointError, InputError) as error:
         return None, path.judge(None), str(error)

@@ -86,19 +86,20 @@ def print_tables(tables: Iterable[Table], min_width: int = 110) -> None:
         if table.rows:
             console.print(rich_table(table))
             if table.note:
-                console.print(table.note, style="dim", markup=False)
+                console.print(printable(table.note), style="dim", markup=False)
 
 
 def rich_table(table: Table) -> RichTable:
     """Return the table for a rich console."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
     title = Text(printable(table.title)) if table.title else None
     shown = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_header=bool(table.columns))
     # Names stay whole and the other columns fold; a first column of sentences folds too.
-    names = all(len(row[0]) <= MAX_NAME_WIDTH for row in plain_rows(table) if row)
+    names = all(cell_len(row[0]) <= MAX_NAME_WIDTH for row in plain_rows(table) if row)
     for i in range(table.width):
         shown.add_column(
             Text(printable(table.columns[i])) if table.columns else "",
@@ -123,11 +124,13 @@ def _rich_cell(cell: Cell) -> Text:
 def fit_columns(table: Table, width: int) -> list[Table]:
     """Split a table with many number columns into tables of at most `width` characters, to be printed one
     below the other. The name columns repeat."""
+    from rich.cells import cell_len
+
     rows = [[[cell] if isinstance(cell, str) else list(cell) for cell in row] for row in table.rows]
 
     def room(at: int) -> int:
         texts = (table.columns[at], *(text for row in rows for text in row[at]))
-        return 3 + max(map(len, texts))
+        return 3 + max(map(cell_len, texts))
 
     names = sum(min(MAX_NAME_WIDTH, room(at)) for at in range(table.left))
     parts: list[list[int]] = [[]]

@@ -44,7 +44,7 @@ def feeling_words() -> frozenset[str]:
 
 @lru_cache
 def function_words() -> frozenset[str]:
-    english = EMPATHY.parents[1] / "sandbox" / "english.toml"
+    english = EMPATHY.parents[1] / "scripted" / "english.toml"
     return frozenset(tomllib.loads(english.read_text(encoding="utf-8"))["function_words"].split())
 
 

@@ -1,6 +1,6 @@
 """Make the pocket model: text from the grammar, a tokenizer, a small Llama, pretraining, a Hugging Face folder.
 
-    python scripts/pocket/make_pocket.py --out mapo/train/pocket --device cuda
+    python scripts/pocket/make_pocket.py --out mapo/local_model/pocket --device cuda
 
 makes the one that ships; `--domains empathy,tutoring` makes one that can also tutor. Needs torch, transformers,
 tokenizers and numpy, nothing else. All cores write text; the training runs over a pool of it as often as the token

@@ -1,6 +1,6 @@
 """Play a model folder in the scripted world and say how it does.
 
-    PYTHONPATH=. python scripts/pocket/probe.py mapo/train/pocket [--split builtin:validation] [--seeds 2]
+    PYTHONPATH=. python scripts/pocket/probe.py mapo/local_model/pocket [--split builtin:validation] [--seeds 2]
         [--turns 15] [--temperature 1.0] [--device cpu]
 
 Prints EPM-Q, passes, levels by axis, the share of unsound replies, how often what is said, and one dialogue.

@@ -1,6 +1,6 @@
 """How much does the pocket model lean on having read the train scenarios?
 
-    PYTHONPATH=. python scripts/pocket/recall.py mapo/train/pocket
+    PYTHONPATH=. python scripts/pocket/recall.py mapo/local_model/pocket
 
 Begins a reply for it ("Let me stop at") and looks whether it goes on with a particular of the moment, in scenarios
 it has read text of (train) and in others (validation and test): after a line that tells something, and after one in

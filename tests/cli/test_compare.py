@@ -261,7 +261,7 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     assert compared(f"x={trained}")["models"][1]["model"] == "x, after"
     # a run of mapo eval by the same rules on the same scenarios stands in the same column
     out = tmp_path / "honest"
-    args = ["--model=scripted:honest", "--max-turns=4", "--repeats=2", f"--out={out}"]
+    args = ["--model=scripted:honest", "--max-turns=3", "--repeats=2", f"--out={out}"]
     assert mapo("eval", "empa", *args).returncode == 0
     three = compared(trained, out)
     assert score_labels(three) == ["passes", "EPM-Q"] and len(three["models"]) == 3

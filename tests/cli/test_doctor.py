@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mapo.cli import doctor
+from mapo.local_model import requirements
 from mapo.local_model.devices import devices
 from mapo.testing.server import LoopbackServer
 from support.command import mapo
@@ -108,12 +109,8 @@ def test_a_folder_that_may_not_be_looked_into_is_told_of(tmp_path, monkeypatch):
 
 
 def test_without_torch_the_doctor_says_so_and_is_content(monkeypatch):
-    import importlib.util
-
-    known = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *_: None if name == "torch" else known(name)
-    )
+    known = requirements.find_spec
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "torch" else known(name))
     done = mapo("doctor")
     assert done.returncode == 0, done.stdout
     (line,) = (line for line in done.stdout.splitlines() if " torch " in line)

@@ -88,7 +88,7 @@ def test_the_longest_of_several_dialogues():
     assert longest_dialogue_s(shape, told) == pytest.approx(6 / 8 + 14 * 7 / 8)
 
 
-def test_limits_are_those_of_all_processes():
+def test_processes_have_their_own_dialogues_and_share_the_limits():
     two = shape_of(
         read_config(
             {
@@ -99,7 +99,7 @@ def test_limits_are_those_of_all_processes():
             "test",
         )
     )
-    assert (two.at_once, two.requests, two.requests_per_minute) == (10, 128, 14)
+    assert (two.at_once, two.requests, two.requests_per_minute) == (10, 64, 7)
     assert two.tokens_per_minute is None
 
 

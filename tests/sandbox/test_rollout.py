@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from mapo import Dialogue, Reply, Rubric, StopReason
+from mapo import Dialogue, Reply, Rubric, StopReason, Trajectory
 from mapo.errors import (
     AnswerError,
     ContextError,
@@ -17,6 +17,7 @@ from mapo.errors import (
     ScenarioError,
     StoreError,
 )
+from mapo.measure.reward import REWARDS, rewards_of
 from mapo.models.chat import Answer
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Cast
@@ -150,6 +151,37 @@ def test_every_reply_has_a_seed_of_its_own_and_the_same_one_again():
     seeds = [r.seed for r in first.requests]
     assert len(set(seeds)) == len(seeds) == len({*seeds, *(r.seed for r in other.requests)}) / 2
     assert seeds == [r.seed for r in again.requests]
+
+
+def test_the_last_judged_turn_is_rewarded_for_the_outcome_though_an_unjudged_one_ended_the_dialogue():
+    """The ending is known only after turn 12, which the judge failed on: turn 11 gets the reward."""
+    seen = []
+    roles = Roles(broken=("judge", 12, AnswerError("no form")))
+    rules = Rules(RUBRIC, reward="outcome", min_turns=12)
+    item = asyncio.run(play(Job(SCENARIO, "one"), roles, roles.cast(), rules, seen.append))
+    assert item.ending.reason is StopReason.SUCCESS
+    assert item.rewards == [0.0] * 10 + [1.0, None]
+    assert [turn.reward for turn in seen] == [0.0] * 11 + [None]
+
+
+@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("judge_fails_at", [1, 5, 12, 99])
+def test_the_rewards_of_a_dialogue_are_those_of_its_trajectory(name, judge_fails_at):
+    roles = Roles(broken=("judge", judge_fails_at, AnswerError("no form")))
+    item = run(roles, reward=name)
+    path = Trajectory(RUBRIC, item.start)
+    for turn in item.turns:
+        path.judge(turn.levels)
+    assert item.rewards == rewards_of(path, name, ending=item.ending)
+
+
+def test_a_judge_that_returns_nothing_breaks_the_dialogue(caplog):
+    class Forgetful(Roles):
+        async def judge(self, turns):
+            return None
+
+    item = run(Forgetful())
+    assert not item.usable and "returned None" in item.error
 
 
 def test_levels_out_of_range_are_no_judgement():

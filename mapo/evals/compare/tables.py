@@ -110,7 +110,7 @@ def print_comparison(found: Comparison) -> None:
     if found.differences:
         table = differences_table(found)
         console.print(rich_table(table))
-        console.print(table.note, style="dim")
+        console.print(table.note, style="dim", markup=False)
     for line in legend(found):
         console.print(printable(line), style="dim", markup=False, soft_wrap=True)
     for note in found.notes:

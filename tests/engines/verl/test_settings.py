@@ -193,4 +193,4 @@ def test_without_validations_verl_still_comes_to_the_test_at_the_end():
     ],
 )
 def test_values_are_written_as_hydra_reads_them(value, written):
-    assert hydra_value(value) == written  # tests/verl: that Hydra does
+    assert hydra_value(value) == written  # tests/engines/verl: that Hydra does

@@ -200,7 +200,7 @@ CASES = ",".join(sorted(s.id for s in load_scenarios("builtin:test"))[:3])
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for policy in ("honest", "asker"):
+    for policy in ("honest", "adviser"):
         out = folder / policy
         done = mapo(
             "eval", "empa", "--model", f"scripted:{policy}", "--out", out, "--cases", CASES, "--max-turns", 12
@@ -214,14 +214,16 @@ def test_swap_over_http_resumes_and_compares(runs, tmp_path):
     out = tmp_path / "again"
     with LoopbackServer(judges_that(habits)) as server:
         where = ("--base-url", server.base_url, "--out", out)
-        done = mapo("judge", "swap", runs / "honest", runs / "asker", "--judge", "plain", *where)
+        done = mapo("judge", "swap", runs / "honest", runs / "adviser", "--judge", "plain", *where)
         assert done.returncode == 0, done.stderr
         calls = server.calls
         resumed = mapo(
-            "judge", "swap", runs / "honest", runs / "asker", "--judge", "plain", *where, "--resume"
+            "judge", "swap", runs / "honest", runs / "adviser", "--judge", "plain", *where, "--resume"
         )
         assert resumed.returncode == 0 and server.calls == calls
-        other = mapo("judge", "swap", runs / "honest", runs / "asker", "--judge", "noisy", *where, "--resume")
+        other = mapo(
+            "judge", "swap", runs / "honest", runs / "adviser", "--judge", "noisy", *where, "--resume"
+        )
         assert other.returncode == 2 and "another one" in other.stderr
     assert "The order of the runs stays." in done.stdout
     data = json.loads((out / "swap.json").read_text())

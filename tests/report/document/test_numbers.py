@@ -304,6 +304,7 @@ def test_chinese_words_are_drawn_glyphs_in_a_pdf():
     assert figures._holds_chinese(chinese) and not figures._holds_chinese(plain)
 
 
+@pytest.mark.figures
 def test_hostile_names_are_drawn_as_text(recwarn):
     names = ["_hidden", "$\\frac{1}{", "</svg><script>alert(1)</script>", "a\nb", "夜班" * 30]
     lines = {name: [Point(1, i), Point(2, i)] for i, name in enumerate(names)}
