@@ -93,8 +93,8 @@ async def play(
     """Play one dialogue to its end. What breaks in it is recorded (`Dialogue.error`), not raised.
 
     `on_turn` is called with every turn, with levels, state and reward; the reward `outcome` is settled only
-    when the dialogue has ended. Raised are storage errors, a sampler that died and what `on_turn` raises: those
-    end a run, not a dialogue.
+    when the dialogue has ended. Raised are storage errors, a sampler that died and what `on_turn` raises:
+    those end a run, not a dialogue.
     """
     open_dialogue = OpenDialogue(job, rules, policy.name, cast.names)
     turns = open_dialogue.turns

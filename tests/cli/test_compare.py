@@ -266,7 +266,7 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     three = compared(trained, out)
     assert score_labels(three) == ["passes", "EPM-Q"] and len(three["models"]) == 3
     assert [d["cases"] for d in three["differences"]] == [12] * 4
-    assert any("max_tokens is 8 for mine, before" in note for note in three["notes"])
+    assert any("max_tokens is 7 for mine, before" in note for note in three["notes"])
     # the test after it is missing, and half of the one before: incomplete
     shutil.copytree(trained, tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "eval" / "after")
