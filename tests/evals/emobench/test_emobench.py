@@ -441,7 +441,7 @@ def test_a_missing_file_and_the_old_release_are_told_apart(tmp_path):
         ({"EA": json.dumps(ea(1)) + "\n" + json.dumps(ea(1))}, "two with one qid"),
         ({"EA": "", "EU": ""}, "no questions"),
         ({"prompts": "a: [1"}, "prompts.yaml: is no YAML"),
-        ({"prompts": "[" * 1_500}, "prompts.yaml: is no YAML"),
+        ({"prompts": "[" * 600}, "prompts.yaml: is no YAML"),
         ({"prompts": "- a"}, "no text under EA.en"),
         ({"prompts": PROMPTS.replace("{q_type}", "{mood}")}, "no question has a 'mood'"),
         ({"response": RESPONSE.replace("reasoning:", "other:")}, "no text under reasoning.en"),
