@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, overload
 
-from mapo.errors import RecordError, StoreError
+from mapo.errors import MapoError, RecordError, StoreError
 from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
 from mapo.types import Dialogue
 
@@ -66,6 +66,8 @@ class RunDir:
     summary = RunPath("summary.json")
     stopped = RunPath("stopped.txt")
     """Why a run had to stop; removed when the run is resumed."""
+    others_log = RunPath("others.log")
+    """The output of the other processes, once one of them has failed."""
     tensorboard = RunPath("tensorboard")
     report = RunPath("report.html")
 
@@ -163,7 +165,8 @@ def process_files(file: Path) -> list[Path]:
 
 def process_of(file: Path) -> int:
     """The rank of the process that wrote NAME.jsonl (0) or NAME.1.jsonl (1)."""
-    return int(file.name.split(".")[1]) if file.name.count(".") > 1 else 0
+    parts = file.name.split(".")
+    return int(parts[1]) if len(parts) > 2 and parts[1].isdecimal() and len(parts[1]) < 10 else 0
 
 
 def step_of(name: str) -> int | None:
@@ -192,6 +195,14 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def write_stop_reason(run: RunDir, why: Exception | str, *, keep_first: bool = False) -> None:
+    """Write why the run stopped into its folder. With `keep_first`, a reason that is there already stays."""
+    reason = str(why) if isinstance(why, MapoError | str) else f"{type(why).__name__}: {why}"
+    with contextlib.suppress(StoreError):  # a full disk may be what stopped the run
+        if not (keep_first and run.stopped.exists()):
+            write_atomic(run.stopped, reason + "\n")
 
 
 # ---- line files

@@ -24,6 +24,7 @@ from mapo.store import (
     RunDir,
     decode_lines,
     process_files,
+    process_of,
     read_dialogues,
     read_jsonl,
     read_steps,
@@ -374,6 +375,11 @@ def test_each_process_has_files_of_its_own(tmp_path):
     run.dialogues_of(4).write_text("")
     assert process_files(run.dialogues_of(3, 2)) == [run.dialogues_of(3, rank) for rank in (0, 2, 10)]
     assert run.ledgers() == sorted(run.ledger_of(rank) for rank in (0, 2, 10))
+
+
+@pytest.mark.parametrize(("name", "rank"), [("step_00001.jsonl", 0), ("a.12.jsonl", 12), ("a.1a.jsonl", 0)])
+def test_the_process_of_a_file(name, rank):
+    assert process_of(Path(name)) == rank
 
 
 @pytest.mark.parametrize(

@@ -202,13 +202,13 @@ async def open_cast(
     from mapo.store import RunDir
 
     roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)
-    ledger = RunDir(out).ledger_of(rank)
+    ledger, of = RunDir(out).ledger_of(rank), shared_by if cast else 1
     session = ModelSession(
         cache=RunDir(out).cache_of(rank),
         ledger_file=ledger,
-        concurrency=_part(roles.requests, shared_by),
-        requests_per_minute=_part(roles.requests_per_minute, shared_by),
-        tokens_per_minute=_part(roles.tokens_per_minute, shared_by),
+        concurrency=_share(roles.requests, "requests", rank, of),
+        requests_per_minute=_share(roles.requests_per_minute, "requests_per_minute", rank, of),
+        tokens_per_minute=_share(roles.tokens_per_minute, "tokens_per_minute", rank, of),
         timeout=roles.timeout,
         retries=roles.retries,
     )
@@ -227,8 +227,16 @@ async def open_cast(
 
 
 @overload
-def _part(limit: int, of: int) -> int: ...
+def _share(limit: int, name: str, rank: int, of: int) -> int: ...
 @overload
-def _part(limit: None, of: int) -> None: ...
-def _part(limit: int | None, of: int) -> int | None:
-    return None if limit is None else max(1, limit // of)
+def _share(limit: None, name: str, rank: int, of: int) -> None: ...
+def _share(limit: int | None, name: str, rank: int, of: int) -> int | None:
+    """The share of process `rank` in a limit that all processes keep together."""
+    if limit is None or of == 1:
+        return limit
+    if limit < of:
+        raise InputError(
+            f"roles.{name} is {limit}, but {of} processes share it",
+            fix=f"Set roles.{name} to {of} or more, or use fewer processes",
+        )
+    return limit // of + (rank < limit % of)

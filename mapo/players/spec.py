@@ -64,17 +64,10 @@ class PanelSpec:
 
     @property
     def names(self) -> list[str]:
-        """The members' names in records. The address is added only where names alone are ambiguous."""
+        """The members' names in records; equal names are numbered. Addresses stay out of records."""
         from mapo.sandbox.panel import seat_names
 
-        names = [str(member) for member in self.members]
-        addresses = {name: {m.address for m in self.members if str(m) == name} for name in names}
-        return seat_names(
-            [
-                name if len(addresses[name]) == 1 else f"{name} at {member.address}"
-                for name, member in zip(names, self.members, strict=True)
-            ]
-        )
+        return seat_names([str(member) for member in self.members])
 
 
 CastSpec = Mapping[str, ModelSpec | PanelSpec]

@@ -75,13 +75,9 @@ def _kind_by_files(run: RunDir) -> Kind:
         benchmark = str(read_object(run.result)[0].get("benchmark"))
         kind = _SCHEMAS.get(f"mapo.{benchmark}", Kind.BENCHMARK)
         return kind if kind.has_result else Kind.BENCHMARK
-    if any(run.root.glob("*_result.json")):
-        return Kind.EMPA_FILES
     if any(run.checkpoints.glob("step_*")):
         return Kind.TRAINING
     results = {
-        run.metrics: Kind.TRAINING,
-        run.summary: Kind.TRAINING,
         run.audit: Kind.AUDIT,
         run.swap: Kind.SWAP,
         run.screen: Kind.SCREENING,
@@ -90,9 +86,13 @@ def _kind_by_files(run: RunDir) -> Kind:
     for path, kind in results.items():
         if os.path.lexists(path):
             return kind
+    # Before the kinds below: what lies loose beside runs does not make the folder one of them.
     if any(any(run.root.glob(f"*/{name}")) for name in (RunDir.manifest.name, RunDir.result.name)):
         return Kind.RUNS
-    if os.path.lexists(run.config):  # a training that was stopped before it wrote its manifest
+    if any(run.root.glob("*_result.json")):
+        return Kind.EMPA_FILES
+    # The config alone: a training that was stopped before it wrote its manifest.
+    if os.path.lexists(run.metrics) or os.path.lexists(run.config):
         return Kind.TRAINING
     if os.path.lexists(run.empa_dialogues):
         return Kind.EMPA

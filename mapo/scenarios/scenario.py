@@ -117,7 +117,7 @@ class Scenario:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Return the short hash by which manifests name a scenario's content."""
-    plain = json.dumps(scenario, default=vars, sort_keys=True)
+    plain = json.dumps(asdict(scenario), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 

@@ -23,12 +23,19 @@ class Progress:
 
     def __init__(self, *, transient: bool = True) -> None:
         from rich import progress
+        from rich.table import Column
 
         self.console = terminal(stderr=True)
         self.bar = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.TextColumn("{task.fields[text]}", markup=False),
+            progress.BarColumn(bar_width=20),
+            progress.TextColumn(
+                "{task.fields[text]}",
+                markup=False,
+                # takes the width that is left, and is cut where that is too little
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            expand=True,
             console=self.console,
             transient=transient,
             disable=not self.console.is_terminal,

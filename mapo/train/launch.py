@@ -165,7 +165,7 @@ def _failure(workers: Sequence[Worker], out: Path) -> TrainError:
     failed = [(rank, worker) for rank, worker in enumerate(workers, 1) if worker.failed]
     rank, worker = next((x for x in failed if x[1].last_line), failed[0])
     said = worker.last_line.removeprefix("error: ") or f"exit status {worker.process.returncode}"
-    file = out / "others.log"
+    file = RunDir(out).others_log
     where = ""
     if RunDir(out).manifest.exists():  # a file in a folder that is not a run yet would block the next start
         with suppress(StoreError):

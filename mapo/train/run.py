@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from mapo.advantage import advantages
 from mapo.config import Config, without_addresses
-from mapo.errors import InputError, MapoError, StoreError
+from mapo.errors import InputError
 from mapo.local_model.files import put_back
 from mapo.local_model.layers import tune_for_training
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
@@ -28,7 +28,7 @@ from mapo.scenarios.overlap import compare_sets
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
-from mapo.store import JsonlWriter, RunDir, read_steps, write_atomic
+from mapo.store import JsonlWriter, RunDir, read_steps, write_stop_reason
 from mapo.train import checkpoint
 from mapo.train.callbacks import Callbacks
 from mapo.train.loop import train
@@ -218,13 +218,6 @@ def load_model(config: Config) -> tuple[LocalPolicy, Sampler]:
         policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
     )
     return policy, sampler
-
-
-def write_stop_reason(run: RunDir, error: Exception) -> None:
-    """Write why the run stopped into its folder."""
-    reason = str(error) if isinstance(error, MapoError) else f"{type(error).__name__}: {error}"
-    with suppress(StoreError):  # a full disk may be what stopped the run
-        write_atomic(run.stopped, reason + "\n")
 
 
 def load_last_checkpoint(t: Training) -> None:

@@ -211,7 +211,7 @@ def test_rates_that_cannot_be(change, told):
 
 
 def test_rates_files_with_a_spread_are_still_read():
-    rates(calls={"judge": {"spread": 0.3}})
+    assert rates(calls={"judge": {"spread": 0.3}}).calls.judge.spread == 0.3
 
 
 def test_rates_that_do_not_say_enough():

@@ -80,7 +80,7 @@ def test_a_panel_is_told_by_its_members():
     here, there = ModelSpec("a", "http://here/v1"), ModelSpec("a", "http://there/v1")
     assert str(PanelSpec((here, ModelSpec("b")))) == "panel of a, b"
     assert str(PanelSpec((here, here, ModelSpec("b")), "alternate")) == "one at a time of a, a #2, b"
-    assert PanelSpec((here, there)).names == ["a at http://here/v1", "a at http://there/v1"]
+    assert PanelSpec((here, there)).names == ["a", "a #2"]
     assert list(models_by_role({"user": here, "judge": PanelSpec((here, there))})) == [
         "user",
         "judge 1",
@@ -187,6 +187,37 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
         assert all(level == int(name[1]) - 1 for name, level in levels.items())
     ledger = json.loads((tmp_path / "ledger.json").read_text())
     assert {row["model"] for row in ledger["rows"] if row["role"] == "judge"} >= {"j2"}
+
+
+@pytest.fixture
+def limits_of(tmp_path, monkeypatch):
+    """Return the concurrency and requests per minute that one of several processes gets."""
+    opened = []
+    real = ModelSession.casting
+
+    def casting(session, *args):
+        opened.append((session.concurrency, session.requests_per_minute))
+        return real(session, *args)
+
+    monkeypatch.setattr(ModelSession, "casting", casting)
+
+    async def open_one(config, rank, processes):
+        async with open_cast(config, tmp_path, rank, processes):
+            return opened[-1]
+
+    return lambda rank, processes, *overrides: asyncio.run(
+        open_one(load_config(None, [*MODELS, *overrides]), rank, processes)
+    )
+
+
+def test_processes_divide_limits_without_remainder(limits_of):
+    overrides = ("roles.requests=7", "roles.requests_per_minute=10")
+    assert [limits_of(rank, 3, *overrides) for rank in range(3)] == [(3, 4), (2, 3), (2, 3)]
+
+
+def test_a_limit_smaller_than_the_number_of_processes_is_refused(limits_of):
+    with pytest.raises(InputError, match=r"roles.requests_per_minute is 2, but 3 processes share it"):
+        limits_of(0, 3, "roles.requests_per_minute=2")
 
 
 def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():

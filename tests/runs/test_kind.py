@@ -49,7 +49,6 @@ def test_other_schemas_name_no_kind(schema):
     ("files", "kind"),
     [
         ({"metrics": ""}, Kind.TRAINING),
-        ({"summary": "{}"}, Kind.TRAINING),
         ({"config": "", "rubric": ""}, Kind.TRAINING),
         ({"result": '{"benchmark": "emobench"}'}, Kind.EMOBENCH),
         ({"result": '{"benchmark": "eqbench3"}'}, Kind.EQBENCH),
@@ -99,6 +98,18 @@ def test_a_folder_of_runs_even_with_a_config_beside_them(tmp_path):
     assert kind_of(write(tmp_path, config="")) is Kind.RUNS
 
 
+@pytest.mark.parametrize("beside", ["a_result.json", "metrics.jsonl", "dialogues/a.jsonl", "summary.json"])
+def test_what_lies_beside_runs_does_not_hide_them(tmp_path, beside):
+    write(tmp_path / "one", manifest='{"schema": "mapo.train/1"}')
+    (tmp_path / beside).parent.mkdir(exist_ok=True)
+    (tmp_path / beside).write_text("")
+    assert kind_of(tmp_path) is Kind.RUNS
+
+
+def test_a_lone_summary_is_not_a_training_run(tmp_path):
+    assert kind_of(write(tmp_path, summary="{}")) is Kind.NOTHING
+
+
 def test_an_empty_folder_and_no_folder_are_nothing(tmp_path):
     assert kind_of(tmp_path) is Kind.NOTHING
     assert kind_of(tmp_path / "absent") is Kind.NOTHING
@@ -124,8 +135,8 @@ def test_a_training_run_is_refused_and_its_last_checkpoint_named(tmp_path):
 def test_a_model_may_keep_the_metrics_of_its_training_beside_it(tmp_path):
     for name in ("config.json", "metrics.jsonl", "summary.json"):
         (tmp_path / name).write_text("{}")
-    refuse_run_as_model(str(tmp_path))
+    assert refuse_run_as_model(str(tmp_path)) is None
 
 
 def test_a_name_that_is_no_folder_is_not_a_run():
-    refuse_run_as_model("owner/name-of-a-model")
+    assert refuse_run_as_model("owner/name-of-a-model") is None

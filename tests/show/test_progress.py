@@ -42,6 +42,16 @@ def test_on_a_terminal_items_calls_and_cost_are_counted_in_place(on_a_terminal, 
     assert "items:" not in shown
 
 
+def test_at_80_columns_the_bar_stays_and_the_text_is_cut(on_a_terminal, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with Progress() as shown:
+        shown.begin("dialogues", 100)
+        shown.update(50, "a status that is much too long for what is left of one line of a narrow terminal")
+    (line,) = {s for s in plain(capsys.readouterr().err).splitlines() if "50/100" in s}
+    assert len(line.rstrip()) <= 80
+    assert "━━━━" in line and line.rstrip().endswith("…")
+
+
 def test_a_log_gets_a_line_every_thirty_seconds_and_the_last_one(clock, capsys):
     calls = 0
     with item_progress(200, 40, lambda: calls, lambda: None) as item_done:

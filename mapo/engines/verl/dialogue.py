@@ -14,12 +14,12 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from mapo.engines.verl.row import Row, row_of
-from mapo.engines.verl.site import leave_word, site_of
+from mapo.engines.verl.site import site_of
 from mapo.errors import EndpointError, InputError
 from mapo.models.chat import Answer, Request, Usage
 from mapo.sampling.tokens import Context
 from mapo.sandbox.rollout import play_all
-from mapo.store import RunDir
+from mapo.store import RunDir, write_stop_reason
 from mapo.types import Dialogue
 
 
@@ -81,7 +81,7 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
         try:
             return await self._played(row)
         except Exception as problem:
-            leave_word(RunDir(self.run_dir), problem)
+            write_stop_reason(RunDir(self.run_dir), problem, keep_first=True)
             raise
 
     async def _played(self, row: dict[str, Any]) -> Any:

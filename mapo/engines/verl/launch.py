@@ -23,10 +23,9 @@ from typing import Any
 
 from mapo.config import Config, dump_config
 from mapo.engines.verl.settings import check_settings, hydra_value, overrides
-from mapo.engines.verl.site import leave_word
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
-from mapo.store import RunDir, read_steps, write_atomic
+from mapo.store import RunDir, read_steps, write_atomic, write_stop_reason
 
 POLL = 0.5
 PATIENCE = 20
@@ -79,7 +78,7 @@ def run_verl(
             code = _watched(command, environment, log, run, on_step)
             told = _why(run, config, code, log)
         if told:
-            leave_word(run, told)
+            write_stop_reason(run, told, keep_first=True)
             again = f"mapo train --engine verl --out {quote(str(root))} --resume"
             raise TrainError(told, where=str(log), fix=f"When that is mended: {again}")
         return outcome(config, run, time.monotonic() - began)

@@ -17,13 +17,21 @@ from typing import Any
 from mapo.advantage import advantages
 from mapo.config import Config
 from mapo.engines.verl.settings import rate_at
-from mapo.engines.verl.site import dialogue_file, leave_word
+from mapo.engines.verl.site import dialogue_file
 from mapo.errors import JudgeError, TrainError
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.rollout import Watch
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
-from mapo.store import BadLine, JsonlWriter, RunDir, process_files, read_dialogues, read_steps
+from mapo.store import (
+    BadLine,
+    JsonlWriter,
+    RunDir,
+    process_files,
+    read_dialogues,
+    read_steps,
+    write_stop_reason,
+)
 from mapo.train import metrics as numbers
 from mapo.train.rollouts import write_json
 from mapo.types import Dialogue
@@ -79,7 +87,7 @@ def check_judge(run: RunDir, config: Config, split: str, step: int) -> None:
             for turn in dialogue.turns:
                 watch.see(turn)
     except JudgeError as deaf:
-        leave_word(run, str(deaf))
+        write_stop_reason(run, str(deaf), keep_first=True)
 
 
 def step_record(
@@ -172,7 +180,7 @@ def check_usable(run: RunDir, config: Config, step: int) -> None:
     dialogues = dialogues_of(run, config, "train", step)
     if dialogues and not any(d.usable for d in dialogues):
         told = f"not one dialogue of step {step} can be used; the first: {dialogues[0].error}"
-        leave_word(run, f"{run.dialogues_of(step)}: {told}")
+        write_stop_reason(run, f"{run.dialogues_of(step)}: {told}", keep_first=True)
 
 
 def why_stopped(run: RunDir) -> str | None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mapo.config import Config, load_config
-from mapo.errors import MapoError, StoreError
 from mapo.local_model.template import Template, as_said, read_template
 from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, Watch
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
-from mapo.store import JsonlWriter, RunDir, write_atomic
+from mapo.store import JsonlWriter, RunDir
 from mapo.types import Dialogue
 
 _open: dict[Path, Site] = {}
@@ -74,14 +73,6 @@ class Site:
             self.writers = {file: JsonlWriter(file)}
         self.writers[file].write_dialogue(dialogue)
         self.flush()
-
-
-def leave_word(run: RunDir, why: Exception | str) -> None:
-    """What ends a run, not a dialogue: left where the trainer looks. The first to know counts."""
-    told = str(why) if isinstance(why, MapoError | str) else f"{type(why).__name__}: {why}"
-    with suppress(StoreError):  # what ends the run may be the disk
-        if not run.stopped.exists():
-            write_atomic(run.stopped, told + "\n")
 
 
 def dialogue_file(run: RunDir, split: str, step: int, steps: int, rank: int) -> Path:

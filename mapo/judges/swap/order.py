@@ -179,7 +179,7 @@ def tables(found: Swapped) -> list[Table]:
             title=f"Judged again: {judges}",
             note="Differences case by case, with 95 % intervals over cases.",
         ),
-        Table(["runs", "old judge", "new judge", ""], steps, title="Order", note=told + ranks),
+        Table(["runs", "old judge", "new judge", ""], steps, title="Order", note=told + ranks, left=4),
     ]
 
 

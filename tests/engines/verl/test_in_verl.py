@@ -51,7 +51,7 @@ from mapo.errors import AnswerError, InputError, JudgeError, TrainError
 from mapo.local_model.policy import POCKET
 from mapo.sandbox.rollout import Watch
 from mapo.scenarios.sets import load_scenarios
-from mapo.store import JsonlWriter, RunDir, read_dialogues
+from mapo.store import JsonlWriter, RunDir, read_dialogues, write_stop_reason
 from mapo.types import StopReason
 from support import tiny
 from support.verl_rows import Batch, dialogue, options, rows, same
@@ -514,7 +514,7 @@ def test_a_kill_between_the_last_dialogue_and_the_score_loses_no_score(training,
 
 
 def test_a_word_that_was_left_stops_a_validation_and_a_step(training, monkeypatch):
-    sites.leave_word(training.run, "the judge is deaf")
+    write_stop_reason(training.run, "the judge is deaf", keep_first=True)
     with pytest.raises(TrainError, match="the judge is deaf"):
         training._validate()
     assert training.played == ["validation"] and training.val_dataloader == "validation"

@@ -13,11 +13,10 @@ import pytest
 from mapo.config import Config
 from mapo.engines.verl import records
 from mapo.engines.verl.settings import rate_at
-from mapo.engines.verl.site import leave_word
 from mapo.errors import TrainError
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import score_dialogues
-from mapo.store import JsonlWriter, RunDir, encode_dialogue, read_dialogues, read_steps
+from mapo.store import JsonlWriter, RunDir, encode_dialogue, read_dialogues, read_steps, write_stop_reason
 from mapo.train.setup import load_run_config
 from support import small_run as small
 from support.verl_rows import dialogue
@@ -289,5 +288,5 @@ def test_the_best_model_outlives_its_checkpoint(run, monkeypatch):
 
 def test_why_a_run_stopped_is_told(run):
     assert records.why_stopped(run) is None
-    leave_word(run, "the judge is deaf")
+    write_stop_reason(run, "the judge is deaf", keep_first=True)
     assert run.stopped.exists() and records.why_stopped(run) == "the judge is deaf"

@@ -12,10 +12,10 @@ import pytest
 from mapo.config import load_config
 from mapo.engines.verl import site as sites
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.site import dialogue_file, leave_word, site_of
+from mapo.engines.verl.site import dialogue_file, site_of
 from mapo.errors import InputError, JudgeError
 from mapo.local_model.policy import POCKET
-from mapo.store import RunDir, read_dialogues
+from mapo.store import RunDir, read_dialogues, write_stop_reason
 from mapo.train.rollouts import eval_jobs, step_jobs
 from mapo.train.setup import load_run_config
 from mapo.types import Message
@@ -106,14 +106,15 @@ def test_every_process_keeps_dialogues_in_a_file_of_its_own(site):
 
 def test_the_first_reason_to_stop_stays(tmp_path):
     run = RunDir(tmp_path)
-    leave_word(run, JudgeError("the judge is deaf", fix="Wake it"))
-    leave_word(run, RuntimeError("later"))
+    write_stop_reason(run, JudgeError("the judge is deaf", fix="Wake it"), keep_first=True)
+    write_stop_reason(run, RuntimeError("later"), keep_first=True)
     assert run.stopped.read_text() == "the judge is deaf. Wake it\n"
     for why, told in ((RuntimeError("odd"), "RuntimeError: odd\n"), ("in words", "in words\n")):
         run.stopped.unlink()
-        leave_word(run, why)
+        write_stop_reason(run, why, keep_first=True)
         assert run.stopped.read_text() == told
-    leave_word(RunDir(run.stopped / "below a file"), "odd")  # a disk that refuses must not hide the reason
+    # a disk that refuses must not hide the reason
+    write_stop_reason(RunDir(run.stopped / "below a file"), "odd", keep_first=True)
     assert [file.name for file in tmp_path.iterdir()] == ["stopped.txt"]
 
 
