@@ -445,6 +445,7 @@ def test_a_benchmark_that_did_not_end_or_was_changed(tmp_path):
 # ---- several
 
 
+@pytest.mark.figures
 def test_several_runs_of_two_methods(tmp_path):
     runs = [
         training(tmp_path / f"{m}{s}", method=m, seed=s, after=a)
@@ -592,6 +593,7 @@ def test_a_panel_that_cannot_be_drawn_costs_no_other(tmp_path):
 # ---- ablations
 
 
+@pytest.mark.figures
 def test_an_ablation(tmp_path):
     root = ablation(tmp_path / "grid")
     report = build([str(root)])
