@@ -8,8 +8,10 @@ domain up reads its rubric and nothing else; its Python files run when its roles
 from __future__ import annotations
 
 import tomllib
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from mapo.errors import ScenarioError
 
@@ -69,9 +71,14 @@ def _remember(folder: Path) -> None:
 def _name_in(folder: Path) -> str:
     where = str(folder / RUBRIC)
     try:
-        name = tomllib.loads((folder / RUBRIC).read_text(encoding="utf-8")).get("name")
+        name = _parsed((folder / RUBRIC).read_text(encoding="utf-8")).get("name")
     except (OSError, ValueError, RecursionError) as error:
         raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     if not isinstance(name, str) or not name:
         raise ScenarioError("has no name", where=where, fix="See docs/own-domain.md")
     return name
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)

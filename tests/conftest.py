@@ -30,8 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has put us int
 @pytest.fixture(autouse=True)
 def _unrendered_figures(request, monkeypatch):
     """Draw report panels on their axes, but render them (0.1 s each) only in tests marked `figures`."""
+    empty = {"svg": b'<svg viewBox="0 0 1 1"></svg>', "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-1.4\n"}
     if "figures" not in request.keywords:
-        monkeypatch.setattr("mapo.show.figures._svg", lambda _: '<svg viewBox="0 0 1 1"></svg>')
+        monkeypatch.setattr("mapo.show.figures._encoded", lambda _, kind: empty[kind])
 
 
 @pytest.fixture(scope="session")

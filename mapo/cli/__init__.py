@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -57,10 +59,16 @@ app.add_typer(judge.app, name="judge")
 app.add_typer(scenarios.app, name="scenarios")
 
 
+@cache
+def _command() -> Callable[[], Any]:
+    """Typer builds all commands and options anew each time the app is called."""
+    return typer.main.get_command(app)
+
+
 def run() -> None:
     """Run the console script. Expected errors become one line and exit status 2."""
     try:
-        app()
+        _command()()
     except MapoError as error:
         say(f"error: {error}")
         sys.exit(2)

@@ -111,22 +111,7 @@ class Rubric:
     @staticmethod
     def parse(text: str, where: str) -> Rubric:
         """A rubric from the text of a TOML file; `where` names it in errors."""
-        try:
-            data = tomllib.loads(text)
-        except RecursionError:
-            raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
-        except ValueError as error:  # no TOML, or a number of thousands of digits
-            raise RubricError(f"not a readable TOML file ({error})", where=where) from error
-        try:
-            rubric = TypeAdapter(Rubric).validate_python(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise RubricError(
-                first["msg"], where=f"{where}, {place}", fix="See docs/method.md, 'A rubric is data'"
-            ) from None
-        _check(rubric, where)
-        return rubric
+        return _parse(text, where)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -206,6 +191,31 @@ def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[st
         parts = [f"missing {', '.join(missing)}"] * bool(missing)
         parts += [f"unknown {', '.join(map(str, unknown))}"] * bool(unknown)
         raise RubricError("; ".join(parts), where=form, fix=f"Expected exactly: {', '.join(wanted)}")
+
+
+@lru_cache
+def _parse(text: str, where: str) -> Rubric:
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
+    except ValueError as error:  # no TOML, or a number of thousands of digits
+        raise RubricError(f"not a readable TOML file ({error})", where=where) from error
+    try:
+        rubric = _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RubricError(
+            first["msg"], where=f"{where}, {place}", fix="See docs/method.md, 'A rubric is data'"
+        ) from None
+    _check(rubric, where)
+    return rubric
+
+
+@lru_cache
+def _adapter() -> TypeAdapter[Rubric]:
+    return TypeAdapter(Rubric)
 
 
 @lru_cache

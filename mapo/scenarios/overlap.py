@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Literal
 
@@ -102,6 +103,7 @@ def families(keys: Iterable[str], pairs: Iterable[Overlap]) -> list[list[str]]:
     return list(groups.values())
 
 
+@lru_cache(maxsize=2048)  # a command may compare the shipped scenarios several times
 def normalised(text: str) -> str:
     """A text without case, marks and punctuation: its words with a space between, or, where most of it is
     Chinese or Japanese, its characters with none."""
@@ -132,6 +134,7 @@ def _shingles(plain: Mapping[str, str]) -> dict[str, Hashes]:
     return {key: found[key] for key in plain}
 
 
+@lru_cache(maxsize=2048)
 def _units(text: str, spaced: bool, fewest: int) -> Hashes:
     """The words or characters of a text as numbers, with zeros behind where they are too few."""
     if spaced:

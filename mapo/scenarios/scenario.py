@@ -117,7 +117,7 @@ class Scenario:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Return the short hash by which manifests name a scenario's content."""
-    plain = json.dumps(asdict(scenario), sort_keys=True)
+    plain = json.dumps(_adapter().dump_python(scenario), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
@@ -139,27 +139,29 @@ def read_scenario(path: Path) -> Scenario:
 
     A file whose text is unchanged yields the object of the earlier call: treat its dicts as read-only.
     """
-    return _parse(read_text(path), str(path))
-
-
-# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text
-# itself is the key: a modification time may miss a change.
-@lru_cache(maxsize=512)
-def _parse(text: str, where: str) -> Scenario:
+    text, where = read_text(path), str(path)
     try:
-        data: dict[str, Any] = tomllib.loads(text)
+        return _parse(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
-    schema = data.pop("schema", None)
-    if schema != SCHEMA:
-        raise ScenarioError(f"schema is {schema!r}, not '{SCHEMA}'", where=where, fix="See docs/scenarios.md")
-    try:
-        return _adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         problem = "unknown key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
         raise ScenarioError(problem, where=f"{where}, {key}", fix="See docs/scenarios.md") from None
+    except ScenarioError as error:
+        raise ScenarioError(error.problem, where=where, fix=error.fix) from None
+
+
+# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text
+# itself is the key: a modification time may miss a change.
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Scenario:
+    data: dict[str, Any] = tomllib.loads(text)
+    schema = data.pop("schema", None)
+    if schema != SCHEMA:
+        raise ScenarioError(f"schema is {schema!r}, not '{SCHEMA}'", fix="See docs/scenarios.md")
+    return _adapter().validate_python(data)
 
 
 def dump_scenario(scenario: Scenario) -> str:
