@@ -67,6 +67,7 @@ def test_the_default_methods_are_all_there_are():
     assert ablate.METHODS.split(",") == list(METHODS)
 
 
+@pytest.mark.figures
 def test_a_grid_from_start_to_report(fake, tmp_path):
     out = tmp_path / "grid"
     small = ("--methods", "mapo,grpo", "--rewards", "idr,adr")
