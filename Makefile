@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): torch and the rest, about 2 GB, some minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true  # the distribution's former name
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -80,6 +81,7 @@ setup-verl: $(VERL_READY) ## Make .venv-verl with the engine for many cards
 $(VERL_READY): pyproject.toml constraints-verl.txt
 	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(VERL)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
 	  -e '.[verl,testing]' pytest pytest-timeout hypothesis
 	@touch $@
@@ -95,6 +97,7 @@ setup-inspect: $(INSPECT_READY) ## Make .venv-inspect with the benchmarks as tas
 
 $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 	@test -x $(INSPECT)/bin/python || $(PYTHON) -m venv $(INSPECT)
+	@$(INSPECT)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
 	@$(INSPECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt \
 	  -e '.[inspect,testing]' pytest pytest-timeout hypothesis
 	@touch $@

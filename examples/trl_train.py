@@ -1,6 +1,6 @@
 """MAPO on TRL's trainer: the embedded model in the scripted sandbox, on a CPU, in a minute or two.
 
-    pip install 'mapo[trl]'
+    pip install '.[trl]'
     python examples/trl_train.py
 
 It prints the mean reward of a turn, batch by batch, and leaves the trained model in runs/trl: a plain Hugging

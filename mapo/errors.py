@@ -20,6 +20,14 @@ escapes from this package is a bug.
 from __future__ import annotations
 
 
+def install_hint(extra: str) -> str:
+    """Return the command that adds the packages of an extra to an installed mapo.
+
+    The distribution is called mapo-rl; the package called mapo on PyPI is a different project.
+    """
+    return f"Run: pip install 'mapo-rl[{extra}]' (in a checkout: pip install '.[{extra}]')"
+
+
 class MapoError(Exception):
     """Base of all deliberate errors: `problem`, the place it was found, and the remedy."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.messages import say
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 
 
 def view(
@@ -37,7 +37,7 @@ def view(
         raise InputError(told, where=str(folder), fix=fix)
     lacking = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
     if lacking:
-        raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
+        raise InputError(f"{', '.join(lacking)} not installed", fix=install_hint("view"))
     from mapo.view.serve import serve
 
     serve(folder, host=host, port=port, names=allow_host or [], say=say)

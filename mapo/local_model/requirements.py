@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 
 
 def require_torch() -> None:
@@ -13,9 +13,7 @@ def require_torch() -> None:
     needed = ("torch", "transformers", "safetensors")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        raise InputError(
-            f"this needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
-        )
+        raise InputError(f"this needs {', '.join(missing)}, not installed here", fix=install_hint("train"))
     limit_threads()
 
 

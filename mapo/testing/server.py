@@ -6,7 +6,7 @@
 For tests and benchmarks of everything that talks to models, yours too. It runs in a thread of its own and
 carries many hundred calls at once. Usage numbers are estimates: four characters a token, and as cached
 counts the part of a prompt that some earlier prompt began with, as a server with a prefix cache would.
-Needs the extra `mapo[testing]`.
+Needs the extra `testing`: pip install '.[testing]'.
 """
 
 from __future__ import annotations

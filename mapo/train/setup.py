@@ -17,6 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from mapo import __version__
 from mapo.config import Config, dump_config, read_config, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
@@ -143,7 +144,8 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         "method": config.advantage.method,
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("mapo", "torch", "transformers", "numpy")},
+            "mapo": __version__,
+            **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
     }
 

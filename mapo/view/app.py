@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from mapo.errors import InputError, MapoError
+from mapo.errors import InputError, MapoError, install_hint
 from mapo.view.guard import Guard
 from mapo.view.index.index import Index
 from mapo.view.pages import boards, dialogues, runs
@@ -121,7 +121,7 @@ def plotly_file() -> Path:
     found = importlib.util.find_spec("plotly")
     file = Path(found.origin).parent / "package_data" / "plotly.min.js" if found and found.origin else None
     if file is None or not file.is_file():
-        raise InputError("plotly is not installed", fix="pip install 'mapo[view]'")
+        raise InputError("plotly is not installed", fix=install_hint("view"))
     return file
 
 

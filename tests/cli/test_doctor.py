@@ -114,7 +114,7 @@ def test_without_torch_the_doctor_says_so_and_is_content(monkeypatch):
     done = mapo("doctor")
     assert done.returncode == 0, done.stdout
     (line,) = (line for line in done.stdout.splitlines() if " torch " in line)
-    assert line.startswith("warn  machine") and "this needs torch" in line and "mapo[train]" in line
+    assert line.startswith("warn  machine") and "this needs torch" in line and "mapo-rl[train]" in line
     assert "devices" not in done.stdout and "memory" in done.stdout
 
 

@@ -284,4 +284,4 @@ def test_the_command_knows_its_models():
 def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "mapo.local_model.fetch", None)
     error = CliRunner().invoke(app, ["smollm2", "--out", str(tmp_path / "m")]).exception
-    assert isinstance(error, InputError) and "pip install 'mapo[train]'" in str(error)
+    assert isinstance(error, InputError) and "pip install 'mapo-rl[train]'" in str(error)

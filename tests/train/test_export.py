@@ -336,4 +336,4 @@ def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.delattr(mapo.train, "export", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "mapo.train.export", None)
     error = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "m")]).exception
-    assert isinstance(error, InputError) and "pip install 'mapo[train]'" in str(error)
+    assert isinstance(error, InputError) and "pip install 'mapo-rl[train]'" in str(error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mapo.cli.common.stop import tidy
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -30,7 +30,7 @@ def export(
         from mapo.train import export as exporting
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed", where="mapo export", fix="Run: pip install 'mapo[train]'"
+            f"{error.name} is not installed", where="mapo export", fix=install_hint("train")
         ) from error
     kind = cast("Literal['float32', 'bfloat16'] | None", dtype)
     chosen = exporting.find_checkpoint(run, step)

