@@ -316,7 +316,7 @@ def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_p
     models = ["roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://h"]
     (other / "config.toml").write_text(dump_config(load_config(None, models)))
     alone = build([str(other)])
-    assert alone.caution == "" and "plain code" not in html_page(alone) + markdown_page(alone, "")
+    assert alone.caution == "" and TEST_WORLD not in html_page(alone) + markdown_page(alone, "")
     both = build([str(mine), str(other), str(tmp_path / "eval")])
     assert both.caution == f"Of mine, eval: {TEST_WORLD}"
     # the dialogues know better than a config that is lost
