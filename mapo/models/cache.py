@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from mapo.errors import EndpointError, InputError, MapoError, StoreError
+from mapo.models.calls import TABLES, CallRecorder
 from mapo.models.chat import Answer, Request
 from mapo.models.wire import canonical, dump_answer, load_answer
 
@@ -58,6 +59,7 @@ class Cache:
         self._waiting: dict[str, asyncio.Future[Answer]] = {}
         self._renewed: set[str] = set()
         self._database = None if mode == "off" else self._open()
+        self._calls = CallRecorder(self._database) if self._database and mode != "replay" else None
 
     async def answer(
         self, model: str, request: Request, call: Callable[[], Awaitable[Answer]]
@@ -91,6 +93,25 @@ class Cache:
             mine.cancel()  # no effect where it is done
             del self._waiting[key]
         return answer, False
+
+    def record_call(
+        self, model: str, request: Request, *, role: str, seconds: float, retries: int, error: str = ""
+    ) -> None:
+        """Store the request of a call that was made, for the viewer."""
+        if self._calls is None:
+            return
+        try:
+            self._calls.record(
+                key_of(model, request),
+                model,
+                request,
+                role=role,
+                seconds=seconds,
+                retries=retries,
+                error=error,
+            )
+        except sqlite3.Error as problem:
+            raise self._broken(problem) from None
 
     def close(self) -> None:
         if self._database is not None:
@@ -156,6 +177,7 @@ class Cache:
         database.executescript(
             f"""BEGIN IMMEDIATE;
             CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT, answer TEXT) WITHOUT ROWID;
+            {TABLES}
             PRAGMA application_id={_MARK};
             PRAGMA user_version={_VERSION};
             COMMIT;"""

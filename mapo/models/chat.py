@@ -58,6 +58,8 @@ class Request:
     nonce: str = ""
     seed: int = 0
     min_p: float = 0.0
+    turn: int | None = None
+    """The turn of the dialogue that the call belongs to, 0 before the first; None outside a dialogue."""
 
 
 @dataclass(frozen=True, slots=True)

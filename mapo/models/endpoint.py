@@ -133,18 +133,20 @@ class Endpoint:
     # ---- one call, some attempts
 
     async def _call(self, request: Request) -> Answer:
-        retried = 0
+        retried, started = 0, time.perf_counter()
         while True:
             dialect = self._dialect
             outcome = await self._attempt(request, dialect)
             if isinstance(outcome, Answer):
                 self._note(calls=1)
+                self._record(request, started, retried)
                 return outcome
             if self._adapted(dialect, request, outcome):
                 continue
             if outcome.said and self.role == "policy" and retried:
                 # A policy that has nothing to say, twice, is to be judged for it, not excused.
                 self._note(calls=1)
+                self._record(request, started, retried)
                 return outcome.said
             if outcome.final or retried >= self.retries:
                 break
@@ -154,6 +156,7 @@ class Endpoint:
             _log.info("%s: %s; again in %.1f s", self._where, outcome.reason, seconds)
             await self._sleep(seconds)
         self._note(calls=1, failures=1)
+        self._record(request, started, retried, error=outcome.reason)
         raise self._error(outcome, retried + 1)
 
     async def _attempt(self, request: Request, dialect: Dialect) -> Answer | Trouble:
@@ -290,6 +293,13 @@ class Endpoint:
     def _error(self, trouble: Trouble, attempts: int) -> EndpointError:
         tried = f" (after {attempts} attempts)" if attempts > 1 else ""
         return EndpointError(f"{trouble.reason}{tried}", where=self._where, fix=trouble.fix)
+
+    def _record(self, request: Request, started: float, retries: int, error: str = "") -> None:
+        if self.cache is not None:
+            seconds = time.perf_counter() - started
+            self.cache.record_call(
+                self._model, request, role=self.role, seconds=seconds, retries=retries, error=error
+            )
 
     def _note(self, *, usage: Usage | None = None, seconds: float = 0.0, **counts: int) -> None:
         self.ledger.add(self.role, self._model, usage=usage, seconds=seconds, **counts)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.records import encode
+from mapo.runs.provenance import KEYS, provenance
 from mapo.store import CACHE, RunDir, write_atomic
 
 _LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
@@ -42,7 +43,9 @@ def claim(out: Path, asked: Mapping[str, Any]) -> None:
     start shall not be in the way of what does."""
     manifest = RunDir(out).manifest
     if not manifest.exists():
-        write_atomic(manifest, encode(dict(asked), str(manifest)) + b"\n")
+        private = str(asked.get("schema")).startswith("mapo.realsim/")  # the command names private files
+        record = {**({} if private else provenance()), **asked}
+        write_atomic(manifest, encode(record, str(manifest)) + b"\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _same(there: Mapping[str, Any], asked: Mapping[str, Any], out: Path) -> None:
-    keys = {*there, *asked} - {"addresses"}  # a server may move; `identity.moved` tells
+    keys = {*there, *asked} - {"addresses", *KEYS}  # a server may move; `identity.moved` tells
     other = sorted(key for key in keys if there.get(key) != asked.get(key))
     if other:
         told = "; ".join(f"{k}: {_short(there.get(k))} there, {_short(asked.get(k))} here" for k in other[:3])

@@ -164,7 +164,9 @@ class ModelDirector:
             Message("system", self._system),
             Message("user", "\n\n".join([fill("transcript", mark=self.mark), *told, asked])),
         )
-        return self.sampling.of(Request(messages, temperature=0.0, session=self.session, nonce=self.session))
+        return self.sampling.of(
+            Request(messages, temperature=0.0, session=self.session, nonce=self.session, turn=len(turns))
+        )
 
     def _after(self, turn: Turn) -> str:
         if turn.state is None or turn.levels is None:

@@ -63,7 +63,7 @@ class ModelJudge:
         indicators = describe_indicators(self.rubric)
         system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
         shown = fill("judge_start_ask", who=self.scenario.persona.name)
-        request = self._request(system, shown, schema, nonce=self._start_nonce)
+        request = self._request(system, shown, schema, 0, self._start_nonce)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
@@ -71,10 +71,10 @@ class ModelJudge:
         if not turns:
             raise InputError("there is no reply to judge", fix="Judge after the first turn")
         shown = f"{quoted_turns(turns, self.mark)}\n\n{fill('judge_turn_ask', turn=len(turns))}"
-        request = self._request(self._turn_system, shown, self._turn_schema, nonce=self.session)
+        request = self._request(self._turn_system, shown, self._turn_schema, len(turns), self.session)
         return await ask(self.chat, request, lambda data: parse_turn(data, self.rubric))
 
-    def _request(self, system: str, shown: str, schema: Mapping[str, Any], nonce: str = "") -> Request:
+    def _request(self, system: str, shown: str, schema: Mapping[str, Any], turn: int, nonce: str) -> Request:
         request = Request(
             messages=(Message("system", system), Message("user", shown)),
             temperature=0.0,
@@ -82,6 +82,7 @@ class ModelJudge:
             schema=schema,
             session=self.session,
             nonce=nonce,
+            turn=turn,
         )
         return self.sampling.of(request)
 

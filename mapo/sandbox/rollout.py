@@ -194,6 +194,7 @@ class OpenDialogue:
             session=f"{self.job.session}/policy",
             nonce=f"{self.job.session}/policy/{len(self.turns)}",
             seed=_reply_seed(self.job.session, len(self.turns)),
+            turn=len(self.turns) + 1,
         )
 
     def outgrow(self, full: ContextError) -> None:

@@ -63,7 +63,9 @@ class ModelUser:
         if not turns:
             return self.scenario.opening
         messages = self._messages(turns, direction)
-        request = self.sampling.of(Request(messages, session=self.session, nonce=self.session))
+        request = self.sampling.of(
+            Request(messages, session=self.session, nonce=self.session, turn=len(turns) + 1)
+        )
         line = self._spoken((await self.chat.reply(request)).text)
         if problem := self._problem(line, turns):
             retry = (

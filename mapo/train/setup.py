@@ -23,6 +23,7 @@ from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
+from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
@@ -113,7 +114,7 @@ def claim_run(
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
         write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / RUBRIC).read_bytes())
-        told = {**manifest(config, scenarios), "engine": engine}
+        told = {**provenance(), **manifest(config, scenarios), "engine": engine}
         write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
 
 
