@@ -31,7 +31,7 @@ def escape(text: str) -> str:
     return escape_markup(printable(text))
 
 
-def aloud(text: str) -> str:
+def without_thinking(text: str) -> str:
     """What a model said, without the thinking before it."""
     if "</think>" in text:
         return text.rpartition("</think>")[2].strip()

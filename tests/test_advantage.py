@@ -296,7 +296,7 @@ def test_accepts_arrays_and_any_hashable_group():
 @pytest.mark.parametrize(
     ("rewards", "groups", "place", "words"),
     [
-        ([[1.0], [2.0]], ["s"], "", "2 dialogues of rewards but 1 groups"),
+        ([[1.0], [2.0]], ["s"], "", "rewards of 2 dialogues but 1 groups"),
         (None, ["s"], "", "rewards is a NoneType"),
         ([[1.0]], None, "", "groups is a NoneType"),
         ([[1.0]], {"s": 1}, "", "groups is a dict"),
@@ -304,11 +304,11 @@ def test_accepts_arrays_and_any_hashable_group():
         ([{0: 1.0}], ["s"], "rewards[0]", "found a dict"),
         ([np.ma.array([1.0, 9.0], mask=[0, 1])], ["s"], "rewards[0]", "found a MaskedArray"),
         ([[10**400]], ["s"], "", "too large"),
-        ([[True, 2.0]], ["s"], "rewards[0][0]", "True is no number"),
+        ([[True, 2.0]], ["s"], "rewards[0][0]", "True is not a number"),
         ([np.array(["1"])], ["s"], "rewards[0][0]", "no number"),
         ([[1.0, float("inf")]], ["s"], "rewards[0][1]", "not finite"),
-        ([[1.0], [], [2.0, "3"]], ["s"] * 3, "rewards[2][1]", "'3' is no number"),
-        ([[True], [True]], ["s"] * 2, "rewards[0][0]", "True is no number"),
+        ([[1.0], [], [2.0, "3"]], ["s"] * 3, "rewards[2][1]", "'3' is not a number"),
+        ([[True], [True]], ["s"] * 2, "rewards[0][0]", "True is not a number"),
         ([[1.0], [[1.0]]], ["s"] * 2, "rewards[1][0]", "no number"),
         ([1.0, 2.0], ["s"] * 2, "rewards[0]", "expected the turn rewards"),
         (["12"], ["s"], "rewards[0]", "expected the turn rewards"),

@@ -21,7 +21,7 @@ from mapo.models.wire import storable
 from mapo.sandbox.prompting import fill, language_of, person, table, told
 from mapo.sandbox.transcript import block, mark_of, quote
 from mapo.scenarios.scenario import Scenario
-from mapo.text import aloud
+from mapo.text import without_thinking
 from mapo.types import Direction, Message, Turn
 
 ALIKE = 0.7
@@ -115,8 +115,8 @@ class ModelUser:
         return {"item": scenario.wants_to_say or scenario.topic}
 
     def _spoken(self, text: str) -> str:
-        """What is said aloud: no thinking, no other voices, no name in front, no quotation marks around."""
-        text = aloud(storable(text)).split(f"<<{self.mark}")[0].strip()
+        """What is said without_thinking: no thinking, no other voices, no name in front, no quotation marks around."""
+        text = without_thinking(storable(text)).split(f"<<{self.mark}")[0].strip()
         text = re.sub(rf"^{re.escape(self.scenario.persona.name)}\s*[:：]\s*", "", text)
         for left, right in ('""', "“”", "「」"):
             if len(text) > 1 and text[0] == left and text[-1] == right and left not in text[1:-1]:

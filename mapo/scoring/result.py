@@ -16,7 +16,7 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import read_rubric, rubric_file
-from mapo.types import OUTSIDE_THE_RULES, Dialogue, Ending, PotentialState, StopReason
+from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def recompute(
     if same:
         differences += _reward_differences(dialogue, path, where)
     differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
-    if ending is None and dialogue.ending is not None and dialogue.ending.reason in OUTSIDE_THE_RULES:
+    if ending is None and dialogue.ending is not None and dialogue.ending.reason in RECORDED_REASONS:
         ending = dialogue.ending
     return Result(
         model=dialogue.model,
@@ -100,7 +100,7 @@ def ending_differences(
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
         yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
-    elif recorded is not None and recorded.reason not in OUTSIDE_THE_RULES:
+    elif recorded is not None and recorded.reason not in RECORDED_REASONS:
         rules = f"the rules of '{path.profile.name}' give {ours}"
         if ours != recorded.reason:
             yield f"{where}: ending is {recorded.reason.value}, {rules}"

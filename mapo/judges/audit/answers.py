@@ -14,7 +14,7 @@ from mapo.judges.sample import Moment, Talk
 from mapo.measure.epmq import indices, weigh
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
-from mapo.sandbox.cast import flat
+from mapo.sandbox.cast import flat_levels
 from mapo.store import RunDir
 from mapo.types import Levels
 
@@ -113,4 +113,4 @@ def score(path: Trajectory) -> float:
 
 def total(levels: Levels, moment: Moment) -> int:
     """The sum of all levels of a form."""
-    return sum(flat(levels, moment.talk.rubric))
+    return sum(flat_levels(levels, moment.talk.rubric))

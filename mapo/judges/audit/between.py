@@ -20,7 +20,7 @@ from mapo.measure.agreement import (
     spearman,
 )
 from mapo.measure.stats import Interval
-from mapo.sandbox.cast import flat
+from mapo.sandbox.cast import flat_levels
 from mapo.types import Levels
 
 
@@ -76,8 +76,8 @@ def _agreement(
     if not common:
         return None
     rubric = moments[common[0]].talk.rubric
-    x = np.array([flat(first[name], rubric) for name in common], dtype=np.float64)
-    y = np.array([flat(second[name], rubric) for name in common], dtype=np.float64)
+    x = np.array([flat_levels(first[name], rubric) for name in common], dtype=np.float64)
+    y = np.array([flat_levels(second[name], rubric) for name in common], dtype=np.float64)
     kappas = {
         item: quadratic_kappa(x[:, at].tolist(), y[:, at].tolist())
         for at, item in enumerate(item_names(rubric))

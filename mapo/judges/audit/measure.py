@@ -26,7 +26,7 @@ from mapo.judges.terms import Terms
 from mapo.measure.agreement import correlation_interval, pearson
 from mapo.measure.rubric import Rubric
 from mapo.measure.stats import Interval
-from mapo.sandbox.cast import flat
+from mapo.sandbox.cast import flat_levels
 
 METHODS = ("mapo", "turn", "batch", "grpo")
 DEFAULTS = Terms()
@@ -136,7 +136,7 @@ def _items(answers: Answers) -> dict[str, dict[str, float]]:
     found = {}
     rubric = asked[0][0].talk.rubric
     for at, name in enumerate(item_names(rubric)):
-        own = [np.array([flat(form, rubric)[at] for form in forms]) for _, forms in asked]
+        own = [np.array([flat_levels(form, rubric)[at] for form in forms]) for _, forms in asked]
         spread = sum(float(x.var(ddof=1)) * (len(x) - 1) for x in own) / sum(len(x) - 1 for x in own)
         found[name] = {
             "sd": math.sqrt(spread),

@@ -28,10 +28,10 @@ from mapo.measure.reward import REWARDS, rewards_of
 from mapo.records import encode, encode_dialogue
 from mapo.runs.claim import digest, read_manifest
 from mapo.runs.kind import Kind, kind_in_manifest
-from mapo.sandbox.cast import Job, Judge, panel_of
+from mapo.sandbox.cast import Job, Judge, panel_levels
 from mapo.sandbox.panel import Seat
 from mapo.store import RunDir, write_atomic
-from mapo.types import OUTSIDE_THE_RULES, AxisMarks, Dialogue, Levels, Mark, StartLevels, Turn
+from mapo.types import RECORDED_REASONS, AxisMarks, Dialogue, Levels, Mark, StartLevels, Turn
 
 SCHEMA = "mapo.swap/1"
 STEERED = ", on dialogues steered by "
@@ -75,8 +75,8 @@ async def _turn(judge: Judge, turns: Sequence[Turn], item: Again) -> dict[str, A
         levels = await judge.judge([replace(turn, levels=None, state=None) for turn in turns])
         rubric.step(levels)
     except (AnswerError, InputError) as problem:
-        return {"unscored": str(problem), "panel": panel_of(judge, rubric)}
-    return {"levels": {k: asdict(levels[k]) for k in rubric.keys}, "panel": panel_of(judge, rubric)}
+        return {"unscored": str(problem), "panel": panel_levels(judge, rubric)}
+    return {"levels": {k: asdict(levels[k]) for k in rubric.keys}, "panel": panel_levels(judge, rubric)}
 
 
 # ---- records of their own
@@ -107,7 +107,7 @@ def judged_again(item: Again, line: Line, judge: str) -> Dialogue:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"no dialogue judged again ({error!r})", where=where, fix=ASK_ANEW) from None
     recorded = dialogue.ending
-    if ending is None and recorded is not None and recorded.reason in OUTSIDE_THE_RULES:
+    if ending is None and recorded is not None and recorded.reason in RECORDED_REASONS:
         ending = recorded
     name, _, distance = dialogue.reward.partition("/")
     known = name if name in REWARDS else "idr"
