@@ -97,7 +97,7 @@ def test_replies_that_cannot_be_trained_on_are_named(broken, told):
 
 def test_advantages_of_other_dialogues_are_refused():
     talk = dialogue(reply([1], [2]))
-    with pytest.raises(InputError, match="1 dialogues but advantages of 2"):
+    with pytest.raises(InputError, match="1 dialogues but advantages for 2"):
         rows_of([talk], credit([[1.0], [1.0]]))
     with pytest.raises(InputError, match="dialogue d1: 1 turns but 2 advantages"):
         rows_of([talk], credit([[1.0, 2.0]]))

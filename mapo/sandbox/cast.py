@@ -95,8 +95,7 @@ def world_seed(seed: int, step: int) -> int:
 
 
 def held_out_seed(seed: int, repeat: int) -> int:
-    """Return the seed of scripted roles in an evaluation's n-th repeat: the same at every step, so that steps
-    are comparable."""
+    """Return the seed of the scripted roles in the n-th repeat of an evaluation, the same at every step."""
     return seed * 1000 + repeat
 
 

@@ -115,7 +115,7 @@ class ModelUser:
         return {"item": scenario.wants_to_say or scenario.topic}
 
     def _spoken(self, text: str) -> str:
-        """What is said without_thinking: no thinking, no other voices, no name in front, no quotation marks around."""
+        """Return the user message in a model's answer, without reasoning, speaker name or quotation marks."""
         text = without_thinking(storable(text)).split(f"<<{self.mark}")[0].strip()
         text = re.sub(rf"^{re.escape(self.scenario.persona.name)}\s*[:：]\s*", "", text)
         for left, right in ('""', "“”", "「」"):

@@ -17,7 +17,7 @@ from typing import Any
 from mapo.config import Config, load_config
 from mapo.local_model.template import Template, as_said, read_template
 from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
-from mapo.sandbox.rollout import Rules, JudgeMonitor
+from mapo.sandbox.rollout import JudgeMonitor, Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir
