@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
-from mapo.models.chat import Chat, Closing, Talker
+from mapo.models.chat import Chat, ChatFactory, DialogueChat
 from mapo.runs.claim import look
 from mapo.store import BadLine, JsonlWriter, RunDir, read_jsonl
 
@@ -205,13 +205,13 @@ async def _all(tasks: Sequence[Awaitable[None]]) -> None:
 
 
 @contextmanager
-def conversation(talker: Talker, name: str) -> Iterator[Chat]:
+def conversation(talker: ChatFactory, name: str) -> Iterator[Chat]:
     """A chat for one conversation; a local model's place is free again when it is over."""
     chat = talker(name)
     try:
         yield chat
     finally:
-        if isinstance(chat, Closing):
+        if isinstance(chat, DialogueChat):
             chat.end_dialogue()
 
 

@@ -1,8 +1,8 @@
 """The request behind every model call of a dialogue, in the cache's SQLite file beside the answers.
 
 The cache itself finds an answer by a hash of the request and does not store the request. These tables do, so
-that the viewer can show the prompt, the answer, the time and the retries of each turn. Every message is stored
-once, compressed. Requests outside a dialogue (`Request.turn` is None) are not stored.
+that the viewer can show the prompt, the answer, the time and the retries of each turn. Every message is
+stored once, compressed. Requests outside a dialogue (`Request.turn` is None) are not stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The work of one training step, per role: calls, tokens and seconds on an idle server.
 
-The calls are those of `mapo.sandbox.rollout.play`: the judge's start form where start levels are unknown (once
-per scenario), then in every turn the policy and the judge and, unless it is the last turn, the director and
-the user. All numbers are expected values.
+The calls are those of `mapo.sandbox.rollout.play`: the judge's start form where start levels are unknown
+(once per scenario), then in every turn the policy and the judge and, unless it is the last turn, the director
+and the user. All numbers are expected values.
 """
 
 from __future__ import annotations

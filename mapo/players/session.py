@@ -16,7 +16,7 @@ from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 if TYPE_CHECKING:
     from mapo.measure.rubric import Rubric
     from mapo.models.cache import Cache
-    from mapo.models.chat import Talker
+    from mapo.models.chat import ChatFactory
     from mapo.models.endpoint import Endpoint
     from mapo.models.ledger import Ledger
     from mapo.models.rate_limit import Limiter
@@ -139,7 +139,7 @@ class ModelSession:
         endpoint = self.endpoint(spec, "policy")
         return lambda _: endpoint
 
-    async def talker(self, spec: ModelSpec, role: str = "policy") -> Talker:
+    async def chat_factory(self, spec: ModelSpec, role: str = "policy") -> ChatFactory:
         """Open the model that answers a benchmark's questions, one conversation per name."""
         if spec.local is not None:
             from mapo.sampling.sampler import Seat

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mapo.errors import InputError
-from mapo.models.chat import OWN_WAY, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Sampling
 
 KEY_ENV = "OPENAI_API_KEY"
 
@@ -23,7 +23,7 @@ class ModelSpec:
     model: str
     base_url: str | None = None
     key_env: str = KEY_ENV
-    sampling: Sampling = OWN_WAY
+    sampling: Sampling = DEFAULT_SAMPLING
 
     def __str__(self) -> str:
         """Return the name that records use: the model and, where it is set, how it is sampled."""

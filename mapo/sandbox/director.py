@@ -16,7 +16,7 @@ from typing import Any
 from mapo.errors import AnswerError, EndpointError, InputError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Answer, Chat, Request, Sampling, Tool, ToolCall
+from mapo.models.chat import DEFAULT_SAMPLING, Answer, Chat, Request, Sampling, Tool, ToolCall
 from mapo.models.structured import ask, read_json
 from mapo.sandbox.prompting import fill, language_of, table, whole_person
 from mapo.sandbox.transcript import mark_of, quoted_turn
@@ -50,7 +50,7 @@ class ModelDirector:
         rubric: Rubric,
         seed: int = 0,
         session: str = "",
-        sampling: Sampling = OWN_WAY,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> None:
         self.chat = chat
         self.sampling = sampling

@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.structured import ask
 from mapo.sandbox.prompting import fill, language_of, whole_person
 from mapo.sandbox.transcript import mark_of, quoted_turns
@@ -41,7 +41,7 @@ class ModelJudge:
         seed: int = 0,
         session: str = "",
         attempt: int = 0,
-        sampling: Sampling = OWN_WAY,
+        sampling: Sampling = DEFAULT_SAMPLING,
         system: str = "",
         seat: str = "",
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Job
 from mapo.sandbox.director import ModelDirector
 from mapo.sandbox.judge import ModelJudge
@@ -18,7 +18,7 @@ def model_cast(
     user: Chat, director: Chat, judge: Chat, rubric: Rubric, sampling: Mapping[str, Sampling] | None = None
 ) -> Casting:
     """Three models, perhaps the same one, as the casting of any number of dialogues; `sampling` by role."""
-    ways = {role: (sampling or {}).get(role, OWN_WAY) for role in ("user", "director", "judge")}
+    ways = {role: (sampling or {}).get(role, DEFAULT_SAMPLING) for role in ("user", "director", "judge")}
 
     def cast(job: Job) -> Cast:
         scenario, seed, session = job.scenario, job.seed, job.session

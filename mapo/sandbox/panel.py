@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from mapo.errors import AnswerError, EndpointError, InputError, MapoError
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Job, Judge
 from mapo.sandbox.judge import ModelJudge
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
@@ -41,7 +41,7 @@ class Seat:
     judge: Callable[[Job], Judge]
 
 
-def model_seat(chat: Chat, rubric: Rubric, sampling: Sampling = OWN_WAY, name: str = "") -> Seat:
+def model_seat(chat: Chat, rubric: Rubric, sampling: Sampling = DEFAULT_SAMPLING, name: str = "") -> Seat:
     """A model as a judge. Seats of one model have names of their own, and so never share an answer."""
     title = name or chat.name
 

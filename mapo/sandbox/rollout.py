@@ -30,7 +30,7 @@ from mapo.errors import (
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import Distance, rewards_of, turn_reward
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import Answer, Chat, Closing, Request
+from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
 from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_levels
 from mapo.scenarios.scenario import Scenario
@@ -136,7 +136,7 @@ async def play(
     except Exception as error:  # noqa: BLE001 (a broken dialogue is recorded, not raised)
         active.fail(error)
     finally:
-        if isinstance(policy, Closing):
+        if isinstance(policy, DialogueChat):
             policy.end_dialogue()
     return active.record()
 

@@ -16,7 +16,7 @@ from string import Template
 
 from mapo.errors import AnswerError, InputError
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
 from mapo.sandbox.prompting import fill, language_of, person, table, told
 from mapo.sandbox.transcript import block, mark_of, quote
@@ -40,7 +40,7 @@ class ModelUser:
         rubric: Rubric,
         seed: int = 0,
         session: str = "",
-        sampling: Sampling = OWN_WAY,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> None:
         self.chat = chat
         self.sampling = sampling

@@ -70,7 +70,7 @@ def emobench(
     asked = manifest(bench, settings, model)
 
     async def cast(session: ModelSession, _: Kept) -> Solve[Question]:
-        return solver(bench, settings, await session.talker(who))
+        return solver(bench, settings, await session.chat_factory(who))
 
     solved = solve_until_stopped(run, {**asked, **known}, bench.questions[:limit], [who], cast, session)
     result = _result(run.out, bench, settings, solved, {**asked, **known}, limit)

@@ -86,7 +86,7 @@ def _three(
         return partial(
             eqbench3.solve,
             files=files,
-            policy=await session.talker(policy),
+            policy=await session.chat_factory(policy),
             judging=session.endpoint(judge, "judge"),
             max_tokens=longest,
             min_p=min_p,
@@ -128,7 +128,7 @@ def _two(run: Run, data: Path, policy: ModelSpec, max_tokens: int | None, limit:
     settings = {"data": digest(TWO), "max_tokens": longest}
 
     async def cast(session: ModelSession, _: Kept) -> Solve[Question]:
-        return partial(eqbench_v2.solve, policy=await session.talker(policy), max_tokens=longest)
+        return partial(eqbench_v2.solve, policy=await session.chat_factory(policy), max_tokens=longest)
 
     asked = {"schema": "mapo.eqbench_v2/1", "model": policy.model, **settings, **known}
     solved = solve_until_stopped(run, asked, questions[:limit], [policy], cast, session)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from mapo.evals.emobench.data import LANGUAGES, LETTERS, EmoBench, Question
 from mapo.evals.emobench.lenient import lenient
 from mapo.evals.items import Solve, conversation, seed_of
-from mapo.models.chat import Request, Talker
+from mapo.models.chat import ChatFactory, Request
 from mapo.types import Message
 
 KEYS = {"EA": ("answer",), "EU": ("answer_q1", "answer_q2")}
@@ -53,7 +53,7 @@ def manifest(bench: EmoBench, settings: Settings, model: str) -> dict[str, Any]:
     return {"schema": "mapo.emobench/1", "model": model, **told, "data": bench.hashes}
 
 
-def solver(bench: EmoBench, settings: Settings, talker: Talker) -> Solve[Question]:
+def solver(bench: EmoBench, settings: Settings, talker: ChatFactory) -> Solve[Question]:
     """Asks a question as often as there are votes; a line holds the replies and nothing made of them."""
 
     async def solve(question: Question, attempt: int) -> dict[str, Any]:

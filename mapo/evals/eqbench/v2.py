@@ -17,7 +17,7 @@ from mapo.errors import RecordError
 from mapo.evals.eqbench.data import Question
 from mapo.evals.items import ASK_ANEW, Line, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Request, Talker
+from mapo.models.chat import ChatFactory, Request
 from mapo.store import RunDir
 from mapo.types import Message
 
@@ -75,7 +75,7 @@ def counts(reference: Mapping[str, Any], raw: str) -> bool:
 
 
 async def solve(
-    question: Question, _attempt: int, *, policy: Talker, max_tokens: int = MAX_TOKENS
+    question: Question, _attempt: int, *, policy: ChatFactory, max_tokens: int = MAX_TOKENS
 ) -> dict[str, Any]:
     """The answers to one question, asked until one counts, at most five times: an item of a run."""
     answers: list[str] = []

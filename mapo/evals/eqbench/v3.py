@@ -20,7 +20,7 @@ from mapo.evals.eqbench.data import Kind, Scenario, Three
 from mapo.evals.eqbench.parse import REASONING, parse_scores, said, written
 from mapo.evals.items import ASK_ANEW, HalfwayError, Line, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Chat, Request, Talker
+from mapo.models.chat import Chat, ChatFactory, Request
 from mapo.store import RunDir
 from mapo.types import Message
 
@@ -123,7 +123,7 @@ async def solve(
     attempt: int,
     *,
     files: Three,
-    policy: Talker,
+    policy: ChatFactory,
     judging: Chat,
     max_tokens: int = MAX_TOKENS,
     min_p: float = MIN_P,

@@ -18,7 +18,7 @@ from mapo.evals.items import ASK_ANEW, Line
 from mapo.judges.audit.probes import LANGUAGE, PLAIN, PROBES, Probe, Shown, plainly
 from mapo.judges.sample import Moment, Talk
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.judge import ModelJudge
 from mapo.sandbox.panel import median_levels
@@ -49,7 +49,7 @@ class Question:
         return PROBES[self.probe].change(plain, self.number) if self.probe in PROBES else plain
 
 
-def model_asking(chat: Chat, sampling: Sampling = OWN_WAY) -> Asking:
+def model_asking(chat: Chat, sampling: Sampling = DEFAULT_SAMPLING) -> Asking:
     """A model in the judge's role, as in a run."""
 
     async def ask(shown: Shown, name: str) -> Levels:
