@@ -16,3 +16,8 @@ def devices() -> list[str]:
         return [f"CPU, {torch.get_num_threads()} threads"]
     cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [f"cuda:{n} {card.name}, {card.total_memory / 2**30:.0f} GiB" for n, card in enumerate(cards)]
+
+
+def has_gpu() -> bool:
+    """Return whether torch can use a CUDA GPU."""
+    return torch.cuda.is_available()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 from mapo.errors import InputError, install_hint
+
+FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
+"""Models that `mapo fetch` downloads, and their default folders."""
 
 
 def require_torch() -> None:

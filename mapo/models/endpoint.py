@@ -36,6 +36,7 @@ from mapo.models.wire import (
     token_estimate,
 )
 from mapo.text import printable
+from mapo.types import Message
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -133,6 +134,32 @@ class Endpoint:
         except (ValueError, KeyError, TypeError):
             failure = CallFailure("the list of models could not be read", fix=CHECK_URL)
             raise self._error(failure, 1) from None
+
+    async def probe(self) -> bool:
+        """Check with cheap requests that the endpoint answers: it lists the model or completes one token.
+
+        Raise EndpointError if it cannot be reached, refuses the key or does not know the model. Return False
+        if it answers, but did not complete a token within the time limit. One attempt per request, outside
+        rate limits, cache and ledger.
+        """
+        listing = await self._send(lambda client: client.models.with_raw_response.list())
+        if isinstance(listing, Trouble) and listing.status is None:
+            raise self._error(listing, 1)
+        if not isinstance(listing, Trouble) and self._model in _model_ids(listing):
+            return True
+        body = body_of(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
+        reply = await self._send(
+            lambda client: client.chat.completions.with_raw_response.create(
+                model=self._model, messages=[], extra_body=body
+            )
+        )
+        if not isinstance(reply, Trouble):
+            return True
+        if reply.status in (400, 422, 429):  # it is there: calls adapt the request, or wait for their turn
+            return True
+        if reply.status is None:
+            return False
+        raise self._error(reply, 1)
 
     async def aclose(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -325,6 +352,14 @@ class Endpoint:
 
     def _count(self, *, usage: Usage | None = None, seconds: float = 0.0, **counts: int) -> None:
         self.ledger.add(self.role, self._model, usage=usage, seconds=seconds, **counts)
+
+
+def _model_ids(content: bytes) -> set[str]:
+    """Return the model names in a listing; none if it cannot be read."""
+    try:
+        return {str(model["id"]) for model in json.loads(content)["data"]}
+    except (ValueError, KeyError, TypeError):
+        return set()
 
 
 @lru_cache

