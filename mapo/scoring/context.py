@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from mapo.domain_folders import known_folder
 from mapo.errors import InputError
@@ -56,9 +56,13 @@ class ScoreContext:
             players.setdefault(getattr(self, role), []).append(role)
         return "; ".join(f"{_joined(roles)}: {player}" for player, roles in players.items())
 
+    def as_json(self) -> dict[str, str]:
+        return asdict(self)
+
     def describe(self) -> str:
         """Return roles and scenario set in one line."""
-        line = f"{self.roles}; scenarios: {self.scenarios}"
+        named = "scenarios: " if self.scenarios.startswith(BUILTIN) else ""
+        line = f"{self.roles}; {named}{self.scenarios}"
         return line[0].upper() + line[1:]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from mapo.domain_folders import known_folder
 from mapo.errors import RecordError
+from mapo.show.tables import Cell
 
 REFERENCE_FILE = "reference.json"
 REFERENCE_SCHEMA = "mapo.reference/1"
@@ -51,6 +52,19 @@ def reference_lines(domain: str, roles: Iterable[str]) -> tuple[ReferenceScore, 
     """Return the scores to draw in a chart. Empty unless all `roles` (user, director, judge) are scripted."""
     players = set(roles)
     return tuple(r for r in reference_scores(domain) if r.chart) if players == {"scripted"} else ()
+
+
+def reference_rows(domain: str, columns: int) -> list[list[Cell]]:
+    """Return one table row per reference score: name, EPM-Q, passes, then "-" up to `columns` cells."""
+    return [
+        [
+            f"reference: {score.label}",
+            f"{score.epm_q:.2f}",
+            f"{score.passes}/{score.dialogues}" if score.dialogues else "-",
+            *["-"] * (columns - 3),
+        ]
+        for score in reference_scores(domain)
+    ]
 
 
 def reference_text(domain: str) -> str:

@@ -321,7 +321,7 @@ def test_every_benchmark_has_the_same_options():
 def test_repeats_are_no_cases_and_the_text_says_so(tmp_path):
     args = ["eval", "empa", "--model=scripted:honest", "--max-turns=12", "--repeats=2"]
     done = mapo(*args, f"--out={tmp_path / 'all'}")
-    assert "95 % bootstrap intervals over scenarios" in done.stdout
+    assert "95 % bootstrap interval over scenarios" in done.stdout
     one = load_scenarios("builtin:test")[0].id
     done = mapo(*args[:-1], "--repeats=6", f"--cases={one}", f"--out={tmp_path / 'one'}")
-    assert "95 % bootstrap intervals over the dialogues of a scenario" in done.stdout
+    assert "95 % bootstrap interval over the dialogues of a scenario" in done.stdout

@@ -23,7 +23,7 @@ def test_a_context_names_every_role_and_the_scenarios():
     assert SCRIPTED.describe() == (
         "Judge, user and director: scripted; scenarios: builtin:test (12 scenarios)"
     )
-    assert mixed.describe() == "Judge: large; user and director: small; scenarios: 3 scenarios"
+    assert mixed.describe() == "Judge: large; user and director: small; 3 scenarios"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def print_result(result: Mapping[str, Any]) -> None:
     """The scores, strict and lenient, beside the best constant answer; then every category."""
     from mapo.show.tables import print_tables
 
-    print_tables([_scores(result), *([_categories(result)] if result["n"] else [])], 100)
+    print_tables([_scores(result), *([_categories(result)] if result["n"] else [])])
     rates = ", ".join(f"{how} {rate:.1%}" for how, rate in result["details"]["parse_rate"].items())
     typer.echo(f"replies that could be read: {rates or 'none'}")
 

@@ -88,7 +88,7 @@ def audit(
     found = audited(plan, solved.lines, _costs(session), solved.notes)
     draw(found, run.out)
     write(found, run.out, RunDir.audit_figure.name)
-    print_tables(tables(found), 120)
+    print_tables(tables(found))
     for said in found.verdicts:
         say_all(f"{said.judge}, not known", list(said.unknown))
     say_all("note", list(found.notes))
@@ -103,7 +103,7 @@ def _as_recorded(runs: list[str]) -> None:
     from mapo.judges.audit.recorded import tables
     from mapo.show.tables import print_tables
 
-    print_tables(tables([named(run)[1] for run in runs]), 120)
+    print_tables(tables([named(run)[1] for run in runs]))
 
 
 def _askings(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, Asking]:

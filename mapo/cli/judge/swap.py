@@ -87,7 +87,7 @@ def swap(
         )
     found = order.swapped(pairs)
     order.write(found, run.out)
-    print_tables(order.tables(found), 120)
+    print_tables(order.tables(found))
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
     say(f"judged again: {RunDir(run.out).swap_markdown}; each run is a folder for `mapo compare`")

@@ -33,5 +33,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str
     """Print a table on standard output, and the note on standard error."""
     from mapo.show.tables import Table, print_tables
 
-    print_tables([Table(columns, rows, left=len(columns))], 100)  # ids stay whole, and a pipe has no width
+    print_tables([Table(columns, rows, left=len(columns))])
     say(note)

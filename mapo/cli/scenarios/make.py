@@ -208,4 +208,4 @@ def _number(value: float | None) -> str:
 def _table(title: str, rows: dict[str, Any]) -> None:
     from mapo.show.tables import Table, print_tables
 
-    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)], 100)
+    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)])

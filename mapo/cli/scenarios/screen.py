@@ -227,7 +227,7 @@ def _show(screened: Sequence[Screened]) -> None:
         verdict = one.verdict + (f": {one.reason}" if one.reason else "")
         rows.append([one.id, *cells, declared, measured, moved, verdict])
     columns = ["scenario", *who, "declared", "measured", "moved", "verdict"]
-    print_tables([Table(columns, rows, left=len(columns))], 170)
+    print_tables([Table(columns, rows, left=len(columns))])
     counts = {name: sum(one.verdict == name for one in screened) for name in ("kept", "dropped", "undecided")}
     say(", ".join(f"{name} {count}" for name, count in counts.items()))
     told = {name: value for name, value in agreement(screened).items() if value is not None}

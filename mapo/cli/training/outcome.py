@@ -23,42 +23,48 @@ SHOWN = 6
 def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
     """Of the run in `out`. `caution` is what nobody may miss who reads the numbers."""
     from mapo.report import typical_pair
-    from mapo.show.tables import rich_table
-    from mapo.text import terminal
+    from mapo.show.tables import output_console, print_line, print_tables
 
-    console = terminal()
+    console = output_console()
     told = found.summary
     console.print(
         f"\n{told['method']} on {escape(str(told['model']))}: {told['steps']} steps, "
         f"{told['dialogues']} dialogues, "
         f"{told['seconds']:.0f} s of training (seed {told['seed']})"
     )
-    if caution:
-        console.print(escape(caution))
     if found.before is None or found.after is None:
+        if caution:
+            print_line(caution)
         return
-    console.print(rich_table(_scores(found.before, found.after, told["chosen_step"])))
+    print_line(f"Scenarios never trained on. {found.after.context.describe()}", style="")
+    print_tables([_scores(found.before, found.after, told["chosen_step"], caution)])
     console.print(_difference(found, out))
     pair = typical_pair(found.before_dialogues, found.after_dialogues)
     if pair:
         console.print(_side_by_side(*pair))
 
 
-def _scores(before: Score, after: Score, step: int) -> Table:
-    from mapo.show.tables import Table, interval_text
+def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
+    from mapo.scoring.reference import reference_rows
+    from mapo.show.tables import Cell, Estimate, Table, interval_text
 
-    rows = [
+    rows: list[list[Cell]] = [
         [
             name,
-            f"{score.composite.epm_q:.1f}",
-            interval_text(score.intervals["epm_q"] if score.intervals else None, missing="-"),
+            Estimate(
+                f"{score.composite.epm_q:.1f}",
+                interval_text(score.intervals["epm_q"] if score.intervals else None),
+            ),
             f"{score.passes}/{score.n}",
             f"{score.turns:.1f}",
         ]
         for name, score in (("before", before), (f"after (step {step})", after))
     ]
-    columns = ["", "EPM-Q", "95 % interval", "passed", "turns"]
-    return Table(columns, rows, title="Scenarios never trained on")
+    columns = ["", "EPM-Q", "passes", "turns"]
+    if after.context.reference:
+        rows += reference_rows(after.context.domain, len(columns))
+    title = after.context.notice or caution
+    return Table(columns, rows, title=title, note="Below EPM-Q: 95 % bootstrap interval over scenarios.")
 
 
 def _difference(found: Outcome, out: Path) -> str:
