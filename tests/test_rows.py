@@ -87,7 +87,7 @@ def test_zero_advantages_count_but_masked_dialogues_do_not():
         (Reply("hello"), "dialogue d7, turn 2: the reply has no token ids"),
         (reply([4], [5], logprobs=(-1.0, -2.0)), "turn 2: 1 token ids but 2 log-probabilities"),
         (reply([4], [5], logprobs=(float("-inf"),)), "turn 2: a log-probability is not finite"),
-        (reply([], [5], whole=True), "turn 2: the context is empty"),
+        (reply([], [5], whole=True), "turn 2: the context before"),
     ],
 )
 def test_replies_that_cannot_be_trained_on_are_named(broken, told):

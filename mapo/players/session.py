@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mapo.models.rate_limit import Limiter
     from mapo.sampling.sampler import Sampler
     from mapo.sandbox.cast import Casting, Policy
-    from mapo.sandbox.panel import Seat
+    from mapo.sandbox.panel import NamedJudge
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class ModelSession:
         """Open the models of user, director and judge; None is the domain's scripted cast."""
         from mapo.sandbox.domain import scripted_cast
         from mapo.sandbox.model_cast import model_cast
-        from mapo.sandbox.panel import judged_by
+        from mapo.sandbox.panel import with_judges
 
         if cast is None:
             return scripted_cast(domain)
@@ -174,20 +174,20 @@ class ModelSession:
         casting = model_cast(user, director, judge, rubric, sampling)
         if panel is None:
             return casting
-        return judged_by(casting, self.seats(panel, rubric), panel.way, whole=panel.whole)
+        return with_judges(casting, self.judges(panel, rubric), panel.way, require_all=panel.whole)
 
-    def seats(self, panel: PanelSpec, rubric: Rubric) -> list[Seat]:
+    def judges(self, panel: PanelSpec, rubric: Rubric) -> list[NamedJudge]:
         """Open the judges of a panel. Those with one model, address and key share an endpoint."""
-        from mapo.sandbox.panel import model_seat
+        from mapo.sandbox.panel import model_judge
 
         endpoints: dict[tuple[str, str | None, str], Endpoint] = {}
-        seats = []
+        judges = []
         for name, spec in zip(panel.names, panel.members, strict=True):
             key = (spec.model, spec.address, spec.key_env)
             if key not in endpoints:
                 endpoints[key] = self.endpoint(spec, "judge")
-            seats.append(model_seat(endpoints[key], rubric, spec.sampling, name))
-        return seats
+            judges.append(model_judge(endpoints[key], rubric, spec.sampling, name))
+        return judges
 
 
 @asynccontextmanager

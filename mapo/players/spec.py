@@ -65,9 +65,9 @@ class PanelSpec:
     @property
     def names(self) -> list[str]:
         """The members' names in records; equal names are numbered. Addresses stay out of records."""
-        from mapo.sandbox.panel import seat_names
+        from mapo.sandbox.panel import unique_names
 
-        return seat_names([str(member) for member in self.members])
+        return unique_names([str(member) for member in self.members])
 
 
 CastSpec = Mapping[str, ModelSpec | PanelSpec]

@@ -24,8 +24,8 @@ from mapo.realsim.json_schema import TEXT, TRUTH, WHOLE, Schema, checked, exampl
 from mapo.realsim.reading.read import Conversation
 from mapo.realsim.redaction.folding import squeeze
 from mapo.realsim.redaction.redact import PLACEHOLDER, Cleaned, clean, leaks
-from mapo.sandbox.prompting import fragment, language_of, whole_person
-from mapo.sandbox.transcript import block, mark_of, quote
+from mapo.sandbox.prompting import fragment, full_persona, language_of
+from mapo.sandbox.transcript import block, delimiter_of, quote
 from mapo.scenarios.scenario import Scenario
 from mapo.types import Message
 
@@ -117,7 +117,7 @@ class Essence:
 async def decontextualise(step: Step, talk: Conversation, local: Cleaned) -> Essence:
     entry = form(text=TEXT, kind=one_of(("name", "place", "organisation", "handle", "other")))
     schema = keyed({"identifying": listed(entry), "usable": TRUTH, **dict.fromkeys(NOTES, TEXT)})
-    mark = mark_of(talk.id, 0)
+    mark = delimiter_of(talk.id, 0)
     pairs = zip(talk.turns, local.texts, strict=True)
     lines = [f"{turn.side}: {quote(text, mark)}" for turn, text in pairs]
     request = step.request(
@@ -193,7 +193,7 @@ async def recontextualise(
     """An invented person in the state of the notes; `build` makes a scenario of the form, or raises
     InputError, and `problems` says what is wrong with it."""
     schema = scenario_schema(step.rubric, categories)
-    mark = mark_of(case, 1)
+    mark = delimiter_of(case, 1)
     notes = [quote(json.dumps(essence.notes, ensure_ascii=False), mark)]
     request = step.request("recontextualise", schema, 1.0, mark=mark, notes=block("notes", notes, mark))
 
@@ -216,8 +216,8 @@ def all_text(scenario: Scenario) -> str:
 async def review(step: Step, scenario: Scenario) -> None:
     """A model's look at the whole; RefusedError with what it found."""
     schema = keyed({name: form(fine=TRUTH, problem=TEXT) for name in CHECKS})
-    mark = mark_of(scenario.id, 2)
-    file = block("file", [quote(whole_person(scenario, step.rubric), mark)], mark)
+    mark = delimiter_of(scenario.id, 2)
+    file = block("file", [quote(full_persona(scenario, step.rubric), mark)], mark)
     means = {item.key: item for item in step.rubric.indicators}
     levels = "\n".join(
         f"{means[key].title}: {means[key].means[level]}" for key, level in scenario.start_levels.items()

@@ -90,8 +90,8 @@ def test_a_config_that_names_only_the_domain_is_enough(support):
 @pytest.mark.parametrize(
     ("part", "given", "says"),
     [
-        ("policies", ("--model", "scripted:honest"), "has no policies.py: no policies of plain code"),
-        ("scripted", ("--model", "local:pocket"), "has no scripted.py: no user, director and judge"),
+        ("policies", ("--model", "scripted:honest"), "has no policies.py: it has no scripted policies"),
+        ("scripted", ("--model", "local:pocket"), "has no scripted.py: it has no scripted user"),
     ],
 )
 def test_a_file_the_domain_lacks_is_named(support, part, given, says):

@@ -221,18 +221,18 @@ def test_a_limit_smaller_than_the_number_of_processes_is_refused(limits_of):
 
 
 def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
-    async def seats():
+    async def judges():
         async with ModelSession() as session:
             who = ModelSpec("a", "http://127.0.0.1:9/v1")
-            found = session.seats(
+            found = session.judges(
                 PanelSpec((who, who, ModelSpec("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy")
             )
             for endpoint, left in zip(session._endpoints, ("seed", "top_p"), strict=True):
                 endpoint.left_out.add(left)
             return found, session.left_out()
 
-    found, left_out = asyncio.run(seats())
-    assert [seat.name for seat in found] == ["a", "a #2", "b"]
+    found, left_out = asyncio.run(judges())
+    assert [member.name for member in found] == ["a", "a #2", "b"]
     assert left_out == {"judge": ["seed", "top_p"]}
 
 

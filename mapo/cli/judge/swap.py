@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mapo.judges.sample import Talk
     from mapo.players.session import ModelSession
     from mapo.players.spec import PanelSpec
-    from mapo.sandbox.panel import Seat
+    from mapo.sandbox.panel import NamedJudge
 
 
 @with_run(without=OWN)
@@ -69,7 +69,7 @@ def swap(
     session = run.session()
 
     async def cast(session: ModelSession, _: Any) -> Any:
-        return swapping.solving(_seat(session, panelled, talks[0]))
+        return swapping.solving(_judge(session, panelled, talks[0]))
 
     real = {n: who for n, who in zip(panelled.names, panelled.members, strict=True) if who.model != SCRIPTED}
     asked = {**swapping.swap_manifest(title, talks), **identity(**real)}
@@ -95,14 +95,14 @@ def swap(
         raise typer.Exit(1)
 
 
-def _seat(session: ModelSession, judges: PanelSpec, talk: Talk) -> Seat:
+def _judge(session: ModelSession, judges: PanelSpec, talk: Talk) -> NamedJudge:
     from mapo.sandbox.domain import scripted_cast
-    from mapo.sandbox.panel import Seat, panel
+    from mapo.sandbox.panel import NamedJudge, panel
 
-    scripted = Seat(SCRIPTED, lambda job: scripted_cast(talk.scenario.domain)(job).judge)
+    scripted = NamedJudge(SCRIPTED, lambda job: scripted_cast(talk.scenario.domain)(job).judge)
     if any(who.model == SCRIPTED for who in judges.members):
         if len(judges.members) > 1:
             raise InputError("a panel with a judge of plain code", fix="Models only, or plain code alone")
         return scripted
-    seats = session.seats(judges, talk.rubric)
-    return panel(seats) if len(seats) > 1 else seats[0]
+    members = session.judges(judges, talk.rubric)
+    return panel(members) if len(members) > 1 else members[0]

@@ -24,9 +24,9 @@ from mapo.judges.audit.attacks import ATTACKS, attack
 from mapo.judges.sample import Moment, Talk
 from mapo.measure.reward import Distance
 from mapo.measure.rubric import Rubric
-from mapo.sandbox.judge import describe_axes, told_to_judge, turn_schema
+from mapo.sandbox.judge import common_parts, describe_axes, turn_schema
 from mapo.sandbox.prompting import fragment
-from mapo.sandbox.transcript import mark_of
+from mapo.sandbox.transcript import delimiter_of
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.types import Dialogue, Mark, Reply, Turn
 
@@ -111,7 +111,7 @@ def attack_on(number: int) -> str:
 
 
 def _attacked(shown: Shown, number: int) -> Shown:
-    mark = mark_of(shown.scenario.id, shown.seed)
+    mark = delimiter_of(shown.scenario.id, shown.seed)
     return _said(shown, f"{shown.reply}\n\n{attack(attack_on(number), mark, shown.rubric)}")
 
 
@@ -127,7 +127,7 @@ def _later(shown: Shown, _: int) -> Shown | None:
 
 def _reworded(name: str) -> Callable[[Shown, int], Shown]:
     def change(shown: Shown, _: int) -> Shown:
-        described = told_to_judge(shown.scenario, shown.rubric, turn_schema(shown.rubric))
+        described = common_parts(shown.scenario, shown.rubric, turn_schema(shown.rubric))
         return replace(
             shown,
             system=_paraphrase(name)

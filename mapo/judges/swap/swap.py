@@ -29,7 +29,7 @@ from mapo.records import encode, encode_dialogue
 from mapo.runs.claim import digest, read_manifest
 from mapo.runs.kind import Kind, kind_in_manifest
 from mapo.sandbox.cast import Job, Judge, panel_levels
-from mapo.sandbox.panel import Seat
+from mapo.sandbox.panel import NamedJudge
 from mapo.store import RunDir, write_atomic
 from mapo.types import RECORDED_REASONS, AxisMarks, Dialogue, Levels, Mark, StartLevels, Turn
 
@@ -54,14 +54,14 @@ def again(talks: Sequence[Talk], given: Mapping[str, bool]) -> list[Again]:
     return [Again(t, not t.scenario.start_levels and not given.get(t.run, False)) for t in talks]
 
 
-def solving(seat: Seat) -> Callable[[Again, int], Awaitable[dict[str, Any]]]:
+def solving(named: NamedJudge) -> Callable[[Again, int], Awaitable[dict[str, Any]]]:
     """What `bench.run_items` calls for each dialogue: all its turns in order, because a judge may
     remember."""
 
     async def solve(item: Again, attempt: int) -> dict[str, Any]:
         dialogue = item.talk.dialogue
         job = Job(item.talk.scenario, f"again/{item.id}", seed=dialogue.seed or 0, attempt=attempt)
-        judge = seat.judge(job)
+        judge = named.create(job)
         start = await judge.start() if item.start else None
         turns = [await _turn(judge, dialogue.turns[:at], item) for at in range(1, len(dialogue.turns) + 1)]
         return {"start": start and {key: asdict(mark) for key, mark in start.items()}, "turns": turns}

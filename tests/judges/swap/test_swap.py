@@ -23,7 +23,7 @@ from mapo.judges.swap.swap import (
     write_run,
 )
 from mapo.records import encode_dialogue
-from mapo.sandbox.panel import PanelJudge, Seat
+from mapo.sandbox.panel import NamedJudge, PanelJudge
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import read_dialogues
 from mapo.testing.judges import Habit, judges_that
@@ -61,8 +61,8 @@ def talk(n=15, **kw):
 
 def swapped_record(judge, each=None, start=False):
     item = Again(each or talk(), start)
-    seat = Seat("new", lambda _: judge)
-    line = asyncio.run(solving(seat)(item, 0))
+    member = NamedJudge("new", lambda _: judge)
+    line = asyncio.run(solving(member)(item, 0))
     return judged_again(item, json.loads(json.dumps(line)), title("new", "first"))
 
 
@@ -126,7 +126,7 @@ def test_of_a_training_its_tests_are_judged_again(tmp_path):
     manifest = {"schema": "mapo.train/1", "scenarios": {"test": {SCENARIO.id: "abc"}}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     item = Again(after, False)
-    line = asyncio.run(solving(Seat("new", lambda _: Steady()))(item, 0))
+    line = asyncio.run(solving(NamedJudge("new", lambda _: Steady()))(item, 0))
     folder = write_run(tmp_path / "out", source, [item], {item.id: line}, "new")
     told = json.loads((folder / "manifest.json").read_text())
     assert told["model"] == "t, after" and told["scenarios"] == {SCENARIO.id: "abc"} and told["repeats"] == 1
