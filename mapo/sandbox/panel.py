@@ -43,7 +43,9 @@ class NamedJudge:
     create: Callable[[Job], Judge]
 
 
-def model_judge(chat: Chat, rubric: Rubric, sampling: Sampling = DEFAULT_SAMPLING, name: str = "") -> NamedJudge:
+def model_judge(
+    chat: Chat, rubric: Rubric, sampling: Sampling = DEFAULT_SAMPLING, name: str = ""
+) -> NamedJudge:
     """Return a judge played by a model.
 
     The name is part of the cache key: judges of the same model with different names never share an answer.
