@@ -143,9 +143,9 @@ class Endpoint:
         rate limits, cache and ledger.
         """
         listing = await self._send(lambda client: client.models.with_raw_response.list())
-        if isinstance(listing, Trouble) and listing.status is None:
+        if isinstance(listing, CallFailure) and listing.status is None:
             raise self._error(listing, 1)
-        if not isinstance(listing, Trouble) and self._model in _model_ids(listing):
+        if not isinstance(listing, CallFailure) and self._model in _model_ids(listing):
             return True
         body = body_of(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
         reply = await self._send(
@@ -153,7 +153,7 @@ class Endpoint:
                 model=self._model, messages=[], extra_body=body
             )
         )
-        if not isinstance(reply, Trouble):
+        if not isinstance(reply, CallFailure):
             return True
         if reply.status in (400, 422, 429):  # it is there: calls adapt the request, or wait for their turn
             return True
