@@ -14,7 +14,7 @@ from mapo.errors import InputError
 from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
-from mapo.measure.stats import FEWEST, Floats, bootstrap
+from mapo.measure.stats import MIN_ROWS, Floats, bootstrap
 from mapo.scoring.context import ScoreContext, context_of_results
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result, recompute
@@ -29,7 +29,7 @@ class Score:
     """The score of a set of dialogues, and the `context` it must be read in.
 
     `intervals` are over the `cases` (scenarios), or over the dialogues if there is only one case. They are
-    None for fewer than `stats.FEWEST`.
+    None for fewer than `stats.MIN_ROWS`.
     """
 
     name: str
@@ -171,7 +171,7 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         endings=dict(Counter(r.ending.reason.value if r.ending else "unfinished" for r in results)),
         composite=composite(rows),
         intervals=None
-        if intervals is None or len(units) < FEWEST
+        if intervals is None or len(units) < MIN_ROWS
         else {k: (float(low), float(high)) for k, (low, high) in zip(names, intervals, strict=True)},
         cases=len({r.case for r in results}),
         context=context_of_results(results),

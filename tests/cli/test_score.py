@@ -499,7 +499,7 @@ def test_nothing_to_score(tmp_path, make, words):
     [
         (["--profile", "draft"], "published, released"),
         (["--by", "mood"], "case, category, axis"),
-        (["--rubric", "none"], "no such rubric"),
+        (["--rubric", "none"], "the rubric does not exist"),
     ],
 )
 def test_bad_options(args, words):

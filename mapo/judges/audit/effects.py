@@ -10,7 +10,7 @@ import numpy as np
 from mapo.judges.audit.answers import Answers, Forms, total
 from mapo.judges.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_on
 from mapo.judges.sample import Moment, weights_of
-from mapo.measure.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
+from mapo.measure.stats import Floats, Interval, bootstrap, holm, reportable, sign_flip, wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _effect(
 
     change, worth = (float(x) for x in mean(table.sum(axis=0)))
     ends = bootstrap(table, mean)
-    intervals = [None, None] if ends is None else [told(*pair, rows=len(table)) for pair in ends]
+    intervals = [None, None] if ends is None else [reportable(*pair, rows=len(table)) for pair in ends]
     return Effect(
         probe,
         kind,

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from mapo.advantage import advantages
-from mapo.measure.stats import FEWEST, Floats, Interval, bootstrap, told
+from mapo.measure.stats import MIN_ROWS, Floats, Interval, bootstrap, reportable
 
 TARGET = 0.9
 """The correlation with the noise-free advantage that training should have."""
@@ -83,7 +83,7 @@ def components(
         between,
         noise,
         None if math.isnan(share) else share,
-        told(*ends[0], rows=len(table)) if known and ends is not None else None,
+        reportable(*ends[0], rows=len(table)) if known and ends is not None else None,
         turns,
         answers,
     )
@@ -147,7 +147,7 @@ def reliability_of(
     a, b = (advantages(rewards, groups, method, **options) for rewards in (first, second))
     rows: dict[Hashable, Floats] = {}
     seen: Counter[str] = Counter()
-    whole = len(set(groups)) >= FEWEST
+    whole = len(set(groups)) >= MIN_ROWS
     for at, group in enumerate(groups):
         both = a.mask[at] & b.mask[at]
         x, y = a.mixed[at][both], b.mixed[at][both]
@@ -168,7 +168,7 @@ def reliability_of(
     return Reliability(
         method,
         None if math.isnan(r) else r,
-        told(*ends[0], rows=len(table)) if known and ends is not None else None,
+        reportable(*ends[0], rows=len(table)) if known and ends is not None else None,
         int(table[:, 0].sum()),
         len(seen),
         seen.total(),

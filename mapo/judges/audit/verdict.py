@@ -21,7 +21,7 @@ from mapo.judges.audit.between import Agreement
 from mapo.judges.audit.effects import Effect
 from mapo.judges.audit.measure import Findings
 from mapo.judges.audit.noise import TARGET, Reliability, repeats_for
-from mapo.measure.stats import FEWEST, Interval, wilson
+from mapo.measure.stats import MIN_ROWS, Interval, wilson
 
 MAX_REPEATS = 5
 """Answers a turn beyond which a noisy judge is too dear to train with."""
@@ -121,7 +121,7 @@ def held(ends: Interval | None, limit: float, *, at_most: bool) -> str:
 
 def ends_of(value: float, interval: Interval | None, rows: int) -> Interval | None:
     """An interval; the number itself where many rows never differed; None for too few."""
-    return interval or ((value, value) if rows >= FEWEST else None)
+    return interval or ((value, value) if rows >= MIN_ROWS else None)
 
 
 def _against(state: str, words: str, limit: str, uses: tuple[str, ...] = BOTH) -> list[Said]:

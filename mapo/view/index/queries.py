@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mapo.measure.stats import FEWEST, Interval, bootstrap, told
+from mapo.measure.stats import MIN_ROWS, Interval, bootstrap, reportable
 from mapo.types import StopReason
 from mapo.view.index.entries import query_of
 
@@ -240,11 +240,11 @@ def mean_of(groups: Sequence[tuple[float, int]], *, by_turn: bool = False) -> Me
 def interval(groups: tuple[tuple[float, int], ...], by_turn: bool) -> Interval | None:
     """Of a mean, by drawing whole scenarios: dialogues of one are alike. A longer scenario counts for more
     where the mean is over turns; `mapo score` counts each the same."""
-    if len(groups) < FEWEST:
+    if len(groups) < MIN_ROWS:
         return None
     rows = np.array(groups) if by_turn else np.array([(total / n, 1.0) for total, n in groups])
     ends = bootstrap(rows, lambda drawn: drawn[..., :1] / drawn[..., 1:])
-    return None if ends is None else told(*ends[0], rows=len(groups))
+    return None if ends is None else reportable(*ends[0], rows=len(groups))
 
 
 def endings_by_step(db: sqlite3.Connection, run: str) -> dict[str, dict[int, int]]:
