@@ -147,7 +147,7 @@ class Endpoint:
             raise self._error(listing, 1)
         if not isinstance(listing, CallFailure) and self._model in _model_ids(listing):
             return True
-        body = body_of(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
+        body = request_body(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
         reply = await self._send(
             lambda client: client.chat.completions.with_raw_response.create(
                 model=self._model, messages=[], extra_body=body
