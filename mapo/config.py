@@ -283,7 +283,7 @@ def read_config(data: dict[str, Any], where: str, overrides: Sequence[str] = ())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"]]
-    key, fix = ".".join(parts), "Every key is in docs/training.md"
+    key, fix = ".".join(parts), "Every key is in docs/settings.md"
     told = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         told = "there is no such setting"
@@ -342,7 +342,7 @@ def _override(data: dict[str, Any], text: str) -> None:
     for part in parts[:-1]:
         inner = data.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise InputError(f"'{text}': {part} has no parts", fix="Every key is in docs/training.md")
+            raise InputError(f"'{text}': {part} has no parts", fix="Every key is in docs/settings.md")
         data = inner
     try:
         data[parts[-1]] = tomllib.loads(f"value = {value}")["value"]

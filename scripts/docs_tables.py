@@ -15,7 +15,8 @@ A result file holds measured figures and how to measure them again:
      "columns": {"seed": "{seed}", "after": "{after:.1f}"},     column title: Python format of a row
      "rows": [{"seed": 0, "after": 48.7}]}
 
-A row without a value that its column needs has an empty cell.
+A row without a value that its column needs has an empty cell. A page can also link to a result file instead of
+showing it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def render(result: dict[str, Any]) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"|{'|'.join(cells)}|"
 
 
 def _cell(form: str, row: dict[str, Any]) -> str:
@@ -88,11 +89,11 @@ def insert_tables(page: Path) -> str:
 
 
 def unused_results(docs: Path) -> list[Path]:
-    """Return the result files that no page shows."""
+    """Return the result files that no page shows or links to."""
     shown = {
-        (page.parent / match["file"]).resolve()
+        (page.parent / name).resolve()
         for page in docs.rglob("*.md")
-        for match in PLACE.finditer(page.read_text(encoding="utf-8"))
+        for name in re.findall(r"[\w./-]+\.json", page.read_text(encoding="utf-8"))
     }
     return [path for path in sorted(docs.rglob("results/*.json")) if path.resolve() not in shown]
 
@@ -100,10 +101,12 @@ def unused_results(docs: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Rewrite or check all pages below docs/; return the exit status."""
     parser = argparse.ArgumentParser(description="Insert the tables of docs/results/*.json into docs/*.md.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if a table is out of date"
+    )
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of the pages")
     options = parser.parse_args(arguments)
-    problems = [f"{path}: no page shows this file" for path in unused_results(options.docs)]
+    problems = [f"{path}: no page shows or links to this file" for path in unused_results(options.docs)]
     for page in sorted(options.docs.rglob("*.md")):
         try:
             text = insert_tables(page)
