@@ -1,4 +1,4 @@
-"""What the local engine needs before torch is imported: its packages and its thread settings."""
+"""Requirements of the local engine, checked before torch is imported: packages and thread settings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
 
 
 def require_torch() -> None:
-    """Refuse to go on where the packages of the local engine are not installed."""
+    """Raise InputError if the packages of the local engine are not installed; set its thread settings."""
     needed = ("torch", "transformers", "safetensors")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        raise InputError(f"this needs {', '.join(missing)}, not installed here", fix=install_hint("train"))
+        raise InputError(
+            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            fix=install_hint("train"),
+        )
     limit_threads()
 
 
 def limit_threads(threads: int | None = None) -> None:
     """Stop OpenMP threads from busy-waiting, disable tokenizer parallelism and set the number of threads.
 
-    torch reads these variables when it is imported, so call this before. What the environment already says
-    is kept.
+    torch reads these environment variables when it is imported, so call this before. Variables that are
+    already set are kept.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

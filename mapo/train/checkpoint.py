@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from mapo.errors import StoreError
-from mapo.local_model.files import beside, read_tensors, remove, write_tensors
+from mapo.local_model.files import atomic_folder, read_tensors, remove, write_tensors
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
 from mapo.store import write_atomic
@@ -42,7 +42,7 @@ _STEP = re.compile(r"step_(\d+)")
 
 def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: dict[str, Any]) -> Path:
     """The checkpoint at `folder`, complete when this returns. `state` is the caller's own, plain JSON."""
-    with beside(folder, leftovers=LEFTOVERS) as draft:
+    with atomic_folder(folder, leftovers=LEFTOVERS) as draft:
         _save_model(draft, policy)
         if optimizer is not None:
             write_tensors(draft / "optimizer.safetensors", optimizer.tensors())

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 
 from mapo.errors import InputError
-from mapo.local_model.files import beside
-from mapo.local_model.policy import load_policy, quiet
+from mapo.local_model.files import atomic_folder
+from mapo.local_model.policy import load_policy, no_progress_bar
 from mapo.store import RunDir
 from mapo.train.checkpoint import all_steps, check, inspect, latest
 
@@ -43,7 +43,7 @@ def export(
         body = inspect(checkpoint)
         check(checkpoint, body)
     if body["model"]["lora"] and not merge:
-        with beside(out) as draft:
+        with atomic_folder(out) as draft:
             for name in set(body["files"]) - _RUN_ONLY:
                 shutil.copyfile(checkpoint / name, draft / name)
             _for_older_readers(draft)
@@ -52,7 +52,7 @@ def export(
     policy = load_policy(str(checkpoint), dtype="float32", device="cpu")
     model = policy.model.merge_and_unload(safe_merge=True) if policy.lora else policy.model
     model = model.to(getattr(torch, dtype or body["model"]["dtype"]))
-    with beside(out) as draft, quiet():
+    with atomic_folder(out) as draft, no_progress_bar():
         model.save_pretrained(draft, max_shard_size="5GB")
         policy.tokenizer.save_pretrained(draft)
         _for_older_readers(draft)

