@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mapo.errors import StoreError
-from mapo.store import refused, sync_folder
+from mapo.store import write_error, sync_folder
 
 _OLD = ".old.tmp"
 _DTYPES = {
@@ -100,7 +100,7 @@ def atomic_folder(folder: Path, leftovers: str = "") -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)  # the disk may be full
         disk_error = _as_os_error(error)
         if disk_error is not None:
-            raise refused(folder, disk_error) from error
+            raise write_error(folder, disk_error) from error
         raise
 
 
@@ -120,7 +120,7 @@ def remove(folder: Path) -> None:
     try:
         folder.rename(hidden)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise write_error(folder, error) from error
     shutil.rmtree(hidden, ignore_errors=True)
 
 

@@ -26,7 +26,7 @@ from mapo.advantage import Advantages
 from mapo.errors import InputError
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.health import health
-from mapo.store import refused
+from mapo.store import write_error
 from mapo.types import Dialogue
 
 Floats = NDArray[np.float64]
@@ -116,7 +116,7 @@ class TensorBoard:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "wb")  # noqa: SIM115 (closed by close)
         except OSError as error:
-            raise refused(self.path, error) from error
+            raise write_error(self.path, error) from error
         self._write(file_version="brain.Event:2")
 
     def log(self, numbers: dict[str, float], step: int) -> None:
@@ -133,7 +133,7 @@ class TensorBoard:
             RecordWriter(self._file).write(Event(wall_time=time.time(), **event).SerializeToString())
             self._file.flush()
         except OSError as error:
-            raise refused(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # told when it was written

@@ -33,7 +33,7 @@ PAGE = REPO / "docs" / "own-domain.md"
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     """Each test names its own folders."""
-    monkeypatch.setattr(places, "_outside", {})
+    monkeypatch.setattr(places, "_by_path", {})
     for name in [name for name in sys.modules if name.startswith("mapo_domain_")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -109,7 +109,7 @@ def test_a_run_needs_the_folder_no_more(support):
     given = ["--domain", "support", "--model", "scripted:honest", "--out", "runs/honest"]
     assert mapo("eval", "empa", *given).returncode == 0
     shutil.rmtree(support)
-    places._outside.clear()
+    places._by_path.clear()
     assert "scripted:honest" in mapo("score", "runs/honest").stdout
 
 
@@ -150,7 +150,7 @@ def test_the_honest_agent_wins_in_the_example_and_no_game_passes(support):
 
 
 def test_a_domain_is_known_by_its_folder_and_then_by_its_name(support):
-    with pytest.raises(ScenarioError, match=r"no domain 'elsewhere'.*or give the path of a folder"):
+    with pytest.raises(ScenarioError, match=r"no domain 'elsewhere'.*or the path of a folder"):
         places.domain_folder("elsewhere")
     assert places.known_folder("support") is None  # a name, and nobody has said where
     assert fragment("support", "policy") == ""
@@ -168,7 +168,7 @@ def test_a_shipped_domain_may_be_named_by_its_folder():
 def test_two_domains_do_not_share_a_name(support, tmp_path):
     places.domain_folder(support)
     shutil.copytree(support, tmp_path / "again")
-    with pytest.raises(ScenarioError, match=r"'support' is in .*support already"):
+    with pytest.raises(ScenarioError, match=r"'support' is already used by"):
         places.domain_folder(tmp_path / "again")
     (tmp_path / "again" / "rubric.toml").write_text(
         (support / "rubric.toml").read_text().replace('name = "support"', 'name = "empathy"')

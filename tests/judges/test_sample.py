@@ -151,7 +151,7 @@ def test_a_path_in_a_record_is_a_name_and_no_place_to_go_to(tmp_path):
     try:
         assert rubric_of(replace(own, rubric="trap"), tmp_path).name == "trap"
     finally:
-        places._outside.clear()
+        places._by_path.clear()
 
 
 def load_folder():

@@ -104,8 +104,8 @@ def test_configs_name_several_judges():
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ([*MODELS, 'roles.judges=[{model="a"}]'], "two judges or more"),
-        ([*MODELS, TWO, "roles.judge.model=c"], "takes the place"),
+        ([*MODELS, 'roles.judges=[{model="a"}]'], "at least two judges"),
+        ([*MODELS, TWO, "roles.judge.model=c"], "replaces roles.judge"),
         ([TWO], "roles.judges are models"),
         (
             ["roles.agents=llm", "roles.user.model=u", "roles.director.model=d", "roles.judges=[{},{}]"],
