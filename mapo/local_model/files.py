@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mapo.errors import StoreError
-from mapo.store import write_error, sync_folder
+from mapo.store import sync_folder, write_error
 
 _OLD = ".old.tmp"
 _DTYPES = {

@@ -173,7 +173,7 @@ def test_two_domains_do_not_share_a_name(support, tmp_path):
     (tmp_path / "again" / "rubric.toml").write_text(
         (support / "rubric.toml").read_text().replace('name = "support"', 'name = "empathy"')
     )
-    with pytest.raises(ScenarioError, match="'empathy' is in"):
+    with pytest.raises(ScenarioError, match="'empathy' is already used"):
         places.domain_folder(tmp_path / "again")
 
 
@@ -193,7 +193,7 @@ def test_a_domain_without_python_is_for_models_alone(support):
     assert check_cues("support", scenarios[0]) == []
     with pytest.raises(InputError, match="--agents llm"):
         scripted_cast("support")
-    with pytest.raises(InputError, match=r"has no policies\.py.*Name a model"):
+    with pytest.raises(InputError, match=r"has no policies\.py.*Use a model"):
         scripted_policy("support", "honest")
 
 
@@ -239,7 +239,7 @@ def test_bounds_of_difficulty_are_checked(support):
     text = (support / "rubric.toml").read_text()
     for bounds in ("[1.0]", "[3.0, 2.0, 9.0]"):
         (support / "rubric.toml").write_text(text.replace("zone = 1.0", f"zone = 1.0\ndifficulty = {bounds}"))
-        with pytest.raises(RubricError, match="bounds that rise"):
+        with pytest.raises(RubricError, match="increasing bounds"):
             Rubric.load(support)
     rubric = Rubric.load("tutoring")
     assert "difficulty" not in rubric.measure and rubric.measure["name"] == "tutoring"
