@@ -56,7 +56,7 @@ def audit(
     from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.figure import draw
-    from mapo.judges.audit.report import tables, write
+    from mapo.judges.audit.report import SMALL_SAMPLE, tables, write
     from mapo.judges.audit.run import AuditPlan, build_audit
     from mapo.judges.credit import credit_settings
     from mapo.players.identity import identity
@@ -93,7 +93,7 @@ def audit(
     print_tables(tables(result))
     for verdict in result.verdicts:
         say_all(f"{verdict.judge}, not measured", list(verdict.unknown))
-    say_all("note", list(result.notes))
+    say_all("note", [note for note in result.notes if not note.startswith(SMALL_SAMPLE)])
     print_ledger(session.ledger)
     say(f"Audit written to {RunDir(run.out).audit_markdown}")
     if any(findings.missing for findings in result.findings):

@@ -24,6 +24,8 @@ from mapo.store import RunDir, write_atomic
 SCHEMA = "mapo.audit/2"
 """Schema of audit.json. Version 1 tested effects against 0: they have `p` and `p_holm` instead of `state`,
 and `attacks` has `which` instead of `names`."""
+SMALL_SAMPLE = "small sample: "
+"""Start of notes about sample sizes, which commands print as warnings before they start."""
 LIMITS = (
     *("MAX_REPEATS", "MAX_SIZE", "MAX_WORKED", "MAX_UNSCORED", "MIN_SCORES", "MIN_KAPPA", "MIN_RANKS"),
     *("MIN_QUOTED", "MIN_DIALOGUES"),

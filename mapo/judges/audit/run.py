@@ -15,7 +15,7 @@ from mapo.judges.audit.limits import MIN_DIALOGUES
 from mapo.judges.audit.measure import DEFAULTS, measure_judge
 from mapo.judges.audit.probes import PROBES, language_pairs, probe_texts
 from mapo.judges.audit.questions import AuditQuestion, all_questions, panel_line
-from mapo.judges.audit.report import Audit
+from mapo.judges.audit.report import SMALL_SAMPLE, Audit
 from mapo.judges.audit.verdict import judge_verdict
 from mapo.judges.credit import CreditSettings
 from mapo.judges.sample import RecordedTurn, Recording, choose_dialogues, choose_turns, stratum_sizes
@@ -156,7 +156,7 @@ def build_audit(
         notes=[
             f"'{RECORDED}' is the judge of the records: {', '.join(record_judges)}",
             *(f"assumed {assumption}" for assumption in plan.credit.assumed),
-            *(f"small sample: {warning}" for warning in plan.warnings()),
+            *(f"{SMALL_SAMPLE}{warning}" for warning in plan.warnings()),
             *notes,
         ],
     )

@@ -124,9 +124,8 @@ def judge_verdict(findings: Findings, others: Sequence[Agreement]) -> Verdict:
 def _concern(state: State, text: str, required: str, uses: tuple[str, ...] = BOTH) -> list[Concern]:
     if state == "fine":
         return []
-    if state == "problem":
-        return [Concern("problem", f"{text}; required: {required}", uses)]
-    return [Concern("unclear", f"{text}; too few samples to show that it is {required}", uses)]
+    text = f"{text}; required: {required}"
+    return [Concern(state, text if state == "problem" else f"{text}; too few samples to tell", uses)]
 
 
 # ---- the judge's own forms

@@ -168,9 +168,9 @@ def test_a_verdict_mentions_what_was_not_measured():
 def test_unclear_agreement_is_not_worded_as_a_fault():
     said = judge_verdict(GOOD, [replace(PAIR, kappa=1.0, interval=None, clusters=3, ranks_interval=None)])
     assert said.open_evaluation == (
-        "agreement with other: kappa 1.00; too few samples to show that it is at least 0.4",
-        "order of dialogues compared with other: rank correlation 0.90; too few samples to show that it is "
-        "at least 0.7",
+        "agreement with other: kappa 1.00; required: at least 0.4; too few samples to tell",
+        "order of dialogues compared with other: rank correlation 0.90; required: at least 0.7; "
+        "too few samples to tell",
     )
 
 
@@ -208,7 +208,7 @@ def test_noise_is_mended_by_repeats_up_to_a_point():
     assert "no number is enough" in judge_verdict(with_mapo(-0.1), [PAIR]).against_training[0]
     across = judge_verdict(with_mapo(0.5, half=0.1), [PAIR])
     assert across.training == "unknown" and across.evaluation == "fit"
-    assert "0.9: 5 needed); too few samples to show that it is at most 5 repeats" in across.open_training[0]
+    assert "0.9: 5 needed); required: at most 5 repeats; too few samples to tell" in across.open_training[0]
     assert judge_verdict(with_mapo(0.4, half=0.1), [PAIR]).training == "unknown"
     few = replace(GOOD, reliability=(Reliability("mapo", 0.9, None, 20, 1, 4),))
     assert judge_verdict(few, [PAIR]).training == "unknown"
@@ -225,7 +225,7 @@ def test_forms_that_cannot_be_used():
     said = judge_verdict(replace(GOOD, unscored=20), [PAIR])  # 2 %, from 1.3 to 3.1
     assert (said.training, said.evaluation) == ("fit", "unknown")
     assert said.open_evaluation == (
-        "2% of its 1000 forms are unusable; too few samples to show that it is at most 2%",
+        "2% of its 1000 forms are unusable; required: at most 2%; too few samples to tell",
     )
 
 
@@ -259,17 +259,21 @@ def test_what_rules_out_evaluation_alone(found, others, why):
         (
             replace(GOOD, scores_interval=(0.8, 0.99)),
             [PAIR],
-            "too few samples to show that it is at least 0.9",
+            "required: at least 0.9; too few samples to tell",
         ),
         (replace(GOOD, scores_interval=None), [PAIR], "judged twice correlate 0.98"),
         (replace(GOOD, quotes=Quotes(20, 20, 17)), [PAIR], "85% of its evidence"),
         (
             GOOD,
             [replace(PAIR, interval=(0.3, 0.8))],
-            "kappa 0.70; too few samples to show that it is at least 0.4",
+            "kappa 0.70; required: at least 0.4; too few samples to tell",
         ),
         (GOOD, [replace(PAIR, interval=None, clusters=3)], "kappa 0.70"),
-        (GOOD, [replace(PAIR, ranks_interval=(0.5, 0.95))], "rank correlation 0.90; too few"),
+        (
+            GOOD,
+            [replace(PAIR, ranks_interval=(0.5, 0.95))],
+            "rank correlation 0.90; required: at least 0.7; too few",
+        ),
         (GOOD, [replace(PAIR, ranks_interval=None)], "rank correlation 0.90"),
     ],
 )
