@@ -218,9 +218,9 @@ def test_scenarios_say_their_domain_where_nobody_else_does(support):
     places.domain_folder(support)
     assert {s.domain for s in load_scenarios(folder)} == {"support"}
     shutil.copy(places.domain_folder("tutoring") / "scenarios" / "music-loud-high.toml", folder)
-    with pytest.raises(ScenarioError, match="beside scenarios of"):
+    with pytest.raises(ScenarioError, match="other scenarios of the set"):
         read_set(folder)
-    with pytest.raises(ScenarioError, match="'support' was asked for"):
+    with pytest.raises(ScenarioError, match="'support' was requested"):
         read_set(folder, "support")
 
 

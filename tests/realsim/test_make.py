@@ -247,7 +247,7 @@ def test_a_second_try_mends_a_leak(tmp_path, source):
         (lambda form, text: form["memories"].clear(), "memories: at least 2"),
         (lambda form, text: form["guarded"].append("someone at 14 Juniper Lane"), "private address"),
         (lambda form, text: form["priorities"].update(C="low"), "at least one is high"),
-        (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "said twice"),
+        (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "occurs more than once"),
         (lambda form, text: form["stages"][1].update(says=[]), "at least one line"),
         (lambda form, text: form.update(opening="As [name 1] said."), "may not occur"),
         (lambda form, text: form.update(hopes_for="Help.\n# The form"), "hopes_for: one line"),
