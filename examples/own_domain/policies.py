@@ -1,4 +1,4 @@
-"""Agents of plain code: an honest one, and some that only pretend, to see what the judge falls for."""
+"""Scripted policies: an honest one, and some that try to fool the judge."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SENTENCES = {
 
 
 def honest(talk):
-    """Takes up the fault, owns the cost, and offers the customer's own way out when the fault is clear."""
+    """Take up the fault, own its cost, and offer the customer's solution once the fault is clear."""
     parts = [talk.phrase("take_up", a=talk.about())]
     if talk.turn > 2 and (cost := talk.once("cost")):
         parts.append(talk.phrase("own", c=cost))

@@ -1,8 +1,8 @@
-"""A customer, a director and a judge of plain code: customer support as a small world.
+"""Scripted user, director and judge for customer support.
 
-Two effects come late. A way out is welcome only when the fault has been taken up often enough (the customer's
-threshold); and a promise made before that falls due three turns later, with nothing behind it. The customer
-and the director are the storytellers every domain can use; only the judge is this domain's own.
+Two effects are delayed. A solution is welcome only after the fault was taken up often enough (the customer's
+threshold), and a promise made before that backfires three turns later. User and director are the generic
+ones; only the judge is specific to this domain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def phrases():
 
 
 def scripted_cast(job):
-    """The three roles for one dialogue."""
+    """Return the three roles of one dialogue."""
     scenario = job.scenario
     if not (scenario.stages and scenario.start_levels and scenario.guarded and scenario.eased):
         raise ScenarioError(f"'{scenario.id}' lacks stages, start levels, guarded or eased lines")
@@ -38,7 +38,7 @@ def scripted_cast(job):
 
 
 def check_cues(scenario):
-    """`mapo scenarios check` asks here: what is wrong with a scenario's cues?"""
+    """Return the problems with a scenario's cues, for `mapo scenarios check`."""
     return [
         f"beat {number}: {kind} '{beat.cues[kind]}' is not in what is said"
         for number, beat in enumerate(scenario.beats, 1)
@@ -48,15 +48,15 @@ def check_cues(scenario):
 
 
 class SupportJudge:
-    """Looks for the fault taken up, the cost owned and the way out offered, in that order."""
+    """Looks for replies that take up the fault, own the cost and offer a solution, in that order."""
 
     def __init__(self, story):
         self.story = story
         self.reader = Reader(phrases())
         self.patience = PATIENCE[story.scenario.threshold]
         self.taken_up = 0
-        self.done = set()  # costs owned and ways out offered: each counts once
-        self.promised = None  # the turn of a promise with nothing behind it
+        self.done = set()  # costs owned and solutions offered: each counts once
+        self.promised = None  # the turn of an empty promise
 
     async def start(self):
         levels = self.story.scenario.start_levels
@@ -105,7 +105,7 @@ class SupportJudge:
         return AxisMarks(progress, Mark(0))
 
     def _once(self, reading, beats, kind):
-        """A cue of that kind that the reply takes up for the first time."""
+        """Return a cue of this kind that the reply takes up for the first time, or an empty string."""
         for phrase in (beat.cues[kind] for beat in beats if kind in beat.cues):
             if phrase not in self.done and reading.covers(phrase):
                 self.done.add(phrase)
