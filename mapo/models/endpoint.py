@@ -241,12 +241,14 @@ class Endpoint:
         client = self._connected()
         self._in_flight += 1
         try:
-            async with asyncio.timeout(self.timeout):
-                response = await call(client)
+            with self.ledger.activity.waiting(self.role):
+                async with asyncio.timeout(self.timeout):
+                    response = await call(client)
             content: bytes = response.content
         except openai.APIStatusError as error:
             return self._http_failure(error)
         except (openai.APITimeoutError, TimeoutError):
+            self.ledger.activity.add(self.role, timeouts=1)
             return CallFailure(
                 f"no answer within {self.timeout:g} s", fix="Raise the timeout, or lower the concurrency"
             )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError, RecordError, StoreError
+from mapo.models.activity import Activity
 from mapo.models.chat import Usage
 from mapo.store import write_atomic
 
@@ -57,6 +58,8 @@ class Ledger:
         self._lock = threading.RLock()
         self._journal: Path | None = None
         self._entries = 0
+        self.activity = Activity()
+        """Calls of this session, for progress displays."""
 
     def add(
         self,
@@ -71,6 +74,7 @@ class Ledger:
         seconds: float = 0.0,
     ) -> None:
         """Add to the counts of a role and model."""
+        self.activity.add(role, calls=calls, retries=retries, seconds=seconds)
         tokens = usage or Usage()
         numbers = {"calls": calls, "hits": hits, "retries": retries, "failures": failures}
         numbers |= {"prompt": tokens.prompt, "cached": tokens.cached, "completion": tokens.completion}

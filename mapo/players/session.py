@@ -193,8 +193,9 @@ class ModelSession:
 @asynccontextmanager
 async def open_cast(
     config: Config, out: Path, rank: int = 0, shared_by: int = 1
-) -> AsyncIterator[tuple[Casting, Callable[[], None]]]:
-    """Open the cast that a config names. Yields it with a function that writes the ledger to disk.
+) -> AsyncIterator[tuple[Casting, Callable[[], None], Ledger]]:
+    """Open the cast that a config names. Yields it, a function that writes the ledger to disk, and the
+    ledger.
 
     This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
     """
@@ -221,7 +222,7 @@ async def open_cast(
         session.check(models_by_role(cast).values(), domain)
     async with session:
         try:
-            yield session.casting(cast, Rubric.load(domain), domain), flush
+            yield session.casting(cast, Rubric.load(domain), domain), flush, session.ledger
         finally:
             flush()
 

@@ -32,6 +32,7 @@ async def train(t: Training) -> None:
         rewards = [d.rewards for d in usable]
         credit = credit_of(t, step, usable, rewards)
         talked = time.monotonic()
+        t.callbacks.update_begins(step)
         learnt = update(t, rows_of(usable, credit), step)
         t.sampler.forget_all()
         t.done = step

@@ -25,10 +25,13 @@ WORKING = timedelta(hours=12)
 
 
 class Team:
-    """The processes that train together. With one process every method does nothing."""
+    """The processes that train together. With one process every method does nothing.
 
-    def __init__(self, rank: int = 0, world: int = 1, device: str = "cpu") -> None:
-        self.rank, self.world, self.device = rank, world, device
+    `store` is torch's key-value store that all of them can reach.
+    """
+
+    def __init__(self, rank: int = 0, world: int = 1, device: str = "cpu", store: Any = None) -> None:
+        self.rank, self.world, self.device, self.store = rank, world, device, store
 
     @property
     def leads(self) -> bool:
@@ -59,6 +62,18 @@ class Team:
         if self.world > 1:
             torch.distributed.barrier()
 
+    def publish(self, topic: str, text: str) -> None:
+        """Make a text readable for the other processes; it replaces this process's last one on the topic."""
+        if self.store is not None:
+            self.store.set(f"mapo/{topic}/{self.rank}", text)
+
+    def published(self, topic: str) -> list[str]:
+        """Return what the other processes have published on a topic so far. Does not wait."""
+        if self.store is None:
+            return []
+        keys = [f"mapo/{topic}/{rank}" for rank in range(self.world) if rank != self.rank]
+        return [self.store.get(key).decode() for key in keys if self.store.check([key])]
+
     def leave(self) -> None:
         """Leave after a successful run. After a failure this could wait for processes that are gone."""
         if self.world > 1:
@@ -84,7 +99,7 @@ def join_team(device: str = "auto") -> Team:
     torch.distributed.init_process_group(
         backend, store=store, rank=rank, world_size=world, timeout=WORKING, device_id=card
     )
-    return Team(rank, world, str(card or "cpu"))
+    return Team(rank, world, str(card or "cpu"), store)
 
 
 def _card() -> torch.device:

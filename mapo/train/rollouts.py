@@ -71,8 +71,8 @@ async def played(
 
     What a run that was cut off left there, or beside it in another member's file, is used again: always if
     it is all there, or if the roles cost money. A part of it that costs nothing is played anew, so that
-    every batch is the one an undisturbed run would have had. `begins` is told how many are this member's, and
-    how many of those are there already.
+    every batch is the one an undisturbed run would have had. `begins` gets the number of dialogues of all
+    processes, and how many of this process's are on disk already.
     """
     mine = share(jobs, t.team)
     max_unscored = t.config.roles.max_unscored
@@ -80,7 +80,7 @@ async def played(
     if kept and len(kept) < len(mine) and not t.paid:
         kept = {}
         _drop(file, mine, t.team.world)
-    begins(len(mine), len(kept))
+    begins(len(jobs), len(kept))
     todo = [job for job in mine if job.id not in kept]
     if todo:
         with JsonlWriter(file) as writer:
@@ -115,7 +115,10 @@ async def evaluated(t: Training, scenarios: Sequence[Scenario], repeats: int, la
     settings = t.config.eval
     turns = settings.max_turns or t.config.rollout.max_turns
     rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
-    return await played(t, jobs, t.eval_file(label), rules, partial(t.callbacks.eval_begins, label))
+    begins = partial(t.callbacks.eval_begins, label)
+    dialogues = await played(t, jobs, t.eval_file(label), rules, begins)
+    t.callbacks.eval_ends(label)
+    return dialogues
 
 
 def _kept(file: Path, jobs: Sequence[Job], max_unscored: float) -> dict[str, Dialogue]:

@@ -30,7 +30,7 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_stop_reason
 from mapo.train import checkpoint
-from mapo.train.callbacks import Callbacks
+from mapo.train.callbacks import STEP, TEST, VALIDATION, Callbacks, RunPlan
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
@@ -72,6 +72,7 @@ async def run(
         check_run(out, config, scenarios, resume=resume)
     callbacks = callbacks or Callbacks()
     async with open_training(config, out, scenarios, rules, casting, paid, callbacks, team) as t:
+        t.callbacks.run_begins(run_plan(config, scenarios))
         repeats = config.eval.test_repeats
         before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
         load_last_checkpoint(t)
@@ -116,6 +117,22 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
         told = f"{leaks[0].a} and {leaks[0].b} are alike"
         raise InputError(told, where="scenarios", fix="Split them: mapo scenarios split")
     return dict(found)
+
+
+def run_plan(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> RunPlan:
+    """Return the phases of a run, from which its remaining time is estimated."""
+    steps, rollout, evals = config.optim.steps, config.rollout, config.eval
+    turns = evals.max_turns or rollout.max_turns
+    return RunPlan(
+        steps=steps,
+        sizes={
+            STEP: float(rollout.scenarios * rollout.siblings * rollout.max_turns),
+            VALIDATION: float(len(scenarios["validation"]) * evals.repeats * turns),
+            TEST: float(len(scenarios["test"]) * evals.test_repeats * turns),
+        },
+        validations=frozenset(step for step in range(1, steps + 1) if evals.due(step, steps)),
+        tested=evals.test_repeats > 0,
+    )
 
 
 def rules_of(config: Config) -> Rules:

@@ -167,7 +167,7 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
         rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
         scenarios = load_scenarios("builtin:validation")[:6]
         jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]
-        async with open_cast(load_config(None, told), tmp_path) as (casting, flush):
+        async with open_cast(load_config(None, told), tmp_path) as (casting, flush, _):
             found = await play_all(jobs, lambda _: FakeChat(lambda _: "Mm."), casting, rules)
             flush()
         return found

@@ -77,7 +77,10 @@ async def solve_all(
         claim(out, asked)
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
         there = sum(item.id in kept.finished for item in items)
-        with item_progress(len(items), there, lambda: session.ledger.total_calls, session.cost) as counted:
+        ledger = session.ledger
+        with item_progress(
+            len(items), there, lambda: ledger.total_calls, session.cost, ledger.activity.snapshot
+        ) as counted:
 
             def done(line: Line) -> None:
                 nonlocal flushed

@@ -165,7 +165,8 @@ async def play_missing(
         claim(out, asked)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
+        calls = session.ledger.activity.snapshot
+        with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost, calls) as (done, turned):
 
             def spent(dialogue: Dialogue) -> None:
                 session.ledger.flush(RunDir(out).ledger_of())

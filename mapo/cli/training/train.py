@@ -161,15 +161,20 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
 def train_locally(config: Config, out: Path, resume: bool) -> Outcome | None:
     """Train with a progress display; return None in processes other than rank 0."""
     from mapo.players.session import open_cast
-    from mapo.train.callbacks import Callbacks, TrainingDisplay
+    from mapo.train.callbacks import CountingCallbacks, TrainingDisplay
     from mapo.train.processes import join_team
     from mapo.train.run import run
 
     team = join_team(config.model.device)
-    callbacks = TrainingDisplay(config.optim.steps, resume=resume) if team.leads else Callbacks()
+    callbacks: CountingCallbacks = (
+        TrainingDisplay(config.optim.steps, resume=resume, team=team)
+        if team.leads
+        else CountingCallbacks(team)
+    )
 
     async def play_and_train() -> Outcome:
-        async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _):
+        async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _, ledger):
+            callbacks.activity = ledger.activity.snapshot
             return await run(
                 config,
                 out,

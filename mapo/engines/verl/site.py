@@ -99,7 +99,7 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
-    casting, flush = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
+    casting, flush, _ = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
     return Site(
         config=config,
         run=RunDir(root),
