@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
 from mapo.models.chat import Chat, ChatFactory, DialogueChat
-from mapo.runs.claim import look
+from mapo.runs.claim import check_folder
 from mapo.store import BadLine, JsonlWriter, RunDir, read_jsonl
 
 ITEM_SCHEMA = "mapo.item/1"
@@ -83,7 +83,7 @@ class Kept(NamedTuple):
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
     """Refuse a folder that is not this run's or free; find out what is done in it."""
-    look(out, asked, resume=resume)
+    check_folder(out, asked, resume=resume)
     return read_kept(out)
 
 

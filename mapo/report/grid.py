@@ -16,7 +16,7 @@ from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
 from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
-from mapo.runs.training import Training, read_object, read_training
+from mapo.runs.training import TrainingRun, read_object, read_training
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 
@@ -77,7 +77,7 @@ def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
     return [name for name in names if "/" not in name]
 
 
-def grid_run(run: Training, problems: list[str]) -> Run | None:
+def grid_run(run: TrainingRun, problems: list[str]) -> Run | None:
     """A run as the analysis takes it: numbers where numbers belong, or nothing."""
     s = run.summary
     dialogues = number(s.get("dialogues"))

@@ -18,7 +18,7 @@ from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.report.training import ledger_table, problem_list
 from mapo.runs.contents import details_in_points
-from mapo.runs.training import is_scripted, own_dialogues, read_ledger, read_object
+from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
 from mapo.scoring.folders import read_folders
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
@@ -60,7 +60,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         return Report(title, str(root), empty, [f"{root}: no dialogue in it can be scored"])
     scores = {label: score_results(label, results) for label, results in models.items()}
     first = next(iter(models))
-    played = own_dialogues(root, {r.id for r in models[first]})
+    played = dialogues_by_id(root, {r.id for r in models[first]})
     blocks = [
         *_headline(scores[first]),
         Heading("Scores"),

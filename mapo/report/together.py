@@ -18,7 +18,7 @@ from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
 from mapo.runs.kind import Kind, kind_of
-from mapo.runs.training import Training, is_scripted, read_object, read_training
+from mapo.runs.training import TrainingRun, is_scripted, read_object, read_training
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 from mapo.text import clip
@@ -28,7 +28,7 @@ from mapo.text import clip
 class _Found:
     """What several folders gave. `lost` says of each run that is not in the report why."""
 
-    trained: list[Training] = field(default_factory=list)
+    trained: list[TrainingRun] = field(default_factory=list)
     readable: list[str] = field(default_factory=list)
     """As `mapo compare` takes them."""
     names: list[str] = field(default_factory=list)

@@ -15,13 +15,13 @@ from mapo.report.sections.marks import marks
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.report.sections.people import people
 from mapo.runs.contents import number
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
 
 
-def training_report(run: Training) -> Report:
+def training_report(run: TrainingRun) -> Report:
     """All sections; those without material are left out, and what could not be read stands at the end."""
     before = numbers.recomputed(run.before, run.root, run.problems)
     after = numbers.recomputed(run.after, run.root, run.problems)
@@ -45,7 +45,7 @@ def training_report(run: Training) -> Report:
     return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=caution)
 
 
-def _lead(run: Training) -> str:
+def _lead(run: TrainingRun) -> str:
     s = run.summary
     steps = number(s.get("steps"))
     parts = [run.name, f"seed {run.seed}", f"reward {run.reward}" if run.reward else ""]
@@ -71,7 +71,7 @@ def _clock(seconds: float) -> str:
     )
 
 
-def _state(run: Training) -> list[Block]:
+def _state(run: TrainingRun) -> list[Block]:
     if run.finished:
         return []
     if not run.steps and not run.before:
@@ -79,7 +79,7 @@ def _state(run: Training) -> list[Block]:
     return [Words("This run is not over: what follows is how far it had come.")]
 
 
-def _people(run: Training) -> list[Block]:
+def _people(run: TrainingRun) -> list[Block]:
     """Of the first and the last third of the steps that were read."""
     first, last = (
         [d for step in part for d in run.played[step]] for part in numbers.thirds(sorted(run.played))
@@ -90,7 +90,7 @@ def _people(run: Training) -> list[Block]:
 # ---- one person, twice
 
 
-def _talk(run: Training) -> list[Block]:
+def _talk(run: TrainingRun) -> list[Block]:
     pair = numbers.typical_pair(run.before, run.after)
     if pair is None:
         return []
@@ -146,7 +146,7 @@ def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     ]
 
 
-def _settings(run: Training) -> list[Block]:
+def _settings(run: TrainingRun) -> list[Block]:
     versions = run.manifest.get("versions")
     rows = []
     if run.config is not None:

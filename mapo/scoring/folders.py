@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 from mapo.runs.files import read_lines, written_at
 from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.empa_files import read_result, read_tags
@@ -99,7 +99,7 @@ def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Fo
         return got
     tags = read_tags(folder, got.bad)
     records = (record for file in found for record in _records(got, file, profile, rubric, tags))
-    for record in that_count(_told_twice(got, records)).values():
+    for record in deduplicated(_told_twice(got, records)).values():
         got.steps |= {record.step} if record.step else set()
         if record.broken:
             got.broken.add((record.step, record.id))
@@ -122,7 +122,7 @@ class _Record(NamedTuple):
 
 
 def _told_twice(got: Folder, records: Iterable[_Record]) -> Iterator[tuple[Hashable, bool, int, _Record]]:
-    """Records as `that_count` takes them; a dialogue that is there a second time is told."""
+    """Records as `deduplicated` takes them; a dialogue that is there a second time is told."""
     seen: set[Hashable] = set()
     for record in records:
         key = (record.step, record.model, record.id)

@@ -15,7 +15,7 @@ from mapo.measure.epmq import indices
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
 from mapo.measure.rubric import Rubric
-from mapo.runs.contents import read_rubric, rubric_file
+from mapo.runs.contents import find_rubric, read_rubric
 from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopReason
 
 
@@ -51,7 +51,7 @@ def recompute(
     dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
 ) -> Result:
     """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
-    rubric = rubric or _rubric_of(dialogue.rubric, rubric_file(folder))
+    rubric = rubric or _rubric_of(dialogue.rubric, find_rubric(folder))
     same = profile in (None, dialogue.profile)
     path = Trajectory(
         rubric,

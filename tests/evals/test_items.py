@@ -332,5 +332,5 @@ def test_what_a_kill_leaves_behind_does_not_block_the_folder(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / ".notes.tmp").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and no run"):
+    with pytest.raises(InputError, match="is not empty and is not a run"):
         prepare(other, {"model": "a"}, resume=False)

@@ -641,10 +641,10 @@ def test_damaged_files_are_said_and_the_rest_is_shown(tmp_path):
     told = problems(report)
     lines = ("not a JSON object", "without a step", "not JSON")
     files = (
-        "no JSON object",
-        "config.toml: no TOML",
-        "ledger.json: no JSON",
-        "no step's dialogues",
+        "summary.json: not a JSON object",
+        "config.toml: not valid TOML",
+        "ledger.json: not JSON",
+        "not named after a step",
         "not a regular file",
     )
     for what in (*lines, *files, "cannot be read"):

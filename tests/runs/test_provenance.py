@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mapo.runs.claim import claim, look
+from mapo.runs.claim import check_folder, claim
 from mapo.runs.provenance import command_line, git_commit, provenance
 
 
@@ -28,7 +28,7 @@ def test_no_commit_where_mapo_is_installed_without_its_repository(
 def test_a_run_resumes_with_another_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path / "run", {"schema": "mapo.empa/1", "seed": 1})
     monkeypatch.setattr("sys.argv", ["mapo", "--resume"])
-    look(tmp_path / "run", {"schema": "mapo.empa/1", "seed": 1}, resume=True)
+    check_folder(tmp_path / "run", {"schema": "mapo.empa/1", "seed": 1}, resume=True)
 
 
 def test_manifests_of_private_conversations_hold_no_command(tmp_path: Path) -> None:

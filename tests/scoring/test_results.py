@@ -106,7 +106,7 @@ def test_pipes_and_huge_files_do_not_hang_or_fill_memory(tmp_path, monkeypatch):
     run = report_runs.empa(tmp_path / "run")
     os.mkfifo(run / "x_result.json")
     os.mkfifo(run / "dialogues" / "pipe.jsonl")
-    monkeypatch.setattr(files, "SMALL", 100)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     (run / "y_result.json").write_text(json.dumps({"pad": "x" * 200}))
     os.mkfifo(run / "descriptive_statistics.csv")
     told = "\n".join(only(run).bad)

@@ -421,7 +421,7 @@ def test_without_settings_no_credit_is_made_up(index, root, client, settings):
         (run / "config.toml").write_text(settings)
     index.refresh()
     page = client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
-    assert "what was credited cannot be known" in page and "Turn part" not in page
+    assert "so the credit is unknown" in page and "Turn part" not in page
 
 
 def test_what_is_not_there_is_a_404_with_a_page(shown):

@@ -178,9 +178,9 @@ def _tell(source: Source, paths: Sequence[Path]) -> None:
 def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
     from mapo.realsim.make import STEPS
     from mapo.realsim.report import finish_local
-    from mapo.runs.claim import look
+    from mapo.runs.claim import check_folder
 
-    look(run.out, {}, resume=False)
+    check_folder(run.out, {}, resume=False)
     _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
     say(f"with placeholders: {run.out / STEPS[0]}; report: {RunDir(run.out).make_report}")
 

@@ -67,7 +67,7 @@ def screen(
     from mapo.players.spec import PartialSpec
     from mapo.realsim.screen import screen as screened_by
     from mapo.realsim.screen import sizes_of
-    from mapo.runs.claim import claim, look
+    from mapo.runs.claim import check_folder, claim
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.scoring.folders import read_folders
@@ -85,7 +85,7 @@ def screen(
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
     plan = Plan(found.scenarios, plays, seed)
     asked = _manifest(plan, who)
-    look(run.out, asked, resume=run.resume)
+    check_folder(run.out, asked, resume=run.resume)
     claim(run.out, asked)
     broken = sum(_play(run, name, plan, one, roles, rules) for name, one in who.items())
     results = {

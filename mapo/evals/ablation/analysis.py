@@ -22,7 +22,7 @@ from mapo.errors import InputError
 from mapo.evals.ablation.paired import Comparison, claims, compare, corrected
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 from mapo.runs.files import written_at
 from mapo.scoring.context import ScoreContext, context_of_dialogues
 from mapo.scoring.result import recompute
@@ -151,7 +151,7 @@ def _test_dialogues(folder: Path) -> list[Dialogue]:
         for d in read_dialogues(file)
         if not isinstance(d, BadLine)
     )
-    return [d for d in that_count(records).values() if d.judged]
+    return [d for d in deduplicated(records).values() if d.judged]
 
 
 def _epm_q_by_job(folder: Path, tests: Sequence[Dialogue]) -> dict[tuple[str, str], float]:

@@ -22,7 +22,7 @@ from mapo.measure.epmq import weigh
 from mapo.measure.stats import Interval, bootstrap, reportable, wilson
 from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
-from mapo.runs.contents import read_settings, rubric_in
+from mapo.runs.contents import read_rubric_file, read_settings
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
@@ -79,7 +79,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             "top_p": config.eval.top_p,
         },
     )
-    rubric, problem = rubric_in(run.rubric)
+    rubric, problem = read_rubric_file(run.rubric)
     if problem:
         raise RecordError(problem, where=str(run.rubric), fix="Restore it")
     found: list[Entry] = []

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
-from mapo.runs.claim import digest, look
+from mapo.runs.claim import check_folder, digest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
@@ -102,7 +102,7 @@ class Kept(NamedTuple):
 
 def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
     """Refuse a folder that is not this run's or free; find out what is done in it."""
-    look(out, asked, resume=resume)
+    check_folder(out, asked, resume=resume)
     return read_kept(out)
 
 

@@ -18,7 +18,7 @@ from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import Floats, bootstrap, t_interval
-from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file
+from mapo.runs.contents import credit, endings_by_step, find_rubric, number, read_rubric
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
@@ -89,7 +89,7 @@ def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -
     for d in dialogues:
         if not d.judged:
             continue
-        rubric, problem = read_rubric(rubric_file(root), d.rubric)
+        rubric, problem = read_rubric(find_rubric(root), d.rubric)
         problems += [problem] if problem else []
         if rubric is None:
             problems.append(f"{d.id}: rubric '{d.rubric}' is not known")

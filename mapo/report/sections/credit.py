@@ -10,14 +10,14 @@ import numpy as np
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Words
 from mapo.report.document.numbers import series
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.show.figures import AFTER, BEFORE, Look, Panel, Picture
 
 Rows = list[list[float | None]]
 _REWARD = "Reward of a turn by its place in the dialogue."
 
 
-def credit(run: Training) -> list[Block]:
+def credit(run: TrainingRun) -> list[Block]:
     """Distributions of reward and return by turn index, at the beginning and at the end; the parts."""
     first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
     parts = [first, last] if first.title != last.title else [last]
@@ -63,7 +63,7 @@ class ByTurn:
     returns: Rows
 
 
-def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
+def by_turn(run: TrainingRun, steps: Sequence[int], title: str = "") -> ByTurn:
     found = ByTurn(title or _name(steps), [], [])
     for step in steps:
         usable, given = numbers.step_credit(run.played[step], run.advantage)
@@ -72,7 +72,7 @@ def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
     return found
 
 
-def gamma_of(run: Training) -> str:
+def gamma_of(run: TrainingRun) -> str:
     return f"discounted by {run.advantage.gamma:g} a turn" if run.advantage else ""
 
 

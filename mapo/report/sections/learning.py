@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading
 from mapo.report.document.numbers import Point, series
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.show.figures import Panel, Picture
 
 
-def learning(run: Training) -> list[Block]:
+def learning(run: TrainingRun) -> list[Block]:
     """Reward and EPM-Q with intervals; gradient norm; entropy, KL, clip fraction."""
     blocks: list[Block] = []
     panels = learning_panels(run)
@@ -45,7 +45,7 @@ def learning(run: Training) -> list[Block]:
     return blocks
 
 
-def learning_panels(run: Training) -> list[Panel]:
+def learning_panels(run: TrainingRun) -> list[Panel]:
     reward = series(run.steps, "reward")
     score = series(run.steps, "score")
     held = series(run.steps, "validation", "epm_q")
@@ -61,7 +61,7 @@ def learning_panels(run: Training) -> list[Panel]:
     return panels
 
 
-def play(run: Training) -> list[Block]:
+def play(run: TrainingRun) -> list[Block]:
     """Lengths, endings, and what the judge failed on."""
     turns = series(run.steps, "turns")
     ends = numbers.endings(run.steps)
@@ -89,7 +89,7 @@ def play(run: Training) -> list[Block]:
     return [Heading("The dialogues"), Picture("fig_dialogues", caption, panels)]
 
 
-def speed(run: Training) -> list[Block]:
+def speed(run: TrainingRun) -> list[Block]:
     sampled, trained = series(run.steps, "sampled_per_s"), series(run.steps, "trained_per_s")
     lines = {name: line for name, line in (("sampled", sampled), ("trained on", trained)) if line}
     clock = {

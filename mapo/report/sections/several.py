@@ -14,7 +14,7 @@ from mapo.report.sections.credit import by_turn, by_turn_pictures, gamma_of
 from mapo.report.sections.paths import Walkers, trajectories
 from mapo.runs.claim import digest
 from mapo.runs.contents import number
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.show.figures import Look, Panel, Picture, looks_of
 from mapo.show.tables import Table
 
@@ -23,7 +23,7 @@ SHOWN = 12
 RUNS = 200
 """Runs that are looked at."""
 
-Groups = Mapping[str, Sequence[Training]]
+Groups = Mapping[str, Sequence[TrainingRun]]
 """A line's name -> its runs, one a seed."""
 
 _HEAD = (
@@ -32,7 +32,7 @@ _HEAD = (
 )
 
 
-def training_blocks(runs: Sequence[Training], problems: list[str]) -> list[Block]:
+def training_blocks(runs: Sequence[TrainingRun], problems: list[str]) -> list[Block]:
     """Curves, gradients and a table of training runs."""
     groups = grouped(runs)
     seeds = any(len(own) > 1 for own in groups.values())
@@ -48,14 +48,14 @@ def training_blocks(runs: Sequence[Training], problems: list[str]) -> list[Block
     ]
 
 
-def grouped(runs: Sequence[Training], *, by_name: bool = True) -> dict[str, list[Training]]:
+def grouped(runs: Sequence[TrainingRun], *, by_name: bool = True) -> dict[str, list[TrainingRun]]:
     """The lines of the curves. Runs that differ in the seed alone are one, called by what tells them from the
     others; a run of its own is called by its name, as in every table, unless names say nothing (a grid's)."""
-    kinds: dict[tuple[str, ...], list[Training]] = {}
+    kinds: dict[tuple[str, ...], list[TrainingRun]] = {}
     for run in runs[:RUNS]:
         kinds.setdefault((run.method, run.reward, run.model, _settings(run)), []).append(run)
     differ = [len({kind[i] for kind in kinds}) > 1 for i in range(3)]
-    found: dict[str, list[Training]] = {}
+    found: dict[str, list[TrainingRun]] = {}
     for kind, own in kinds.items():
         telling = [part for part, d in zip(kind[:3], differ, strict=True) if d and part] or [kind[0]]
         label = ", ".join(telling) + (f" ({len(own)} seeds)" if len(own) > 1 else "")
@@ -67,7 +67,7 @@ def grouped(runs: Sequence[Training], *, by_name: bool = True) -> dict[str, list
     return dict(list(found.items())[:SHOWN])
 
 
-def _settings(run: Training) -> str:
+def _settings(run: TrainingRun) -> str:
     """A hash of what it was told, but for the seed and what does not change the course of a run."""
     if run.config is None:
         return ""
@@ -139,7 +139,7 @@ def late_ways(groups: Groups, problems: list[str]) -> list[Block]:
     )
 
 
-def _row(run: Training) -> list[str]:
+def _row(run: TrainingRun) -> list[str]:
     before, after = (_short(run.summary.get(when)) for when in ("before", "after"))
     gain = None if before[0] is None or after[0] is None else after[0] - before[0]
     norms = [p.y for p in numbers.series(run.steps, "grad_norm")]

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 
 VERSION = 4
 """Of the tables; a file of another version is made anew."""
@@ -62,7 +62,7 @@ def settle(db: sqlite3.Connection, run: str) -> None:
             " AND d.part = ? AND d.step IS ? AND d.model = ? AND d.id = ? ORDER BY f.key, d.line",
             (run, part, step, model, name),
         ).fetchall()
-        counting = that_count((0, not broken, changed, n) for n, broken, changed in rows)[0]
+        counting = deduplicated((0, not broken, changed, n) for n, broken, changed in rows)[0]
         db.executemany(
             "UPDATE dialogues SET counts = 0 WHERE n = ?", [(n,) for n, _, _ in rows if n != counting]
         )

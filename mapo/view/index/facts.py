@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.domain_folders import DEFAULT
 from mapo.records import parse
-from mapo.runs.contents import headline, number, read_settings, rubric_in, whole
+from mapo.runs.contents import headline, integer, number, read_rubric_file, read_settings
 from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.runs.kind import kind_of
 from mapo.store import RunDir, RunPath
@@ -85,7 +85,7 @@ def _named(run: RunFiles, told: Mapping[RunPath, dict[str, Any]], config: dict[s
         "reward": _word(summary.get("reward") or manifest.get("reward") or _dig(config, "reward", "name")),
         "model": _word(model),
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
-        "seed": whole(summary.get("seed", manifest.get("seed"))),
+        "seed": integer(summary.get("seed", manifest.get("seed"))),
         "domain": _domain(run),
     }
 
@@ -100,7 +100,7 @@ def _judges(manifest: Mapping[str, Any]) -> str:
 
 def _domain(run: RunFiles) -> str:
     """What the talk was about, by the run's own rubric; empty for the usual domain, and where nobody says."""
-    rubric, _ = rubric_in(RunDir(run.root).rubric) if run.has(RunDir.rubric) else (None, "")
+    rubric, _ = read_rubric_file(RunDir(run.root).rubric) if run.has(RunDir.rubric) else (None, "")
     return _word(rubric.name) if rubric and rubric.name != DEFAULT else ""
 
 
@@ -117,14 +117,14 @@ def _progress(
     planned = len(scenarios) if isinstance(scenarios, dict) and manifest.get("repeats") else 0
     return {
         "step": steps[-1]["step"] if steps else None,
-        "steps": whole(_dig(config, "optim", "steps")),
+        "steps": integer(_dig(config, "optim", "steps")),
         "score": score,
         "before": before,
         "after": after,
-        "best": whole(told[RunDir.best].get("step")),
+        "best": integer(told[RunDir.best].get("step")),
         "spark": thinned(curve, SPARK),
         "complete": bool(summary or result.get("complete") or told[RunDir.audit] or told[RunDir.swap]),
-        "planned": planned * (whole(manifest.get("repeats")) or 0),
+        "planned": planned * (integer(manifest.get("repeats")) or 0),
     }
 
 
@@ -137,8 +137,8 @@ def _test(data: object) -> dict[str, Any] | None:
         "epm_q": score,
         "low": low,
         "high": high,
-        "passes": whole(data.get("passes")),
-        "n": whole(data.get("n")),
+        "passes": integer(data.get("passes")),
+        "n": integer(data.get("n")),
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from mapo.measure.rubric import Rubric
 from mapo.runs.files import UNREADABLE, lines_from, open_plain
-from mapo.runs.files import told as unreadable
+from mapo.runs.files import read_problem as unreadable
 from mapo.text import printable
 from mapo.view.index.database import TABLES, VERSION, connect, place, settle
 from mapo.view.index.entries import entry_of

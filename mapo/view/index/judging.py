@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mapo.runs.contents import number, whole
+from mapo.runs.contents import integer, number
 from mapo.runs.files import read_bytes, read_object
 from mapo.store import RunDir
 from mapo.text import printable
@@ -66,7 +66,7 @@ def _audit(data: dict[str, Any], figure: bool) -> Told:
         )
         notes += [f"{name}, not known: {line}" for line in _texts(said.get("unknown"))]
     runs = ", ".join(_texts(data.get("runs")))
-    asked = ", ".join(f"{n} {_text(k)}" for k, v in _object(data.get("sample")).items() if (n := whole(v)))
+    asked = ", ".join(f"{n} {_text(k)}" for k, v in _object(data.get("sample")).items() if (n := integer(v)))
     over = [f"Over {runs}: {asked}" if asked else f"Over {runs}"] if runs else []
     head = ("Judge", "For training", "For evaluation", "Because")
     return Told("Verdict", head, rows[:ROWS], [*over, *notes, *_texts(data.get("notes"))][:ROWS], figure)
@@ -108,7 +108,7 @@ def _spread(value: object, ends: object, form: str = ".1f") -> str:
 
 
 def _passes(side: dict[str, Any]) -> str:
-    passes, n = whole(side.get("passes")), whole(side.get("n"))
+    passes, n = integer(side.get("passes")), integer(side.get("n"))
     return "–" if passes is None or n is None else f"{passes} of {n}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from mapo.errors import MapoError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.files import SMALL, read_at
+from mapo.runs.files import MAX_FILE_BYTES, read_at
 from mapo.store import RunDir
 from mapo.types import Dialogue, Turn
 from mapo.view.index import queries
@@ -168,7 +168,11 @@ def _tokenizer_file(root: Path) -> Path | None:
         return None
     for folder in folders:
         file = (folder / "tokenizer.json").resolve()
-        if file.is_relative_to(root.resolve()) and file.is_file() and file.stat().st_size <= 4 * SMALL:
+        if (
+            file.is_relative_to(root.resolve())
+            and file.is_file()
+            and file.stat().st_size <= 4 * MAX_FILE_BYTES
+        ):
             return file
     return None
 

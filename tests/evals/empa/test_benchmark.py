@@ -310,7 +310,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path):
         empa.prepare(tmp_path / "run", {"model": "b", "seed": 1}, resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not empty and no run"):
+    with pytest.raises(InputError, match="is not empty and is not a run"):
         empa.prepare(tmp_path / "other", {}, resume=False)
     with pytest.raises(InputError, match="no run to resume"):
         empa.prepare(tmp_path / "other", {}, resume=True)

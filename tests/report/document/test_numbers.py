@@ -18,7 +18,7 @@ from mapo.report.sections.credit import by_turn
 from mapo.report.sections.learning import learning, play, speed
 from mapo.report.sections.paths import chosen_cases
 from mapo.runs.contents import number
-from mapo.runs.training import evenly, read_ledger, read_training
+from mapo.runs.training import evenly_spaced, read_ledger, read_training
 from mapo.show import figures
 from mapo.show.figures import Panel, Picture
 from mapo.text import clip
@@ -222,7 +222,7 @@ def test_a_long_run_is_read_evenly(tmp_path):
     assert sorted(run.played) == [1, 5, 9]
     assert "of 3 steps, spread over the run" in pictures(learning(run))["fig_learning_curves"].caption
     assert read_training(root, budget=0).played == {}
-    assert evenly([1, 2, 3], 10) == [1, 2, 3] and evenly([], 3) == []
+    assert evenly_spaced([1, 2, 3], 10) == [1, 2, 3] and evenly_spaced([], 3) == []
 
 
 def test_every_process_writes_and_the_last_of_an_id_counts(tmp_path):

@@ -112,7 +112,7 @@ def test_damaged_lines_cost_themselves_alone(index, root, monkeypatch):
 
 
 def test_a_line_too_long_to_hold_is_passed_over(index, root, monkeypatch):
-    monkeypatch.setattr(reading, "LINE", 100_000)
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 100_000)
     file = view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", [view_runs.talk(EMPATHY, "a_1")])
     with open(file, "ab") as more:
         more.write(b"x" * 350_000 + b"\n")
@@ -300,7 +300,7 @@ def test_any_small_file_may_be_damaged(index, root, client, name, content):
     answer = client.get("/run/first")
     assert answer.status_code == 200 and client.get("/api/figures?run=first").status_code == 200
     if content in (b"{", b"[1]") and name not in ("ledger.json", "metrics.jsonl"):
-        assert "half-written or damaged" in answer.text or name == "config.toml"
+        assert "incomplete or damaged" in answer.text or name == "config.toml"
 
 
 def test_values_of_the_wrong_kind_are_left_out(index, root, client):
@@ -400,7 +400,7 @@ def test_folders_and_files_that_cannot_be_read(index, root, client, monkeypatch)
         return real(path)
 
     monkeypatch.setattr(files.os, "scandir", scandir)
-    monkeypatch.setattr(reading, "SMALL", 100)
+    monkeypatch.setattr(reading, "MAX_FILE_BYTES", 100)
     (run / "result.json").write_text(json.dumps({"scores": {"a": 1}, "pad": "x" * 200}))
     index.refresh()
     page = client.get("/run/first").text
