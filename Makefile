@@ -119,7 +119,7 @@ test-gpu: setup ## Test streamed weights on a Hopper GPU (skipped elsewhere)
 docs: setup ## Build the documentation as a website in .cache/site; a broken link or an outdated table fails
 	$(BIN)/python scripts/docs_tables.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "Open .cache/site/index.html"
+	@echo "Open .cache/site/index.html, or with search: python3 -m http.server --directory .cache/site"
 
 docs-tables: setup ## Insert the result files of docs/results into the pages
 	$(BIN)/python scripts/docs_tables.py
