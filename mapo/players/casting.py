@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mapo.config import Config, Role
 from mapo.errors import InputError
-from mapo.models.chat import Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Sampling
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, PartialSpec, inherit, parse_judges
 
 
@@ -52,14 +52,17 @@ def with_judge_panel(cast: dict[str, ModelSpec] | None, judges: str | None) -> C
     return {**cast, "judge": PanelSpec(members)}
 
 
-def with_temperatures(cast: CastSpec | None, **temperatures: float | None) -> CastSpec | None:
-    """Set the temperature of roles; None leaves a role as it is."""
-    for role, temperature in temperatures.items():
-        if temperature is None:
+def with_sampling(cast: CastSpec | None, **sampling: Sampling) -> CastSpec | None:
+    """Set sampling parameters of roles; None values leave a parameter as it is."""
+    for role, parameters in sampling.items():
+        if parameters == DEFAULT_SAMPLING:
             continue
         if cast is None:
-            raise InputError(f"--{role}-temperature, but plain code plays", fix="Give --agents-model")
-        cast = {**cast, role: _with_sampling(cast[role], Sampling(temperature))}
+            raise InputError(
+                f"{str(parameters).partition(' ')[0]} is set for the {role}, which is scripted.",
+                fix=f"Give --agents-model or --{role}-model, or leave the option out",
+            )
+        cast = {**cast, role: _with_sampling(cast[role], parameters)}
     return cast
 
 

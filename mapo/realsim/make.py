@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import AnswerError, ContextError, EndpointError, MapoError
-from mapo.evals.items import HalfwayError, Line
+from mapo.evals.items import ItemLine, PartialItemError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Chat
 from mapo.realsim.levels import FORMS, TEMPERATURE, fill_start
@@ -90,7 +90,7 @@ class Maker:
     making: Making
     maker: Chat
     judge: Chat
-    failed: Mapping[str, Line] = field(default_factory=dict)
+    failed: Mapping[str, ItemLine] = field(default_factory=dict)
 
     async def solve(self, talk: Conversation, attempt: int) -> Mapping[str, Any]:
         """The line of one item; see `mapo.evals.items`."""
@@ -106,7 +106,7 @@ class Maker:
             return {"verdict": "refused", **why, **told}
         except (AnswerError, EndpointError, ContextError) as error:
             problem = type(error)(f"{item.step}: {_quotable(error)}")
-            raise HalfwayError({"anew": anew, **told}, problem) from None
+            raise PartialItemError({"anew": anew, **told}, problem) from None
 
 
 @dataclass(slots=True)

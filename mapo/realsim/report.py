@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import ScenarioError
-from mapo.evals.items import Line, read_kept
+from mapo.evals.items import ItemLine, read_previous
 from mapo.realsim.levels import agreement_of
 from mapo.realsim.make import STEPS, Making, local_pass, shown_turns
 from mapo.realsim.provenance import forget, write_raw, write_source
@@ -29,7 +29,7 @@ def finish(
     making: Making,
     source: Source,
     asked: Sequence[Conversation],
-    lines: Mapping[str, Line],
+    lines: Mapping[str, ItemLine],
     others: Sequence[Scenario],
     calls: Path,
 ) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def finish(
         "made": len(kept),
         "refused": _refusals(asked, lines),
         "failed": failed,
-        "found": _counted({**read_kept(out).halves, **lines}, "kinds"),
+        "found": _counted({**read_previous(out).partial, **lines}, "kinds"),
         "listed_by_the_model": sum(line.get("listed", 0) for line in lines.values()),
         "agreement": agreement_of([lines[s.id]["given"] for s in kept], making.rubric) if kept else {},
         "forms": making.forms,
@@ -124,13 +124,13 @@ def _problems(source: Source) -> dict[str, Any]:
     }
 
 
-def _scenario(line: Line, making: Making) -> Scenario:
+def _scenario(line: ItemLine, making: Making) -> Scenario:
     own = dict(line["scenario"])
     case, language = own.pop("id"), own.pop("language")
     return build(own, case=case, language=language, rubric=making.rubric)
 
 
-def with_copies(file: Path, lines: Mapping[str, Line], copies: Mapping[str, str]) -> dict[str, Line]:
+def with_copies(file: Path, lines: Mapping[str, ItemLine], copies: Mapping[str, str]) -> dict[str, ItemLine]:
     """The lines with the verdicts that only all of them together can give, on disk as well. They are given
     anew each time: what was a copy of something is none when that one is refused in its turn."""
     changed = {}
@@ -147,7 +147,7 @@ def with_copies(file: Path, lines: Mapping[str, Line], copies: Mapping[str, str]
     return {**lines, **changed}
 
 
-def _instead(raw: bytes, changed: Mapping[str, Line]) -> bytes:
+def _instead(raw: bytes, changed: Mapping[str, ItemLine]) -> bytes:
     """A line of the file, or what it says now; one that cannot be read stays as it is."""
     try:
         line = json.loads(raw)
@@ -157,12 +157,12 @@ def _instead(raw: bytes, changed: Mapping[str, Line]) -> bytes:
     return raw if new is None else encode(new, "an item")
 
 
-def _refusals(asked: Sequence[Conversation], lines: Mapping[str, Line]) -> list[dict[str, str]]:
+def _refusals(asked: Sequence[Conversation], lines: Mapping[str, ItemLine]) -> list[dict[str, str]]:
     refused = [lines[talk.id] for talk in asked if lines.get(talk.id, {}).get("verdict") == "refused"]
     return [{key: line[key] for key in ("id", "reason", "detail", "step")} for line in refused]
 
 
-def _counted(lines: Mapping[str, Line], key: str) -> dict[str, int]:
+def _counted(lines: Mapping[str, ItemLine], key: str) -> dict[str, int]:
     total: Counter[str] = Counter()
     for line in lines.values():
         total.update(line.get(key, {}))

@@ -16,7 +16,7 @@ from mapo.cli.common import options
 from mapo.cli.common.stop import again, until_stopped
 from mapo.evals.emobench.data import load
 from mapo.evals.eqbench import data as eqbench_data
-from mapo.evals.items import read_kept
+from mapo.evals.items import read_previous
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.server import LoopbackServer
 from support import small_run as small
@@ -66,7 +66,7 @@ def test_stopped_by_hand_it_says_what_is_kept_and_how_to_go_on(made_up, tmp_path
         script.hold = None
         _, told = process.communicate(timeout=60)
         assert process.returncode == status and "Traceback" not in told
-        kept = len(read_kept(out).finished)
+        kept = len(read_previous(out).finished)
         assert kept and f"stopped; {kept} of 5 items are kept; resume with: mapo eval eqbench" in told
         line = told.splitlines()[-1]
         assert line.endswith("--resume") and f"'--out={out}'" in line  # as it can be pasted
@@ -260,14 +260,14 @@ def test_an_address_that_nobody_gave_is_told(made_up, tmp_path, monkeypatch):  #
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         given = [f"--data={made_up}", "--model=policy", "--judge-model=judge"]
         done = mapo("eval", "eqbench", *given, f"--out={tmp_path / 'env'}")
-        told = f"judge is asked at {server.base_url} (from OPENAI_BASE_URL)"
+        told = f"judge is called at {server.base_url} (from OPENAI_BASE_URL)"
         assert done.returncode == 0 and told in done.stderr
         plain = mapo(*eqbench(made_up, tmp_path / "given", server.base_url))
-        assert "is asked at" not in plain.stderr
+        assert "is called at" not in plain.stderr
     monkeypatch.delenv("OPENAI_BASE_URL")
     monkeypatch.setattr("mapo.models.endpoint.DEFAULT_URL", "http://127.0.0.1:9/v1")
     done = mapo("eval", "eqbench", *given, f"--out={tmp_path / 'none'}", "--retries=0")
-    assert "policy is asked at http://127.0.0.1:9/v1 (no base URL was given)" in done.stderr
+    assert "policy is called at http://127.0.0.1:9/v1 (no base URL was given)" in done.stderr
     assert "?." not in done.stderr
 
 
@@ -297,8 +297,8 @@ def test_a_failed_scenario_is_named_once(made_up, tmp_path):  # noqa: F811
 
 def test_the_other_eqbench_is_recognised(tmp_path):
     two, three = tmp_path / "v2", tmp_path / "three"
-    write(two / "data", dict.fromkeys(eqbench_data.TWO, "{}"))
-    write(three / "data", dict.fromkeys(eqbench_data.THREE, "x"))
+    write(two / "data", dict.fromkeys(eqbench_data.V2_FILES, "{}"))
+    write(three / "data", dict.fromkeys(eqbench_data.V3_FILES, "x"))
     done = mapo("eval", "eqbench", f"--data={two}", "--model=m", f"--out={tmp_path / 'run'}")
     assert done.returncode == 2 and "holds EQ-Bench v2. Add --v2" in done.stderr
     done = mapo("eval", "eqbench", f"--data={three}", "--model=m", "--v2", f"--out={tmp_path / 'run'}")
@@ -312,7 +312,7 @@ def test_changed_data_can_be_allowed_by_a_name_that_is_told(tmp_path):
 
 
 def test_every_benchmark_has_the_same_options():
-    shared_names = {f"--{name.replace('_', '-')}" for name in options.Run.__dataclass_fields__}
+    shared_names = {f"--{name.replace('_', '-')}" for name in options.RunOptions.__dataclass_fields__}
     for name in ("empa", "emobench", "eqbench"):
         shown = mapo("eval", name, "--help").stdout
         assert all(option in shown for option in shared_names), name

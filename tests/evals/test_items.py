@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
-from mapo.evals.items import Kept, conversation, prepare, run_items, seed_of
+from mapo.evals.items import PreviousItems, conversation, prepare, run_items, seed_of
 from mapo.evals.summary import Scored, summarise, write_result
 from mapo.runs.claim import claim
 from mapo.store import RunDir
@@ -98,7 +98,7 @@ def test_a_failed_item_is_recorded_and_tried_again(tmp_path, kind):
     kept = prepare(tmp_path, {"a": 1}, resume=True)
     assert sorted(kept.finished) == ["t0", "t2"] and kept.failed == Counter({"t1": 1})
     broken.clear()
-    assert sorted(go(tmp_path, things(3), solve, kept=kept)) == ["t0", "t1", "t2"]
+    assert sorted(go(tmp_path, things(3), solve, previous=kept)) == ["t0", "t1", "t2"]
     assert attempts[3:] == [("t1", 1)]
     assert prepare(tmp_path, {"a": 1}, resume=True).finished["t1"]["attempt"] == 1
 
@@ -190,8 +190,8 @@ def test_damaged_lines_are_told_and_asked_again(tmp_path):
     file.write_text("\n".join([whole[0], '{"schema": "other/1"}', '{"torn', whole[1], whole[2][:20]]))
     kept = prepare(tmp_path, {}, resume=True)
     assert sorted(kept.finished) == ["t0", "t1"] and len(kept.bad) == 3
-    assert "no 'mapo.item/1'" in kept.bad[0] and "line 3" in kept.bad[1] and "torn" in kept.bad[2]
-    assert len(go(tmp_path, things(3), doubled, kept=kept)) == 3
+    assert "not a record of schema 'mapo.item/1'" in kept.bad[0] and "line 3" in kept.bad[1] and "torn" in kept.bad[2]
+    assert len(go(tmp_path, things(3), doubled, previous=kept)) == 3
 
 
 def test_a_run_is_not_resumed_as_another(tmp_path):
@@ -203,7 +203,7 @@ def test_a_run_is_not_resumed_as_another(tmp_path):
         prepare(tmp_path, {"model": "a"}, resume=False)
     with pytest.raises(InputError, match="model: 'a' there, 'b' here"):
         prepare(tmp_path, {"model": "b"}, resume=True)
-    assert prepare(tmp_path, {"model": "a"}, resume=True) == Kept({}, Counter(), [], {})
+    assert prepare(tmp_path, {"model": "a"}, resume=True) == PreviousItems({}, Counter(), [], {})
 
 
 def test_a_conversation_is_closed_whatever_happens():

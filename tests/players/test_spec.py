@@ -10,7 +10,8 @@ import pytest
 from mapo.config import load_config, read_config
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.players.casting import cast_from_config, cast_from_options, with_judge_panel, with_temperatures
+from mapo.models.chat import Sampling
+from mapo.players.casting import cast_from_config, cast_from_options, with_judge_panel, with_sampling
 from mapo.players.session import ModelSession, open_cast
 from mapo.players.spec import ModelSpec, PanelSpec, PartialSpec, inherit, models_by_role, parse_judges
 from mapo.testing.server import LoopbackServer
@@ -139,7 +140,7 @@ def test_the_command_line_takes_a_panel():
         ("b", "http://there/v1", "OPENAI_API_KEY"),  # a key goes to the address it was given for
     ]
     assert with_judge_panel(cast, None) == cast and with_judge_panel(None, None) is None
-    warm = with_temperatures({**cast, "judge": panel}, judge=0.5, user=None)
+    warm = with_sampling({**cast, "judge": panel}, judge=Sampling(0.5), user=Sampling())
     assert [w.sampling.temperature for w in warm["judge"].members] == [0.5, 0.5]
     for given, named in ((None, "a,b"), (cast, "a")):
         with pytest.raises(InputError, match="--judge-panel"):

@@ -23,8 +23,19 @@ def preflight(
     """Check that the models of a run (by role) can be used, and print what the run will call at most.
 
     Raise InputError or EndpointError, with the role, the first cause and a fix, if one cannot be used. With
-    `cache_mode` "replay" no endpoint is called. Call this outside of an event loop, before the run starts.
+    `cache_mode` "replay" no endpoint is called. Inside of an event loop, use `preflight_async`.
     """
+    asyncio.run(preflight_async(models, device=device, estimate=estimate, cache_mode=cache_mode))
+
+
+async def preflight_async(
+    models: Mapping[str, ModelSpec],
+    *,
+    device: str = "auto",
+    estimate: Estimate | None = None,
+    cache_mode: str = "record",
+) -> None:
+    """Do what `preflight` does, inside of an event loop."""
     from mapo.players.preflight import check_endpoints, check_models, enumeration
 
     warnings = check_models(models.values(), device)
@@ -32,7 +43,7 @@ def preflight(
     if remote and cache_mode != "replay":
         addresses = list(dict.fromkeys(spec.address or "" for spec in remote.values()))
         say(f"preflight: checking {enumeration(remote)} at {enumeration(addresses)}")
-        warnings += asyncio.run(check_endpoints(remote))
+        warnings += await check_endpoints(remote)
     for warning in warnings:
         say(f"warning: {warning}")
     if estimate is not None and estimate.text:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from mapo.players.spec import ModelSpec, PanelSpec
 
 
-@with_run(without=REPLACED_OPTIONS, out=None)
+@with_run_options(without=REPLACED_OPTIONS, out=None)
 def audit(
-    run: Run,
+    run: RunOptions,
     runs: Runs,
     judge: Judges = None,
     panel: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from mapo.sandbox.panel import NamedJudge
 
 
-@with_run(without=REPLACED_OPTIONS)
+@with_run_options(without=REPLACED_OPTIONS)
 def swap(
-    run: Run,
+    run: RunOptions,
     runs: Runs,
     judge: Judges = None,
     base_url: BaseUrl = None,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mapo.evals.items import Kept, Line, Solve
+    from mapo.evals.items import ItemLine, PreviousItems, Solve
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.realsim.make import Making
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _SHOWN = 30
 
 
-@with_run(concurrency=16, timeout=180.0)
+@with_run_options(concurrency=16, timeout=180.0)
 def make(
-    run: Run,
+    run: RunOptions,
     sources: Annotated[
         list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
     ],
@@ -108,7 +108,7 @@ def make(
         raise typer.Exit(1)
 
 
-def _models(run: Run, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
+def _models(run: RunOptions, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
     """Return the model that writes and the one that judges, which is the same unless another is named."""
     from mapo.players.spec import ModelSpec, inherit
 
@@ -117,13 +117,13 @@ def _models(run: Run, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
 
 
 def _lines(
-    run: Run,
+    run: RunOptions,
     making: Making,
     source: Source,
     chosen: Sequence[Conversation],
     who: dict[str, ModelSpec],
     session: ModelSession,
-) -> dict[str, Line]:
+) -> dict[str, ItemLine]:
     """Make what is not made yet; the lines of all finished items."""
     from mapo.cli.common.items import solve_until_stopped
     from mapo.players.identity import identity
@@ -138,12 +138,12 @@ def _lines(
         **identity(**who),
     }
 
-    async def cast(session: ModelSession, kept: Kept) -> Solve[Conversation]:
+    async def cast(session: ModelSession, previous: PreviousItems) -> Solve[Conversation]:
         maker, judge = (session.endpoint(one, role) for role, one in who.items())
         keep_key(run.out, key)
-        return Maker(run.out, making, maker, judge, kept.halves).solve
+        return Maker(run.out, making, maker, judge, previous.partial).solve
 
-    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, session)
+    solved = solve_until_stopped(run, asked, chosen, who, cast, session)
     say_all("note", list(solved.notes))
     return solved.lines
 
@@ -175,7 +175,7 @@ def _tell(source: Source, paths: Sequence[Path]) -> None:
     say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")
 
 
-def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
+def _local(run: RunOptions, source: Source, chosen: Sequence[Conversation]) -> None:
     from mapo.realsim.make import STEPS
     from mapo.realsim.report import finish_local
     from mapo.runs.claim import check_folder

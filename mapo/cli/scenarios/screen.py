@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.cli.scenarios.common import read_whole_set
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mapo.evals.empa.benchmark import Plan
+    from mapo.evals.empa.benchmark import EmpaPlan
     from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.realsim.screen import Plays, Screened
     from mapo.sandbox.rollout import Rules
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _POLICY = "A model's name, local:FOLDER or scripted:NAME."
 
 
-@with_run()
+@with_run_options()
 def screen(
-    run: Run,
+    run: RunOptions,
     source: Annotated[
         str, typer.Argument(help="The scenarios: a folder, MANIFEST.json:SPLIT, builtin:SPLIT.")
     ],
@@ -62,7 +62,7 @@ def screen(
     it could not continue; 130 or 143 it was stopped by hand.
     """
     from mapo.domain_folders import domain_folder
-    from mapo.evals.empa.benchmark import Plan
+    from mapo.evals.empa.benchmark import EmpaPlan
     from mapo.measure.rubric import Rubric
     from mapo.players.spec import PartialSpec
     from mapo.realsim.screen import screen as screened_by
@@ -83,7 +83,7 @@ def screen(
     run.session().check([*who.values(), *(roles or {}).values()], own)
     rubric = Rubric.load(domain_folder(own))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
-    plan = Plan(found.scenarios, plays, seed)
+    plan = EmpaPlan(found.scenarios, plays, seed)
     asked = _manifest(plan, who)
     check_folder(run.out, asked, resume=run.resume)
     claim(run.out, asked)
@@ -101,7 +101,7 @@ def screen(
         raise typer.Exit(1)
 
 
-def _policies(run: Run, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
+def _policies(run: RunOptions, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
     from mapo.players.spec import ModelSpec, inherit
 
     policies = {"strong": ModelSpec(strong, run.base_url, run.key_env)}
@@ -110,7 +110,7 @@ def _policies(run: Run, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
     return policies
 
 
-def _everyone(run: Run, agents: str | None, own: PartialSpec, judge: PartialSpec) -> PartialSpec:
+def _everyone(run: RunOptions, agents: str | None, own: PartialSpec, judge: PartialSpec) -> PartialSpec:
     """Return the model of all roles, at --base-url unless it has an address of its own: what was made from
     private conversations is sent to no endpoint that was not named."""
     from mapo.players.spec import inherit
@@ -141,7 +141,7 @@ def _roles(
     return None
 
 
-def _manifest(plan: Plan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
+def _manifest(plan: EmpaPlan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
     from mapo.runs.claim import digest
 
     return {
@@ -154,17 +154,22 @@ def _manifest(plan: Plan, who: Mapping[str, ModelSpec]) -> dict[str, Any]:
 
 
 def _play(
-    run: Run, name: str, plan: Plan, who: ModelSpec, roles: dict[str, ModelSpec] | None, rules: Rules
+    run: RunOptions,
+    name: str,
+    plan: EmpaPlan,
+    who: ModelSpec,
+    roles: dict[str, ModelSpec] | None,
+    rules: Rules,
 ) -> int:
     """One policy's plays in a folder of its own, by the machinery of `mapo eval empa`; how many broke."""
     from mapo.cli.common.stop import until_stopped
-    from mapo.cli.evaluate.empa import play_missing, told_kept
+    from mapo.cli.evaluate.empa import finished_text, play_missing
 
     out = run.out / name
     there = RunDir(out).manifest.exists()
     own = replace(run, out=out, cache_file=run.cache_file or RunDir(run.out).cache_of(), resume=there)
     playing = play_missing(own, plan, who, roles, rules, own.session())
-    return until_stopped(playing, run.out, lambda: f"{name}: {told_kept(out, len(plan.jobs()))}")
+    return until_stopped(playing, run.out, lambda: f"{name}: {finished_text(out, len(plan.jobs()))}")
 
 
 def _keep(out: Path, asked: Mapping[str, Any], screened: Sequence[Screened], found: ScenarioSet) -> None:

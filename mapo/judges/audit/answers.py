@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mapo.evals.items import Line
+from mapo.evals.items import ItemLine
 from mapo.judges.audit.probes import UNCHANGED
 from mapo.judges.audit.questions import AuditQuestion, levels_in
 from mapo.judges.sample import RecordedTurn, Recording
@@ -57,7 +57,7 @@ class Answers:
         return trajectory_of(recording, [repeats[repeat] for repeats in forms])
 
 
-def answers_by_judge(questions: Sequence[AuditQuestion], lines: Mapping[str, Line]) -> dict[str, Answers]:
+def answers_by_judge(questions: Sequence[AuditQuestion], lines: Mapping[str, ItemLine]) -> dict[str, Answers]:
     """Sort the answered questions by judge."""
     by_judge: dict[str, Answers] = {}
     for question in questions:

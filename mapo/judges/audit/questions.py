@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mapo.errors import AnswerError, RecordError, ScenarioError
-from mapo.evals.items import ASK_ANEW, Line
+from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.audit.probes import LANGUAGE, PROBES, UNCHANGED, JudgeInput, Probe, unchanged_input
 from mapo.judges.sample import RecordedTurn, Recording
 from mapo.measure.rubric import Rubric
@@ -123,7 +123,7 @@ def all_questions(
     return list(questions.values())
 
 
-def panel_line(question: AuditQuestion, member_lines: Sequence[Line | None]) -> Line | None:
+def panel_line(question: AuditQuestion, member_lines: Sequence[ItemLine | None]) -> ItemLine | None:
     """Return a panel's answer from its members' answers: as in a run, the median of their forms if more than
     half are usable. None while an answer is missing; skipped if a member had to skip the question."""
     if any(line is None for line in member_lines):
@@ -140,7 +140,7 @@ def panel_line(question: AuditQuestion, member_lines: Sequence[Line | None]) -> 
     return {"levels": {key: asdict(marks) for key, marks in median_levels(forms, lost).items()}}
 
 
-def levels_in(line: Line | None, rubric: Rubric, where: str) -> Levels | None:
+def levels_in(line: ItemLine | None, rubric: Rubric, where: str) -> Levels | None:
     """Return the form in a line of items.jsonl; None if it has none."""
     if line is None or "levels" not in line:
         return None
@@ -152,6 +152,6 @@ def levels_in(line: Line | None, rubric: Rubric, where: str) -> Levels | None:
         rubric.step(levels)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(
-            f"the recorded form does not fit the rubric ({error!r})", where=where, fix=ASK_ANEW
+            f"the recorded form does not fit the rubric ({error!r})", where=where, fix=REMOVE_LINE
         ) from None
     return levels

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.evals.items import Line
+from mapo.evals.items import ItemLine
 from mapo.judges.audit.answers import RECORDED, answers_by_judge, recorded_answers
 from mapo.judges.audit.judge_agreement import Agreement, agreement, self_agreement
 from mapo.judges.audit.limits import MIN_DIALOGUES
@@ -76,7 +76,7 @@ class AuditPlan:
         """Return the questions to ask. A panel is not asked: its answers follow from its members'."""
         return self._questions(self.judges)
 
-    def with_panel(self, lines: Mapping[str, Line]) -> tuple[list[AuditQuestion], dict[str, Line]]:
+    def with_panel(self, lines: Mapping[str, ItemLine]) -> tuple[list[AuditQuestion], dict[str, ItemLine]]:
         """Return all questions and lines, including those of the panel."""
         panel_questions = self._questions((self.panel,)) if self.panel else []
         panel_lines = {
@@ -119,7 +119,7 @@ class AuditPlan:
 
 def build_audit(
     plan: AuditPlan,
-    lines: Mapping[str, Line],
+    lines: Mapping[str, ItemLine],
     costs: Mapping[str, Mapping[str, Any]],
     notes: Sequence[str] = (),
 ) -> Audit:

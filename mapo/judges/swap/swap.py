@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import AnswerError, InputError, RecordError
-from mapo.evals.items import ASK_ANEW, Line
+from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.sample import Recording
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import REWARDS, rewards_of
@@ -88,7 +88,7 @@ async def _judge_turn(judge: Judge, turns: Sequence[Turn], item: Rejudgement) ->
 # ---- records of the new judgements
 
 
-def judged_again(item: Rejudgement, line: Line, judge: str) -> Dialogue:
+def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
     """Return the dialogue's record under the new judge, as far as it was played."""
     dialogue, rubric = item.recording.dialogue, item.recording.rubric
     where = f"{RunDir.items.name}, {item.id}"
@@ -112,7 +112,7 @@ def judged_again(item: Rejudgement, line: Line, judge: str) -> Dialogue:
                 break
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
-            f"the line does not hold a rejudged dialogue ({error!r})", where=where, fix=ASK_ANEW
+            f"the line does not hold a rejudged dialogue ({error!r})", where=where, fix=REMOVE_LINE
         ) from None
     recorded = dialogue.ending
     if ending is None and recorded is not None and recorded.reason in RECORDED_REASONS:
@@ -174,7 +174,7 @@ def evaluations(recordings: Sequence[Recording]) -> list[Recording]:
 
 
 def write_run(
-    out: Path, source: SwapSource, items: Sequence[Rejudgement], lines: Mapping[str, Line], judge: str
+    out: Path, source: SwapSource, items: Sequence[Rejudgement], lines: Mapping[str, ItemLine], judge: str
 ) -> Path:
     """Write a run directory like that of an evaluation, with the new levels, and return it."""
     folder = out / source.folder

@@ -184,7 +184,7 @@ def test_the_lenient_reading_of_two_questions():
         "```\n{'answer_q1': 'b', 'answer_q2': 'c.'}\n```": [1, 2],
         "B, C": [1, 2],
         "(b) and (c)": [None, None],  # which is which?
-        "Question 1: B) Anger\nQuestion 2: snow": [1, 2],
+        "EmoBenchQuestion 1: B) Anger\nQuestion 2: snow": [1, 2],
         "问题1：B\n问题2：C": [1, 2],
         "答案1：B，答案2：C": [1, 2],
         '{"answer_q1": "B"}': [1, None],
