@@ -12,8 +12,8 @@ the lines at the end, so a better parser needs no new calls. `solve` raises `End
 `ContextError` if the item fails: the failure is recorded, the other items go on, and a resume tries it again
 with `attempt` increased by one. Use `attempt` in the nonce of a call whose recorded answer was what failed
 (an unreadable judgement), and omit it elsewhere. If a part of a failed item is worth keeping (replies whose
-judge failed), `solve` raises `PartialItemError` with that part; `PreviousItems.partial` returns it to the next
-attempt.
+judge failed), `solve` raises `PartialItemError` with that part; `PreviousItems.partial` returns it to the
+next attempt.
 
     previous = prepare(out, manifest, resume=resume)
     claim(out, manifest)

@@ -39,6 +39,10 @@ Answering = Callable[[Body], Said | Awaitable[Said]]
 Fault = Callable[[int, Body], str | None]
 
 
+MODELS = ("loopback", "policy", "user", "director", "judge", "model", "m")
+"""Models that a server lists by default, so that preflight checks of usual test names need no completion."""
+
+
 class LoopbackServer:
     """`fault` picks a fault by name for a call (`mapo.testing.faults`). `refuses` lists what the server does
     not know ("json_schema", "json_object", "tools", "max_tokens", "temperature"): such requests get a 400
@@ -51,7 +55,7 @@ class LoopbackServer:
         latency: float | Callable[[Body], float] = 0.0,
         fault: Fault = lambda _number, _body: None,
         refuses: Collection[str] = (),
-        models: tuple[str, ...] = ("loopback",),
+        models: tuple[str, ...] = MODELS,
         key: str | None = None,
         retry_after: str = "1",
         record: bool = False,

@@ -33,7 +33,8 @@ def solve_until_stopped(
 ) -> SolvedItems:
     """Solve the items that are missing in the run directory. Stopped by a signal, print how to resume.
 
-    `models` are the models that will be called, by role. `estimate` estimates the calls of so many items.
+    `models` are the models that will be called, by role. With `estimate`, which estimates the calls of so many
+    items, the models are checked and the estimate is printed first.
     """
     from mapo.cli.common.stop import until_stopped
     from mapo.evals.items import read_previous
@@ -86,8 +87,8 @@ async def solve_all(
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be run again)" for line in previous.bad])
     finished = sum(item.id in previous.finished for item in items)
-    if finished < len(items):
-        expected = estimate(len(items) - finished) if estimate else None
+    if estimate and finished < len(items):
+        expected = estimate(len(items) - finished)
         await preflight_async(models, estimate=expected, cache_mode=session.cache_mode)
     failed: list[str] = []
     flushed = 0.0

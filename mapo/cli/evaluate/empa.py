@@ -96,7 +96,8 @@ def empa(
 ) -> None:
     """Run the EMPA sandbox: long dialogues with simulated users, scored by EPM-Q.
 
-    Without --agents-model, user, director and judge are scripted: a test world, not a measure of empathy.
+    Without --agents-model, user, director and judge are scripted: a test world whose scores say nothing
+    about real conversations.
     Exit status: 0 success; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
     130 or 143 it was stopped by a signal.
     """
@@ -148,7 +149,7 @@ def empa(
         )
     out, session = run.out, run.session()
     policy = ModelSpec(model, run.base_url, run.key_env)
-    playing = play_missing(run, plan, policy, cast, rules, session)
+    playing = play_missing(run, plan, policy, cast, rules, session, preflight=True)
     broken = until_stopped(playing, out, lambda: finished_text(out, len(plan.jobs())))
     scoring = score(out)
     if scoring.models:
@@ -191,8 +192,13 @@ async def play_missing(
     cast: CastSpec | None,
     rules: Rules,
     session: ModelSession,
+    *,
+    preflight: bool = False,
 ) -> int:
-    """Play the dialogues that are missing in the run directory. Return how many broke."""
+    """Play the dialogues that are missing in the run directory. Return how many broke.
+
+    With `preflight`, the models are checked and an estimate is printed first.
+    """
     from mapo.cli.common.models import say_default_addresses
     from mapo.cli.common.preflight import preflight_async
     from mapo.domain_folders import RUBRIC, domain_folder
@@ -212,7 +218,8 @@ async def play_missing(
     previous = benchmark.prepare(out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
-    if missing := len(plan.jobs()) - len(previous.finished):
+    missing = len(plan.jobs()) - len(previous.finished)
+    if preflight and missing:
         estimate = _estimate(missing, policy, cast, rules)
         await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
     async with session:

@@ -281,14 +281,23 @@ def test_kill_and_resume_pays_for_nothing_twice(tmp_path):
     assert len(list((out / "empa" / "policy").glob("*_result.json"))) == 12
 
 
-def test_a_dead_endpoint_is_told_and_can_be_resumed(tmp_path):
+def test_a_dead_endpoint_stops_the_run_before_anything_is_written(tmp_path):
+    dead = subprocess.run(
+        command(tmp_path / "run", "http://127.0.0.1:9/v1"), capture_output=True, text=True, timeout=60
+    )
+    assert dead.returncode == 2 and "Traceback" not in dead.stderr
+    assert dead.stderr.count("no connection") == 1 and "Is a server running" in dead.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_endpoint_fails_can_be_resumed(tmp_path):
     out = tmp_path / "run"
     args = ["--cases=career-tied-up,living-back-room", "--retries=0"]
-    dead = subprocess.run(
-        command(out, "http://127.0.0.1:9/v1", *args), capture_output=True, text=True, timeout=60
-    )
-    assert dead.returncode == 1 and "Traceback" not in dead.stderr
-    assert dead.stderr.count("no connection") == 2 and "Is a server running" in dead.stderr
+    with LoopbackServer(world(), fault=lambda _number, _body: "500") as server:
+        failed = subprocess.run(
+            command(out, server.base_url, *args), capture_output=True, text=True, timeout=60
+        )
+    assert failed.returncode == 1 and failed.stderr.count("broken: dialogue") == 2
     with LoopbackServer(world()) as server:
         done = subprocess.run(
             command(out, server.base_url, *args, "--resume"), capture_output=True, text=True, timeout=60
@@ -343,7 +352,7 @@ def test_start_levels_are_checked_before_anything_is_played():
     good = {i.key: 1 for i in RUBRIC.indicators}
     assert empa.EmpaPlan(scenarios, start_levels={s.id: good for s in scenarios}).check(RUBRIC) == []
     told = empa.EmpaPlan(scenarios, start_levels={"nobody": good}).check(RUBRIC)
-    assert "name none of the chosen cases" in told[-1] and len(told) == 3
+    assert "name none of the chosen scenarios" in told[-1] and len(told) == 3
     with pytest.raises(InputError, match=f"start levels of {scenarios[0].id}"):
         empa.EmpaPlan(scenarios, start_levels={scenarios[0].id: {"C.1": 9}}).check(RUBRIC)
 

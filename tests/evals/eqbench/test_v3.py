@@ -295,7 +295,9 @@ def test_the_judges_prompt(made_up):  # noqa: F811
 def test_a_talk_shows_the_model_what_it_said_and_looks_back(made_up):  # noqa: F811
     files = read_v3(made_up)
     chat = FakeChat(["<think>hm</think> one ", "two", " back "])
-    replies, debrief = asyncio.run(eqbench3.play_scenario(files.scenarios[1], files, chat, max_tokens=99, min_p=0.2))
+    replies, debrief = asyncio.run(
+        eqbench3.play_scenario(files.scenarios[1], files, chat, max_tokens=99, min_p=0.2)
+    )
     assert (replies, debrief) == (["one", "two"], "back")
     assert [[m.content[:9] for m in r.messages] for r in chat.requests] == [
         ["The plant"],
@@ -459,7 +461,9 @@ def test_another_judge_on_the_same_replies_as_the_message_says(made_up, tmp_path
         script.policy = lambda messages: marks_for(messages[0]["content"])  # "other" answers here
         asked = script.by_model["policy"]
         assert mapo(*command(made_up, tmp_path / "new", server.base_url), *more).returncode == 0
-        assert script.by_model["policy"] == asked and script.by_model["other"] == 5
+        assert (
+            script.by_model["policy"] == asked and script.by_model["other"] == 6
+        )  # the preflight check is one call
 
 
 def test_names_are_shown_as_they_are(made_up, tmp_path):  # noqa: F811
@@ -526,7 +530,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
         ]
         assert mapo(*cached).returncode == 1  # the first judgements, from the record
     for told in (done.stderr, again.stderr):
-        assert "the model was sampled without temperature: its endpoint refuses that" in told
+        assert "the model was sampled without temperature: its endpoint refuses it" in told
         assert "the judge was sampled without temperature" in told
     for folder in (out, tmp_path / "new"):
         settings = result_of(folder)["settings"]
@@ -557,8 +561,8 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_p
     out = tmp_path / "run"
     without = [a for a in command(made_up, out, "http://127.0.0.1:9/v1") if not a.startswith("--judge")]
     for args, told in [
-        (without, "no judge"),
-        ([*without, "--judge-model=local:pocket"], "'local:pocket' as judge"),
+        (without, "needs a judge"),
+        ([*without, "--judge-model=local:pocket"], "'local:pocket' cannot be the judge"),
         ([*without, "--judge-model=judge", "--v2"], "EQ-Bench v2 has no judge"),
         (
             [*without, "--judge-model=judge", "--model=local:pocket"],
