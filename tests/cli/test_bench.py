@@ -67,7 +67,7 @@ def test_stopped_by_hand_it_says_what_is_kept_and_how_to_go_on(made_up, tmp_path
         _, told = process.communicate(timeout=60)
         assert process.returncode == status and "Traceback" not in told
         kept = len(read_previous(out).finished)
-        assert kept and f"stopped; {kept} of 5 items are kept; resume with: mapo eval eqbench" in told
+        assert kept and f"stopped; {kept} of 5 items are finished; resume with: mapo eval eqbench" in told
         line = told.splitlines()[-1]
         assert line.endswith("--resume") and f"'--out={out}'" in line  # as it can be pasted
         assert "items: 0/5" in told  # plain lines where there is no terminal
@@ -163,7 +163,10 @@ def test_empa_stopped_by_hand(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=60)
-    assert process.returncode == 143 and "stopped; 0 of 12 dialogues are kept; resume with: mapo eval" in told
+    assert (
+        process.returncode == 143
+        and "stopped; 0 of 12 dialogues are finished; resume with: mapo eval" in told
+    )
 
 
 def test_the_ledger_knows_every_call_after_a_kill(made_up, tmp_path):  # noqa: F811
@@ -277,7 +280,7 @@ def test_a_dead_endpoint_stops_eqbench_too(tmp_path, dead):
     fault = lambda _, body: "500" if body["model"] == dead else None  # noqa: E731
     with LoopbackServer(script, fault=fault) as server:
         done = mapo(*eqbench(shared("eqbench"), tmp_path / "run", server.base_url, "--retries=0"))
-    assert done.returncode == 2 and "9 of 9 items failed, last: " in done.stderr
+    assert done.returncode == 2 and "9 of 9 items failed, the last one with: " in done.stderr
     assert "run again with --resume" in done.stderr and server.calls < 80  # of 163
 
 

@@ -71,7 +71,7 @@ def test_an_endpoint_that_refuses_a_parameter_is_told_of(run, tmp_path):
         assert done.returncode == 0, done.stderr
         swapped = mapo("judge", "swap", run, *where, "--out", tmp_path / "s")
         assert swapped.returncode == 0, swapped.stderr
-    told = "was sampled without temperature: its endpoint refuses that"
+    told = "was sampled without temperature: its endpoint refuses it"
     assert f"note: it {told}" in done.stderr and f"note: the judge {told}" in swapped.stderr
     notes = json.loads((tmp_path / "a" / "audit.json").read_text())["notes"]
     assert f"it {told}" in notes
@@ -109,7 +109,10 @@ def test_a_folder_that_does_not_exist_is_told_so(tmp_path):
 def test_a_judge_is_named_once_where_it_fails(run, tmp_path):
     gone = ("--judge", "gone@http://127.0.0.1:9/v1", "--retries", 0, "--dialogues", 0, "--turns", 1)
     done = mapo("judge", "audit", run, *gone, "--out", tmp_path / "x")
-    assert done.returncode == 2 and "last: gone at http://127.0.0.1:9/v1: no connection" in done.stderr
+    assert (
+        done.returncode == 2
+        and "the last one with: gone at http://127.0.0.1:9/v1: no connection" in done.stderr
+    )
 
 
 def test_a_panel_is_not_asked_what_its_members_cannot_answer(run, tmp_path):

@@ -147,7 +147,7 @@ def test_a_small_benchmark_stops_after_a_fifth(tmp_path, items, seen):
     async def solve(item, attempt):
         raise EndpointError("no connection", fix="Is a server running at http://x/v1?")
 
-    message = rf"{seen} of {seen} items failed, the last one with: no connection. Is a server running at \S+ Finished"
+    message = rf"{seen} of {seen} items failed, the last one with: no connection. Is a server"
     with pytest.raises(EndpointError, match=message):
         go(tmp_path, things(items), solve, concurrency=1)
     assert len(lines_of(tmp_path)) == seen

@@ -662,4 +662,4 @@ def test_what_an_endpoint_refused_is_told(tmp_path, source):
         done = made(server, source, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     for who in ("the writer", "the judge"):
-        assert f"note: {who} was sampled without temperature: its endpoint refuses that" in done.stderr
+        assert f"note: {who} was sampled without temperature: its endpoint refuses it" in done.stderr

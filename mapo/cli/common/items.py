@@ -33,8 +33,8 @@ def solve_until_stopped(
 ) -> SolvedItems:
     """Solve the items that are missing in the run directory. Stopped by a signal, print how to resume.
 
-    `models` are the models that will be called, by role. With `estimate`, which estimates the calls of so many
-    items, the models are checked and the estimate is printed first.
+    `models` are the models that will be called, by role. With `estimate`, which estimates the calls of so
+    many items, the models are checked and the estimate is printed first.
     """
     from mapo.cli.common.stop import until_stopped
     from mapo.evals.items import read_previous

@@ -86,7 +86,7 @@ def audit(
 
     models = {name: spec for name, spec in zip(names, judges.members, strict=True) if spec.model != SCRIPTED}
     manifest = {**plan.manifest(), **identity(**models)}
-    solved = solve_until_stopped(run, manifest, plan.questions(), list(models.values()), cast, session)
+    solved = solve_until_stopped(run, manifest, plan.questions(), models, cast, session)
     result = build_audit(plan, solved.lines, _costs(session), solved.notes)
     draw(result, run.out)
     write(result, run.out, RunDir.audit_figure.name)

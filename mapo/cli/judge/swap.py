@@ -78,7 +78,7 @@ def swap(
     specs = zip(judges.names, judges.members, strict=True)
     models = {name: spec for name, spec in specs if spec.model != SCRIPTED}
     manifest = {**swapping.swap_manifest(title, recordings), **identity(**models)}
-    solved = solve_until_stopped(run, manifest, items, list(models.values()), cast, session)
+    solved = solve_until_stopped(run, manifest, items, models, cast, session)
     lines = solved.lines
     rejudged = []
     for name, source in sources.items():

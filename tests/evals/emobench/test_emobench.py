@@ -616,7 +616,11 @@ def test_a_dead_endpoint_ends_the_run_and_loses_nothing(tmp_path):
     out = tmp_path / "run"
     more = ["--allow-changed-data", "--retries=0"]
     dead = mapo(*options(out, folder, "http://127.0.0.1:9/v1", *more))
-    assert dead.returncode == 2 and "items failed, last: " in dead.stderr and "Traceback" not in dead.stderr
+    assert (
+        dead.returncode == 2
+        and "items failed, the last one with: " in dead.stderr
+        and "Traceback" not in dead.stderr
+    )
     assert "Is a server running at http://127.0.0.1:9/v1?" in dead.stderr and "--resume" in dead.stderr
     assert not (out / "result.json").exists()
     with LoopbackServer(Student(bench)) as server:
