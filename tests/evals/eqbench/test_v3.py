@@ -566,7 +566,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_p
         ([*without, "--judge-model=judge", "--v2"], "EQ-Bench v2 has no judge"),
         (
             [*without, "--judge-model=judge", "--model=local:pocket"],
-            "replies of 12000 tokens in a context of 4096",
+            "replies of up to 12000 tokens do not fit into a context of 4096",
         ),
         (
             [*without, "--judge-model=judge", "--model=local:pocket", "--max-tokens=2000"],
