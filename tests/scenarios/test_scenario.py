@@ -156,7 +156,9 @@ def test_what_a_check_finds(good, empathy):
     assert "unknown Q.1" in problems(start_levels={**levels, "Q.1": 0})
     assert "has no axis 'Z'" in problems(priorities={"Z": "high"})
     assert "'harbour' of `about`" in problems(stages=(replace(good.stages[0], about=("harbour",)),))
-    assert "occurs more than once" in problems(stages=(replace(good.stages[0], says=(good.opening,), about=()),))
+    assert "occurs more than once" in problems(
+        stages=(replace(good.stages[0], says=(good.opening,), about=()),)
+    )
     assert "rubric is 'empathy'" in problems(domain="tutoring")
     assert problems(start_levels={}, axis="", difficulty="") == ""
 
