@@ -39,6 +39,16 @@ class Estimate:
             times.append(60 * (self.prompt + self.output) / self.tokens_per_minute)
         return max(times, default=None)
 
+    def __mul__(self, runs: int) -> Estimate:
+        """Return the estimate of several equal runs."""
+        return replace(
+            self,
+            dialogues=self.dialogues * runs,
+            calls=self.calls * runs,
+            prompt=self.prompt * runs,
+            output=self.output * runs,
+        )
+
     @property
     def text(self) -> str:
         parts = []

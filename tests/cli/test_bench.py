@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from mapo.cli.common import options
-from mapo.cli.common.stop import again, until_stopped
+from mapo.cli.common.stop import resume_command, until_stopped
 from mapo.evals.emobench.data import load
 from mapo.evals.eqbench import data as eqbench_data
 from mapo.evals.items import read_previous
@@ -149,9 +149,9 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 
 def test_stopped_before_it_began_there_is_nothing_to_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["mapo", "eval", "emobench", "--out=x", "--resume"])
-    assert again(tmp_path) == "mapo eval emobench --out=x"
+    assert resume_command(tmp_path) == "mapo eval emobench --out=x"
     (tmp_path / "manifest.json").write_text("{}")
-    assert again(tmp_path) == "mapo eval emobench --out=x --resume"
+    assert resume_command(tmp_path) == "mapo eval emobench --out=x --resume"
 
 
 def test_empa_stopped_by_hand(tmp_path):

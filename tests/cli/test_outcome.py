@@ -62,5 +62,5 @@ def test_the_pair_says_who_speaks_and_how_much_of_it_is_shown(shown):
     before, after = talk([0] * 8), talk([1, None, 1])
     told = shown(outcome([before], [after]))
     assert "after 8 turns (first 6 of 8 turns)" in told and "of 3 turns" not in told
-    assert "user: line 1" in told and "model: reply 1" in told and "line 7" not in told
+    assert "user: line 1" in told and "policy: reply 1" in told and "line 7" not in told
     assert "reward: +10.00" in told and "reward: unscored" in told

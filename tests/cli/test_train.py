@@ -47,8 +47,8 @@ def test_a_run_tells_what_came_of_it(finished):
     lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
     assert len(lines) == 2
     assert re.search(r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*0:00 left .*validation", lines[-1])
-    assert "Scenarios never trained on" in done.stdout and "95 % interval" in done.stdout
-    assert "a case of median gain" in done.stdout
+    assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
+    assert "the scenario with the median gain" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr
     assert f"mapo report {out}" in done.stderr and f"mapo view {out}" in done.stderr
     summary = json.loads((out / "summary.json").read_text())

