@@ -99,7 +99,7 @@ def test_without_its_settings_nothing_is_credited(tmp_path):
     assert "has no [advantage]" in page and "fig_return_by_turn" not in page and "discounted" not in page
     (root / "config.toml").write_text('[advantage]\nmethod = "turn"\ngamma = 0.5\n[optim]\nsteps = "x"\n')
     page = html_page(build([str(root)]))
-    assert "discounted by 0.5 a turn" in page and "not all settings can be used" in page
+    assert "discounted by 0.5 a turn" in page and "not all settings are valid" in page
 
 
 def test_a_usable_record_counts_then_the_later_written(tmp_path):
