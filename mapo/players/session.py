@@ -1,4 +1,4 @@
-"""Open models: endpoints that share rate limits, a cache and a ledger; local samplers; whole casts."""
+"""Opening models: endpoints that share rate limits, a cache and a ledger; local samplers; casts."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class ModelSession:
         return self.ledger.total_cost
 
     def check(self, models: Iterable[ModelSpec], domain: str | None = None) -> None:
-        """Refuse names, addresses and modes that cannot be used. Nothing is opened or written.
+        """Raise InputError for invalid names, addresses and modes. Nothing is opened or written.
 
-        Scripted policies belong to a domain and are refused without one.
+        Scripted policies belong to a domain and are rejected without one.
         """
         from mapo.local_model.requirements import require_torch
         from mapo.models.cache import MODES
@@ -84,7 +84,8 @@ class ModelSession:
             if spec.scripted is not None:
                 if domain is None:
                     raise InputError(
-                        f"'{spec.model}' is not a model", fix="A name at an endpoint, or local:FOLDER"
+                        f"'{spec.model}' is not a model",
+                        fix="Give a model name at an endpoint, or local:FOLDER",
                     )
                 scripted_policy(domain, spec.scripted)
             elif spec.local is not None:
@@ -165,7 +166,9 @@ class ModelSession:
             return scripted_cast(domain)
         for role, spec in models_by_role(cast).items():
             if spec.scripted is not None or spec.local is not None:
-                raise InputError(f"'{spec.model}' as {role}", fix="Serve the model, and give its base URL")
+                raise InputError(
+                    f"'{spec.model}' cannot be used as {role}", fix="Serve the model and give its base URL"
+                )
         judges = cast["judge"]
         panel = judges if isinstance(judges, PanelSpec) else None
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
@@ -174,10 +177,10 @@ class ModelSession:
         casting = model_cast(user, director, judge, rubric, sampling)
         if panel is None:
             return casting
-        return with_judges(casting, self.judges(panel, rubric), panel.way, require_all=panel.whole)
+        return with_judges(casting, self.judges(panel, rubric), panel.mode, require_all=panel.require_all)
 
     def judges(self, panel: PanelSpec, rubric: Rubric) -> list[NamedJudge]:
-        """Open the judges of a panel. Those with one model, address and key share an endpoint."""
+        """Open the judges of a panel. Those with the same model, address and key share an endpoint."""
         from mapo.sandbox.panel import model_judge
 
         endpoints: dict[tuple[str, str | None, str], Endpoint] = {}
@@ -232,7 +235,7 @@ def _share(limit: int, name: str, rank: int, of: int) -> int: ...
 @overload
 def _share(limit: None, name: str, rank: int, of: int) -> None: ...
 def _share(limit: int | None, name: str, rank: int, of: int) -> int | None:
-    """The share of process `rank` in a limit that all processes keep together."""
+    """Return the share of process `rank` in a limit that all processes share."""
     if limit is None or of == 1:
         return limit
     if limit < of:

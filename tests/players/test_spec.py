@@ -93,13 +93,13 @@ def test_a_panel_is_told_by_its_members():
 def test_configs_name_several_judges():
     cast = cast_from_config(load_config(None, [*MODELS, TWO, "roles.everyone.top_p=0.9"]))
     panel = cast["judge"]
-    assert panel.way == "panel" and str(cast["user"]) == "big (top_p 0.9)"
+    assert panel.mode == "panel" and str(cast["user"]) == "big (top_p 0.9)"
     assert [(w.model, w.base_url, w.sampling.temperature, w.sampling.top_p) for w in panel.members] == [
         ("a", "http://here/v1", 0.3, 0.9),
         ("b", "http://there/v1", None, 0.9),
     ]
     again = cast_from_config(load_config(None, [*MODELS, TWO, "roles.judging=alternate"]))
-    assert again["judge"].way == "alternate"
+    assert again["judge"].mode == "alternate"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
     async def played(url):
         told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
         told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
-        assert cast_from_config(load_config(None, told))["judge"].whole  # siblings are compared
+        assert cast_from_config(load_config(None, told))["judge"].require_all  # siblings are compared
         rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
         scenarios = load_scenarios("builtin:validation")[:6]
         jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]

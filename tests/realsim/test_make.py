@@ -435,7 +435,7 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
         done = made(server, source, tmp_path / "out", "--retries", 0)
     assert done.returncode == 1
     told = everything(tmp_path / "out") + done.stderr + done.stdout
-    assert "HTTP 400" in told and "does not take this request" in told
+    assert "HTTP 400" in told and "does not accept this request" in told
     assert "night shift" not in told and "too much for me" not in told
 
 

@@ -76,7 +76,7 @@ def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
         (["--model", "scripted:honest", "--agents", "puppets"], "scripted or llm"),
         (
             ["--model", "scripted:honest", "--agents", "scripted", "--judge-model", "x"],
-            "Leave one of them out",
+            "Remove one of the two",
         ),
         (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
         (["--model", "scripted:honest", "--judge-base-url", "http://x/v1"], "no model for the user"),
