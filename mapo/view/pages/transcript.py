@@ -1,4 +1,4 @@
-"""One dialogue for a page: its turns with levels, state and credit; its siblings beside it; its tokens."""
+"""One dialogue for its page: turns with levels, state and credit, its siblings, and its tokens."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from mapo.view.index.files import RunFiles
 from mapo.view.pages.credit import Credit, TurnCredit
 
 CLIP = 4000
-"""Characters of a turn that a page shows; the rest is one click away."""
+"""Characters of a message on a page; a link leads to the rest."""
 TOKENS = 2000
-"""Tokens that are sent at once."""
-SIGN = 8
-"""Tokens that make one sign at most."""
+"""Tokens per request."""
+CHARACTER = 8
+"""The most tokens that form one character."""
 SIBLINGS = 8
 """Siblings shown side by side."""
 
 
 def dialogue_at(row: sqlite3.Row) -> Dialogue:
-    """The record itself, read by its place."""
+    """Read the record of a dialogue."""
     return decode_dialogue(read_at(queries.path_of(row), row["at"], row["size"]))
 
 
 def clipped(text: str, most: int = CLIP) -> dict[str, Any]:
-    """A text as a page shows it, and how much was left out."""
-    whole = len(text) <= most
-    return {"text": text if whole else text[:most].rstrip(), "left": 0 if whole else len(text) - most}
+    """Return the beginning of a text and the number of characters left out."""
+    fits = len(text) <= most
+    return {"text": text if fits else text[:most].rstrip(), "left": 0 if fits else len(text) - most}
 
 
 def turns_of(
     dialogue: Dialogue, rubric: Rubric | None, credit: Sequence[TurnCredit] | None
 ) -> list[dict[str, Any]]:
-    """Everything that stands beside each assistant turn."""
+    """Return everything the page shows about each turn."""
     titles = {axis.key: axis.title for axis in rubric.axes} if rubric else {}
     before = dialogue.start
-    found = []
+    turns = []
     for i, turn in enumerate(dialogue.turns):
         position = turn.state.position if turn.state else before
         moved = turn.state.step if turn.state and turn.state.step is not None else None
         keys = rubric.keys if rubric else tuple(turn.levels or ())
-        found.append(
+        turns.append(
             {
                 "number": i + 1,
                 "user": clipped(turn.user),
@@ -67,7 +67,7 @@ def turns_of(
             }
         )
         before = position
-    return found
+    return turns
 
 
 def _levels(turn: Turn, titles: dict[str, str]) -> list[dict[str, Any]]:
@@ -82,32 +82,32 @@ def _levels(turn: Turn, titles: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def positions(dialogue: Dialogue) -> list[list[float]]:
-    """Where it started, and where it stood after each turn; a state of other axes is as good as none."""
-    found = [list(dialogue.start)]
+def states_of(dialogue: Dialogue) -> list[list[float]]:
+    """Return the start and the state after each turn. A turn without a usable state repeats the last one."""
+    states = [list(dialogue.start)]
     for turn in dialogue.turns:
         fits = turn.state is not None and len(turn.state.position) == len(dialogue.start)
-        found.append(list(turn.state.position) if turn.state and fits else found[-1])
-    return found
+        states.append(list(turn.state.position) if turn.state and fits else states[-1])
+    return states
 
 
 # ---- siblings
 
 
 def siblings_of(row: sqlite3.Row, batch: Sequence[sqlite3.Row]) -> list[sqlite3.Row]:
-    """The dialogues of the same group, this one first."""
+    """Return the dialogues of the same group, this one first."""
     others = [each for each in batch if each["grp"] == row["grp"] and each["id"] != row["id"]]
     return [row, *others]
 
 
 def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
-    """Siblings aligned by turn: what each said there, what it earned and what it led to."""
-    columns, lost = [], []
+    """Align siblings by turn, with reward, return and credit of each."""
+    columns, problems = [], []
     for row in rows[:SIBLINGS]:
         try:
             columns.append((row, dialogue_at(row)))
         except MapoError as error:
-            lost.append(str(error))
+            problems.append(str(error))
     length = max((len(d.turns) for _, d in columns), default=0)
     lines = []
     for t in range(length):
@@ -130,7 +130,7 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
     return {
         "columns": [row for row, _ in columns],
         "lines": lines,
-        "lost": lost,
+        "problems": problems,
         "more": len(rows) - len(columns),
     }
 
@@ -139,8 +139,11 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
 
 
 def tokens_of(turn: Turn, run: RunFiles, first: int = 0) -> dict[str, Any]:
-    """Sampled tokens from the `first` on, as text where the run kept its tokenizer, with log-probabilities;
-    `next` is where to read on. Tokens that make one sign together (Chinese, emoji) stand together."""
+    """Return sampled tokens from `first` on with log-probabilities, as text if the run has its tokenizer.
+
+    `next` is where the next request continues. Tokens that form one character together (Chinese, emoji) are
+    joined.
+    """
     ids, scores = turn.reply.token_ids or (), turn.reply.logprobs or ()
     ids = ids[first : first + TOKENS]
     file = _tokenizer_file(run.root)
@@ -150,18 +153,18 @@ def tokens_of(turn: Turn, run: RunFiles, first: int = 0) -> dict[str, Any]:
         and words[-1][1].endswith("\ufffd")
         and first + TOKENS < len(turn.reply.token_ids or ())
     ):
-        words.pop()  # the rest of the sign is on the next page
-    found, at = [], first
-    for own, text in words:
-        told = scores[at : at + len(own)]
-        score = sum(told) if len(told) == len(own) else None
-        found.append({"ids": own, "text": text, "logprob": score})
-        at += len(own)
-    return {"tokens": found, "next": at if at < len(turn.reply.token_ids or ()) else None}
+        words.pop()  # the rest of the character is in the next request
+    tokens, at = [], first
+    for members, text in words:
+        logprobs = scores[at : at + len(members)]
+        score = sum(logprobs) if len(logprobs) == len(members) else None
+        tokens.append({"ids": members, "text": text, "logprob": score})
+        at += len(members)
+    return {"tokens": tokens, "next": at if at < len(turn.reply.token_ids or ()) else None}
 
 
 def _tokenizer_file(root: Path) -> Path | None:
-    """Of the last checkpoint that has one; a checkpoint may be a link within the run, never out of it."""
+    """Return the tokenizer of the last checkpoint that has one. Links out of the run are not followed."""
     try:
         folders = sorted(RunDir(root).checkpoints.iterdir(), reverse=True)
     except OSError:
@@ -178,27 +181,29 @@ def _tokenizer_file(root: Path) -> Path | None:
 
 
 def _decoded(file: Path, ids: Sequence[int]) -> list[tuple[list[int], str]] | None:
-    """Ids and their text, as few at a time as make whole signs."""
+    """Return token ids and their text, grouped into complete characters."""
     try:
         tokenizer = _tokenizer(file, file.stat().st_mtime_ns)
         if tokenizer is None:
             return None
-        found: list[tuple[list[int], str]] = []
-        open_: list[int] = []
+        groups: list[tuple[list[int], str]] = []
+        pending: list[int] = []
         for token in ids:
-            open_.append(token)
-            text = tokenizer.decode(open_, skip_special_tokens=False)
-            if not text.endswith("\ufffd") or len(open_) == SIGN:
-                found.append((open_, text))
-                open_ = []
-        return found + ([(open_, tokenizer.decode(open_, skip_special_tokens=False))] if open_ else [])
+            pending.append(token)
+            text = tokenizer.decode(pending, skip_special_tokens=False)
+            if not text.endswith("\ufffd") or len(pending) == CHARACTER:
+                groups.append((pending, text))
+                pending = []
+        if pending:
+            groups.append((pending, tokenizer.decode(pending, skip_special_tokens=False)))
+        return groups
     except (OSError, OverflowError, TypeError):
         return None
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(file: Path, _changed: int) -> Any:
-    """None where the library is not installed or the file is no tokenizer."""
+    """Return a tokenizer; None if the library is not installed or the file is not a tokenizer."""
     try:
         from tokenizers import Tokenizer
 
