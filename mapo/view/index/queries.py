@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mapo.measure.stats import FEWEST, Interval, bootstrap, reportable
+from mapo.measure.stats import MIN_ROWS, Interval, bootstrap, reportable
 from mapo.types import StopReason
 from mapo.view.index.entries import query_of
 
@@ -257,7 +257,7 @@ def mean_of(groups: Sequence[tuple[float, int]], *, by_turn: bool = False) -> Me
 def interval(groups: tuple[tuple[float, int], ...], by_turn: bool) -> Interval | None:
     """Return the interval of a mean, resampling scenarios, because dialogues of one scenario are correlated.
     In a mean over turns, longer scenarios weigh more."""
-    if len(groups) < FEWEST:
+    if len(groups) < MIN_ROWS:
         return None
     rows = np.array(groups) if by_turn else np.array([(total / n, 1.0) for total, n in groups])
     ends = bootstrap(rows, lambda sample: sample[..., :1] / sample[..., 1:])
