@@ -22,7 +22,7 @@ def context_of(rows: Sequence[sqlite3.Row]) -> dict[str, Any]:
     `world` is the domain if all roles are scripted, and then `reference` names its reference scores.
     """
     if not rows:
-        return dict.fromkeys(("judge", "scenarios", "notice", "reference", "world", "roles"), "")
+        return dict.fromkeys(("domain", "judge", "scenarios", "notice", "reference", "world", "roles"), "")
     domain = rows[0]["domain"]
     user, director, judge = (
         " or ".join(dict.fromkeys(row[column] or UNKNOWN for row in rows))[:300] for column in _COLUMNS
@@ -30,6 +30,7 @@ def context_of(rows: Sequence[sqlite3.Row]) -> dict[str, Any]:
     cases = scenario_set(domain, {row["scenario"] for row in rows})
     context = ScoreContext(domain, user, director, judge, cases)
     return {
+        "domain": domain,
         "judge": judge,
         "scenarios": cases,
         "notice": context.notice,

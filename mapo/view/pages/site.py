@@ -23,9 +23,6 @@ from mapo.view.index.facts import when
 from mapo.view.index.files import RunFiles
 from mapo.view.index.index import Index
 
-NO_MEASURE = "test world, not a measure of empathy"
-"""The label of scores from scripted roles."""
-
 
 @dataclass(slots=True)
 class ViewState:
@@ -142,7 +139,7 @@ def _templates() -> jinja2.Environment:
     )
     env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
     env.filters |= {"duration": duration}
-    env.globals |= {"address": address, "spark": spark, "bar": bar, "NO_MEASURE": NO_MEASURE}
+    env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
 
