@@ -40,7 +40,7 @@ def scripted_cast(job):
 def check_cues(scenario):
     """Return the problems with a scenario's cues, for `mapo scenarios check`."""
     return [
-        f"beat {number}: {kind} '{beat.cues[kind]}' is not in what is said"
+        f"beat {number}: {kind} '{beat.cues[kind]}' does not occur in `says`"
         for number, beat in enumerate(scenario.beats, 1)
         for kind in ("cost", "wish")
         if beat.cues.get(kind, "").lower() not in " ".join(beat.says).lower()
@@ -60,7 +60,7 @@ class SupportJudge:
 
     async def start(self):
         levels = self.story.scenario.start_levels
-        return {key: Mark(level, reason="given") for key, level in levels.items()}
+        return {key: Mark(level, reason="given by the scenario") for key, level in levels.items()}
 
     async def judge(self, turns):
         self.reader.user_said(turns[-1].user)
@@ -77,31 +77,33 @@ class SupportJudge:
             progress = Mark(1, taken[0], "takes up what was told")
         welcome = reading.sound and reading.does("remedy") and self.taken_up >= self.patience
         if welcome and (wish := self._once(reading, beats, "wish")):
-            progress = Mark(2, wish, "a way out that fits")
-        if found := reading.finds("blame"):
-            return AxisMarks(progress, Mark(-2, found, "blames the customer"))
-        if found := reading.finds("script"):
-            return AxisMarks(progress, Mark(-1, found, "reads from a script"))
+            progress = Mark(2, wish, "offers a fitting remedy")
+        if match := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, match, "blames the customer"))
+        if match := reading.finds("script"):
+            return AxisMarks(progress, Mark(-1, match, "reads from a script"))
         if not reading.sound:
-            return AxisMarks(progress, Mark(-1, reading.text[:60], "nothing, or nothing new"))
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "empty or repeated"))
         return AxisMarks(progress, Mark(0))
 
     def _trust(self, reading, beats, turn):
         progress = Mark(0)
         if reading.sound and reading.does("own") and (cost := self._once(reading, beats, "cost")):
-            progress = Mark(2 if self.taken_up >= self.patience else 1, cost, "owns what it cost")
+            progress = Mark(
+                2 if self.taken_up >= self.patience else 1, cost, "acknowledges what it cost the customer"
+            )
         elif reading.sound and self.taken_up >= self.patience:
             earlier = reading.mentions(term for beat in beats[:-1] for term in beat.about)
-            progress = Mark(1, earlier[0], "remembers what was told") if earlier else progress
-        if (found := reading.finds("promise")) and self.promised is None and self.taken_up < self.patience:
+            progress = Mark(1, earlier[0], "remembers something told earlier") if earlier else progress
+        if (match := reading.finds("promise")) and self.promised is None and self.taken_up < self.patience:
             self.promised = turn
         elif self.promised is not None and turn - self.promised >= FALLS_DUE:
             self.promised = None
-            return AxisMarks(progress, Mark(-2, found, "what was promised did not come"))
-        if found := reading.finds("blame"):
-            return AxisMarks(progress, Mark(-2, found, "belittles"))
-        if found := reading.finds("stock"):
-            return AxisMarks(progress, Mark(-1, found, "a stock phrase"))
+            return AxisMarks(progress, Mark(-2, match, "breaks an earlier promise"))
+        if match := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, match, "belittles the customer"))
+        if match := reading.finds("stock"):
+            return AxisMarks(progress, Mark(-1, match, "a stock phrase"))
         return AxisMarks(progress, Mark(0))
 
     def _once(self, reading, beats, kind):
