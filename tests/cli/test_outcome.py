@@ -44,11 +44,11 @@ def test_a_caution_is_said_with_and_without_a_test(shown):
 
 def test_the_difference_is_the_reports(shown, tmp_path):
     from mapo.report import build
-    from mapo.report.document.blocks import Tiles
+    from mapo.report.document.blocks import StatTiles
 
     run = read_training(training(tmp_path / "mine", cases=8))
     told = shown(outcome(run.before, run.after))
-    (tiles,) = (b for b in build([str(run.root)]).blocks if isinstance(b, Tiles))
+    (tiles,) = (b for b in build([str(run.root)]).blocks if isinstance(b, StatTiles))
     tile = tiles.tiles[1]
     ends = tile.detail.partition(" (95 %)")[0]
     assert f"paired by scenario: {tile.value} EPM-Q, 95 % interval {ends} (8 scenarios)" in told

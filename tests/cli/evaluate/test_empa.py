@@ -193,4 +193,4 @@ def test_an_evaluation_leaves_health_json(tmp_path):
     assert folder.bad == [] and len(folder.results) == told["dialogues"]
     [run] = find_runs(tmp_path)
     assert run.other == [] and people_of(run)["rows"][0].value == told["repeated"]
-    assert "The simulated people" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]
+    assert "Simulated users" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]

@@ -1,10 +1,10 @@
-"""What the judge marked, as a table: shares of turns by axis, level and reason."""
+"""Judgements, as a table: shares of turns by axis, level and reason."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from mapo.report.sections.marks import MOST, marks
+from mapo.report.sections.judgements import MAX_REASONS, judgements
 from mapo.show.tables import Table
 from mapo.types import AxisMarks, Mark
 from support.report_runs import RUBRIC, talk
@@ -25,7 +25,7 @@ def talks(*reasons, axis="C", level=1):
 
 
 def rows(**sets):
-    found = [block for block in marks(sets, RUBRIC) if isinstance(block, Table)]
+    found = [block for block in judgements(sets, RUBRIC) if isinstance(block, Table)]
     assert len(found) <= 1
     return [tuple(row) for row in found[0].rows] if found else []
 
@@ -60,7 +60,7 @@ def test_a_rare_reason_is_not_named():
 
 def test_no_level_names_reasons_without_end():
     said = [f"reason {i % 40}" for i in range(80)]
-    assert len(rows(now=[talks(*said)])) == 1 + MOST
+    assert len(rows(now=[talks(*said)])) == 1 + MAX_REASONS
 
 
 def test_axes_and_levels_are_in_order_and_unjudged_turns_do_not_count():
@@ -76,17 +76,17 @@ def test_axes_and_levels_are_in_order_and_unjudged_turns_do_not_count():
 def test_harm_is_named_however_rare_unless_its_reasons_are_many():
     rare = [talks(*["hears"] * 300), talks("hurts", level=-1)]
     assert rows(now=rare)[-1] == ("Cognitive (C)", "-1", "hurts", "0.3 %")
-    many = talks(*(f"harm {i}" for i in range(MOST + 1)), level=-1)
+    many = talks(*(f"harm {i}" for i in range(MAX_REASONS + 1)), level=-1)
     assert [row[2] for row in rows(now=[many])] == ["any reason"]
 
 
 def test_without_a_rubric_axes_go_by_their_keys():
-    (table,) = (block for block in marks({"now": [talks("x", "x")]}, None) if isinstance(block, Table))
+    (table,) = (block for block in judgements({"now": [talks("x", "x")]}, None) if isinstance(block, Table))
     assert table.rows[0][0] == "C"
 
 
 def test_nothing_marked_is_nothing_told():
-    assert marks({"before": [], "after": [talks(None, None)]}, RUBRIC) == []
+    assert judgements({"before": [], "after": [talks(None, None)]}, RUBRIC) == []
     assert rows(before=[talks(None)], after=[talks("x", "x")]) == [
         ("Cognitive (C)", "+1", "x", "0.0 %", "100.0 %")
     ]
