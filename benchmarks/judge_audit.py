@@ -26,7 +26,7 @@ from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.fakes import FakeChat
-from mapo.testing.judges import Habit, honest_levels, judges_that, strayed
+from mapo.testing.judges import JudgeErrors, distorted, faulty_judges, honest_levels
 
 RUBRIC = Rubric.load("empathy")
 DRAWS = 100
@@ -50,8 +50,8 @@ def played() -> list[Recording]:
     return found
 
 
-def judge(habit: Habit):
-    answer = judges_that({"it": habit})
+def judge(habit: JudgeErrors):
+    answer = faulty_judges({"it": habit})
 
     def said(request):
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
@@ -60,14 +60,14 @@ def judge(habit: Habit):
     return model_asker(FakeChat(said, name="it"))
 
 
-def truth(plan: AuditPlan, habit: Habit) -> tuple[float, float]:
+def truth(plan: AuditPlan, habit: JudgeErrors) -> tuple[float, float]:
     """The share of noise in the reward, and what praise adds to it, over all recorded turns."""
     turns = [RecordedTurn(t, at) for t in plan.recordings for at in range(1, len(t.dialogue.turns) + 1)]
     chance = random.Random(0)
 
     def drawn(turn, shown):
         levels = honest_levels(list(shown.turns))
-        forms = (strayed(habit, levels, shown.reply, "", chance) for _ in range(DRAWS))
+        forms = (distorted(habit, levels, shown.reply, "", chance) for _ in range(DRAWS))
         return [turn.reward(RUBRIC.levels(**form)) for form in forms]
 
     rewards = [drawn(turn, unchanged_input(turn)) for turn in turns]
@@ -85,7 +85,7 @@ def main() -> None:
     print("noise  liking   share of noise: true, found              praise: true, found")
     for noise in (0.0, 0.1, 0.2):
         for likes in (0, 1):
-            habit = Habit(noise=noise, likes=flattered if likes else Habit().likes)
+            habit = JudgeErrors(noise=noise, bias=flattered if likes else JudgeErrors().likes)
             plan = AuditPlan(("it",), talks, turns=48, dialogues=12, repeats=4, pairs=False)
             asked = plan.questions()
 

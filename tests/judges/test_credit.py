@@ -12,7 +12,7 @@ from mapo.judges.audit.run import AuditPlan, build_audit
 from mapo.judges.credit import CreditSettings, credit_settings
 from mapo.judges.sample import RecordedTurn
 from mapo.measure.potential import origin_distance
-from mapo.testing.judges import Habit
+from mapo.testing.judges import JudgeErrors
 from support.judging import EMPATHY, faulty, lines_of, recordings
 
 RECORDINGS = recordings()
@@ -98,7 +98,7 @@ def test_terms_change_what_is_found_and_are_written_down():
     terms = CreditSettings(gamma=0.0, turn_weight=1.0, assumed=("gamma 0: nobody said",))
     plan = AuditPlan(("it",), RECORDINGS, turns=1, dialogues=6, repeats=2, pairs=False, credit=terms)
     asked = [question for question in plan.questions() if question.probe == "plain"]
-    lines = lines_of(plan, {"it": faulty(Habit(noise=0.3))}, asked)
+    lines = lines_of(plan, {"it": faulty(JudgeErrors(noise=0.3))}, asked)
     answers = answers_by_judge(asked, lines)["it"]
     usual, other = (
         measure_judge(answers, plan.whole_dialogues(), t).reliability[0].r for t in (CreditSettings(), terms)

@@ -155,7 +155,7 @@ def test_what_a_check_finds(good, empathy):
     assert "missing C.1" in problems(start_levels={k: v for k, v in levels.items() if k != "C.1"})
     assert "unknown Q.1" in problems(start_levels={**levels, "Q.1": 0})
     assert "has no axis 'Z'" in problems(priorities={"Z": "high"})
-    assert "'harbour' of `about`" in problems(stages=(replace(good.stages[0], about=("harbour",)),))
+    assert "'harbour' is listed in" in problems(stages=(replace(good.stages[0], about=("harbour",)),))
     assert "occurs more than once" in problems(
         stages=(replace(good.stages[0], says=(good.opening,), about=()),)
     )

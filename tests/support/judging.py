@@ -14,7 +14,7 @@ from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.fakes import FakeChat
-from mapo.testing.judges import Habit, judges_that
+from mapo.testing.judges import JudgeErrors, faulty_judges
 
 EMPATHY = Rubric.load("empathy")
 POLICIES = {"empathy": ("honest", "early-adviser"), "tutoring": ("honest", "answer-giver")}
@@ -51,9 +51,9 @@ def lines_of(plan: AuditPlan, judges, asked=None):
     return asyncio.run(solve())
 
 
-def faulty(habit: Habit, domain: str = "empathy"):
+def faulty(habit: JudgeErrors, domain: str = "empathy"):
     """Return a judge with a habit as a function; it reads the prompt a model would get, without HTTP."""
-    answer = judges_that({"it": habit}, domain)
+    answer = faulty_judges({"it": habit}, domain)
 
     def said(request):
         messages = [{"role": m.role, "content": m.content} for m in request.messages]

@@ -31,7 +31,7 @@ from mapo.judges.sample import RecordedTurn, sampling_weights, stratum_sizes
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.domain import scripted_cast
 from mapo.show.tables import print_tables
-from mapo.testing.judges import Habit, honest_levels, strayed, turns_in
+from mapo.testing.judges import JudgeErrors, distorted, honest_levels, turns_in
 from support.judging import EMPATHY, faulty, lines_of, recordings
 
 RECORDINGS = recordings()
@@ -60,10 +60,10 @@ def obedient(reply, _prompt):
 
 
 HABITS = {
-    "exact": Habit(),
-    "noisy": Habit(noise=0.3),
-    "vain": Habit(noise=0.1, likes=vain, seed=1),
-    "obedient": Habit(likes=obedient),
+    "exact": JudgeErrors(),
+    "noisy": JudgeErrors(noise=0.3),
+    "vain": JudgeErrors(noise=0.1, bias=vain, seed=1),
+    "obedient": JudgeErrors(bias=obedient),
 }
 
 
@@ -95,7 +95,7 @@ def simulated(turns, habit, draws=400):
     within, means = [], []
     for turn in turns:
         honest = honest_levels(list(turn.history))
-        own = [turn.reward(form(strayed(habit, honest, turn.reply, "", chance))) for _ in range(draws)]
+        own = [turn.reward(form(distorted(habit, honest, turn.reply, "", chance))) for _ in range(draws)]
         within.append(np.var(own))
         means.append(np.mean(own))
     return float(np.mean(within)), float(np.var(means))
@@ -142,7 +142,7 @@ def true_effect(turns, probe, habit):
     for at, turn in enumerate(turns):
         plain, changed = unchanged_input(turn), PROBES[probe].change(unchanged_input(turn), at)
         before, after = (
-            turn.reward(form(strayed(quiet, honest_levels(list(s.turns)), s.reply, "", chance)))
+            turn.reward(form(distorted(quiet, honest_levels(list(s.turns)), s.reply, "", chance)))
             for s in (plain, changed)
         )
         gaps.append(after - before)
@@ -193,7 +193,7 @@ def test_attacks_that_do_nothing_work_as_often_as_chance_does(repeats):
 def test_without_siblings_nothing_is_said_of_them():
     alone = [replace(t, dialogue=replace(t.dialogue, group=t.dialogue.id)) for t in RECORDINGS[:8]]
     plan = AuditPlan(("it",), alone, turns=4, dialogues=8, repeats=2, pairs=False)
-    audit = build_audit(plan, lines_of(plan, {"it": faulty(Habit(noise=0.1))}), {})
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(noise=0.1))}), {})
     it = found(audit, "it")
     assert not it.siblings and it.among_siblings is None and it.as_json()["group"] is None
     assert it.reliability[0].r > 0.5  # unlike dialogues, told as such
@@ -209,7 +209,7 @@ def test_a_biased_judge_is_not_called_fit_over_four_dialogues():
         if recording.dialogue.seed == 0 and "honest" in recording.dialogue.id
     ][:4]
     plan = AuditPlan(("vain",), few, turns=12, dialogues=4, repeats=2, pairs=False)
-    audit = build_audit(plan, lines_of(plan, {"vain": faulty(Habit(likes=vain))}), {})
+    audit = build_audit(plan, lines_of(plan, {"vain": faulty(JudgeErrors(bias=vain))}), {})
     assert found(audit, "vain").effect("flattery").size > 1  # badly so
     it = said(audit, "vain")
     assert (it.training, it.evaluation) == ("unknown", "unknown")
@@ -239,7 +239,7 @@ def test_nothing_moves_a_judge_that_sees_the_reply_alone(audit):
 @pytest.mark.parametrize(("likes", "probe"), [(sinophile, "language"), (last_axis_first, "order")])
 def test_a_judge_moved_by_what_is_no_part_of_the_reply_is_found_out(likes, probe):
     plan = AuditPlan(("it",), RECORDINGS, turns=18, dialogues=0, repeats=2)
-    audit = build_audit(plan, lines_of(plan, {"it": faulty(Habit(likes=likes))}), {})
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(bias=likes))}), {})
     effect = found(audit, "it").effect(probe)
     assert effect.reward > 0.5 and effect.state == "problem"
     others = [e for e in found(audit, "it").effects if e.kind == "shift" and e.probe != probe]
@@ -273,7 +273,7 @@ def test_judges_agree_with_themselves_no_better_than_their_noise_allows(audit):
 def test_evidence_is_looked_up(audit):
     assert found(audit, "exact").quotes.share == 1
     plan = AuditPlan(("liar", "deaf"), RECORDINGS, turns=12, dialogues=0, repeats=2, pairs=False)
-    judges = {"liar": faulty(Habit(quotes=False)), "deaf": faulty(Habit(deaf=0.8, seed=3))}
+    judges = {"liar": faulty(JudgeErrors(quotes=False)), "deaf": faulty(JudgeErrors(failures=0.8, seed=3))}
     audit = build_audit(plan, lines_of(plan, judges), {})
     assert found(audit, "liar").quotes.share == 0
     assert any("0% of its evidence" in why for why in said(audit, "liar").against_evaluation)
@@ -289,7 +289,7 @@ def test_evidence_is_looked_up(audit):
 
 def test_a_panel_of_noisy_judges_is_less_noisy():
     """Three whose levels stray with a chance of 0.3: the median strays where two do so together, by 0.12."""
-    three = {f"j{n}": faulty(Habit(noise=0.3, seed=n)) for n in range(3)}
+    three = {f"j{n}": faulty(JudgeErrors(noise=0.3, seed=n)) for n in range(3)}
     plan = AuditPlan(tuple(three), RECORDINGS, turns=60, dialogues=0, repeats=4, pairs=False, panel="all")
     asked = [question for question in plan.questions() if question.probe == "plain"]
     every, lines = plan.with_panel(lines_of(plan, three, asked))
@@ -330,7 +330,7 @@ def test_another_domain_is_audited_like_the_first():
     """Four axes, other keys: a liking for praise is found, and nothing else is."""
     tutoring = recordings(turns=6, domain="tutoring")
     plan = AuditPlan(("vain", "exact"), tutoring, turns=36, dialogues=6, repeats=2)
-    judges = {"vain": faulty(Habit(likes=vain), "tutoring"), "exact": faulty(Habit(), "tutoring")}
+    judges = {"vain": faulty(JudgeErrors(bias=vain), "tutoring"), "exact": faulty(JudgeErrors(), "tutoring")}
     audit = build_audit(plan, lines_of(plan, judges), {})
     assert set(found(audit, "vain").items) == {
         f"{k} {s}" for k in tutoring[0].rubric.keys for s in ("progress", "regression")

@@ -26,7 +26,7 @@ from mapo.records import encode_dialogue
 from mapo.sandbox.panel import NamedJudge, PanelJudge
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import read_dialogues
-from mapo.testing.judges import Habit, judges_that
+from mapo.testing.judges import JudgeErrors, faulty_judges
 from mapo.testing.server import LoopbackServer
 from mapo.types import Ending, Mark, StopReason
 from support.builders import dialogue, marks
@@ -212,9 +212,9 @@ def runs(tmp_path_factory):
 
 
 def test_swap_over_http_resumes_and_compares(runs, tmp_path):
-    habits = {"plain": Habit(), "noisy": Habit(noise=0.2)}
+    habits = {"plain": JudgeErrors(), "noisy": JudgeErrors(noise=0.2)}
     out = tmp_path / "again"
-    with LoopbackServer(judges_that(habits)) as server:
+    with LoopbackServer(faulty_judges(habits)) as server:
         where = ("--base-url", server.base_url, "--out", out)
         done = mapo("judge", "swap", runs / "honest", runs / "adviser", "--judge", "plain", *where)
         assert done.returncode == 0, done.stderr
@@ -242,7 +242,9 @@ def test_swap_by_plain_code_a_panel_and_nobody(runs, tmp_path):
     done = mapo("judge", "swap", f"h={runs / 'honest'}", "--judge", "scripted", "--out", tmp_path / "s")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "s" / "swap.json").read_text())["runs"][0]["run"] == "h"
-    with LoopbackServer(judges_that({"a": Habit(), "b": Habit(), "c": Habit(noise=0.9)})) as server:
+    with LoopbackServer(
+        faulty_judges({"a": JudgeErrors(), "b": JudgeErrors(), "c": JudgeErrors(noise=0.9)})
+    ) as server:
         panel = [part for name in "abc" for part in ("--judge", f"{name}@{server.base_url}")]
         done = mapo("judge", "swap", runs / "honest", *panel, "--out", tmp_path / "p", "--temperature", 0.5)
     assert done.returncode == 0, done.stderr
