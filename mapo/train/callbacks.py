@@ -27,7 +27,7 @@ from mapo.show.progress import (
 from mapo.types import Dialogue, Turn
 
 if TYPE_CHECKING:
-    from mapo.train.processes import Team
+    from mapo.train.processes import ProcessGroup
 
 PUBLISH = 0.5
 """Seconds between two publications of a process's counts, and between two looks at them."""
@@ -71,8 +71,10 @@ class CountingCallbacks(Callbacks):
     `activity` returns this process's model calls.
     """
 
-    def __init__(self, team: Team | None = None, activity: Callable[[], Activity] = dict) -> None:
-        self.team, self.activity = team, activity
+    def __init__(
+        self, processes: ProcessGroup | None = None, activity: Callable[[], Activity] = dict
+    ) -> None:
+        self.processes, self.activity = processes, activity
         self.counts = DialogueCounts()
         self.phase = 0
         """Number of the current step or evaluation. All processes go through the same ones in order."""
@@ -99,10 +101,10 @@ class CountingCallbacks(Callbacks):
 
     def _changed(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self.team is not None and (at_once or now - self.published >= PUBLISH):
+        if self.processes is not None and (at_once or now - self.published >= PUBLISH):
             self.published = now
             state = {"counts": asdict(self.counts), "calls": self.activity()}
-            self.team.publish(self._topic, json.dumps(state))
+            self.processes.publish(self._topic, json.dumps(state))
 
     @property
     def _topic(self) -> str:
@@ -122,11 +124,11 @@ class TrainingDisplay(CountingCallbacks):
         steps: int,
         *,
         resume: bool = False,
-        team: Team | None = None,
+        processes: ProcessGroup | None = None,
         activity: Callable[[], Activity] = dict,
     ) -> None:
-        super().__init__(None, activity)
-        self.steps, self.resume, self.all_processes = steps, resume, team
+        super().__init__(processes, activity)
+        self.steps, self.resume = steps, resume
         self.progress = Progress()
         self.step = 0
         self.clock = PhaseClock({STEP: 1.0, VALIDATION: 1.0, TEST: 1.0})
@@ -212,11 +214,11 @@ class TrainingDisplay(CountingCallbacks):
 
     def _look(self) -> None:
         """Read the counts of the other processes, at most twice a second."""
-        if self.all_processes is None or time.monotonic() - self.looked < PUBLISH:
+        if self.processes is None or time.monotonic() - self.looked < PUBLISH:
             return
         self.looked = time.monotonic()
         with suppress(RuntimeError):  # a process that is gone is reported elsewhere
-            self.others = [json.loads(text) for text in self.all_processes.published(self._topic)]
+            self.others = [json.loads(text) for text in self.processes.published(self._topic)]
 
     def _total(self) -> DialogueCounts:
         return sum((DialogueCounts(**other["counts"]) for other in self.others), self.counts)

@@ -200,7 +200,7 @@ def test_the_processes_of_a_run_share_its_limits(monkeypatch, tmp_path):
     """Four processes together may make as many requests as one alone."""
     from mapo.cli.training.train import train_locally
     from mapo.models.rate_limit import Limits
-    from mapo.train.processes import Team
+    from mapo.train.processes import ProcessGroup
 
     limits = []
 
@@ -211,8 +211,8 @@ def test_the_processes_of_a_run_share_its_limits(monkeypatch, tmp_path):
     async def run(*_, **__):
         return None
 
-    monkeypatch.setattr("mapo.train.processes.join_team", lambda _: Team(rank=1, world=4))
-    monkeypatch.setattr("mapo.train.processes.Team.leave", lambda _: None)
+    monkeypatch.setattr("mapo.train.processes.join_processes", lambda _: ProcessGroup(rank=1, world_size=4))
+    monkeypatch.setattr("mapo.train.processes.ProcessGroup.leave", lambda _: None)
     monkeypatch.setattr("mapo.train.run.run", run)
     monkeypatch.setattr("mapo.models.rate_limit.Limits", limits_of_one)
     given = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.base_url=http://127.0.0.1:9/v1"]

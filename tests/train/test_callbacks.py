@@ -93,7 +93,7 @@ def test_the_display_counts_over_all_processes(capsys, clock):
     here = {"counts": {**asdict(DialogueCounts(20)), "turns": 99}, "calls": {"judge": calls}}
     elsewhere = {"counts": asdict(DialogueCounts(1000)), "calls": {}}
     display = TrainingDisplay(
-        9, team=Others(counts_1=here, counts_2=elsewhere), activity=lambda: {"judge": calls}
+        9, processes=Others(counts_1=here, counts_2=elsewhere), activity=lambda: {"judge": calls}
     )
     display.eval_begins("before", 48, 4)
     clock[0] += 30

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from mapo.scoring.score import Score
     from mapo.show.tables import Table
-    from mapo.train.run import Outcome
+    from mapo.train.run import TrainingOutcome
     from mapo.types import Dialogue
 
 SHOWN = 6
 """Turns shown of each of the two dialogues."""
 
 
-def print_outcome(outcome: Outcome, out: Path, caution: str = "") -> None:
+def print_outcome(outcome: TrainingOutcome, out: Path, caution: str = "") -> None:
     """Print the outcome of the run in `out`, with `caution` above the scores."""
     from mapo.report import typical_pair
     from mapo.show.tables import output_console, print_line, print_tables
@@ -67,7 +67,7 @@ def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
     return Table(columns, rows, title=title, note="Below EPM-Q: 95 % bootstrap interval over scenarios.")
 
 
-def _difference(outcome: Outcome, out: Path) -> str:
+def _difference(outcome: TrainingOutcome, out: Path) -> str:
     """Return the difference after - before with its interval, as the report shows it."""
     from mapo.report import held_out_difference
 

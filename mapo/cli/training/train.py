@@ -17,7 +17,7 @@ from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
-    from mapo.train.run import Outcome
+    from mapo.train.run import TrainingOutcome
 
 
 def train(
@@ -121,7 +121,7 @@ def _finished_steps(out: Path) -> int:
     return max((line["step"] for line in read_steps(RunDir(out).metrics)), default=0)
 
 
-def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
+def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
     """Train on verl, with the same progress display."""
     from mapo.engines.verl.launch import check_verl, run_verl
     from mapo.train.callbacks import TrainingDisplay
@@ -136,7 +136,7 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
     display = TrainingDisplay(config.optim.steps)
     display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")
     try:
-        outcome: Outcome = run_verl(
+        outcome: TrainingOutcome = run_verl(
             config, out, resume=resume, on_step=display.step_ends, on_resume=display.resumes
         )
         return outcome
@@ -147,22 +147,26 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> Outcome:
         display.close()
 
 
-def train_locally(config: Config, out: Path, resume: bool) -> Outcome | None:
+def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | None:
     """Train with a progress display; return None in processes other than rank 0."""
     from mapo.players.session import open_cast
     from mapo.train.callbacks import CountingCallbacks, TrainingDisplay
-    from mapo.train.processes import join_team
+    from mapo.train.processes import join_processes
     from mapo.train.run import run
 
-    team = join_team(config.model.device)
+    processes = join_processes(config.model.device)
     callbacks: CountingCallbacks = (
-        TrainingDisplay(config.optim.steps, resume=resume, team=team)
-        if team.leads
-        else CountingCallbacks(team)
+        TrainingDisplay(config.optim.steps, resume=resume, processes=processes)
+        if processes.is_leader
+        else CountingCallbacks(processes)
     )
 
-    async def play_and_train() -> Outcome:
-        async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _, ledger):
+    async def play_and_train() -> TrainingOutcome:
+        async with open_cast(config, out, processes.rank, shared_by=processes.world_size) as (
+            casting,
+            _,
+            ledger,
+        ):
             callbacks.activity = ledger.activity.snapshot
             return await run(
                 config,
@@ -171,12 +175,12 @@ def train_locally(config: Config, out: Path, resume: bool) -> Outcome | None:
                 paid=config.roles.agents == "llm",
                 resume=resume,
                 callbacks=callbacks,
-                team=team,
+                processes=processes,
             )
 
     command = f"mapo train --out {quote(str(out))} --resume"
     try:
-        if team.leads:
+        if processes.is_leader:
             outcome = until_stopped(
                 play_and_train(),
                 out,
@@ -185,13 +189,13 @@ def train_locally(config: Config, out: Path, resume: bool) -> Outcome | None:
             )
         else:  # rank 0 handles signals
             outcome = asyncio.run(play_and_train())
-        team.leave()
+        processes.leave()
     finally:
         callbacks.close()
-    return outcome if team.leads else None
+    return outcome if processes.is_leader else None
 
 
-def _print_outcome(outcome: Outcome, config: Config, out: Path, step: str = "") -> None:
+def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: str = "") -> None:
     """Print the scores and a dialogue before and after, write the report, and name the next commands."""
     from mapo.cli.training.outcome import print_outcome
     from mapo.report import write_report

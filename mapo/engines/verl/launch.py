@@ -60,7 +60,7 @@ def run_verl(
     on_resume: Callable[[int], None] | None = None,
 ) -> Any:
     """The run, to its end; `on_step` is told each line of metrics.jsonl, `on_resume` the step a run that was
-    begun goes on with. An Outcome, as of a local run."""
+    begun goes on with. An TrainingOutcome, as of a local run."""
     began = time.monotonic()
     if resume:
         check_engine(root, "verl")
@@ -244,7 +244,7 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
     from mapo.engines.verl import records
     from mapo.local_model.policy import name_of
     from mapo.train.rollouts import write_json
-    from mapo.train.run import Outcome, summarise
+    from mapo.train.run import TrainingOutcome, summarise
 
     before, after = (records.dialogues_of(run, config, "test", step) for step in (0, config.optim.steps))
     scores = records.score(config, "before", before), records.score(config, "after", after)
@@ -261,4 +261,4 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
         seconds=seconds,
     )
     write_json(run.summary, {**summary, "engine": "verl"})
-    return Outcome(summary, *scores, before, after)
+    return TrainingOutcome(summary, *scores, before, after)
