@@ -1,7 +1,6 @@
-"""One scored dialogue, recomputed from what the judge filled in.
+"""One dialogue, recomputed from the judge's levels.
 
-Nothing derived is taken on trust: positions, rewards, metrics and the ending are computed again from the
-levels, and `differences` says where the record disagrees.
+Positions, rewards, metrics and the ending are recomputed; `differences` lists where the record disagrees.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopR
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of oddities.
-    `cast` names who played user, director and judge, as far as the file says."""
+    """One recomputed dialogue. `unscored` counts unscored turns, `notes` lists irregular judgement forms, and
+    `cast` names who played user, director and judge, as far as recorded."""
 
     model: str
     case: str
@@ -42,7 +41,7 @@ class Result:
 
     @property
     def axis(self) -> str:
-        """The tagged dominant axis, or the one with the deepest deficit at the start."""
+        """The tagged dominant axis, or the axis with the largest deficit at the start."""
         keys, start = self.path.rubric.keys, self.path.start
         return self.tags.get("axis") or keys[start.index(min(start))]
 
@@ -50,7 +49,7 @@ class Result:
 def recompute(
     dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
 ) -> Result:
-    """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
+    """Recompute a dialogue under `profile` (by default its own) and list where the record disagrees."""
     rubric = rubric or _rubric_of(dialogue.rubric, find_rubric(folder))
     same = profile in (None, dialogue.profile)
     path = Trajectory(
@@ -96,7 +95,7 @@ def recompute(
 def ending_differences(
     path: Trajectory, ending: Ending | None, turns: int, recorded: Ending | None, where: str
 ) -> Iterator[str]:
-    """Where the rules end a dialogue elsewhere, or otherwise, than its record says."""
+    """Yield where the rules end a dialogue at another turn or in another way than recorded."""
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
         yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"

@@ -203,7 +203,7 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
         "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: level -inf"),
         "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: level -0.5"),
         "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: level True"),
-        "form_text": (changed(form, "none"), "turn 3: mdep_analysis is no object"),
+        "form_text": (changed(form, "none"), "turn 3: mdep_analysis is not an object"),
         "start_9": (changed(filled, 9), "start form, P.2: level 9"),
         "start_none": (changed(filled, None), "filled_iedr.P.2"),
         "no_start": (changed(["epj"], bare), "neither start levels nor"),
@@ -332,7 +332,9 @@ def test_each_step_of_a_training_names_its_dialogues_anew(tmp_path):
     with JsonlWriter(again) as out:  # after a resume another process plays it
         out.write_dialogue(good(id="000_pram_0"))
     done = mapo("score", run, "--json")
-    assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 3 and "is there twice" in done.stderr
+    assert (
+        done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 3 and "is recorded twice" in done.stderr
+    )
 
 
 def test_a_training_is_told_from_its_held_out_test(tmp_path):
@@ -365,7 +367,7 @@ def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
 def test_the_same_dialogue_twice_counts_once(tmp_path):
     done = mapo("score", put(tmp_path / "run", good(), good()), "--json")
     assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 1
-    assert "line 2: dialogue 'd1' of 'm' is there twice" in done.stderr
+    assert "line 2: dialogue 'd1' of 'm' is recorded twice" in done.stderr
 
 
 def test_other_rubrics_and_profiles_are_never_pooled(tmp_path):

@@ -398,11 +398,11 @@ def test_the_simulated_people_are_looked_at(tmp_path):
     ]
     write_lines(root / "dialogues" / "empa.jsonl", helpful)
     table, text = said(root)
-    assert {row[0]: row[1] for row in table.rows}["lines as an assistant"] == "100.0 %"
-    assert "the people offer help themselves: 100%, usually at most 2%" in text
+    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
+    assert "users speak like an assistant: 100%, usually at most 2%" in text
     write_lines(root / "dialogues" / "empa.jsonl", helpful[:1])
     table, text = said(root)
-    assert {row[0]: row[1] for row in table.rows}["lines as an assistant"] == "100.0 %"
+    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
     assert "rests on fewer than 20 lines or dialogues" in text and "as usual" not in text
 
 

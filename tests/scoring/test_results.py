@@ -38,7 +38,7 @@ def test_the_record_written_last_counts_whatever_its_file_is_called(tmp_path):
     later(new, 60)
     found = only(tmp_path)
     assert [max(m.progress.level for f in r.path.forms for m in f.values()) for r in found.results] == [0]
-    assert "there twice; the one written last counts" in found.bad[0]
+    assert "recorded twice; the last record counts" in found.bad[0]
 
 
 def test_the_later_line_of_one_file_counts(tmp_path):

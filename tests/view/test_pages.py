@@ -548,11 +548,13 @@ def test_simulated_people_of_the_last_step_or_of_a_benchmark(index, root, client
     )
     index.refresh()
     page = text(client.get("/run/first"))
-    assert (
-        "The people offer help themselves: 40%, usually at most 2%." in page and "Step 2. If a number" in page
-    )
+    assert "Users speak like an assistant: 40%, usually at most 2%." in page and "Step 2. If a number" in page
     page = text(client.get("/run/bench"))
-    assert "offer help" not in page and "All dialogues. If a number" in page and "end alike (success)" in page
+    assert (
+        "like an assistant:" not in page
+        and "All dialogues. If a number" in page
+        and "most frequent ending (success)" in page
+    )
     (bench_run / "health.json").write_text("[1]")
     index.refresh()
     assert "simulated people" not in text(client.get("/run/bench"))
