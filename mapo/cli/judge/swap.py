@@ -24,6 +24,8 @@ from mapo.errors import InputError
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mapo.judges.sample import Recording
     from mapo.players.session import ModelSession
     from mapo.players.spec import PanelSpec
@@ -93,13 +95,27 @@ def swap(
             fix="Fix the cause of the errors above, then run again with --resume",
         )
     result = order.compare_judges(rejudged)
-    order.write(result, run.out)
+    notice = _test_world(recordings, judges)
+    order.write(result, run.out, notice)
+    if notice:
+        typer.echo(notice)
     print_tables(order.tables(result))
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
     say(f"Swap written to {RunDir(run.out).swap_markdown}; compare the run folders with `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
+
+
+def _test_world(recordings: Sequence[Recording], judges: PanelSpec) -> str:
+    """Return the notice above scores from a scripted user or judge, old or new; else ""."""
+    from dataclasses import replace
+
+    from mapo.scoring.context import context_of_dialogues
+
+    old = context_of_dialogues([recording.dialogue for recording in recordings])
+    scripted = any(spec.model == SCRIPTED for spec in judges.members)
+    return old.notice or (replace(old, judge=SCRIPTED).notice if scripted else "")
 
 
 def _judge(session: ModelSession, judges: PanelSpec, recording: Recording) -> NamedJudge:

@@ -24,7 +24,7 @@ from mapo.measure.agreement import pooled_kappa
 from mapo.measure.epmq import weigh
 from mapo.measure.rubric import Rubric
 from mapo.scoring.folders import read_folders
-from mapo.show.tables import Table
+from mapo.show.tables import Cell, Table
 from mapo.store import BadLine, read_dialogues
 from mapo.types import AxisMarks, Levels, Mark
 
@@ -97,7 +97,7 @@ def tables(roots: Sequence[Path]) -> list[Table]:
 
 
 def _summary(runs: dict[str, list[JudgedTurn]]) -> Table:
-    rows = []
+    rows: list[list[Cell]] = []
     for root, turns in runs.items():
         unscored = percent(sum(turn.levels is None for turn in turns), len(turns))
         quotes = count_quotes((turn.levels, turn.reply) for turn in turns if turn.levels is not None)

@@ -15,7 +15,7 @@ from mapo.evals.compare.entries import Entry
 from mapo.judges.audit.report import estimate, number
 from mapo.measure.agreement import spearman
 from mapo.measure.stats import Interval
-from mapo.show.tables import Table, markdown_table, markdown_text
+from mapo.show.tables import Cell, Table, markdown_table, markdown_text
 from mapo.store import RunDir, write_atomic
 
 SCORE, PASSES = "EPM-Q", "passes"
@@ -163,7 +163,7 @@ def _mean(entry: Entry) -> float:
 def tables(result: SwapResult) -> list[Table]:
     """Return the tables for the terminal."""
     judges = f"{result.runs[0].old.judge} -> {result.runs[0].new.judge}"
-    scores = [
+    scores: list[list[Cell]] = [
         [
             run.run,
             *(estimate(_mean(side.score), side.score.interval, ".1f") for side in (run.old, run.new)),
@@ -174,7 +174,7 @@ def tables(result: SwapResult) -> list[Table]:
     ]
     columns = ["run", "EPM-Q, old", "EPM-Q, new", "new - old", "passes, old", "passes, new"]
     notes = [[run.run, note] for run in result.runs for note in run.new.score.notes]
-    order = [
+    order: list[list[Cell]] = [
         [
             f"{pair.upper} - {pair.lower}",
             estimate(pair.old, pair.old_interval, "+.1f"),
@@ -204,11 +204,12 @@ def tables(result: SwapResult) -> list[Table]:
     ]
 
 
-def write(result: SwapResult, out: Path) -> None:
-    """Write swap.json and swap.md."""
+def write(result: SwapResult, out: Path, notice: str = "") -> None:
+    """Write swap.json and swap.md; `notice` stands above the scores."""
     text = json.dumps(result.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(RunDir(out).swap, text + "\n")
     parts = [f"# Judged again by {markdown_text(result.runs[0].new.judge)}"]
+    parts += [markdown_text(notice)] if notice else []
     parts += [markdown_table(table, 2) for table in tables(result) if table.rows]
     parts.append(
         "The dialogues are as they were played under the old judge. One that the new judge would have ended "
