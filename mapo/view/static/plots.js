@@ -77,6 +77,9 @@ async function draw(figure) {
   const bar = !touch.matches && canvas.clientWidth >= 560;
   const asked = layout(chart.layout);
   if (bar && !asked.scene) asked.margin = { ...asked.margin, t: Math.max(asked.margin.t, 34) };
+  // The legend takes its height from the chart: give it back, or the legend would cover the axis title.
+  const named = chart.data.filter((trace) => trace.showlegend !== false).length;
+  if (named > 2 && !asked.scene) asked.height += 20 * (named - 2);
   const options = { responsive: true, displaylogo: false, displayModeBar: bar ? "hover" : false };
   await Plotly.react(canvas, themed(chart.data), asked, options);
   figure.dataset.drawn = "yes";
