@@ -1,16 +1,16 @@
-"""Turn rewards: (state before, state after) -> a number. Higher is always better.
+"""(state before, state after) -> the turn's reward. One sign everywhere: higher is better.
 
-The default, `idr`, rewards movement: by how much the turn reduced the distance D to the target zone
-(incremental distance reward, arXiv:2603.06194). Without discounting it telescopes: the rewards of a dialogue
-sum to D_0 - D_T, so moving back and forth earns nothing. `adr` (absolute distance reward) rewards the state
-itself. It also charges each turn for the turns before it, and because every turn costs something, ending a
-dialogue early looks favourable.
+The default, `idr`, pays for movement: by how much the turn shortened the distance to "nothing more
+needed". With gamma = 1 it telescopes: a dialogue's rewards sum to D_0 - D_T, so nothing can be earned
+by moving back and forth. `adr` pays for where the person stands; each turn then also pays for all the
+turns before it, and every turn costs, so ending a dialogue early looks good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from mapo.errors import InputError
@@ -23,49 +23,47 @@ Distance = Literal["zone", "origin"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The geometry in which rewards are computed. Only the reward `potential` uses `gamma` and `scale`."""
+    """What the reward functions measure with. `gamma` and `scale` matter to `potential` alone."""
 
     rubric: Rubric
     distance: Distance = "zone"
     gamma: float = 1.0
     scale: float = 10.0
 
-    def distance_of(self, state: PotentialState) -> float:
-        """Return D: the distance of `state` from the target zone, or from the origin."""
+    def far(self, state: PotentialState) -> float:
         return state.distance if self.distance == "zone" else origin_distance(state.position, self.rubric)
 
     def phi(self, state: PotentialState) -> float:
-        """Return the potential Phi(P) = scale / (scale + ||P||), which is 1 at the origin."""
         return self.scale / (self.scale + origin_distance(state.position, self.rubric))
 
 
 Reward = Callable[[Measure, PotentialState, PotentialState, Ending | None], float]
-"""(measure, before, after, ending) -> reward. `ending` is None except on the last scored turn."""
+"""(measure, before, after, ending): `ending` is None on every turn but the last judged one."""
 
 
 def idr(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """Incremental distance reward: r_t = D_{t-1} - D_t."""
-    return m.distance_of(before) - m.distance_of(after)
+    """Incremental distance: D_before - D_after."""
+    return m.far(before) - m.far(after)
 
 
 def adr(m: Measure, _: PotentialState, after: PotentialState, __: Ending | None) -> float:
-    """Absolute distance reward: r_t = -D_t."""
-    return -m.distance_of(after)
+    """Absolute distance: -D_after."""
+    return -m.far(after)
 
 
 def potential(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """Potential-based shaping: r_t = gamma * Phi(P_t) - Phi(P_{t-1})."""
+    """gamma * Phi(after) - Phi(before), Phi(P) = scale / (scale + ||P||)."""
     return m.gamma * m.phi(after) - m.phi(before)
 
 
 def increment(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """Weighted sum of the step vector: r_t = sum over axes of w * (P_t - P_{t-1}). Surplus counts as well."""
+    """The step's weighted sum over axes, surplus included."""
     moves = zip(m.rubric.weights, before.position, after.position, strict=True)
     return sum(w * (b - a) for w, a, b in moves)
 
 
 def outcome(_: Measure, __: PotentialState, ___: PotentialState, ending: Ending | None) -> float:
-    """Outcome reward: 1 on the last scored turn of a successful dialogue, 0 otherwise."""
+    """1 on the last judged turn of a dialogue that succeeded, 0 otherwise."""
     return float(ending is not None and ending.reason is StopReason.SUCCESS)
 
 
@@ -79,7 +77,7 @@ REWARDS: dict[str, Reward] = {
 
 
 def rewards_of(
-    trajectory: Trajectory,
+    path: Trajectory,
     name: str = "idr",
     *,
     distance: Distance = "zone",
@@ -87,30 +85,21 @@ def rewards_of(
     scale: float = 10.0,
     ending: Ending | None = None,
 ) -> list[float | None]:
-    """Return the rewards of all turns of a finished dialogue, None for unscored turns.
+    """Return the rewards of a finished dialogue, None for each turn that was not judged.
 
-    `ending` is needed only if the dialogue did not end by the rules of its trajectory (if the director ended
-    it, for example).
+    `ending` is how it ended, if not by the rules of its trajectory (a director's decision, say).
     """
-    _check(name, distance)
-    ending = ending or trajectory.ending()
-    last_scored = max((s.turn for s in trajectory.states if s.step is not None), default=0)
+    reward, measure = _reward_named(name), _measure(path, distance, gamma, scale)
+    ending = ending or path.ending()
+    last = max((s.turn for s in path.states[1:] if s.step is not None), default=0)
     return [
-        turn_reward(
-            trajectory,
-            turn,
-            name,
-            distance=distance,
-            gamma=gamma,
-            scale=scale,
-            ending=ending if turn == last_scored else None,
-        )
-        for turn in range(1, len(trajectory.states))
+        None if after.step is None else reward(measure, before, after, ending if after.turn == last else None)
+        for before, after in pairwise(path.states)
     ]
 
 
 def turn_reward(
-    trajectory: Trajectory,
+    path: Trajectory,
     turn: int,
     name: str = "idr",
     *,
@@ -119,19 +108,23 @@ def turn_reward(
     scale: float = 10.0,
     ending: Ending | None = None,
 ) -> float | None:
-    """Return the reward of one turn, counted from 1, or None if it is unscored.
+    """Return the reward of one turn, counted from 1; None if it was not judged.
 
-    Pass the `ending` of the dialogue for its last scored turn, and None for all other turns.
+    `ending` is how the dialogue ended, where this is its last judged turn; None while it goes on.
     """
-    _check(name, distance)
-    before, after = trajectory.states[turn - 1], trajectory.states[turn]
+    before, after = path.states[turn - 1], path.states[turn]
     if after.step is None:
         return None
-    return REWARDS[name](Measure(trajectory.rubric, distance, gamma, scale), before, after, ending)
+    return _reward_named(name)(_measure(path, distance, gamma, scale), before, after, ending)
 
 
-def _check(name: str, distance: str) -> None:
+def _reward_named(name: str) -> Reward:
     if name not in REWARDS:
         raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
+    return REWARDS[name]
+
+
+def _measure(path: Trajectory, distance: Distance, gamma: float, scale: float) -> Measure:
     if distance not in ("zone", "origin"):
         raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")
+    return Measure(path.rubric, distance, gamma, scale)

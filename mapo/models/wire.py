@@ -1,7 +1,7 @@
-"""Conversion between our types and OpenAI's: `Request` to a chat body, a response body to `Answer`.
+"""Requests and answers as they travel: our `Request` to an OpenAI chat body, a response body to our `Answer`.
 
-Servers differ in the parameters they support. A `Dialect` says which ones to send, and `fallback` what to try
-after a server refused a request. Response bodies are untrusted: anything may be missing or of another type.
+Servers differ in what they understand; a `Dialect` says how to put a request to one, and `simpler` what to
+try after it refused. Response bodies are untrusted: anything may be missing or of another type.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ _ABOUT_JSON = re.compile(r"response_format|json_schema|json_object|json schema|g
 
 
 def storable(text: str) -> str:
-    """Replace NUL and lone surrogates, which neither UTF-8 nor our records can represent."""
+    """`text` without NUL and lone surrogates, which neither UTF-8 nor our records can hold."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-# ---- requests
+# ---- out
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The parameters a server supports. `json` is how a schema is requested: as a JSON schema, as any JSON
-    object, or ("text") only in the prompt."""
+    """`json`: how a schema is asked for; "text" asks for nothing, the prompt must do it alone."""
 
     json: JsonMode = "schema"
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -39,8 +38,7 @@ class Dialect:
     min_p: bool = True
 
 
-def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
-    """Return the body of a chat completion request."""
+def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
@@ -69,47 +67,47 @@ def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, An
 
 
 def left_out(request: Request, dialect: Dialect) -> tuple[str, ...]:
-    """Return the sampling parameters of the request that are not sent in this dialect."""
-    omitted = {"temperature": not dialect.temperature, "min_p": bool(request.min_p) and not dialect.min_p}
-    return tuple(name for name, is_omitted in omitted.items() if is_omitted)
+    """How the model was to be sampled, and what of that the body does not say."""
+    refused = {"temperature": not dialect.temperature, "min_p": bool(request.min_p) and not dialect.min_p}
+    return tuple(name for name, gone in refused.items() if gone)
 
 
-def fallback(dialect: Dialect, request: Request, message: str) -> Dialect | None:
-    """Return the dialect to try next if the server's error message is about a parameter, else None."""
-    if dialect.length == "max_tokens" and "max_completion_tokens" in message:
+def simpler(dialect: Dialect, request: Request, complaint: str) -> Dialect | None:
+    """How to put `request` instead, if the complaint is about the way it was put."""
+    if dialect.length == "max_tokens" and "max_completion_tokens" in complaint:
         return replace(dialect, length="max_completion_tokens")
-    if dialect.temperature and "temperature" in message:  # some reasoning models have a fixed temperature
+    if dialect.temperature and "temperature" in complaint:  # reasoning models take none but their own
         return replace(dialect, temperature=False)
-    if dialect.min_p and request.min_p and "min_p" in message:  # not a parameter of OpenAI's API
+    if dialect.min_p and request.min_p and "min_p" in complaint:  # no parameter of OpenAI's own
         return replace(dialect, min_p=False)
-    if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(message):
+    if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(complaint):
         return None
     return replace(dialect, json="object" if dialect.json == "schema" else "text")
 
 
 def token_estimate(request: Request) -> int:
-    """Estimate the tokens of a call: four bytes per prompt token, and the longest possible reply."""
+    """About four bytes a token for the prompt, and all of the reply."""
     size = sum(len(m.content.encode("utf-8", "replace")) for m in request.messages)
     extra = (request.schema, [t.parameters for t in request.tools])
     return (size + len(canonical(extra))) // 4 + request.max_tokens
 
 
 def canonical(data: object) -> str:
-    """Return canonical JSON: equal data give equal text. Keys sorted, no spaces, ASCII only."""
+    """One text for equal data: keys sorted, no spaces, ASCII only."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
 
 
-# ---- responses
+# ---- in
 
 
-def parse_response(body: bytes) -> Answer:
-    """Parse a chat completion; the answer's text may be empty. Raises ValueError if there is no answer."""
+def read_body(body: bytes) -> Answer:
+    """The answer in a chat completion; ValueError says why there is none. An empty text is an answer."""
     try:
         data = json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise ValueError("the response is not JSON") from None
     if not isinstance(data, dict):
-        raise ValueError("the response is not a JSON object")
+        raise ValueError("the response is no JSON object")
     if error := data.get("error"):  # some gateways report failures with status 200
         message = error.get("message") if isinstance(error, dict) else error
         raise ValueError(f"the response is an error: {message}")
@@ -117,7 +115,7 @@ def parse_response(body: bytes) -> Answer:
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
-        raise ValueError("the response contains no message")
+        raise ValueError("the response holds no message")
     text = _text(message.get("content")) or _text(message.get("refusal"))
     finish: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
     return Answer(Reply(text, finish), _tool_calls(message.get("tool_calls")), _usage(data.get("usage")))
@@ -130,14 +128,14 @@ def _text(content: object) -> str:
 
 
 def _tool_calls(calls: object) -> tuple[ToolCall, ...]:
-    parsed = []
+    found = []
     for call in calls if isinstance(calls, list) else []:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             arguments = function.get("arguments", "")
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            parsed.append(ToolCall(storable(function["name"]), storable(text)))
-    return tuple(parsed)
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            found.append(ToolCall(storable(function["name"]), storable(written)))
+    return tuple(found)
 
 
 def _usage(usage: object) -> Usage:
@@ -153,16 +151,15 @@ def _count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-# ---- storage
+# ---- kept
 
 
 def dump_answer(answer: Answer) -> str:
-    """Return an answer as JSON, for `load_answer`."""
+    """An answer as JSON; `load_answer` gives back an equal one."""
     return canonical(asdict(answer))
 
 
 def load_answer(text: str) -> Answer:
-    """Return the answer that `dump_answer` wrote."""
     data = json.loads(text)
     reply: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data["reply"].items()

@@ -1,4 +1,4 @@
-"""The usable contents of a run's files: settings, rubric, costs, results, records."""
+"""What the files of a run say, as far as they can be used: settings, rubric, costs, results, records."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from mapo.runs.files import read_bytes, read_object
 from mapo.store import RunDir
 from mapo.types import StopReason
 
-MAX_MAGNITUDE = 1e12
-"""Larger numbers are not plausible measurements and are treated as missing."""
+MOST = 1e12
+"""A number beyond is no measurement; it is left out, as a missing one is."""
 ENDINGS = (*(r.value for r in StopReason if r is not StopReason.BROKEN), "unfinished")
-"""Endings of dialogues that count."""
+"""Ways a dialogue ended that count."""
 COUNTS = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion")
 
 _T = TypeVar("_T")
 
 
 def number(value: object) -> float | None:
-    """Return a measurement; None for anything that is not a plausible number."""
+    """A measurement; None for whatever else stands in its place."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        result = float(value)
+        found = float(value)
     except OverflowError:
         return None
-    return result if math.isfinite(result) and abs(result) <= MAX_MAGNITUDE else None
+    return found if math.isfinite(found) and abs(found) <= MOST else None
 
 
-def integer(value: object) -> int | None:
-    """Return an integer; None for anything else."""
+def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
@@ -46,32 +45,32 @@ def integer(value: object) -> int | None:
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
-    """Return a run's config.toml, not validated, and the problem with it, if any."""
+    """A run's config.toml as it stands there, and what is wrong with it."""
     raw, problem = read_bytes(path)
     if raw is None:
         return {}, problem
     try:
         return tomllib.loads(raw.decode("utf-8")), ""
     except (ValueError, RecursionError):
-        return {}, "not valid TOML: incomplete or damaged"
+        return {}, "no TOML: half-written or damaged"
 
 
 def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
-    """Return the run's [advantage] settings; or None and the reason, if they are unknown. No defaults are
-    filled in for a missing section: the credit would be made up."""
+    """How the run credits turns, by its [advantage] alone; None, and why, where that cannot be known: a
+    credit by other settings would be made up."""
     section = settings.get("advantage")
     if not isinstance(section, dict):
-        return None, f"{RunDir.config.name} has no [advantage], so the credit is unknown"
+        return None, f"{RunDir.config.name} holds no [advantage]: what was credited cannot be known"
     try:
         return Advantage.model_validate(section), ""
     except (ValueError, RecursionError):
-        return None, f"{RunDir.config.name} has no valid [advantage], so the credit is unknown"
+        return None, f"{RunDir.config.name} holds no usable [advantage]: what was credited cannot be known"
 
 
 def credit(
     rewards: Sequence[Sequence[float | None]], groups: Sequence[str], settings: Advantage
 ) -> Advantages | str:
-    """Return the credit of a batch, from the function that training uses; or the reason why there is none."""
+    """The credit of a batch, by the very function the trainer calls; or why there is none."""
     try:
         return advantages(rewards, groups, **settings.options())
     except MapoError as error:
@@ -79,36 +78,35 @@ def credit(
 
 
 def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:
-    """Return the rubric `name`: the run's copy at `path` or else a built-in one. The second value is the
-    problem with the copy, if any."""
-    rubric, problem = read_rubric_file(path)
-    if rubric is not None and rubric.name == name:
-        return rubric, ""
+    """The rubric of that name: the run's own copy at `path`, or a shipped one; and what the copy lacks."""
+    found, problem = rubric_in(path)
+    if found is not None and found.name == name:
+        return found, ""
     return (Rubric.load(name) if name in SHIPPED else None), problem
 
 
-def find_rubric(folder: Path) -> Path:
-    """Return the rubric file for a folder of dialogues: in the folder itself or, for a part of a run
-    (`eval/after`), in the run directory, which is at most two levels up and has a manifest."""
-    here = RunDir(folder)
-    if here.rubric.exists() or here.manifest.exists():
-        return here.rubric
+def rubric_file(folder: Path) -> Path:
+    """Where the rubric of a folder of dialogues lies: in it, or, of a part of a run (`eval/after`), in the
+    run's own folder, at most two above: one with a manifest."""
+    own = RunDir(folder)
+    if own.rubric.exists() or own.manifest.exists():
+        return own.rubric
     above = map(RunDir, folder.resolve().parents[:2])
     run = next((each for each in above if each.manifest.is_file()), None)
-    return run.rubric if run and run.rubric.exists() else here.rubric
+    return run.rubric if run and run.rubric.exists() else own.rubric
 
 
-def read_rubric_file(path: Path) -> tuple[Rubric | None, str]:
-    """Return the rubric in a file, and the problem with it; both are empty if the file does not exist."""
+def rubric_in(path: Path) -> tuple[Rubric | None, str]:
+    """The rubric of a file, and what is wrong with it; both empty where there is none."""
     raw, problem = read_bytes(path)
     try:
-        return (None, problem) if raw is None else (_parse_rubric(raw), "")
+        return (None, problem) if raw is None else (_rubric(raw), "")
     except MapoError as error:
         return None, str(error)
 
 
 @lru_cache(maxsize=32)
-def _parse_rubric(raw: bytes) -> Rubric:
+def _rubric(raw: bytes) -> Rubric:
     return Rubric.parse(raw.decode("utf-8", "replace"), RunDir.rubric.name)
 
 
@@ -116,28 +114,28 @@ def _parse_rubric(raw: bytes) -> Rubric:
 
 
 def endings_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Return, for each ending, the number of dialogues per step, from the run's metrics. Broken dialogues are
-    not counted."""
-    counts_by_ending: dict[str, dict[int, float]] = {name: {} for name in ENDINGS}
+    """How many dialogues of each step ended so, as the run wrote it down; broken ones are left out, as of
+    every other number."""
+    found: dict[str, dict[int, float]] = {name: {} for name in ENDINGS}
     for line in steps:
-        endings = line.get("endings")
-        for name, count in endings.items() if isinstance(endings, dict) else ():
-            if name in counts_by_ending and (n := number(count)) is not None and n > 0:
-                counts_by_ending[name][line["step"]] = n
-    return {name: counts for name, counts in counts_by_ending.items() if counts}
+        told = line.get("endings")
+        for name, count in told.items() if isinstance(told, dict) else ():
+            if name in found and (n := number(count)) is not None and n > 0:
+                found[name][line["step"]] = n
+    return {name: counts for name, counts in found.items() if counts}
 
 
 def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple[Path, str]]]:
-    """Return calls, tokens and cost per role and model, added up over the ledgers of all processes, and the
-    files that could not be read with their problems. A cost is None if any ledger has no price for it."""
+    """Calls, tokens and cost by role and model, every process's ledger together; no cost where one has no
+    price. And what could not be read."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     problems = []
     for file in files:
         data, problem = read_object(file)
         if problem:
             problems.append((file, problem))
-        ledger_rows = data.get("rows")
-        for row in ledger_rows if isinstance(ledger_rows, list) else ():
+        given = data.get("rows")
+        for row in given if isinstance(given, list) else ():
             if isinstance(row, dict):
                 _add(rows, row)
     return [rows[key] for key in sorted(rows)], problems
@@ -145,28 +143,28 @@ def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple
 
 def _add(rows: dict[tuple[str, str], dict[str, Any]], row: Mapping[str, Any]) -> None:
     key = (str(row.get("role"))[:40], str(row.get("model"))[:200])
-    zero = {"role": key[0], "model": key[1], **dict.fromkeys(COUNTS, 0), "seconds": 0.0, "cost": 0.0}
-    total = rows.setdefault(key, zero)
+    first = {"role": key[0], "model": key[1], **dict.fromkeys(COUNTS, 0), "seconds": 0.0, "cost": 0.0}
+    mine = rows.setdefault(key, first)
     for name in COUNTS:
-        total[name] += integer(row.get(name)) or 0
-    total["seconds"] += number(row.get("seconds")) or 0.0
+        mine[name] += whole(row.get(name)) or 0
+    mine["seconds"] += number(row.get("seconds")) or 0.0
     cost = number(row.get("cost"))
-    total["cost"] = None if cost is None or total["cost"] is None else total["cost"] + cost
+    mine["cost"] = None if cost is None or mine["cost"] is None else mine["cost"] + cost
 
 
 # ---- benchmark results, in points of 100
 #
-# EmoBench writes fractions and EQ-Bench points; both are shown as points. An incomplete run has no score,
-# because the missing items may be the difficult ones.
+# EmoBench writes shares, EQ-Bench points; people read points. An incomplete run has no score: the items that
+# are missing may be the hard ones.
 
 HEADLINES = {"emobench": "Overall", "eqbench3": "EQ-Bench", "eqbench_v2": "EQ-Bench v2"}
-"""The main score of each benchmark."""
+"""The one score that stands for a benchmark."""
 _SHARES = {"languages", "parse_rate", "baselines"}
-"""Details of EmoBench that are fractions; the others are counts."""
+"""EmoBench's details that are shares of 1; the others are counts."""
 
 
 def scores_in_points(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return every score by name; None if it is not a number or the run is incomplete."""
+    """Every score by its name; None where it is no number, and all of an incomplete run."""
     return {
         name: in_points(result, value) if result.get("complete") is True else None
         for name, value in _object(result.get("scores")).items()
@@ -174,23 +172,23 @@ def scores_in_points(result: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def intervals_in_points(result: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return the intervals of the scores that have valid ones."""
-    intervals = {}
+    """The intervals of the scores that have both."""
+    found = {}
     for name, pair in _object(result.get("intervals")).items():
         ends = [in_points(result, end) for end in pair] if isinstance(pair, list) and len(pair) == 2 else []
         if ends and ends[0] is not None and ends[1] is not None and result.get("complete") is True:
-            intervals[name] = (ends[0], ends[1])
-    return intervals
+            found[name] = (ends[0], ends[1])
+    return found
 
 
 def headline(result: Mapping[str, Any]) -> float | None:
-    """Return the benchmark's main score; None for an incomplete run or an unknown benchmark."""
+    """The benchmark's score; None of an incomplete run, and of a benchmark that is not known here."""
     name = HEADLINES.get(str(result.get("benchmark")))
     return scores_in_points(result).get(name) if name else None
 
 
 def details_in_points(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `details` with fractions as points."""
+    """`details` with shares as points."""
     details = _object(result.get("details"))
     if result.get("benchmark") != "emobench":
         return details
@@ -198,16 +196,15 @@ def details_in_points(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_points(result: Mapping[str, Any], value: object) -> float | None:
-    """Return a score of this result in points; None if it is not a number."""
-    score = number(value)
-    return score if score is None or result.get("benchmark") != "emobench" else 100 * score
+    found = number(value)
+    return found if found is None or result.get("benchmark") != "emobench" else 100 * found
 
 
 def _times_100(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         return {k: _times_100(v, depth + 1) for k, v in value.items()} if depth < 8 else None
-    fraction = number(value)
-    return value if fraction is None else 100 * fraction
+    found = number(value)
+    return value if found is None else 100 * found
 
 
 def _object(data: object) -> dict[str, Any]:
@@ -217,12 +214,11 @@ def _object(data: object) -> dict[str, Any]:
 # ---- records
 
 
-def deduplicated(records: Iterable[tuple[Hashable, bool, int, _T]]) -> dict[Hashable, _T]:
-    """Return the record of each dialogue that counts. `records` are tuples of dialogue id, whether the record
-    is usable, when its file was written, and the record. Usable records take precedence over broken ones,
-    then later ones over earlier ones."""
+def that_count(records: Iterable[tuple[Hashable, bool, int, _T]]) -> dict[Hashable, _T]:
+    """Of each dialogue the record that counts. `records` are id, whether it is usable, when its file was
+    written, and the record: a usable one counts before a broken one, then the later written."""
     best: dict[Hashable, tuple[tuple[bool, int], _T]] = {}
-    for key, usable, written, record in records:
-        if key not in best or (usable, written) >= best[key][0]:
-            best[key] = ((usable, written), record)
+    for key, fine, written, record in records:
+        if key not in best or (fine, written) >= best[key][0]:
+            best[key] = ((fine, written), record)
     return {key: record for key, (_, record) in best.items()}

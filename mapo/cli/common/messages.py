@@ -1,9 +1,6 @@
-"""Messages of the commands, on standard error."""
+"""Messages of the commands on standard error, one line each."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from shlex import quote
 
 import typer
 
@@ -11,20 +8,12 @@ from mapo.text import printable
 
 
 def say(text: str) -> None:
-    """Print a message."""
     typer.echo(printable(text), err=True)
 
 
 def say_all(kind: str, lines: list[str], most: int = 50) -> None:
-    """Print each line after its kind ("warning", "note"); lines beyond `most` are only counted."""
+    """Print each line after its kind ("warning", "note"), and how many more there are than `most`."""
     for line in lines[:most]:
         say(f"{kind}: {line}")
     if len(lines) > most:
         say(f"{kind}: ... and {len(lines) - most} more")
-
-
-def say_next_commands(run: Path) -> None:
-    """Name the commands that show a finished run."""
-    folder = quote(str(run))
-    say(f"viewer: mapo view {folder}")
-    say(f"report: mapo report {folder}")

@@ -1,16 +1,16 @@
-"""mapo eval: evaluate a model with a benchmark."""
+"""mapo eval: any model through a benchmark."""
 
 from __future__ import annotations
 
 from mapo.cli.common.help import commands
 from mapo.cli.evaluate import emobench, empa, eqbench
 
-app = commands("Evaluate a model with a benchmark.")
+app = commands("Put any model through a benchmark.")
 
 
 @app.callback()
 def main() -> None:
-    """Evaluate a model with a benchmark."""
+    """Put any model through a benchmark."""
 
 
 app.command()(empa.empa)

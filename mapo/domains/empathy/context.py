@@ -1,4 +1,4 @@
-"""The context of the empathy domain's scripted policies."""
+"""What a policy of plain code has before it: the person's lines, what was told in them, and what is felt."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from mapo.domains.empathy.reading import data, feelings, named_feelings
 from mapo.models.chat import Request
 from mapo.scenarios.scenario import Scenario
-from mapo.scripted.policies import PolicyContext, Used
+from mapo.scripted import policies as puppets
 
-Speak = Callable[["EmpathyContext"], str]
+Speak = Callable[["Talk"], str]
 
 
-class EmpathyContext(PolicyContext):
-    """A policy context that also knows the current feeling."""
+class Talk(puppets.Talk):
+    """Also knows the feeling of the moment."""
 
-    def __init__(self, scenario: Scenario, request: Request, rng: random.Random, used: Used) -> None:
+    def __init__(self, scenario: Scenario, request: Request, rng: random.Random, used: puppets.Used) -> None:
         super().__init__(scenario, request, rng, used, data("sentences.toml"))
 
     def feeling(self) -> str:
-        """Return the current feeling by its first name, or an empty string."""
-        shown = named_feelings(self.last_message)
+        """The feeling of the moment, by the first name for it."""
+        shown = named_feelings(self.said)
         canonical = next(iter(shown), self.beats[-1].cues.get("feeling", "") if self.beats else "")
         return feelings()[canonical]["names"][0] if canonical else ""

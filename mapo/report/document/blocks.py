@@ -1,7 +1,7 @@
 """The blocks of a report: headings, paragraphs, tables, pictures, two dialogues side by side.
 
-Sections build blocks; `page.py` renders them as HTML, `markdown.py` as Markdown. Blocks hold untrusted text
-unchanged; the renderers escape it and truncate long names, turns and lists.
+Sections build blocks; `page.py` renders them as HTML, `markdown.py` as Markdown. Blocks hold text exactly as
+it was read, whoever wrote it. The renderers escape it and cut long names, turns and lists.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mapo.show.figures import Picture
 from mapo.show.tables import Table
 from mapo.types import Dialogue
 
-MAX_NAME = 120
-"""Maximum characters of a name."""
-MAX_TURN_TEXT = 4000
-"""Maximum characters of a message."""
-MAX_LIST_ITEMS = 12
-"""Maximum items of a list; the rest is counted."""
+NAME = 120
+"""Characters of a name that are shown."""
+SPEECH = 4000
+"""Characters of a turn that are shown."""
+LISTED = 12
+"""Lines of a list that are shown before the rest is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
+class Words:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class StatTile:
-    """A key number with its label and a detail such as its interval."""
+class Tile:
+    """One number to see first: what it is, the number, what it rests on."""
 
     label: str
     value: str
@@ -43,20 +43,20 @@ class StatTile:
 
 
 @dataclass(frozen=True, slots=True)
-class StatTiles:
-    tiles: Sequence[StatTile]
+class Tiles:
+    tiles: Sequence[Tile]
 
 
 @dataclass(frozen=True, slots=True)
-class BulletList:
-    """A bullet list; long lists are truncated."""
+class Lines:
+    """A list; long ones are cut."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class DialogueColumn:
-    """One of two dialogues side by side; `credit` has a number or None per turn."""
+class Side:
+    """One of two dialogues beside each other; `credit` has a number or None a turn."""
 
     title: str
     dialogue: Dialogue
@@ -64,12 +64,12 @@ class DialogueColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class DialoguePair:
-    left: DialogueColumn
-    right: DialogueColumn
+class Talk:
+    left: Side
+    right: Side
 
 
-Block = Heading | Paragraph | StatTiles | Table | BulletList | Picture | DialoguePair
+Block = Heading | Words | Tiles | Table | Lines | Picture | Talk
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +78,28 @@ class Report:
     lead: str
     blocks: Sequence[Block]
     lacking: Sequence[str] = ()
-    """Why requested runs are not in the report."""
+    """Why runs that were asked for are not in it."""
     caution: str = ""
-    """A warning shown before any number."""
+    """What nobody may miss who reads a number in it."""
 
 
 # ---- numbers as text
 
 
-def format_number(value: object, digits: str = ".1f", missing: str = "–") -> str:
-    """Format a number with a format specification; `missing` if it is not a finite number."""
+def told(value: object, digits: str = ".1f", missing: str = "–") -> str:
+    """A number in so many digits."""
     found = number(value)
     if found is None:
         return missing
     shown = format(found, digits)
     if shown.strip("+-0.,"):
         return shown
-    return shown.replace("-", "+" if digits.startswith("+") else "")  # no negative zero
+    return shown.replace("-", "+" if digits.startswith("+") else "")  # no zero is negative
 
 
-def format_interval(interval: object, digits: str = ".1f", missing: str = "–") -> str:
-    """Format an interval as "low to high"."""
+def span(interval: object, digits: str = ".1f", missing: str = "–") -> str:
+    """An interval as "low to high"."""
     ends = [number(end) for end in interval] if isinstance(interval, list | tuple) else []
     if len(ends) != 2 or None in ends:
         return missing
-    return f"{format_number(ends[0], digits)} to {format_number(ends[1], digits)}"
+    return f"{told(ends[0], digits)} to {told(ends[1], digits)}"

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from mapo.sampling.streamed.tiling import gated_tile, head_tile, product_tile, streamed_attention_cut
+from mapo.sampling.streamed.tiling import gated_tile, head_tile, lean_cut, product_tile
 
-MAX_ROWS = 64  # rows: with more, a product waits for more than its weights
+MOST = 64  # rows: with more, a product waits for more than its weights
 Swap = tuple[torch.nn.Module, Callable[..., torch.Tensor]]
 
 _PLACE = "transformers.models.{0}.modeling_{0}"
@@ -34,7 +34,7 @@ _WEIGHTS = {f"{name}.weight" for name in _LINEAR | {"input_layernorm", "post_att
 _BIASES = {f"self_attn.{name}_proj.bias" for name in "qkv"}
 
 
-def streamed_layers_for(model: torch.nn.Module, kernels: Any) -> StreamedLayers | None:
+def lean_for(model: torch.nn.Module, kernels: Any) -> Lean | None:
     """None without the attention kernel, and on other cards than it was measured on (Hopper)."""
     device = next(model.parameters()).device
     if kernels is None or device.type != "cuda" or torch.version.hip is not None:
@@ -43,10 +43,10 @@ def streamed_layers_for(model: torch.nn.Module, kernels: Any) -> StreamedLayers 
         return None
     streams = importlib.import_module("mapo.sampling.streamed.kernels")
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return StreamedLayers(model, streams, kernels.attend, processors)
+    return Lean(model, streams, kernels.attend, processors)
 
 
-class StreamedLayers:
+class Lean:
     """The layers of one model. `streams` are the kernels, `attend` is the attention kernel."""
 
     def __init__(
@@ -55,11 +55,11 @@ class StreamedLayers:
         self.model, self.streams, self.attend, self.processors = model, streams, attend, processors
         self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def accepts(self, rows: int) -> bool:
+    def takes(self, rows: int) -> bool:
         """Steps of so many rows, of the model as it is now."""
-        return rows <= MAX_ROWS and not self.incompatibility()
+        return rows <= MOST and not self.unfit()
 
-    def incompatibility(self) -> str:
+    def unfit(self) -> str:
         """Why it takes no steps of the model as it is now; empty if it does."""
         try:
             why = _unfit(self.model)
@@ -121,7 +121,7 @@ class StreamedLayers:
         slots = (store.keys, store.values, view.slots, view.positions)
         query = self.streams.turn(states, [p.bias for p in three], cos, sin, *slots)
         _, kv_heads, context, dim = store.keys.shape
-        cut = streamed_attention_cut(len(x) * kv_heads, context, dim, self.processors)
+        cut = lean_cut(len(x) * kv_heads, context, dim, self.processors)
         return self.attend(query, *slots, scale=attention.scaling, window=window, cut=cut)
 
     def _product(self, x: torch.Tensor, *layers: torch.nn.Linear) -> torch.Tensor:
