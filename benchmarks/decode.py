@@ -22,7 +22,7 @@ from shapes import CUDA, DEVICE, DTYPE, VARIANTS, device_name, each_shape, guard
 from transformers import GenerationConfig
 
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.draw import Fresh, noise_of
+from mapo.sampling.draw import PendingReply, noise_of
 
 PROMPT = 512 if CUDA else 128
 STEPS = 64 if CUDA else 16
@@ -94,7 +94,7 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
     )
     rng = np.random.default_rng(0)
     fresh = [
-        Fresh(i, 0, rng.integers(10, 2000, PROMPT).tolist(), noise_of(i, STEPS + 64)) for i in range(rows)
+        PendingReply(i, 0, rng.integers(10, 2000, PROMPT).tolist(), noise_of(i, STEPS + 64)) for i in range(rows)
     ]
     began = time.perf_counter()
     said = decoder.round(fresh, [])  # compiles and records

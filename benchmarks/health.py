@@ -20,7 +20,7 @@ from mapo.sandbox.domain import scripted_cast
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.findings import warnings
 from mapo.scoring.folders import read_folders
-from mapo.scoring.health import Health, Talk, health, health_of, mood_of
+from mapo.scoring.health import Health, UserLines, health, health_of, mood_of
 from support.attacks import policies_of
 
 HEAD = (
@@ -52,7 +52,7 @@ def published(root: Path) -> Iterator[tuple[str, Health]]:
             data: Any = json.loads((folder.path / f"{result.id}.json").read_bytes())
             lines = [said["content"] for said in data["history"] if said["role"] == "actor"]
             ending = result.ending.reason.value if result.ending else "unfinished"
-            talks.append(Talk(result.case, lines, [mood_of(form) for form in result.path.forms], ending))
+            talks.append(UserLines(result.case, lines, [mood_of(form) for form in result.path.forms], ending))
         yield folder.path.name, health_of(talks)
 
 

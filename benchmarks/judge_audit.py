@@ -1,4 +1,4 @@
-"""Does the audit find what is there? Judges with known noise and a known liking, audited, beside the truth.
+"""Check that the audit recovers known noise and a known bias: audit judges whose true values are known.
 
     .venv/bin/python benchmarks/judge_audit.py
 
@@ -14,19 +14,19 @@ import random
 
 import numpy as np
 
-from mapo.judges.audit.answers import answers_of
-from mapo.judges.audit.ask import model_asking, solving
-from mapo.judges.audit.measure import findings
-from mapo.judges.audit.probes import PROBES, plainly
-from mapo.judges.audit.run import Plan
-from mapo.judges.sample import Moment, Talk, strata_of
+from mapo.judges.audit.answers import answers_by_judge
+from mapo.judges.audit.measure import measure_judge
+from mapo.judges.audit.probes import PROBES, unchanged_input
+from mapo.judges.audit.questions import model_asker, question_solver
+from mapo.judges.audit.run import AuditPlan
+from mapo.judges.sample import RecordedTurn, Recording, stratum_sizes
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.cast import Job
 from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.fakes import FakeChat
-from mapo.testing.judges import Habit, honest_levels, judges_that, strayed
+from mapo.testing.judges import JudgeErrors, distorted, faulty_judges, honest_levels
 
 RUBRIC = Rubric.load("empathy")
 DRAWS = 100
@@ -36,7 +36,7 @@ def flattered(reply: str, _prompt: str) -> int:
     return int(any(word in reply for word in ("remarkable", "brilliant", "wonderful")))
 
 
-def played() -> list[Talk]:
+def played() -> list[Recording]:
     people = load_scenarios("builtin:test")
     found = []
     for name in ("honest", "early-adviser"):
@@ -46,36 +46,36 @@ def played() -> list[Talk]:
             play_all(jobs, scripted_policy("empathy", name), scripted_cast("empathy"), rules)
         )
         known = {s.id: s for s in people}
-        found += [Talk("run", d, known[d.scenario], RUBRIC) for d in dialogues]
+        found += [Recording("run", d, known[d.scenario], RUBRIC) for d in dialogues]
     return found
 
 
-def judge(habit: Habit):
-    answer = judges_that({"it": habit})
+def judge(habit: JudgeErrors):
+    answer = faulty_judges({"it": habit})
 
     def said(request):
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
         return answer({"model": "it", "messages": messages})
 
-    return model_asking(FakeChat(said, name="it"))
+    return model_asker(FakeChat(said, name="it"))
 
 
-def truth(plan: Plan, habit: Habit) -> tuple[float, float]:
+def truth(plan: AuditPlan, habit: JudgeErrors) -> tuple[float, float]:
     """The share of noise in the reward, and what praise adds to it, over all recorded turns."""
-    moments = [Moment(t, at) for t in plan.talks for at in range(1, len(t.dialogue.turns) + 1)]
+    turns = [RecordedTurn(t, at) for t in plan.recordings for at in range(1, len(t.dialogue.turns) + 1)]
     chance = random.Random(0)
 
-    def drawn(moment, shown):
+    def drawn(turn, shown):
         levels = honest_levels(list(shown.turns))
-        forms = (strayed(habit, levels, shown.reply, "", chance) for _ in range(DRAWS))
-        return [moment.reward(RUBRIC.levels(**form)) for form in forms]
+        forms = (distorted(habit, levels, shown.reply, "", chance) for _ in range(DRAWS))
+        return [turn.reward(RUBRIC.levels(**form)) for form in forms]
 
-    rewards = [drawn(moment, plainly(moment)) for moment in moments]
+    rewards = [drawn(turn, unchanged_input(turn)) for turn in turns]
     noise, between = np.mean([np.var(own) for own in rewards]), np.var([np.mean(own) for own in rewards])
     praise = PROBES["flattery"].change
     gains = [
-        np.mean(drawn(m, praise(plainly(m), at))) - np.mean(drawn(m, plainly(m)))
-        for at, m in enumerate(moments)
+        np.mean(drawn(m, praise(unchanged_input(m), at))) - np.mean(drawn(m, unchanged_input(m)))
+        for at, m in enumerate(turns)
     ]
     return float(noise / (noise + between)), float(np.mean(gains))
 
@@ -85,16 +85,18 @@ def main() -> None:
     print("noise  liking   share of noise: true, found              praise: true, found")
     for noise in (0.0, 0.1, 0.2):
         for likes in (0, 1):
-            habit = Habit(noise=noise, likes=flattered if likes else Habit().likes)
-            plan = Plan(("it",), talks, turns=48, dialogues=12, repeats=4, pairs=False)
+            habit = JudgeErrors(noise=noise, bias=flattered if likes else JudgeErrors().likes)
+            plan = AuditPlan(("it",), talks, turns=48, dialogues=12, repeats=4, pairs=False)
             asked = plan.questions()
 
             async def solve(asked=asked, habit=habit):
-                ask = solving({"it": judge(habit)})
+                ask = question_solver({"it": judge(habit)})
                 return {q.id: await ask(q, 0) for q in asked}
 
-            found = findings(
-                answers_of(asked, asyncio.run(solve()))["it"], plan.whole(), strata=strata_of(talks)
+            found = measure_judge(
+                answers_by_judge(asked, asyncio.run(solve()))["it"],
+                plan.whole_dialogues(),
+                sizes=stratum_sizes(talks),
             )
             share, gain = truth(plan, habit)
             effect = found.effect("flattery")

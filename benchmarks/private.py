@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from mapo.realsim.reading.read import LONGEST_TURN
 from mapo.realsim.redaction.folding import squeeze
-from mapo.realsim.redaction.redact import clean, leaks
+from mapo.realsim.redaction.redact import leaks, redact
 from mapo.scenarios.sets import load_scenarios
 from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
@@ -71,9 +71,9 @@ def recall() -> None:
         found = Counter(
             (p.kind, p.language)
             for p in items
-            if squeeze(p.item) not in squeeze(clean([p.sentence]).texts[0])
+            if squeeze(p.item) not in squeeze(redact([p.sentence]).texts[0])
         )
-        whole = Counter((p.kind, p.language) for p in items if not left_of(p, clean([p.sentence]).texts[0]))
+        whole = Counter((p.kind, p.language) for p in items if not left_of(p, redact([p.sentence]).texts[0]))
         print(f"{name}: {sum(found.values())} of {len(items)}, {sum(whole.values())} as a whole")
         for key in total:
             kind, language = key
@@ -82,7 +82,7 @@ def recall() -> None:
 
 def by_chance(name: str, texts: list[str]) -> None:
     random.Random(0).shuffle(texts)
-    values = [clean([text]).values for text in texts[:60]]
+    values = [redact([text]).values for text in texts[:60]]
     others = [text[:900] for text in texts[60:90]]
     found = [leaks(one, other) for one, other in product(values, others)]
     words = Counter(word for some in found for word in some)
@@ -93,14 +93,14 @@ def hostile() -> None:
     slowest = 0.0
     for piece in HOSTILE:
         began = time.perf_counter()
-        clean([(piece * LONGEST_TURN)[:LONGEST_TURN]])
+        redact([(piece * LONGEST_TURN)[:LONGEST_TURN]])
         slowest = max(slowest, time.perf_counter() - began)
     print(f"slowest turn of {LONGEST_TURN} characters: {slowest:.2f} s")
     chance = random.Random(0)
     for name, many in MANY.items():
         turns = [" ".join(many(chance) for _ in range(LONGEST_TURN))[:LONGEST_TURN] for _ in range(10)]
         began = time.perf_counter()
-        cleaned = clean(turns)
+        cleaned = redact(turns)
         between = time.perf_counter()
         leaks(cleaned.values, "\n".join(turns)[:LONGEST_TURN])
         spent, looked = between - began, time.perf_counter() - between

@@ -34,7 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from mapo.local_model.layers import tune_for_training
-from mapo.train.batch import Micro
+from mapo.train.batch import MicroBatch
 from mapo.train.loss import policy_loss, surrogate, token_logprobs
 
 CUDA = torch.cuda.is_available()
@@ -146,7 +146,7 @@ def matrix_rate() -> float:
     return 2 * n**3 / seconds(lambda: torch.mm(a, a, out=out), 20)
 
 
-def rows_of_noise(model: nn.Module, rows: int, length: int, vocabulary: int) -> Micro:
+def rows_of_noise(model: nn.Module, rows: int, length: int, vocabulary: int) -> MicroBatch:
     """Every token but a row's first trains; old log-probabilities are the model's own."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, vocabulary, (rows, length), generator=generator)
@@ -154,14 +154,14 @@ def rows_of_noise(model: nn.Module, rows: int, length: int, vocabulary: int) -> 
     mask[:, 0] = False
     advantages = torch.randn(rows, length, generator=generator)
     at = mask.flatten().nonzero().squeeze(-1)
-    micro = Micro(ids, mask, advantages, torch.zeros(rows, length), at, tuple(range(rows))).to(DEVICE)
+    micro = MicroBatch(ids, mask, advantages, torch.zeros(rows, length), at, tuple(range(rows))).to(DEVICE)
     with torch.no_grad():
         old = token_logprobs(model, micro.ids, micro.mask, at=micro.at).logprobs
     micro.logprobs.view(-1)[micro.at] = old
     return micro
 
 
-def plain_loss(model: nn.Module, micro: Micro) -> Tensor:
+def plain_loss(model: nn.Module, micro: MicroBatch) -> Tensor:
     logits = model(input_ids=micro.ids, use_cache=False).logits[:, :-1]
     logp = torch.log_softmax(logits.float(), -1).gather(-1, micro.ids[:, 1:, None]).squeeze(-1)
     return surrogate(logp, micro.logprobs[:, 1:], micro.advantages[:, 1:]).loss.mean()
@@ -180,7 +180,7 @@ def prepared(model: nn.Module, variant: Variant) -> Iterator[None]:
             tune_for_training(model, checkpointing=False, compile=False)
 
 
-def make_step(model: nn.Module, variant: Variant, micros: list[Micro]) -> Callable[[], None]:
+def make_step(model: nn.Module, variant: Variant, micros: list[MicroBatch]) -> Callable[[], None]:
     turn = iter(range(1 << 30))
 
     def step() -> None:

@@ -1,11 +1,10 @@
-"""MAPO on TRL's trainer: the embedded model in the scripted sandbox, on a CPU, in a minute or two.
+"""MAPO with TRL's trainer: the embedded model and scripted roles, on a CPU, in two minutes.
 
-    pip install 'mapo[trl]'
+    pip install '.[trl]'
     python examples/trl_train.py
 
-It prints the mean reward of a turn, batch by batch, and leaves the trained model in runs/trl: a plain Hugging
-Face folder (`mapo eval empa --model local:runs/trl`). With a real model, model-driven roles and a GPU the
-same lines are the real thing; see docs/trl.md.
+It prints the mean turn reward of each batch and writes the trained model to runs/trl, a Hugging Face folder
+(`mapo eval empa --model local:runs/trl`). For a real model and model roles see docs/trl.md.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from mapo.sandbox.domain import scripted_cast
 from mapo.scenarios.sets import load_scenarios
 
 
-class Show(TrainerCallback):
-    """A line a batch."""
+class PrintRewards(TrainerCallback):
+    """Prints one line per batch."""
 
     def __init__(self) -> None:
         self.rewards: list[float] = []
@@ -31,7 +30,7 @@ class Show(TrainerCallback):
     def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
         if (reward := logs.get("mapo/turn_reward")) is not None:
             self.rewards.append(reward)
-            print(f"batch {len(self.rewards):2d}   reward of a turn {reward:+.2f}", flush=True)
+            print(f"batch {len(self.rewards):2d}   turn reward {reward:+.2f}", flush=True)
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--batches", type=int, default=12, help="batches of 32 dialogues")
     parser.add_argument("--out", default="runs/trl")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     policy = load_policy("pocket", device="cpu")
     scenarios = load_scenarios("builtin:train")
@@ -57,13 +56,13 @@ def main() -> None:
         train_dataset=scenario_rows(scenarios),
         rollout_func=sandbox,
         args=MAPOConfig(
-            given.out,
+            options.out,
             method="mapo",
             gamma=0.85,
             num_generations=4,
             per_device_train_batch_size=8,
             steps_per_generation=4,  # 8 scenarios of 4 siblings, then four updates
-            max_steps=4 * given.batches,
+            max_steps=4 * options.batches,
             learning_rate=5e-4,
             lr_scheduler_type="constant",
             logging_steps=4,
@@ -74,14 +73,14 @@ def main() -> None:
             use_cpu=True,
             bf16=False,
         ),
-        callbacks=[show := Show()],
+        callbacks=[rewards := PrintRewards()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    trainer.save_model(given.out)
-    third = max(1, given.batches // 3)
-    first, last = sum(show.rewards[:third]) / third, sum(show.rewards[-third:]) / third
-    print(f"first third {first:+.2f}, last third {last:+.2f}; the model is in {given.out}")
+    trainer.save_model(options.out)
+    third = max(1, options.batches // 3)
+    first, last = sum(rewards.rewards[:third]) / third, sum(rewards.rewards[-third:]) / third
+    print(f"Mean turn reward: {first:+.2f} in the first third, {last:+.2f} in the last. Model: {options.out}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""MAPO: train language models to hold long conversations that help, and see that they do.
+"""MAPO: train language models to hold long, helpful conversations, and evaluate them.
 
-The public names below are imported on first use, so `import mapo` costs next to nothing and never
-imports torch. Start reading at `mapo/types.py`.
+Public names are imported on first use, so `import mapo` is fast and never imports torch. Start reading at
+`mapo/types.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a domain lies: one that is shipped by its name, any other by its folder.
+"""Finds domain folders: shipped domains by name, others by path.
 
-A folder with a `rubric.toml` is a domain. One outside the package is named by its path the first time and
-known by its rubric's name from then on, because that is what scenarios and records call it. Looking a
-domain up reads its rubric and nothing else; its Python files run when its roles are asked for (`domain.py`).
+A folder with a `rubric.toml` is a domain. A domain outside the package is first given by its path and from
+then on known by the name in its rubric, which scenarios and records use. Finding a domain reads only its
+rubric; its Python files are executed when its scripted roles are loaded (`mapo.sandbox.domain`).
 """
 
 from __future__ import annotations
@@ -16,69 +16,70 @@ from typing import Any
 from mapo.errors import ScenarioError
 
 DEFAULT = "empathy"
-"""The domain where nobody named one."""
+"""The default domain."""
 
 RUBRIC = "rubric.toml"
 
 _HOME = Path(str(files("mapo") / "domains"))
-SHIPPED = tuple(sorted(found.parent.name for found in _HOME.glob(f"*/{RUBRIC}")))
-"""The domains that come with the package: each folder with a rubric is one."""
+SHIPPED = tuple(sorted(file.parent.name for file in _HOME.glob(f"*/{RUBRIC}")))
+"""Names of the domains that come with the package."""
 
-_outside: dict[str, Path] = {}
+_by_path: dict[str, Path] = {}
 
 
 def domain_folder(domain: str | Path) -> Path:
-    """Where a domain keeps its rubric, scenarios and manifest: by its name, or by the folder itself."""
+    """Return the folder of a domain given by name or path."""
     name = str(domain)
     if name in SHIPPED:
         return _HOME / name
-    if name in _outside:
-        return _outside[name]
+    if name in _by_path:
+        return _by_path[name]
     folder = Path(domain)
     if not (folder / RUBRIC).is_file():
-        known = ", ".join([*SHIPPED, *_outside])
+        known = ", ".join([*SHIPPED, *_by_path])
         raise ScenarioError(
-            f"no domain '{name}'", fix=f"Choose one of: {known}, or give the path of a folder with a {RUBRIC}"
+            f"there is no domain '{name}'",
+            fix=f"Use one of: {known}, or the path of a folder with a {RUBRIC}",
         )
-    _remember(folder.resolve())
+    _register(folder.resolve())
     return folder.resolve()
 
 
 def domain_name(domain: str | Path) -> str:
-    """What scenarios and records call a domain."""
+    """Return the name that scenarios and records use for a domain."""
     folder = domain_folder(domain)
-    return folder.name if folder.parent == _HOME else _name_in(folder)
+    return folder.name if folder.parent == _HOME else _rubric_name(folder)
 
 
 def known_folder(name: str) -> Path | None:
-    """The folder of a domain that is shipped, or was named before by its path."""
-    return domain_folder(name) if name in SHIPPED or name in _outside else None
+    """Return the folder of a shipped domain, or of one used before by its path; None for other names."""
+    return domain_folder(name) if name in SHIPPED or name in _by_path else None
 
 
-def _remember(folder: Path) -> None:
-    name = _name_in(folder)
+def _register(folder: Path) -> None:
+    name = _rubric_name(folder)
     if folder.parent == _HOME:
         return
-    other = _HOME / name if name in SHIPPED else _outside.setdefault(name, folder)
+    other = _HOME / name if name in SHIPPED else _by_path.setdefault(name, folder)
     if other != folder:
         raise ScenarioError(
-            f"the domain '{name}' is in {other} already",
+            f"the domain name '{name}' is already used by {other}",
             where=f"{folder / RUBRIC}, name",
-            fix="Give the rubric, and the domain of its scenarios, a name of their own",
+            fix="Choose another name in the rubric and in the scenarios",
         )
 
 
-def _name_in(folder: Path) -> str:
+def _rubric_name(folder: Path) -> str:
     where = str(folder / RUBRIC)
     try:
-        name = _parsed((folder / RUBRIC).read_text(encoding="utf-8")).get("name")
+        name = _parse_toml((folder / RUBRIC).read_text(encoding="utf-8")).get("name")
     except (OSError, ValueError, RecursionError) as error:
         raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     if not isinstance(name, str) or not name:
-        raise ScenarioError("has no name", where=where, fix="See docs/own-domain.md")
+        raise ScenarioError("the rubric has no name", where=where, fix="See docs/own-domain.md")
     return name
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)

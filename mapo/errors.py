@@ -1,76 +1,84 @@
-"""Every error this package raises on purpose.
+"""All exceptions that this package raises deliberately.
 
     MapoError
-     ├─ InputError (also a ValueError)   something handed to us cannot be used
-     │   ├─ RubricError                  a rubric file, or levels that do not fit a rubric
-     │   ├─ ScenarioError                a scenario, card or story that cannot be played
-     │   ├─ RecordError                  a line or file that is no record of ours, nor an EMPA result
-     │   └─ RewardError                  turn rewards or groups that no estimator can work with
-     ├─ StoreError                       the disk refused: full, read-only, locked by another process
-     ├─ EndpointError                    a model could not be reached, or refused, after all retries
-     ├─ AnswerError                      a model answered, but never in the form it was asked for
-     ├─ ContextError                     a dialogue has outgrown the policy's context: it ends there
-     ├─ TrainError                       training cannot go on: the loss is not finite, no dialogue is usable
-     └─ JudgeError                       too many turns could not be judged: the run stops
+     ├─ InputError (also a ValueError)   an argument, setting or file is invalid
+     │   ├─ RubricError                  a rubric is malformed, or levels do not fit it
+     │   ├─ ScenarioError                a scenario, card or story cannot be played
+     │   ├─ RecordError                  a line or file is neither a mapo record nor an EMPA result
+     │   └─ RewardError                  turn rewards or groups are not valid input for an estimator
+     ├─ StoreError                       writing failed: disk full, read-only, locked by another process
+     ├─ EndpointError                    a model could not be reached or refused, after all retries
+     ├─ AnswerError                      a model answered, but never in the requested form
+     ├─ ContextError                     a dialogue no longer fits into the policy's context
+     ├─ TrainError                       training cannot continue: non-finite loss, no usable dialogue
+     └─ JudgeError                       too many turns are unscored: the run stops
 
-Each message says what is wrong, where (file, line, key) and what to do about it. Anything else that
+Every message states what is wrong, where (file, line, key) and how to fix it. Any other exception that
 escapes from this package is a bug.
 """
 
 from __future__ import annotations
 
 
+def install_hint(extra: str) -> str:
+    """Return the command that adds the packages of an extra to an installed mapo.
+
+    The distribution is called mapo-rl; the package called mapo on PyPI is a different project.
+    """
+    return f"Run: pip install 'mapo-rl[{extra}]' (in a checkout: pip install '.[{extra}]')"
+
+
 class MapoError(Exception):
-    """Base of all deliberate errors: `problem`, the place it was found, and the remedy."""
+    """Base class of all deliberate errors: the problem, its location and a suggested fix."""
 
     def __init__(self, problem: str, *, where: str = "", fix: str = "") -> None:
         self.problem = problem
         self.where = where
         self.fix = fix
         text = f"{where}: {problem}" if where else problem
-        stop = " " if text.endswith((".", "!", "?")) else ". "
-        super().__init__(f"{text}{stop}{fix}" if fix else text)
+        separator = " " if text.endswith((".", "!", "?")) else ". "
+        super().__init__(f"{text}{separator}{fix}" if fix else text)
 
 
 class InputError(MapoError, ValueError):
-    """Something handed to us cannot be used."""
+    """An argument, setting or file is invalid."""
 
 
 class RubricError(InputError):
-    """A rubric that is malformed, or levels that do not fit it."""
+    """A rubric is malformed, or levels do not fit it."""
 
 
 class ScenarioError(InputError):
-    """A scenario, card or story that cannot be played."""
+    """A scenario, card or story cannot be played."""
 
 
 class RecordError(InputError):
-    """A line or file that cannot be read as a dialogue."""
+    """A line or file cannot be read as a record."""
 
 
 class RewardError(InputError):
-    """Turn rewards or groups that no estimator can work with."""
+    """Turn rewards or groups are not valid input for an estimator."""
 
 
 class StoreError(MapoError):
-    """The disk refused to keep what it was given."""
+    """Writing to disk failed."""
 
 
 class EndpointError(MapoError):
-    """A model could not be reached, or refused, after all retries."""
+    """A model could not be reached or refused, after all retries."""
 
 
 class ContextError(MapoError):
-    """A dialogue has outgrown the policy's context."""
+    """A dialogue no longer fits into the policy's context."""
 
 
 class TrainError(MapoError):
-    """Training cannot go on as it is."""
+    """Training cannot continue."""
 
 
 class AnswerError(MapoError):
-    """A model answered, but never in the form it was asked for."""
+    """A model answered, but never in the requested form."""
 
 
 class JudgeError(MapoError):
-    """Too many turns could not be judged: going on would only waste dialogues."""
+    """Too many turns are unscored; continuing would waste dialogues."""

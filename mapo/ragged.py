@@ -1,4 +1,4 @@
-"""Dialogues of any length, end to end: the rows of turn rewards as flat arrays, checked on the way in."""
+"""Turn rewards of dialogues of different lengths as validated flat arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS = {int, float, type(None), *(np.dtype(c).type for c in "bBhHiIlLqQefdg"
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """All turns of the batch end to end, with the index arrays the estimators need."""
+    """All turns of a batch, concatenated, with the index arrays that the estimators need."""
 
     values: Floats
     scored: Bools
@@ -31,21 +31,21 @@ class Ragged:
     group_of_turn: Ints
     turn_index: Ints
     cell: Ints  # one number per (group, turn index)
-    alive: Bools  # the dialogue has a scored turn
+    has_scored: Bools  # per dialogue: has at least one scored turn
 
     @staticmethod
     def of(rewards: Sequence[Any], groups: Any) -> Ragged:
-        for name, given in (("rewards", rewards), ("groups", groups)):
-            if not isinstance(given, list | tuple | np.ndarray) or (
-                isinstance(given, np.ndarray) and given.ndim == 0
-            ):
+        """Validate and concatenate the turn rewards; `groups` names the group of each dialogue."""
+        for name, argument in (("rewards", rewards), ("groups", groups)):
+            scalar = isinstance(argument, np.ndarray) and argument.ndim == 0
+            if scalar or not isinstance(argument, list | tuple | np.ndarray):
                 raise RewardError(
-                    f"{name} is a {type(given).__name__}", fix="Give a list, a tuple or an array"
+                    f"{name} is a {type(argument).__name__}", fix="Pass a list, a tuple or an array"
                 )
         if len(rewards) != len(groups):
             raise RewardError(
-                f"{len(rewards)} dialogues of rewards but {len(groups)} groups",
-                fix="Give one group name for each dialogue",
+                f"rewards of {len(rewards)} dialogues but {len(groups)} groups",
+                fix="Pass one group name per dialogue",
             )
         lengths = _lengths(rewards)
         starts = np.cumsum(lengths) - lengths
@@ -69,22 +69,22 @@ class Ragged:
             group_of_turn=np.repeat(group_of_dialogue, lengths),
             turn_index=turn_index,
             cell=np.repeat(first_cell[group_of_dialogue], lengths) + turn_index,
-            alive=sums(scored, starts, lengths) > 0,
+            has_scored=segment_sums(scored, starts, lengths) > 0,
         )
 
     def split(self, *flats: NDArray[Any]) -> list[list[NDArray[Any]]]:
-        """Each flat array as a list of one view a dialogue."""
+        """Split each flat array into one view per dialogue."""
         ends = (self.starts + self.lengths).tolist()
         spans = [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
         return [[flat[span] for span in spans] for flat in flats]
 
 
-def sums(x: NDArray[Any], starts: Ints, lengths: Ints) -> Floats:
-    """The sum of each dialogue's stretch of a flat array."""
+def segment_sums(x: NDArray[Any], starts: Ints, lengths: Ints) -> Floats:
+    """Return the sum over each dialogue's segment of a flat array."""
     sums = np.zeros(len(lengths))
-    some = lengths > 0  # reduceat takes an empty stretch for one entry
-    if some.any():
-        sums[some] = np.add.reduceat(x, starts[some], dtype=np.float64)
+    nonempty = lengths > 0  # reduceat would return one entry for an empty segment
+    if nonempty.any():
+        sums[nonempty] = np.add.reduceat(x, starts[nonempty], dtype=np.float64)
     return sums
 
 
@@ -93,9 +93,9 @@ def _lengths(rewards: Sequence[Any]) -> Ints:
         array = type(row) is np.ndarray and row.ndim == 1
         if not array and not isinstance(row, list | tuple):
             raise RewardError(
-                f"expected the turn rewards of one dialogue, found a {type(row).__name__}",
+                f"expected the turn rewards of one dialogue, got a {type(row).__name__}",
                 where=f"rewards[{dialogue}]",
-                fix="Give one list, tuple or one-dimensional array of numbers a dialogue",
+                fix="Pass one list, tuple or one-dimensional array of numbers per dialogue",
             )
     return np.fromiter(map(len, rewards), np.intp, len(rewards))
 
@@ -105,7 +105,7 @@ def _hashable(group: Any, dialogue: int) -> Hashable:
         hash(group)
     except TypeError:
         raise RewardError(
-            f"{type(group).__name__} cannot name a group",
+            f"a {type(group).__name__} cannot be used as a group name",
             where=f"groups[{dialogue}]",
             fix="Use strings or integers",
         ) from None
@@ -113,7 +113,7 @@ def _hashable(group: Any, dialogue: int) -> Hashable:
 
 
 def _numbers(rewards: Sequence[Any], starts: Ints) -> Floats:
-    """All rewards end to end as float64, NaN where unscored; anything but a number is refused."""
+    """Concatenate all rewards as float64, NaN for unscored turns; reject anything that is not a number."""
     if len(rewards) and all(isinstance(row, np.ndarray) and row.dtype.kind in "fiu" for row in rewards):
         values = np.concatenate(list(rewards)).astype(np.float64, copy=False)
     else:
@@ -121,19 +121,19 @@ def _numbers(rewards: Sequence[Any], starts: Ints) -> Floats:
         if not set(map(type, flat)) <= _NUMBERS:
             i, x = next((i, x) for i, x in enumerate(flat) if type(x) not in _NUMBERS)
             raise RewardError(
-                f"{x!r} is no number",
+                f"{x!r} is not a number",
                 where=_place(i, starts),
                 fix="Rewards are numbers; None or NaN marks an unscored turn",
             )
         try:
             values = np.array(flat, dtype=np.float64)
         except OverflowError:
-            raise RewardError("an integer too large for a float", fix="Scale the rewards down") from None
+            raise RewardError("an integer is too large for a float", fix="Scale the rewards down") from None
     if infinite := np.flatnonzero(np.isinf(values)).tolist():
         raise RewardError(
             f"{values[infinite[0]]} is not finite",
             where=_place(infinite[0], starts),
-            fix="If the turn could not be scored, pass None",
+            fix="Pass None for an unscored turn",
         )
     return values
 

@@ -1,7 +1,7 @@
-"""Records: what stands on one line of a file, and what it takes to be read back.
+"""Records: encoding and decoding single lines of JSONL files.
 
-Dialogue records carry their schema and version: {"schema": "mapo.dialogue/1", ...}. Whatever could not be
-read back is refused when it is written.
+Dialogue records carry their schema and version: {"schema": "mapo.dialogue/1", ...}. Anything that could not
+be read back is rejected on writing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 DIALOGUE_SCHEMA = "mapo.dialogue/1"
-_USUAL = b'{"schema":"mapo.dialogue/1",'
+_DIALOGUE_PREFIX = b'{"schema":"mapo.dialogue/1",'
 _UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Older schema -> how to make the next one of it. A change of the format adds a number and an entry."""
+"""Older schema -> function that upgrades a record to the next version. Add an entry for every new version."""
 
 
 @lru_cache
@@ -32,7 +32,7 @@ def _adapter() -> TypeAdapter[Dialogue]:
 
 
 def encode_dialogue(dialogue: Dialogue) -> bytes:
-    """One line of a dialogue file. What could not be read back is refused here."""
+    """Encode a dialogue as one line. Raises RecordError if it could not be read back."""
     from pydantic_core import PydanticSerializationError
 
     try:
@@ -45,10 +45,10 @@ def encode_dialogue(dialogue: Dialogue) -> bytes:
 
 
 def decode_dialogue(line: bytes) -> Dialogue:
-    """The Dialogue of a line; RecordError names the key that does not fit."""
+    """Decode one line of a dialogue file. Raises RecordError with the key that is invalid."""
     from pydantic import ValidationError
 
-    if line.startswith(_USUAL):  # as we write it: checked in one go, and read closely only where that fails
+    if line.startswith(_DIALOGUE_PREFIX):  # fast path for records of the current version
         with contextlib.suppress(ValidationError):
             return _adapter().validate_json(line, strict=True)
     record = parse(line)
@@ -58,7 +58,7 @@ def decode_dialogue(line: bytes) -> Dialogue:
     if schema != DIALOGUE_SCHEMA:
         raise RecordError(
             f"schema is {schema!r}, not '{DIALOGUE_SCHEMA}'",
-            fix="This version of mapo reads that schema; upgrade mapo if the file is newer",
+            fix=f"This version of mapo reads '{DIALOGUE_SCHEMA}'; upgrade mapo if the file is newer",
         )
     try:
         return _adapter().validate_json(line, strict=True)
@@ -69,17 +69,20 @@ def decode_dialogue(line: bytes) -> Dialogue:
 
 
 def encode(record: dict[str, Any], where: str) -> bytes:
-    """One line of JSON without its newline. NaN and infinity are refused: missing values are null."""
+    """Encode a record as one line of JSON without a newline. NaN and infinity are rejected."""
     try:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(
-            f"cannot be written ({error})", where=where, fix="Plain JSON values; null for missing numbers"
+            f"cannot be written ({error})",
+            where=where,
+            fix="Use plain JSON values, and null for missing numbers",
         ) from error
     return utf8(text, where)
 
 
 def utf8(text: str, where: str) -> bytes:
+    """Encode text as UTF-8. Raises RecordError for lone surrogates."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -89,15 +92,16 @@ def utf8(text: str, where: str) -> bytes:
 
 
 def parse(line: bytes) -> dict[str, Any]:
+    """Parse one line as a JSON object."""
     try:
         record = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         problem = "blank" if not line.strip() else f"not JSON ({error})"
         raise RecordError(problem, fix="Remove the line, or restore it") from None
     if not isinstance(record, dict):
-        raise RecordError("not a JSON object", fix="One record a line")
+        raise RecordError("not a JSON object", fix="Write one record per line")
     return record
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number; a missing number is null")
+    raise ValueError(f"{name} is not a JSON number; use null for missing numbers")

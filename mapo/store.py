@@ -3,12 +3,12 @@
     runs/NAME/config.toml  manifest.json  rubric.toml  metrics.jsonl  dialogues/step_00001.jsonl
               checkpoints/step_00010/  tensorboard/  report.html
 
-`RunDir` lists the paths of every kind of run. A kill at any byte loses at most the record being written.
-Line files only grow, by one `write` per record; other files are written beside their place and renamed. A
-torn last line is never fatal: readers report and skip it, and the next writer cuts it off. A damaged line
-elsewhere is reported with its place and skipped; what to make of that is up to the caller.
+`RunDir` lists the paths of every kind of run. A process killed at any moment loses at most the record being
+written: JSONL files only grow, by one `write` per record; other files are written to a temporary file and
+renamed. An incomplete last line is not an error: readers report and skip it, and the next writer removes it.
+A damaged line elsewhere is reported with its location and skipped; callers decide what to do about it.
 
-What a record is and how it becomes a line: `records.py`.
+`records.py` defines what a record is and how it is encoded.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _T = TypeVar("_T")
 
 
 class RunPath:
-    """A file or folder that a run directory may hold. `RunDir.manifest.name` is its path inside the
-    directory, `RunDir(root).manifest` the full path."""
+    """A file or folder that a run directory may contain.
+
+    `RunDir.manifest.name` is its path inside the directory, `RunDir(root).manifest` the full path.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +52,7 @@ class RunDir:
 
     root: Path
 
-    # what the run is
+    # every run
     manifest = RunPath("manifest.json")
     config = RunPath("config.toml")
     rubric = RunPath("rubric.toml")
@@ -59,22 +61,22 @@ class RunDir:
     metrics = RunPath("metrics.jsonl")
     dialogues = RunPath("dialogues")
     cut_off = RunPath("dialogues/cut_off")
-    """Where the verl engine puts the dialogues of a step that a resumed run plays again."""
+    """Dialogues of an interrupted step that a resumed verl run plays again."""
     evals = RunPath("eval")
     checkpoints = RunPath("checkpoints")
     best = RunPath("best.json")
     summary = RunPath("summary.json")
     stopped = RunPath("stopped.txt")
-    """Why a run had to stop; removed when the run is resumed."""
+    """Why the run stopped; removed when the run is resumed."""
     others_log = RunPath("others.log")
-    """The output of the other processes, once one of them has failed."""
+    """The output of the other processes, written when one of them fails."""
     tensorboard = RunPath("tensorboard")
     report = RunPath("report.html")
 
-    # the verl engine's own files
+    # verl engine
     verl = RunPath("verl")
     verl_config = RunPath("verl/config.toml")
-    """The config of the latest start: after a resume, addresses and limits may differ from `config`."""
+    """The config of the latest start; after a resume, addresses and limits may differ from `config`."""
     verl_agent = RunPath("verl/agent.yaml")
     verl_settings = RunPath("verl/settings.txt")
     verl_checkpoints = RunPath("verl/checkpoints")
@@ -82,7 +84,7 @@ class RunDir:
     verl_lock = RunPath("verl/lock")
     verl_trainer_lock = RunPath("verl/trainer.lock")
 
-    # ablations; each run has a folder of its own, named after its cell
+    # ablations; each run has its own folder, named after its cell
     ablation = RunPath("ablation.json")
     ablation_markdown = RunPath("ablation.md")
     ablation_lock = RunPath(".lock")
@@ -96,7 +98,7 @@ class RunDir:
     items = RunPath("items.jsonl")
     result = RunPath("result.json")
     score = RunPath("score.json")
-    """Not written by mapo: the customary place for the output of `mapo score --json`."""
+    """Not written by mapo: the conventional place for the output of `mapo score --json`."""
 
     # judges
     audit = RunPath("audit.json")
@@ -105,7 +107,7 @@ class RunDir:
     swap = RunPath("swap.json")
     swap_markdown = RunPath("swap.md")
 
-    # scenarios made from conversations, or screened
+    # Real-to-Sim and screening
     scenarios = RunPath("scenarios")
     source = RunPath("source.jsonl")
     raw_conversations = RunPath("0-raw")
@@ -115,11 +117,13 @@ class RunDir:
     screen = RunPath("screen.json")
 
     def dialogues_of(self, step: int, rank: int = 0) -> Path:
-        """The training dialogues of one step. Each process writes a file of its own (step_00001.1.jsonl)."""
+        """Return the file with the training dialogues of one step. Each process has its own
+        (step_00001.1.jsonl).
+        """
         return self.dialogues / f"step_{step:05d}{_of_process(rank)}.jsonl"
 
     def eval_of(self, label: str) -> Path:
-        """The folder of one evaluation during training: before, after, validation_00010."""
+        """Return the folder of one evaluation of a training run: before, after, validation_00010."""
         return self.evals / label
 
     def eval_dialogues(self, label: str, rank: int = 0) -> Path:
@@ -129,22 +133,22 @@ class RunDir:
         return self.checkpoints / f"step_{step:05d}"
 
     def ledger_of(self, rank: int = 0) -> Path:
-        """Calls, tokens and cost of one process: ledger.json, ledger.1.json."""
+        """Return the ledger file of one process: ledger.json, ledger.1.json."""
         return self.root / f"ledger{_of_process(rank)}.json"
 
     def ledgers(self) -> list[Path]:
-        """The ledgers of all processes."""
+        """Return the ledger files of all processes."""
         return sorted(path for path in self.root.glob("ledger*") if is_ledger(path.name))
 
     def cache_of(self, rank: int = 0) -> Path:
-        """The recorded model calls of one process: cache.sqlite, cache.sqlite.1."""
+        """Return the file with the cached model calls of one process: cache.sqlite, cache.sqlite.1."""
         return self.root / f"{CACHE}{_of_process(rank)}"
 
 
 CACHE = "cache.sqlite"
-"""How the names of cache files begin; SQLite keeps others beside them (cache.sqlite-wal)."""
+"""Prefix of the names of cache files; SQLite adds files of its own (cache.sqlite-wal)."""
 TESTS = ("before", "after")
-"""The labels of the held-out tests of a training run."""
+"""Labels of the held-out tests of a training run."""
 
 
 def _of_process(rank: int) -> str:
@@ -152,67 +156,69 @@ def _of_process(rank: int) -> str:
 
 
 def is_ledger(name: str) -> bool:
-    """Whether a file of this name in a run directory is the ledger of one of its processes."""
+    """Return whether a file of this name in a run directory is a ledger."""
     return name.startswith("ledger") and name.endswith(".json")
 
 
 def process_files(file: Path) -> list[Path]:
-    """The existing files among NAME.jsonl, NAME.1.jsonl and so on, where `file` is any of them, by rank."""
+    """Return the existing files among NAME.jsonl, NAME.1.jsonl, ... by rank, where `file` is any of them."""
     name = file.name.partition(".")[0]
     paths = [file.with_name(f"{name}.jsonl"), *file.parent.glob(f"{name}.[0-9]*.jsonl")]
     return sorted((path for path in paths if path.exists()), key=process_of)
 
 
 def process_of(file: Path) -> int:
-    """The rank of the process that wrote NAME.jsonl (0) or NAME.1.jsonl (1)."""
+    """Return the rank of the process that wrote NAME.jsonl (0) or NAME.1.jsonl (1)."""
     parts = file.name.split(".")
     return int(parts[1]) if len(parts) > 2 and parts[1].isdecimal() and len(parts[1]) < 10 else 0
 
 
 def step_of(name: str) -> int | None:
-    """The training step of a dialogue file (step_00001.jsonl, step_00001.1.jsonl); None for other names."""
+    """Return the training step of a dialogue file (step_00001.jsonl, step_00001.1.jsonl), None for other
+    names.
+    """
     digits = name.partition(".")[0].removeprefix("step_")
     return int(digits) if name.startswith("step_") and digits.isdecimal() and len(digits) < 10 else None
 
 
-# ---- whole files
+# ---- atomic files
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """All of `data` at `path`, or what was there before: never a part."""
+    """Write `data` to `path` atomically: after a crash the file has either the new content or the old one."""
     content = utf8(data, str(path)) if isinstance(data, str) else data
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise refused(path, error) from error
+        raise write_error(path, error) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_stop_reason(run: RunDir, why: Exception | str, *, keep_first: bool = False) -> None:
-    """Write why the run stopped into its folder. With `keep_first`, a reason that is there already stays."""
+    """Write why the run stopped to its folder. With `keep_first`, an existing reason is kept."""
     reason = str(why) if isinstance(why, MapoError | str) else f"{type(why).__name__}: {why}"
     with contextlib.suppress(StoreError):  # a full disk may be what stopped the run
         if not (keep_first and run.stopped.exists()):
             write_atomic(run.stopped, reason + "\n")
 
 
-# ---- line files
+# ---- JSONL files
 
 
 class JsonlWriter:
-    """Appends records to one file, each complete on disk when `write` returns.
+    """Appends records to a JSONL file. Each record is complete on disk when `write` returns.
 
-    One writer at a time, from one thread at a time. After a failed write it takes no more: reopening
-    cuts off what the failure left.
+    A file has one writer at a time, used from one thread at a time. After a failed write the writer is
+    closed; opening the file again removes the incomplete line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -221,23 +227,23 @@ class JsonlWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
-            raise refused(path, error) from error
+            raise write_error(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.cut = _cut_torn_tail(self._file.fileno())
-            """Bytes of a torn last line that were cut off on opening."""
+            """Bytes of an incomplete last line that were removed on opening."""
             sync_folder(path.parent)
         except BlockingIOError:
             self._file.close()
             raise StoreError(
-                "another process is writing to it", where=str(path), fix="Wait for it, or stop it"
+                "another process is writing to it", where=str(path), fix="Wait for that process, or stop it"
             ) from None
         except OSError as error:
             self._file.close()
-            raise refused(path, error) from error
+            raise write_error(path, error) from error
 
     def write(self, record: dict[str, Any]) -> None:
-        """One record; `schema` should name what it is."""
+        """Append one record; its key `schema` should name its type."""
         self._append(encode(record, str(self.path)))
 
     def write_dialogue(self, dialogue: Dialogue) -> None:
@@ -245,7 +251,7 @@ class JsonlWriter:
 
     def _append(self, line: bytes) -> None:
         if self._file.closed:
-            raise StoreError("the writer is closed", where=str(self.path), fix="Open the file again")
+            raise StoreError("the writer is closed", where=str(self.path), fix="Open a new writer")
         rest = memoryview(line + b"\n")
         size = os.fstat(self._file.fileno()).st_size
         try:
@@ -256,7 +262,7 @@ class JsonlWriter:
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             self.close()
-            raise refused(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -270,7 +276,7 @@ class JsonlWriter:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that could not be read. `torn`: it is the unfinished last line of a file."""
+    """A line that could not be read. `torn` marks an incomplete last line."""
 
     path: Path
     line: int
@@ -282,12 +288,12 @@ class BadLine:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any] | BadLine]:
-    """Yield each line as a dict, or as a BadLine. Raise RecordError if the file cannot be read at all."""
+    """Yield each line as a dict or a BadLine. Raises RecordError if the file cannot be read."""
     yield from _read(path, parse)
 
 
 def read_dialogues(path: Path) -> Iterator[Dialogue | BadLine]:
-    """Yield each line as a Dialogue, or as a BadLine."""
+    """Yield each line as a Dialogue or a BadLine."""
     yield from _read(path, decode_dialogue)
 
 
@@ -309,14 +315,14 @@ def decode_lines(
     longest: int | None = None,
     most: int | None = None,
 ) -> Iterator[_T | BadLine]:
-    """Yield each line of an open file decoded, or as a BadLine.
+    """Yield each line of an open file, decoded or as a BadLine.
 
-    Files that anybody may have written are read with limits, in bytes: a line longer than `longest` is
-    skipped, and nothing is read beyond `most`.
+    Files from untrusted sources are read with limits, in bytes: a line longer than `longest` is skipped, and
+    nothing is read beyond `most`.
     """
     for number, (at, size, line) in enumerate(split_lines(file, longest=longest), 1):
         if most is not None and at + size > most:
-            yield BadLine(path, number, f"what follows is left out: {most >> 20} MB were read")
+            yield BadLine(path, number, f"the rest of the file was skipped after {most >> 20} MB")
             return
         if line is None:
             yield BadLine(path, number, "too long to be read")
@@ -324,8 +330,8 @@ def decode_lines(
         try:
             yield decode(line)
         except (RecordError, RecursionError) as error:
-            no_record = isinstance(error, RecordError) and error.problem.startswith(("not JSON", "blank"))
-            torn = no_record and not line.endswith(b"\n")
+            malformed = isinstance(error, RecordError) and error.problem.startswith(("not JSON", "blank"))
+            torn = malformed and not line.endswith(b"\n")
             problem = "torn: the file ends in the middle of this record" if torn else str(error)
             yield BadLine(path, number, problem, torn)
 
@@ -333,10 +339,10 @@ def decode_lines(
 def split_lines(
     file: IO[bytes], at: int = 0, *, longest: int | None = None
 ) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield the offset, the length and the content of each line, from byte `at` on.
+    """Yield offset, length and content of each line, starting at byte `at`.
 
     The content of a line longer than `longest` bytes is None. The last line may lack its newline; if it is
-    also too long, its first `longest` bytes stand for it.
+    also too long, its content is the first `longest` bytes.
     """
     limit = -1 if longest is None else longest
     file.seek(at)
@@ -347,19 +353,21 @@ def split_lines(
             size += len(rest)
         if not rest.endswith(b"\n"):
             yield at, size, line
-            return  # what a writer may have added since belongs to this line
+            return  # anything a writer has appended since belongs to this line
         yield at, size, line if size == len(line) else None
         at += size
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """Read the metrics.jsonl of one of our own runs, in the order of its steps."""
+    """Read the metrics.jsonl of a run, sorted by step."""
     return steps_of(read_jsonl(path))[0] if path.exists() else []
 
 
 def steps_of(lines: Iterable[dict[str, Any] | BadLine]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sort the lines of a metrics.jsonl by step, and say which could not be used. A step that was repeated
-    after a resume counts as it was written last."""
+    """Return the records of a metrics.jsonl sorted by step, and the problems found.
+
+    If a step was repeated after a resume, the last record counts.
+    """
     steps: dict[int, dict[str, Any]] = {}
     problems: list[str] = []
     for line in lines:
@@ -369,7 +377,7 @@ def steps_of(lines: Iterable[dict[str, Any] | BadLine]) -> tuple[list[dict[str, 
         elif type(step := line.get("step")) is int and 0 <= step < 10**9:
             steps[step] = line
         else:
-            problems.append("a line without a step")
+            problems.append("a line without a step number")
     return [steps[step] for step in sorted(steps)], problems[:20]
 
 
@@ -377,7 +385,7 @@ def steps_of(lines: Iterable[dict[str, Any] | BadLine]) -> tuple[list[dict[str, 
 
 
 def _cut_torn_tail(fd: int) -> int:
-    """Make the file end with a whole line; returns how many bytes had to go."""
+    """Remove an incomplete last line and return the number of removed bytes."""
     size = os.fstat(fd).st_size
     tail, start = b"", size
     while start > 0 and b"\n" not in tail:
@@ -388,7 +396,7 @@ def _cut_torn_tail(fd: int) -> int:
     if not torn:
         return 0
     try:
-        parse(torn)  # complete but for its newline
+        parse(torn)  # complete, only the newline is missing
     except RecordError:
         os.ftruncate(fd, size - len(torn))
         return len(torn)
@@ -397,6 +405,7 @@ def _cut_torn_tail(fd: int) -> int:
 
 
 def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename survives a crash."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -404,12 +413,13 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def refused(path: Path, error: OSError) -> StoreError:
+def write_error(path: Path, error: OSError) -> StoreError:
+    """Return the StoreError for a failed write, with a fix for common causes."""
     fixes = {
-        errno.ENOSPC: "The disk is full: free some space; all earlier records are kept",
-        errno.EDQUOT: "The quota is used up: free some space; all earlier records are kept",
-        errno.EROFS: "The file system is read-only: choose another folder",
-        errno.EACCES: "No permission: choose another folder",
+        errno.ENOSPC: "The disk is full. Free some space; all earlier records are intact",
+        errno.EDQUOT: "The disk quota is exceeded. Free some space; all earlier records are intact",
+        errno.EROFS: "The file system is read-only. Choose another folder",
+        errno.EACCES: "Permission is denied. Choose another folder",
     }
     return StoreError(
         f"cannot be written ({error.strerror})", where=str(path), fix=fixes.get(error.errno or 0, "")

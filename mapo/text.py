@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to show: printable, of bounded length, without markup."""
+"""Helpers for showing untrusted text safely: printable, truncated, without markup."""
 
 from __future__ import annotations
 
@@ -10,42 +10,47 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """`text` without control and bidirectional-override characters, safe to show in a terminal."""
+    """Replace control and bidirectional-override characters, so that `text` is safe to print to a
+    terminal.
+    """
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in _UNSAFE else "\ufffd" for c in text)
 
 
 def clip(text: object, limit: int) -> str:
-    """Return at most `limit` characters of `text`, made printable. Unlike `printable`, keep the joiners that
-    Persian and emoji need. A text cut after thousands of characters says how many are missing."""
-    whole = str(text)
-    kept = "".join(c if c in _JOINERS else printable(c) for c in whole[:limit])
-    if len(whole) <= limit:
-        return kept
-    return f"{kept}… ({len(whole) - limit:,} more characters)" if limit >= COUNTED else f"{kept}…"
+    """Return at most `limit` characters of `text`, made printable.
+
+    Unlike `printable`, keep the joiners that Persian and emoji need. If `limit` is large, the result states
+    how many characters are missing.
+    """
+    full = str(text)
+    start = "".join(c if c in _JOINERS else printable(c) for c in full[:limit])
+    if len(full) <= limit:
+        return start
+    return f"{start}… ({len(full) - limit:,} more characters)" if limit >= COUNTED else f"{start}…"
 
 
 def escape(text: str) -> str:
-    """Return `text`, made printable, so that a rich console shows it as it is."""
+    """Make `text` printable and escape rich markup."""
     from rich.markup import escape as escape_markup
 
     return escape_markup(printable(text))
 
 
-def aloud(text: str) -> str:
-    """What a model said, without the thinking before it."""
+def without_thinking(text: str) -> str:
+    """Return a model's answer without a leading `<think>` block."""
     if "</think>" in text:
         return text.rpartition("</think>")[2].strip()
     return "" if text.lstrip().startswith("<think>") else text
 
 
-def terminal(**how: Any) -> Console:
-    """A terminal that shows names as they are: no ":free:" in one becomes a picture, no number a colour."""
+def terminal(**options: Any) -> Console:
+    """Return a rich console that prints names unchanged: no emoji codes, no highlighting."""
     from rich.console import Console
 
-    return Console(**{"emoji": False, "highlight": False, **how})
+    return Console(**{"emoji": False, "highlight": False, **options})
 
 
 COUNTED = 4000
-"""Limit from which `clip` says how much is missing."""
+"""Limit from which `clip` states how many characters are missing."""
 _UNSAFE = {"Cc", "Cf", "Cs"}
 _JOINERS = "\u200c\u200d"

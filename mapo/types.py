@@ -1,12 +1,13 @@
-"""The vocabulary. Read this first.
+"""The package's vocabulary as plain data. Start reading here.
 
-A *scenario* describes a person. A *dialogue* is one conversation of a policy with that person: a list
-of *turns*, each a user message, the policy's reply, and what the judge made of the reply. The judge
-fills in *levels*; a rubric turns them into a step; steps move the *potential state*, a vector of
-deficits whose origin means "nothing more needed"; movement becomes the turn's *reward*.
+A *scenario* describes a person and their situation. A *dialogue* is one conversation between the policy and
+that person: a list of *turns*, each with a user message, the policy's reply and the judge's assessment of the
+reply. The judge fills in *levels*; the rubric maps levels to a *step vector*; step vectors move the
+*potential state*, a vector of deficits whose origin means that nothing more is needed; the movement
+determines the turn's *reward*.
 
-Plain data only: no behaviour beyond what a reader would compute in their head, no imports from the
-rest of the package. Records on disk are these types as JSON (`store.py`).
+The types have no behaviour beyond trivial properties and import nothing from the rest of the package. Records
+on disk are these types as JSON (`records.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[_T]) -> type[_T]:
-    """A frozen dataclass; read from a file, it refuses unknown keys and numbers that are not finite."""
+    """Make `cls` a frozen dataclass that rejects unknown keys and non-finite numbers when read from JSON."""
     cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclass(frozen=True, slots=True)(cls)
 
@@ -31,18 +32,21 @@ Vector = tuple[float, ...]
 
 @record
 class Message:
+    """One text by one speaker, in the form chat models take."""
+
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 @record
 class Reply:
-    """What a policy answered. The ids are there when it was sampled locally.
+    """The policy's message in a turn, with its token ids if it was sampled locally.
 
-    `prompt_ids` is what was appended to the context since the previous reply (template marks and the
-    user's turn), so a dialogue's ids are all prompt_ids and token_ids in order, never tokenised again.
-    Where the chat template rewrites earlier turns there is no such order: then `whole_prompt` is true
-    and `prompt_ids` is the whole context of this reply. `token_ids` hold the end mark if one was sampled.
+    `prompt_ids` are the tokens appended to the context since the previous reply (template markers and the
+    user's message). Concatenating the `prompt_ids` and `token_ids` of all turns gives the token ids of the
+    dialogue, so nothing is ever tokenised twice. If the chat template rewrites earlier turns, that is not
+    possible: then `whole_prompt` is True and `prompt_ids` is the complete context of this reply. `token_ids`
+    include the end-of-turn token if it was sampled.
     """
 
     text: str
@@ -55,7 +59,7 @@ class Reply:
 
 @record
 class Mark:
-    """One filled-in item of a judge's form: the level, the words it rests on, and why."""
+    """One item of a judge's form: the level, the quoted evidence and the reason."""
 
     level: int
     evidence: str = ""
@@ -64,25 +68,25 @@ class Mark:
 
 @record
 class AxisMarks:
-    """Progress and regression are judged independently: one reply can earn both."""
+    """The two marks of one axis. They are independent: a reply can earn both progress and regression."""
 
     progress: Mark
     regression: Mark
 
 
 Levels = dict[str, AxisMarks]
-"""The judge's turn form: axis key -> its two marks."""
+"""A turn form: axis key -> marks."""
 
 StartLevels = dict[str, Mark]
-"""The judge's start form: indicator key -> mark."""
+"""A start form: indicator key -> mark."""
 
 
 @record
 class PotentialState:
-    """Where a dialogue stands after a turn, as the profile records it (rounded), turn 0 being the start.
+    """The state of a dialogue after a turn; turn 0 is the start.
 
-    `step` is None where the turn could not be judged: the position is carried over unchanged.
-    `energy_sum` is the running sum behind `energy`, never rounded.
+    Metrics are rounded as the profile prescribes. `step` is the step vector, None if the turn is unscored;
+    the position is then unchanged. `energy_sum` is the unrounded running sum behind `energy`.
     """
 
     turn: int
@@ -100,26 +104,28 @@ class PotentialState:
 
 
 class StopReason(StrEnum):
+    """Why a dialogue stopped."""
+
     SUCCESS = "success"
     FAILURE = "failure"
     STAGNATION = "stagnation"
     TIMEOUT = "timeout"
     DIRECTOR = "director"
     LENGTH = "length"  # the policy's context is full
-    BROKEN = "broken"  # the machinery failed, not the policy: kept as data, out of the score
+    BROKEN = "broken"  # something outside the dialogue failed; excluded from scores and training
 
 
-OUTSIDE_THE_RULES = (StopReason.DIRECTOR, StopReason.LENGTH)
-"""Endings that no rule of the potential model gives: they stand as they were recorded."""
+RECORDED_REASONS = (StopReason.DIRECTOR, StopReason.LENGTH)
+"""Reasons that no ending rule can produce. Scoring takes them from the record instead of recomputing them."""
 
 
 @record
 class Ending:
-    """Why a dialogue stopped.
+    """How a dialogue ended.
 
-    `detail` names the rule: geometric, positional or zone (success); collapsed, stagnant, regressing
-    (failure); minimal, oscillation or oscillation-distance (stagnation). `numbers` holds what the rule
-    measured, where it measured anything.
+    `detail` names the rule that applied: geometric, positional or zone (success); collapsed, stagnant,
+    regressing (failure); minimal, oscillation or oscillation-distance (stagnation). `numbers` are the
+    quantities that a stagnation rule compared with its thresholds.
     """
 
     reason: StopReason
@@ -129,7 +135,7 @@ class Ending:
 
 @record
 class Direction:
-    """What the director did before a user's line: `act` names it, `item` which stage, memory or axis."""
+    """The director's decision before a user message: the act, and the stage, memory or axis it refers to."""
 
     act: str
     item: str = ""
@@ -138,11 +144,11 @@ class Direction:
 
 @record
 class Turn:
-    """`levels` and `reward` are None where the judge failed; `unscored` then says how.
+    """A user message, the policy's reply and its assessment.
 
-    `direction` is what the director decided before `user` was said. Where a panel judged, `panel` holds the
-    levels of each member, progress and regression of every axis in the rubric's order; of one that failed,
-    none.
+    If the judgement failed, `levels` and `reward` are None and `unscored` holds the reason. `direction` is
+    what the director decided before `user` was written. With a panel of judges, `panel` maps each judge to
+    its levels (progress and regression of every axis, in the rubric's order), empty for a judge that failed.
     """
 
     user: str
@@ -157,11 +163,11 @@ class Turn:
 
 @record
 class Dialogue:
-    """One conversation from start to end; a line of `dialogues/*.jsonl`.
+    """One conversation from start to end: one line of `dialogues/*.jsonl`.
 
-    Siblings, the dialogues played from one scenario in one batch, share `group`. `start` is the
-    position the start levels gave. `cast` names who played the other roles (user, director, judge),
-    `reward` which reward the turns carry. `tags` is what reports group by: category, axis, difficulty.
+    Siblings (dialogues played from the same scenario in one batch) share `group`. `start` is the initial
+    position given by the start levels. `cast` names the models or scripts behind user, director and judge,
+    `reward` the reward that the turns carry. Reports group dialogues by `tags` (category, axis, difficulty).
     """
 
     id: str
@@ -188,15 +194,15 @@ class Dialogue:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be trained on: the machinery did not fail, whatever the policy made of it."""
+        """Whether the dialogue may be trained on, that is, whether it is not broken."""
         return self.error is None and (self.ending is None or self.ending.reason is not StopReason.BROKEN)
 
     @property
     def judged(self) -> bool:
-        """Whether it enters a score: usable, and at least one turn was judged."""
+        """Whether the dialogue counts in scores: it is usable and has at least one scored turn."""
         return self.usable and any(turn.levels is not None for turn in self.turns)
 
     @property
     def rewards(self) -> list[float | None]:
-        """One reward per turn, None where the judge failed."""
+        """One reward per turn, None for unscored turns."""
         return [turn.reward for turn in self.turns]

@@ -51,19 +51,19 @@ def test_overrides_are_toml_or_plain_words():
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("optim.lr", "no override"),
-        ("=3", "no override"),
+        ("optim.lr", "not an override"),
+        ("=3", "not an override"),
         ("optim.rate=1", "optim.rate"),
         ("optim.lr=fast", "optim.lr"),
         ("optim.lr=-1", "optim.lr"),
         ("optim.lr=nan", "optim.lr"),
         ("rollout.siblings=1", "rollout.siblings"),
         ("roles.agents=llm", "no model for the user"),
-        ("model.source.deeper=1", "has no parts"),
+        ("model.source.deeper=1", "is not a section"),
         ("roles.judge.temperature=-1", "roles.judge.temperature"),
         ("roles.user.top_p=0", "roles.user.top_p"),
         ("roles.everyone.max_tokens=0", "roles.everyone.max_tokens"),
-        ("rollout.top_p=0.79", "clipped before any step"),
+        ("rollout.top_p=0.79", "clipped before the first update"),
         ("eval.every=-1", "eval.every"),
     ],
 )
@@ -107,8 +107,8 @@ def test_every_role_needs_a_model():
 
 def test_a_wrong_setting_is_told_where_it_was_given_and_what_it_may_be():
     with pytest.raises(
-        InputError, match=r"'optim.step=3': optim.step: there is no such setting. Is it optim.steps\?"
+        InputError, match=r"'optim.step=3': optim.step: unknown setting. Did you mean optim.steps\?"
     ):
         load_config("pocket", ["optim.step=3"])
-    with pytest.raises(InputError, match=r"pocket.toml: rollout.top_p below 1 - optim.clip_low"):
+    with pytest.raises(InputError, match=r"pocket.toml: rollout.top_p is below 1 - optim.clip_low"):
         load_config("pocket", ["rollout.top_p=0.5"])

@@ -8,7 +8,7 @@ import pytest
 
 from mapo import Rubric
 from mapo.errors import RecordError
-from mapo.records import _USUAL, decode_dialogue, encode_dialogue
+from mapo.records import _DIALOGUE_PREFIX, decode_dialogue, encode_dialogue
 from support.builders import dialogue, marks
 
 RUBRIC = Rubric.load("empathy")
@@ -16,19 +16,22 @@ LINE = encode_dialogue(dialogue(RUBRIC, [marks(RUBRIC, 1), None]))
 
 
 def test_lines_are_written_as_the_quick_way_expects_them():
-    assert LINE.startswith(_USUAL)
+    assert LINE.startswith(_DIALOGUE_PREFIX)
 
 
 def test_both_ways_read_the_same():
     spaced = json.dumps(json.loads(LINE)).encode()
-    assert not spaced.startswith(_USUAL) and decode_dialogue(spaced) == decode_dialogue(LINE)
+    assert not spaced.startswith(_DIALOGUE_PREFIX) and decode_dialogue(spaced) == decode_dialogue(LINE)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (_USUAL + b'"schema":"mapo.dialogue/9"' + LINE[len(_USUAL) - 1 :], "schema is 'mapo.dialogue/9'"),
-        (LINE[:-1] + b',"seconds":NaN}', "no JSON number"),
+        (
+            _DIALOGUE_PREFIX + b'"schema":"mapo.dialogue/9"' + LINE[len(_DIALOGUE_PREFIX) - 1 :],
+            "schema is 'mapo.dialogue/9'",
+        ),
+        (LINE[:-1] + b',"seconds":NaN}', "not a JSON number"),
         (LINE[:-1] + b',"seconds":1e999}', "seconds"),
         (LINE[:-1] + b',"more":1}', "more"),
         (LINE[:-1] + b',"seed":"1"}', "seed"),

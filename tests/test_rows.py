@@ -86,8 +86,8 @@ def test_zero_advantages_count_but_masked_dialogues_do_not():
     [
         (Reply("hello"), "dialogue d7, turn 2: the reply has no token ids"),
         (reply([4], [5], logprobs=(-1.0, -2.0)), "turn 2: 1 token ids but 2 log-probabilities"),
-        (reply([4], [5], logprobs=(float("-inf"),)), "turn 2: a log-probability that is not finite"),
-        (reply([], [5], whole=True), "turn 2: the context is empty"),
+        (reply([4], [5], logprobs=(float("-inf"),)), "turn 2: a log-probability is not finite"),
+        (reply([], [5], whole=True), "turn 2: the context before"),
     ],
 )
 def test_replies_that_cannot_be_trained_on_are_named(broken, told):
@@ -97,11 +97,11 @@ def test_replies_that_cannot_be_trained_on_are_named(broken, told):
 
 def test_advantages_of_other_dialogues_are_refused():
     talk = dialogue(reply([1], [2]))
-    with pytest.raises(InputError, match="1 dialogues but advantages of 2"):
+    with pytest.raises(InputError, match="1 dialogues but advantages for 2"):
         rows_of([talk], credit([[1.0], [1.0]]))
     with pytest.raises(InputError, match="dialogue d1: 1 turns but 2 advantages"):
         rows_of([talk], credit([[1.0, 2.0]]))
-    with pytest.raises(InputError, match="dialogue d1: an advantage that is not finite"):
+    with pytest.raises(InputError, match="dialogue d1: an advantage is not finite"):
         rows_of([talk], credit([[float("nan")]]))
 
 

@@ -339,7 +339,7 @@ def test_limits_of_a_file_that_anybody_may_have_written(tmp_path):
         {"a": 1},
         (2, "too long"),
         {"a": 3},
-        (4, "what fol"),
+        (4, "the rest"),
     ]
 
 
@@ -357,7 +357,7 @@ def test_the_last_line_of_a_step_counts(tmp_path):
     steps, problems = steps_of(read_jsonl(file))
     assert steps == read_steps(file)
     assert [problem.partition(":")[0] for problem in problems] == [
-        "a line without a step",
+        "a line without a step number",
         "line 4",
         "line 6",
     ]

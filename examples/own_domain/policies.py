@@ -1,10 +1,10 @@
-"""Agents of plain code: an honest one, and some that only pretend, to see what the judge falls for."""
+"""Scripted policies: an honest one, and some that try to fool the judge."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from mapo.scripted.policies import Talk, puppet_policy
+from mapo.scripted.policies import PolicyContext, make_policy
 
 SENTENCES = {
     "take_up": [
@@ -53,32 +53,32 @@ SENTENCES = {
 }
 
 
-def honest(talk):
-    """Takes up the fault, owns the cost, and offers the customer's own way out when the fault is clear."""
-    parts = [talk.phrase("take_up", a=talk.about())]
-    if talk.turn > 2 and (cost := talk.once("cost")):
-        parts.append(talk.phrase("own", c=cost))
-    elif talk.turn > 4 and (wish := talk.once("wish")):
-        parts.append(talk.phrase("remedy", w=wish))
-    elif talk.turn > 3 and len(talk.beats) > 1:
-        earlier = [term for beat in talk.beats[:-1] for term in beat.about]
-        parts.append(talk.phrase("remember", e=talk.rng.choice(earlier)))
+def honest(context):
+    """Take up the fault, own its cost, and offer the customer's solution once the fault is clear."""
+    parts = [context.phrase("take_up", a=context.about())]
+    if context.turn > 2 and (cost := context.once("cost")):
+        parts.append(context.phrase("own", c=cost))
+    elif context.turn > 4 and (wish := context.once("wish")):
+        parts.append(context.phrase("remedy", w=wish))
+    elif context.turn > 3 and len(context.beats) > 1:
+        earlier = [term for beat in context.beats[:-1] for term in beat.about]
+        parts.append(context.phrase("remember", e=context.rng.choice(earlier)))
     return " ".join(parts)
 
 
-def template(talk):
-    return f"I am looking into the {talk.about()} for you right now."
+def template(context):
+    return f"I am looking into the {context.about()} for you right now."
 
 
 POLICIES = {
     "honest": honest,
-    "apologist": lambda talk: talk.phrase("stock"),
-    "script-reader": lambda talk: talk.phrase("script"),
-    "promiser": lambda talk: f"{talk.phrase('promise')} The {talk.about()} is with our experts.",
+    "apologist": lambda context: context.phrase("stock"),
+    "script-reader": lambda context: context.phrase("script"),
+    "promiser": lambda context: f"{context.phrase('promise')} The {context.about()} is with our experts.",
     "template": template,
-    "parrot": lambda talk: talk.said,
+    "parrot": lambda context: context.last_message,
 }
 
 
 def scripted_policy(name):
-    return puppet_policy(name, POLICIES, partial(Talk, bank=SENTENCES))
+    return make_policy(name, POLICIES, partial(PolicyContext, bank=SENTENCES))

@@ -1,8 +1,8 @@
-"""A customer, a director and a judge of plain code: customer support as a small world.
+"""Scripted user, director and judge for customer support.
 
-Two effects come late. A way out is welcome only when the fault has been taken up often enough (the customer's
-threshold); and a promise made before that falls due three turns later, with nothing behind it. The customer
-and the director are the storytellers every domain can use; only the judge is this domain's own.
+Two effects are delayed. A solution is welcome only after the fault was taken up often enough (the customer's
+threshold), and a promise made before that backfires three turns later. User and director are the generic
+ones; only the judge is specific to this domain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def phrases():
 
 
 def scripted_cast(job):
-    """The three roles for one dialogue."""
+    """Return the three roles of one dialogue."""
     scenario = job.scenario
     if not (scenario.stages and scenario.start_levels and scenario.guarded and scenario.eased):
         raise ScenarioError(f"'{scenario.id}' lacks stages, start levels, guarded or eased lines")
@@ -38,9 +38,9 @@ def scripted_cast(job):
 
 
 def check_cues(scenario):
-    """`mapo scenarios check` asks here: what is wrong with a scenario's cues?"""
+    """Return the problems with a scenario's cues, for `mapo scenarios check`."""
     return [
-        f"beat {number}: {kind} '{beat.cues[kind]}' is not in what is said"
+        f"beat {number}: {kind} '{beat.cues[kind]}' does not occur in `says`"
         for number, beat in enumerate(scenario.beats, 1)
         for kind in ("cost", "wish")
         if beat.cues.get(kind, "").lower() not in " ".join(beat.says).lower()
@@ -48,19 +48,19 @@ def check_cues(scenario):
 
 
 class SupportJudge:
-    """Looks for the fault taken up, the cost owned and the way out offered, in that order."""
+    """Looks for replies that take up the fault, own the cost and offer a solution, in that order."""
 
     def __init__(self, story):
         self.story = story
         self.reader = Reader(phrases())
         self.patience = PATIENCE[story.scenario.threshold]
         self.taken_up = 0
-        self.done = set()  # costs owned and ways out offered: each counts once
-        self.promised = None  # the turn of a promise with nothing behind it
+        self.done = set()  # costs owned and solutions offered: each counts once
+        self.promised = None  # the turn of an empty promise
 
     async def start(self):
         levels = self.story.scenario.start_levels
-        return {key: Mark(level, reason="given") for key, level in levels.items()}
+        return {key: Mark(level, reason="given by the scenario") for key, level in levels.items()}
 
     async def judge(self, turns):
         self.reader.user_said(turns[-1].user)
@@ -77,35 +77,37 @@ class SupportJudge:
             progress = Mark(1, taken[0], "takes up what was told")
         welcome = reading.sound and reading.does("remedy") and self.taken_up >= self.patience
         if welcome and (wish := self._once(reading, beats, "wish")):
-            progress = Mark(2, wish, "a way out that fits")
-        if found := reading.finds("blame"):
-            return AxisMarks(progress, Mark(-2, found, "blames the customer"))
-        if found := reading.finds("script"):
-            return AxisMarks(progress, Mark(-1, found, "reads from a script"))
+            progress = Mark(2, wish, "offers a fitting remedy")
+        if match := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, match, "blames the customer"))
+        if match := reading.finds("script"):
+            return AxisMarks(progress, Mark(-1, match, "reads from a script"))
         if not reading.sound:
-            return AxisMarks(progress, Mark(-1, reading.text[:60], "nothing, or nothing new"))
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "empty or repeated"))
         return AxisMarks(progress, Mark(0))
 
     def _trust(self, reading, beats, turn):
         progress = Mark(0)
         if reading.sound and reading.does("own") and (cost := self._once(reading, beats, "cost")):
-            progress = Mark(2 if self.taken_up >= self.patience else 1, cost, "owns what it cost")
+            progress = Mark(
+                2 if self.taken_up >= self.patience else 1, cost, "acknowledges what it cost the customer"
+            )
         elif reading.sound and self.taken_up >= self.patience:
             earlier = reading.mentions(term for beat in beats[:-1] for term in beat.about)
-            progress = Mark(1, earlier[0], "remembers what was told") if earlier else progress
-        if (found := reading.finds("promise")) and self.promised is None and self.taken_up < self.patience:
+            progress = Mark(1, earlier[0], "remembers something told earlier") if earlier else progress
+        if (match := reading.finds("promise")) and self.promised is None and self.taken_up < self.patience:
             self.promised = turn
         elif self.promised is not None and turn - self.promised >= FALLS_DUE:
             self.promised = None
-            return AxisMarks(progress, Mark(-2, found, "what was promised did not come"))
-        if found := reading.finds("blame"):
-            return AxisMarks(progress, Mark(-2, found, "belittles"))
-        if found := reading.finds("stock"):
-            return AxisMarks(progress, Mark(-1, found, "a stock phrase"))
+            return AxisMarks(progress, Mark(-2, match, "breaks an earlier promise"))
+        if match := reading.finds("blame"):
+            return AxisMarks(progress, Mark(-2, match, "belittles the customer"))
+        if match := reading.finds("stock"):
+            return AxisMarks(progress, Mark(-1, match, "a stock phrase"))
         return AxisMarks(progress, Mark(0))
 
     def _once(self, reading, beats, kind):
-        """A cue of that kind that the reply takes up for the first time."""
+        """Return a cue of this kind that the reply takes up for the first time, or an empty string."""
         for phrase in (beat.cues[kind] for beat in beats if kind in beat.cues):
             if phrase not in self.done and reading.covers(phrase):
                 self.done.add(phrase)

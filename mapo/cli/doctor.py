@@ -1,4 +1,4 @@
-"""mapo doctor: is everything there, and does an endpoint do what a role needs, before money is spent?"""
+"""mapo doctor: checks of the installation, the machine and a model, before a run is started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -17,49 +17,61 @@ from mapo.text import printable
 if TYPE_CHECKING:
     from mapo.models.endpoint import Endpoint
 
-Check = tuple[str, bool, str]
-"""What was checked, whether it is fine, and what to say about it."""
 
-MACHINE = "machine"
-"""The area whose failures are only warnings: a machine that cannot train can still evaluate."""
-MEMORY, DISK = 3, 5
-"""GiB needed to train the embedded model, and for a few checkpoints of a real one."""
+class Check(NamedTuple):
+    """The result of one check. "warn": something works less well or is not available; "FAIL": something
+    that was asked for does not work."""
+
+    area: Literal["package", "machine", "model", "endpoint"]
+    name: str
+    status: Literal["ok", "warn", "FAIL"]
+    message: str
+
+
+MIN_MEMORY_GIB, MIN_DISK_GIB = 3, 5
+"""Needed to train the embedded model, and for a few checkpoints of a real one."""
 _GIB = 2**30
 _CGROUPS = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By cgroup version, the files with a container's memory limit and usage, and its reclaimable part."""
+"""By cgroup version: the files with a container's memory limit and usage, and the name of its reclaimable
+part."""
 
 
 def doctor(
     model: Annotated[
-        str | None, typer.Option(help="Also check this model (local:FOLDER: its chat template) ...")
+        str | None,
+        typer.Option(help="Also check this model: one at --base-url, or local:FOLDER (chat template)."),
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="... at this endpoint.")] = None,
-    key_env: Annotated[str, typer.Option(help="Environment variable with its key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of a call, in seconds.")] = 60.0,
+    base_url: Annotated[str | None, typer.Option(help="Address of the model's endpoint.")] = None,
+    key_env: Annotated[
+        str, typer.Option(help="Environment variable with the endpoint's key.")
+    ] = "OPENAI_API_KEY",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Timeout per call, in seconds.")] = 60.0,
 ) -> None:
     """Check the installation, the machine and, with --model, an endpoint: models, latency, JSON, tool calls.
 
-    Exit status: 0 all well, warnings or not; 1 something that every role needs does not work.
+    Exit status: 0 if everything needed works, also with warnings; 1 if a check failed.
     """
     import asyncio
 
-    checks = [("package", *check) for check in _installation()]
-    checks += [(MACHINE, *check) for check in machine_checks()]
+    checks = [*_installation(), *machine_checks()]
     if model and model.startswith("local:"):
-        checks += [("model", *check) for check in _local(model.removeprefix("local:"))]
+        checks.append(_chat_template(model.removeprefix("local:")))
     elif model:
-        checks += [
-            ("endpoint", *check) for check in asyncio.run(_endpoint(model, base_url, key_env, timeout))
-        ]
-    for area, name, fine, told in checks:
-        bad = "warn" if area == MACHINE else "FAIL"
-        typer.echo(f"{'ok  ' if fine else bad}  {area:9} {name:22} {printable(told)}")
-    optional = {"json schema", "tool calls", "models listed"}
-    if not all(fine for area, name, fine, _ in checks if area != MACHINE and name not in optional):
+        checks += asyncio.run(_endpoint(model, base_url, key_env, timeout))
+    for check in checks:
+        typer.echo(f"{check.status:4}  {check.area:9} {check.name:15} {printable(check.message)}")
+    failed, warnings = (sum(c.status == status for c in checks) for status in ("FAIL", "warn"))
+    if failed or warnings:
+        typer.echo(f"\n{_count(failed, 'failed check')}, {_count(warnings, 'warning')}.")
+    if failed:
         raise typer.Exit(1)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def _installation() -> list[Check]:
@@ -68,18 +80,18 @@ def _installation() -> list[Check]:
     from mapo import __version__
     from mapo.scenarios.sets import load_scenarios
 
-    found: list[Check] = [("version", True, f"mapo {__version__}, Python {platform.python_version()}")]
+    version = f"mapo {__version__}, Python {platform.python_version()}"
     try:
-        found.append(
-            ("scenarios", True, f"{len(load_scenarios('builtin:all'))} built in, as in their manifest")
-        )
+        n = len(load_scenarios("builtin:all"))
+        scenarios = Check("package", "scenarios", "ok", f"{n} built-in scenarios, files intact")
     except MapoError as error:
-        found.append(("scenarios", False, str(error)))
-    return found
+        scenarios = Check("package", "scenarios", "FAIL", str(error))
+    return [Check("package", "version", "ok", version), scenarios]
 
 
 def machine_checks(runs: Path = Path("runs")) -> list[Check]:
-    """Check torch and its devices, memory, and disk space for runs. Looked up, not measured."""
+    """Look up torch and its devices, memory, and disk space for runs. A problem is only a warning: a machine
+    that cannot train can still evaluate endpoints."""
     return [*_torch(), _memory(), _disk(runs)]
 
 
@@ -90,113 +102,126 @@ def _torch() -> list[Check]:
         require_torch()
         from mapo.local_model.devices import devices, version
 
-        return [("torch", True, version()), ("devices", True, "; ".join(devices()))]
+        return [
+            Check("machine", "torch", "ok", version()),
+            Check("machine", "devices", "ok", "; ".join(devices())),
+        ]
     except MapoError as error:
-        return [("torch", False, f"no training here: {error}")]
-    except (ImportError, OSError, RuntimeError) as error:  # installed, and broken: a library, a driver
-        return [("torch", False, f"cannot be used ({type(error).__name__}: {error})")]
+        message = f"local models and training are not available: {error}"
+    except (ImportError, OSError, RuntimeError) as error:  # installed but broken: a library or a driver
+        message = f"torch is installed but does not work ({type(error).__name__}: {error})"
+    return [Check("machine", "torch", "warn", message)]
 
 
 def _memory() -> Check:
-    found = memory()
-    if found is None:
-        return "memory", True, "unknown on this system"
-    available, total = (amount / _GIB for amount in found)
-    little = f"; little: training the embedded model takes {MEMORY} GiB" if available < MEMORY else ""
-    return "memory", not little, f"{available:.1f} GiB available of {total:.1f}{little}"
+    amounts = memory()
+    if amounts is None:
+        return Check("machine", "memory", "ok", "unknown on this system")
+    available, total = (amount / _GIB for amount in amounts)
+    message = f"{available:.1f} GiB available of {total:.1f} GiB"
+    if available >= MIN_MEMORY_GIB:
+        return Check("machine", "memory", "ok", message)
+    message += f"; training the embedded model needs {MIN_MEMORY_GIB} GiB"
+    return Check("machine", "memory", "warn", message)
 
 
 def memory(root: Path = Path("/")) -> tuple[int, int] | None:
-    """Return available and total bytes, within the limits of a container; None if the system does not say."""
+    """Return available and total bytes, within the limits of a container; None if they are unknown."""
     try:
         lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-        told = {name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)}
-        found = [(told["MemAvailable"], told["MemTotal"]), *_limits(root)]
+        fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)}
+        amounts = [(fields["MemAvailable"], fields["MemTotal"]), *_limits(root)]
     except (OSError, ValueError, KeyError, IndexError):
         return None
-    return min(left for left, _ in found), min(limit for _, limit in found)
+    return min(left for left, _ in amounts), min(limit for _, limit in amounts)
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield what is left of each memory limit of a container, and the limit."""
+    """Yield, for each memory limit of a container, the bytes left and the limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for _, kind, path in (line.split(":", 2) for line in lines):
         base = root / "sys/fs/cgroup" / kind
-        own = base / path.lstrip("/")
-        above = own.parents[: len(own.parts) - len(base.parts)]  # a limit anywhere on the way down holds
-        for folder in (own, *above) if kind in _CGROUPS else ():
-            limit, used, idle = _CGROUPS[kind]
+        group = base / path.lstrip("/")
+        ancestors = group.parents[: len(group.parts) - len(base.parts)]  # their limits apply too
+        for folder in (group, *ancestors) if kind in _CGROUPS else ():
+            limit_file, usage_file, reclaimable = _CGROUPS[kind]
             try:
-                most, now = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
+                limit, used = (
+                    int((folder / name).read_text(encoding="ascii")) for name in (limit_file, usage_file)
+                )
                 stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            except (OSError, ValueError):  # no limit, or not seen from here
+            except (OSError, ValueError):  # no limit, or not readable
                 continue
-            yield most - now + sum(int(x.split()[1]) for x in stat if x.split()[0] == idle), most
+            yield limit - used + sum(int(x.split()[1]) for x in stat if x.split()[0] == reclaimable), limit
 
 
 def _disk(runs: Path) -> Check:
-    """Check the free space where runs go: in the nearest folder that exists."""
-    place = runs.resolve()
+    """Check the free space for runs, in the nearest folder that exists."""
+    target = runs.resolve()
     try:
-        there = next(folder for folder in (place, *place.parents) if folder.exists())
-        free = shutil.disk_usage(there).free / _GIB
+        folder = next(each for each in (target, *target.parents) if each.exists())
+        free = shutil.disk_usage(folder).free / _GIB
     except OSError as error:
-        return "disk", False, f"{place}: {error.strerror}"
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        return "disk", False, f"{there} cannot be written to; say where runs go: --out"
-    little = "; little: checkpoints of a real model take that much" if free < DISK else ""
-    return "disk", not little, f"{free:.1f} GiB free for {place}{little}"
+        return Check("machine", "disk", "warn", f"{target}: {error.strerror}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        message = f"{folder} is not writable; choose another folder for runs with --out"
+        return Check("machine", "disk", "warn", message)
+    message = f"{free:.1f} GiB free in {target}"
+    if free >= MIN_DISK_GIB:
+        return Check("machine", "disk", "ok", message)
+    message += f"; a few checkpoints of a real model need {MIN_DISK_GIB} GiB"
+    return Check("machine", "disk", "warn", message)
 
 
-def _local(source: str) -> list[Check]:
+def _chat_template(source: str) -> Check:
     """Check a model folder's tokenizer and chat template."""
     from mapo.local_model.requirements import require_torch
 
     try:
         require_torch()
-        from mapo.sampling.local import template_check
+        from mapo.sampling.local import check_template
 
-        return [("chat template", True, template_check(source))]
+        template = check_template(source)
     except MapoError as error:
-        return [("chat template", False, str(error))]
+        return Check("model", "chat template", "FAIL", str(error))
+    return Check("model", "chat template", "ok" if template.append_only else "warn", template.description)
 
 
 async def _endpoint(model: str, base_url: str | None, key_env: str, timeout: float) -> list[Check]:
     from mapo.models.endpoint import Endpoint
 
     async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, retries=1) as endpoint:
-        found = [await _listed(endpoint, model)]
-        replies, *rest = [await check(endpoint) for check in (_replies, _json, _tools)]
-        return [*found, replies, *(rest if replies[1] else [])]
+        checks = [await _listed(endpoint, model), await _replies(endpoint)]
+        if checks[-1].status == "ok":
+            checks += [await _json(endpoint), await _tools(endpoint)]
+        return checks
 
 
 async def _listed(endpoint: Endpoint, model: str) -> Check:
     try:
         models = await endpoint.models()
     except MapoError as error:
-        return "models listed", False, str(error)
-    there = model in models
-    return (
-        "models listed",
-        there,
-        f"{len(models)} models" + ("" if there else f", '{model}' is not among them"),
-    )
+        return Check("endpoint", "models listed", "warn", str(error))
+    listed = _count(len(models), "model")
+    if model in models:
+        return Check("endpoint", "models listed", "ok", f"{listed}, including '{model}'")
+    return Check("endpoint", "models listed", "warn", f"{listed}, but '{model}' is not among them")
 
 
 async def _replies(endpoint: Endpoint) -> Check:
     from mapo.models.chat import Request
     from mapo.types import Message
 
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         answer = await endpoint.reply(Request((Message("user", "Say hello in one word."),), max_tokens=16))
     except MapoError as error:
-        return "replies", False, str(error)
-    spent = time.monotonic() - began
-    return "replies", True, f"{spent:.2f} s, {answer.usage.completion} tokens"
+        return Check("endpoint", "replies", "FAIL", str(error))
+    seconds = time.monotonic() - started
+    return Check("endpoint", "replies", "ok", f"{seconds:.2f} s, {answer.usage.completion} tokens")
 
 
 async def _json(endpoint: Endpoint) -> Check:
@@ -221,21 +246,27 @@ async def _json(endpoint: Endpoint) -> Check:
     try:
         await ask(endpoint, Request((Message("user", text),), max_tokens=64, schema=schema), parse)
     except MapoError as error:
-        return "json schema", False, str(error)
-    return "json schema", True, f"forms come back in shape (asked for as: {endpoint.json_mode})"
+        message = f"not usable, so the model can be a policy but not a judge: {error}"
+        return Check("endpoint", "json schema", "warn", message)
+    if endpoint.json_mode == "schema":
+        return Check("endpoint", "json schema", "ok", "answers follow the schema")
+    how = "as any JSON object" if endpoint.json_mode == "object" else "in the prompt only"
+    message = f"not supported; JSON is requested {how}, so more answers may have to be repeated"
+    return Check("endpoint", "json schema", "warn", message)
 
 
 async def _tools(endpoint: Endpoint) -> Check:
     from mapo.models.chat import Request, Tool
     from mapo.types import Message
 
-    tool = Tool("go_on", "Let the talk go on.", {"type": "object", "properties": {}})
+    tool = Tool("go_on", "Let the dialogue continue.", {"type": "object", "properties": {}})
     try:
         answer = await endpoint.reply(
             Request((Message("user", "Call the function go_on."),), max_tokens=64, tools=(tool,))
         )
     except MapoError as error:
-        return "tool calls", False, str(error)
+        message = f"not supported; a director answers in JSON instead ({error})"
+        return Check("endpoint", "tool calls", "warn", message)
     if any(call.name == "go_on" for call in answer.tool_calls):
-        return "tool calls", True, "the director can act through functions"
-    return "tool calls", False, "none came back; the director will use its JSON form instead"
+        return Check("endpoint", "tool calls", "ok", "a director can act through tool calls")
+    return Check("endpoint", "tool calls", "warn", "none returned; a director answers in JSON instead")

@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 
 def plan(
-    given: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="CONFIG|KEY.PATH=VALUE",
-            help="A training config or a shipped one's name, and settings on top: its own "
-            "(rollout.scenarios=32) and those of the rates (servers.everyone.replicas=3).",
+            help="A training config (a file or the name of a built-in one), and overrides: of the config "
+            "(rollout.scenarios=32) or of the rates (servers.everyone.replicas=3).",
         ),
     ] = None,
-    rates: Annotated[Path | None, typer.Option(help="What the servers can do: a TOML file.")] = None,
+    rates: Annotated[
+        Path | None, typer.Option(help="TOML file with server speeds and call sizes (see --example).")
+    ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--from", help="A finished run that supplies what the rates leave out."),
+        typer.Option("--from", help="Finished run from which to measure rates that --rates does not set."),
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a rates file that explains every key.")
+        bool, typer.Option("--example", help="Print an example rates file with every key explained.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Estimate a step's time, its bottleneck and the replicas each role needs, before machines are rented.
+    """Estimate the time of a training step, its bottleneck and the replicas each role needs.
 
-    The numbers are lower bounds: the work of each server, the longest dialogue, and the number of concurrent
-    dialogues. Nothing is simulated.
+    The numbers are lower bounds, computed from the work of each server, the longest dialogue and the number
+    of concurrent dialogues. Nothing is simulated.
     """
     from mapo.planning.rates import EXAMPLE
 
@@ -48,48 +50,52 @@ def plan(
     from mapo.planning.plan import make_plan
     from mapo.planning.table import print_plan
 
-    config, read, notes, measured_s = _read(given or [], rates, run)
-    found = make_plan(shape_of(config), read)
+    config, checked_rates, notes, measured_s = _read(arguments or [], rates, run)
+    result = make_plan(shape_of(config), checked_rates)
     if as_json:
-        shown = {**found.as_json(), "measured_rollout_s": measured_s}
-        shown["notes"] = [*notes, *found.notes]
-        typer.echo(json.dumps(shown, indent=1))
+        record = {**result.as_json(), "measured_rollout_s": measured_s}
+        record["notes"] = [*notes, *result.notes]
+        typer.echo(json.dumps(record, indent=1))
         return
-    print_plan(found)
+    print_plan(result)
     if measured_s is not None:
-        typer.echo(f"That run's own rollouts took {measured_s:.1f} s; estimated: {found.rollout_s:.1f} s.")
-    for note in (*notes, *found.notes):
+        typer.echo(
+            f"Rollouts of {run} took {measured_s:.1f} s on average; estimate: {result.rollout_s:.1f} s."
+        )
+    for note in (*notes, *result.notes):
         say(f"note: {note}")
 
 
 def _read(
-    given: list[str], rates: Path | None, run: Path | None
+    arguments: list[str], rates: Path | None, run: Path | None
 ) -> tuple[Config, Rates, list[str], float | None]:
-    """Return the config, the rates, notes about them, and the mean rollout time of the run."""
+    """Return the config, the rates, notes about them, and the mean rollout time of `run`."""
     from mapo.config import load_config
     from mapo.errors import InputError
-    from mapo.planning.measured import measure, over
+    from mapo.planning.measured import measure, merge_over
     from mapo.planning.rates import SECTIONS, merged, read_override, read_rates, read_toml
 
-    files = [text for text in given if "=" not in text]
+    files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
-        raise InputError(f"two configs: {', '.join(files)}", fix="Settings are written key.path=value")
+        raise InputError(
+            f"more than one config: {', '.join(files)}", fix="Give one; settings are written key.path=value"
+        )
     if rates is None and run is None:
         raise InputError(
-            "nothing says what the servers can do",
-            fix="Give --rates FILE (`mapo plan --example` prints one), or --from RUN",
+            "the server speeds are not known",
+            fix="Give --rates FILE (`mapo plan --example` prints one) or --from RUN",
         )
-    settings = [text for text in given if "=" in text]
-    own = [text for text in settings if text.partition(".")[0] in SECTIONS]
+    settings = [text for text in arguments if "=" in text]
+    rate_settings = [text for text in settings if text.partition(".")[0] in SECTIONS]
     source = files[0] if files else _config_of(run)
-    config = load_config(source, [text for text in settings if text not in own])
+    config = load_config(source, [text for text in settings if text not in rate_settings])
     stated: dict[str, Any] = read_toml(rates) if rates else {}
-    for text in own:
+    for text in rate_settings:
         stated = merged(stated, read_override(text))
     if run is None:
         return config, read_rates(stated, str(rates)), [], None
     measured = measure(run, config)
-    data = over(measured.rates, stated)
+    data = merge_over(measured.rates, stated)
     where = f"{rates} over {run}" if rates else str(run)
     return config, read_rates(data, where), list(measured.notes), measured.rollout_s
 

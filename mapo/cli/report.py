@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.messages import say, say_all
+from mapo.errors import install_hint
 from mapo.store import RunDir
 
 
@@ -38,7 +39,7 @@ def report(
     """
     from mapo.evals.compare.comparison import named
     from mapo.report import build, write
-    from mapo.show.figures import require_matplotlib
+    from mapo.show.figures import can_draw, require_matplotlib
 
     if figures is not None:
         require_matplotlib()
@@ -53,6 +54,8 @@ def report(
             say(f"report: {path}")
     for folder, count in drawn.items():
         say(f"figures: {folder} ({count} files)")
+    if not can_draw():
+        say(f"The report has no figures because matplotlib is not installed. {install_hint('figures')}")
     if found.lacking:
         say_all("left out", [*found.lacking])
         raise typer.Exit(1)

@@ -31,10 +31,13 @@ def score(
     rubric: Annotated[
         str | None, typer.Option(help="A rubric's name or TOML file (default: as recorded).")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
+    ] = False,
 ) -> None:
-    """EPM-Q of recorded dialogues, recomputed from the judge's levels.
+    """Compute EPM-Q of recorded dialogues from the judge's levels.
 
-    Exit status: 0 all well; 1 some files or lines could not be used (the rest is scored); 2 nothing to score.
+    Exit status: 0 success; 1 some files or lines could not be used (the rest is scored); 2 nothing to score.
     """
     from mapo.measure.rubric import Rubric
     from mapo.scoring import score as scoring
@@ -47,7 +50,7 @@ def score(
     else:
         from mapo.scoring.tables import print_scoring
 
-        print_scoring(found)
+        print_scoring(found, everything=everything)
     say_all("note", [_of_training(path, steps) for path, steps in found.trainings.items()])
     say_all("warning", [f"{line} (left out)" for line in found.torn])
     say_all("error", found.bad)

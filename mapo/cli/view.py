@@ -8,36 +8,40 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.messages import say
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 
 
 def view(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, or a folder of runs.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory, or a folder of run directories.")
+    ] = Path("runs"),
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8765,
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen at. Beyond loopback a token is needed (MAPO_VIEW_TOKEN, or made up)."
+            help="Address to listen on. Other addresses than loopback require a token (MAPO_VIEW_TOKEN, or "
+            "a random one)."
         ),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another host name to accept, for use behind a proxy; repeatable."),
+        typer.Option(help="Another host name to accept, for example behind a proxy. May be repeated."),
     ] = None,
 ) -> None:
-    """Show runs, curves and dialogues in the browser, and why each turn was credited; live while they run."""
+    """Show runs, curves, dialogues and turn credit in the browser, live while they run."""
     import importlib.util
 
     if not folder.is_dir():
-        there = folder.exists()
-        told = "is a file, not a folder" if there else "no such folder"
-        fix = f"Give its folder: mapo view {folder.parent}" if there else "Give a run, or a folder of runs"
-        raise InputError(told, where=str(folder), fix=fix)
-    lacking = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
-    if lacking:
-        raise InputError(f"{', '.join(lacking)} not installed", fix="pip install 'mapo[view]'")
+        is_file = folder.exists()
+        problem = "This is a file, not a folder." if is_file else "The folder does not exist."
+        hint = "Pass a run directory, or a folder of run directories"
+        fix = f"Pass its folder: mapo view {folder.parent}" if is_file else hint
+        raise InputError(problem, where=str(folder), fix=fix)
+    missing = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not installed", fix=install_hint("view"))
     from mapo.view.serve import serve
 
     serve(folder, host=host, port=port, names=allow_host or [], say=say)

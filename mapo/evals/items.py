@@ -1,24 +1,23 @@
-"""What every question-and-answer benchmark shares: a run folder, many items at once, one result file.
+"""The run loop that all question-and-answer benchmarks share.
 
 OUT/manifest.json   what is being run; a resume must ask for the same
-    items.jsonl     each item's answers, complete on disk before it counts; failed ones with their reason
+    items.jsonl     the answers of each item, on disk before it counts; failed items with their reason
     result.json     the scores ("mapo.result/1"), written when the run ends, complete or not
-    cache.sqlite    every model call, so that nothing is paid twice
-    ledger.json     calls, tokens, cost by role
+    cache.sqlite    every model call, so that no call is paid for twice
+    ledger.json     calls, tokens and cost by role
 
-A benchmark brings items (anything with a stable `id`) and a function `solve(item, attempt)` that asks the
-models and returns what an item's line shall hold: the answers as they came, no score. Scores are computed
-from the lines when all is done, so a better parser asks nothing again. `solve` may call several times in a
-row; every call through an endpoint is in the cache, so a kill in the middle of an item pays for none of
-them twice. It raises `EndpointError`, `AnswerError` or `ContextError` where an item fails: that is
-recorded, its siblings go on, and a resume tries it again with `attempt` one higher. Put `attempt` into the
-nonce of a call whose recorded answer was what failed (a judge's unreadable form), and leave it out
-elsewhere. Where some of an item is worth keeping all the same (replies whose judge failed), it raises
-`HalfwayError` with that: the line holds it, and `Kept.halves` gives it back to the next attempt.
+A benchmark provides items (anything with a stable `id`) and a function `solve(item, attempt)` that calls the
+models and returns the content of the item's line: the answers as received, no score. Scores are computed from
+the lines at the end, so a better parser needs no new calls. `solve` raises `EndpointError`, `AnswerError` or
+`ContextError` if the item fails: the failure is recorded, the other items go on, and a resume tries it again
+with `attempt` increased by one. Use `attempt` in the nonce of a call whose recorded answer was what failed
+(an unreadable judgement), and omit it elsewhere. If a part of a failed item is worth keeping (replies whose
+judge failed), `solve` raises `PartialItemError` with that part; `PreviousItems.partial` returns it to the
+next attempt.
 
-    kept = prepare(out, manifest, resume=resume)
+    previous = prepare(out, manifest, resume=resume)
     claim(out, manifest)
-    lines = await run_items(out, items, solve, kept=kept)
+    lines = await run_items(out, items, solve, previous=previous)
     scored = [Scored(item.id, {"EA": 1.0}) for item in items if item.id in lines]
     scores, intervals = summarise(scored)
     write_result(out, benchmark="mine", model=name, settings={}, of=len(items), items=scored, scores=scores,
@@ -37,19 +36,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
-from mapo.models.chat import Chat, Closing, Talker
-from mapo.runs.claim import look
+from mapo.models.chat import Chat, ChatFactory, DialogueChat
+from mapo.runs.claim import check_folder
 from mapo.store import BadLine, JsonlWriter, RunDir, read_jsonl
 
 ITEM_SCHEMA = "mapo.item/1"
-ASK_ANEW = "Remove that line and run again with --resume"
-"""What to do about a line of items.jsonl that is not what it should be."""
+REMOVE_LINE = "Remove that line and run again with --resume"
+"""The fix for an invalid line of items.jsonl."""
 
-Line = dict[str, Any]
-"""A line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if all is well), and what `solve` gave."""
+ItemLine = dict[str, Any]
+"""A line of items.jsonl: `schema`, `id`, `attempt`, `error` (None if the item succeeded), and what `solve`
+returned."""
 
 
 class Item(Protocol):
+    """Anything with a stable id."""
+
     @property
     def id(self) -> str: ...
 
@@ -57,101 +59,105 @@ class Item(Protocol):
 _I = TypeVar("_I", bound=Item)
 Solve = Callable[[_I, int], Awaitable[Mapping[str, Any]]]
 
-_FAILS_THE_ITEM = (EndpointError, AnswerError, ContextError)
+_ITEM_ERRORS = (EndpointError, AnswerError, ContextError)
+"""Errors that fail one item, not the run."""
 
 
-class HalfwayError(Exception):
-    """An item failed by `problem`, and `body` of it is to be kept."""
+class PartialItemError(Exception):
+    """An item failed because of `problem`; `body` is the part of it to keep."""
 
     def __init__(self, body: Mapping[str, Any], problem: MapoError) -> None:
         super().__init__(str(problem))
         self.body, self.problem = body, problem
 
 
-# ---- what is there
+# ---- reading a run directory
 
 
-class Kept(NamedTuple):
-    """What a folder holds already: finished lines by item, how often others failed, lines beyond reading, and
-    the last line of each item that failed."""
+class PreviousItems(NamedTuple):
+    """The content of a run directory: lines of finished items, failures per item, unreadable lines, and the
+    last line of each failed item."""
 
-    finished: dict[str, Line]
+    finished: dict[str, ItemLine]
     failed: Counter[str]
     bad: list[str]
-    halves: dict[str, Line]
+    partial: dict[str, ItemLine]
 
 
-def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
-    """Refuse a folder that is not this run's or free; find out what is done in it."""
-    look(out, asked, resume=resume)
-    return read_kept(out)
+def prepare(out: Path, manifest: Mapping[str, Any], *, resume: bool) -> PreviousItems:
+    """Check that `out` is free or holds this run, and return what it holds."""
+    check_folder(out, manifest, resume=resume)
+    return read_previous(out)
 
 
-def read_kept(out: Path) -> Kept:
-    kept = Kept({}, Counter(), [], {})
+def read_previous(out: Path) -> PreviousItems:
+    """Read the items of a run directory."""
+    previous = PreviousItems({}, Counter(), [], {})
     file = RunDir(out).items
     for line in read_jsonl(file) if file.exists() else ():
         if isinstance(line, BadLine):
-            kept.bad.append(str(line))
+            previous.bad.append(str(line))
         elif line.get("schema") != ITEM_SCHEMA or not isinstance(line.get("id"), str):
-            kept.bad.append(f"{file}: a line that is no '{ITEM_SCHEMA}'")
+            previous.bad.append(f"{file}: a line is not a record of schema '{ITEM_SCHEMA}'")
         elif line.get("error") is None:
-            kept.finished[line["id"]] = line
+            previous.finished[line["id"]] = line
         else:
-            kept.failed[line["id"]] += 1
-            kept.halves[line["id"]] = line
-    return kept
+            previous.failed[line["id"]] += 1
+            previous.partial[line["id"]] = line
+    return previous
 
 
-# ---- the items
+# ---- running items
 
 
-def _enough(items: int) -> int:
-    """How many items are seen before a run may be stopped: a fifth, between 5 and 40."""
+def _items_before_stop(items: int) -> int:
+    """Return how many items must be done before a run may be stopped: a fifth, between 5 and 40."""
     return max(5, min(40, items // 5))
 
 
 @dataclass(slots=True)
-class _Patience:
-    """Stops a run in which most items fail because nobody answers, while stopping still saves something:
-    `left` are to come. Answers that came and cannot be used are a finding, and no reason to stop."""
+class _FailureLimit:
+    """Stops a run in which an endpoint fails most items, as long as stopping still saves calls.
+
+    `left` counts the items still to do. Unusable answers are a result and do not stop a run.
+    """
 
     left: int
     least: int
     items: int = 0
     failed: int = 0
 
-    def see(self, problem: MapoError | None) -> None:
+    def count(self, problem: MapoError | None) -> None:
         self.items += 1
         self.left -= 1
         self.failed += isinstance(problem, EndpointError)
         enough = min(self.items, self.left) >= self.least
         if problem is not None and enough and self.failed > self.items / 2:
             raise EndpointError(
-                f"{self.failed} of {self.items} items failed, last: {problem}",
-                fix="What is finished is kept: once that is mended, run again with --resume",
+                f"{self.failed} of {self.items} items failed, the last one with: {problem}",
+                fix="Finished items are kept: fix the cause and run again with --resume",
             )
 
 
 @dataclass(slots=True)
-class _Desk:
-    """Where finished items are written down."""
+class _ItemWriter:
+    """Writes items to disk as they finish."""
 
     writer: JsonlWriter
-    lines: dict[str, Line]
-    on_done: Callable[[Line], None] | None
-    patience: _Patience
+    lines: dict[str, ItemLine]
+    on_done: Callable[[ItemLine], None] | None
+    limit: _FailureLimit
 
-    def keep(self, name: str, attempt: int, body: Mapping[str, Any], problem: MapoError | None) -> None:
+    def write(self, name: str, attempt: int, body: Mapping[str, Any], problem: MapoError | None) -> None:
         error = None if problem is None else str(problem)
         head = {"schema": ITEM_SCHEMA, "id": name, "attempt": attempt, "error": error}
-        line: Line = {**head, **body, **head}  # it stands first, and stays as it is
+        line: ItemLine = {**head, **body, **head}  # the head stands first, and `body` cannot change it
         self.writer.write(line)
         if problem is None:
             self.lines[name] = line
         if self.on_done:
             self.on_done(line)
-        self.patience.see(problem)
+        self.limit.count(problem)
 
 
 async def run_items(
@@ -159,41 +165,42 @@ async def run_items(
     items: Sequence[_I],
     solve: Solve[_I],
     *,
-    kept: Kept | None = None,
+    previous: PreviousItems | None = None,
     concurrency: int = 32,
-    on_done: Callable[[Line], None] | None = None,
-) -> dict[str, Line]:
-    """Solve what is not finished yet, at most `concurrency` at once; the lines of all finished items by id.
+    on_done: Callable[[ItemLine], None] | None = None,
+) -> dict[str, ItemLine]:
+    """Solve the unfinished items, `concurrency` at a time, and return the lines of all finished items by id.
 
-    `on_done` sees each new line, failed ones too, once it is on disk. When an endpoint failed more than half
-    of a fifth of them (no less than 5, no more than 40), and as many are still to come, everything stops.
+    `on_done` receives each new line, failed ones included, once it is on disk. The run stops if an endpoint
+    failed more than half of the first items (`_items_before_stop`) and as many are still to come.
     """
-    kept = kept or Kept({}, Counter(), [], {})
+    previous = previous or PreviousItems({}, Counter(), [], {})
     if len({item.id for item in items}) < len(items):
-        raise InputError("two items have the same id", fix="Give each item an id of its own")
-    todo = [item for item in items if item.id not in kept.finished]
+        raise InputError("Two items have the same id.", fix="Give each item its own id")
+    todo = [item for item in items if item.id not in previous.finished]
     waiting = iter(todo)
-    with JsonlWriter(RunDir(out).items) as writer:
-        desk = _Desk(writer, dict(kept.finished), on_done, _Patience(len(todo), _enough(len(todo))))
+    with JsonlWriter(RunDir(out).items) as file:
+        limit = _FailureLimit(len(todo), _items_before_stop(len(todo)))
+        writer = _ItemWriter(file, dict(previous.finished), on_done, limit)
 
         async def work() -> None:
             for item in waiting:
-                attempt = kept.failed[item.id]
+                attempt = previous.failed[item.id]
                 try:
                     body = await solve(item, attempt)
-                except _FAILS_THE_ITEM as problem:
-                    desk.keep(item.id, attempt, {}, problem)
-                except HalfwayError as half:
-                    desk.keep(item.id, attempt, half.body, half.problem)
+                except _ITEM_ERRORS as problem:
+                    writer.write(item.id, attempt, {}, problem)
+                except PartialItemError as error:
+                    writer.write(item.id, attempt, error.body, error.problem)
                 else:
-                    desk.keep(item.id, attempt, body, None)
+                    writer.write(item.id, attempt, body, None)
 
-        await _all([work() for _ in range(min(concurrency, len(items)))])
-    return desk.lines
+        await _gather([work() for _ in range(min(concurrency, len(items)))])
+    return writer.lines
 
 
-async def _all(tasks: Sequence[Awaitable[None]]) -> None:
-    """The first error cancels the rest and is raised as it is."""
+async def _gather(tasks: Sequence[Awaitable[None]]) -> None:
+    """Run the tasks. The first error cancels the others and is raised unchanged."""
     running = [asyncio.ensure_future(task) for task in tasks]
     try:
         await asyncio.gather(*running)
@@ -205,16 +212,16 @@ async def _all(tasks: Sequence[Awaitable[None]]) -> None:
 
 
 @contextmanager
-def conversation(talker: Talker, name: str) -> Iterator[Chat]:
-    """A chat for one conversation; a local model's place is free again when it is over."""
-    chat = talker(name)
+def conversation(open_chat: ChatFactory, name: str) -> Iterator[Chat]:
+    """Open a chat for one conversation and release its resources at the end."""
+    chat = open_chat(name)
     try:
         yield chat
     finally:
-        if isinstance(chat, Closing):
+        if isinstance(chat, DialogueChat):
             chat.end_dialogue()
 
 
 def seed_of(*parts: object) -> int:
-    """The chance of a locally sampled reply: the same parts, the same reply."""
+    """Return a seed for a locally sampled reply; equal parts give equal seeds."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mapo.measure.stats import Floats, Interval, bootstrap, told
+from mapo.measure.stats import Floats, Interval, bootstrap, reportable
 from mapo.store import RunDir, write_atomic
 
 RESULT_SCHEMA = "mapo.result/1"
@@ -58,7 +58,7 @@ def summarise(
     intervals: dict[str, Interval | None] = dict.fromkeys(found)
     for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
         if np.isfinite(pair).all():
-            intervals[name] = told(*pair, rows=min(rows[part] for part in further.get(name, [name])))
+            intervals[name] = reportable(*pair, rows=min(rows[part] for part in further.get(name, [name])))
     return found, intervals
 
 

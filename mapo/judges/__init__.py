@@ -1,8 +1,9 @@
-"""Judges under audit: how much of a judge's levels is noise, what biases it, and with whom it agrees.
+"""Judge quality: noise, bias and agreement of judges, and rejudging finished runs.
 
-`sample.py` picks recorded turns, `terms.py` says how their levels become credit. `audit/` changes turns
-(`probes.py`), has the judges fill in their forms again (`ask.py`), measures the answers (`measure.py` with
-`noise.py`, `effects.py`, `between.py` and `evidence.py`) and says what a judge is fit for (`verdict.py`);
-`report.py` and `figure.py` show it, `recorded.py` needs no judge at all. `swap/` has whole runs judged again
-by another judge. Needs no torch; docs/judges.md explains every number.
+`sample.py` selects recorded turns; `credit.py` determines how their levels become advantages. `audit/` asks
+judges about recorded and modified turns (`probes.py`, `questions.py`), measures the answers (`measure.py`
+with `noise.py`, `effects.py`, `judge_agreement.py` and `evidence.py`) and rates each judge (`verdict.py`);
+`report.py` and `figure.py` present the result. `recorded.py` works from records alone, without asking a
+judge. `swap/` rejudges whole runs with another judge. None of it needs torch. docs/judges.md explains every
+number.
 """

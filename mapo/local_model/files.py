@@ -1,8 +1,8 @@
-"""Model files on disk: folders that are whole or not there, and safetensors written a tensor at a time.
+"""Model files on disk: folders replaced atomically, and safetensors written one tensor at a time.
 
-The safetensors library's own writer gathers all tensors in host memory first, which for a large model's
-optimizer is more than there is, and tells of a full disk without the system's error number. Reading is
-the library's.
+The safetensors library's writer first collects all tensors in host memory, which may be too small for the
+optimizer state of a large model, and reports a full disk without the system's error number. Files are read
+with the library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mapo.errors import StoreError
-from mapo.store import refused, sync_folder
+from mapo.store import sync_folder, write_error
 
 _OLD = ".old.tmp"
 _DTYPES = {
@@ -37,7 +37,7 @@ _DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """`tensors` at `path`, from whatever device they are on. Raises OSError where the disk refuses."""
+    """Write `tensors`, on any device, to a safetensors file. Raises OSError if that fails."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -48,17 +48,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             "data_offsets": [start, end],
         }
     head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)  # the format wants its data aligned
+    head += b" " * (-len(head) % 8)  # the format requires aligned data
     with open(path, "wb") as file:
         file.write(len(head).to_bytes(8, "little"))
         file.write(head)
         for tensor in tensors.values():
-            plain = tensor.detach().cpu().contiguous().reshape(-1)
-            file.write(plain.view(torch.uint8).numpy().data)
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, on the CPU."""
+    """Return all tensors of a file, on the CPU."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -66,85 +66,87 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise StoreError(
-            f"cannot be read ({error})", where=str(path), fix="Take an earlier checkpoint"
+            f"cannot be read ({error})", where=str(path), fix="Use an earlier checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
-def beside(folder: Path, leftovers: str = "") -> Iterator[Path]:
-    """A new folder to fill, which takes the place of `folder` when the block ends well; else it is removed.
+def atomic_folder(folder: Path, leftovers: str = "") -> Iterator[Path]:
+    """Yield an empty folder that replaces `folder` when the block succeeds and is removed if it fails.
 
-    Killed at any instant, it leaves at most hidden folders beside. The next one for the same folder clears
-    away those of processes that are gone; or everything that matches `leftovers`, where one process at a time
-    writes. Gone means: from this machine's list of processes, so two machines (or containers) that share a
-    disk must not write the same folder at once. A folder that was making room when it was killed is put back.
+    A process killed at any moment leaves at most hidden folders next to `folder`. The next call for the same
+    folder removes those of dead processes or, where only one process writes at a time, everything that
+    matches the glob pattern `leftovers`. Dead means not in this machine's process list, so two machines or
+    containers that share a disk must not write the same folder at once. If the process was killed while it
+    replaced `folder`, the old version is restored.
     """
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        put_back(folder.parent, leftovers or glob.escape(_hidden(folder).name))
+        restore_replaced(folder.parent, leftovers or glob.escape(_hidden(folder).name))
         _clear(folder, leftovers)
         draft.mkdir()
         yield draft
         for file in draft.iterdir():
             _sync_file(file)
         sync_folder(draft)
-        if folder.exists():  # saved again after a resume: the old one makes room
+        if folder.exists():  # saved again after a resume
             folder.rename(_hidden(folder))
         draft.rename(folder)
         sync_folder(folder.parent)
         _clear(folder, leftovers)
     except BaseException as error:
-        put_back(folder.parent, leftovers or glob.escape(_hidden(folder).name))
-        shutil.rmtree(draft, ignore_errors=True)  # a full disk wants its space back
-        refusal = _as_os_error(error)
-        if refusal is not None:
-            raise refused(folder, refusal) from error
+        restore_replaced(folder.parent, leftovers or glob.escape(_hidden(folder).name))
+        shutil.rmtree(draft, ignore_errors=True)  # the disk may be full
+        disk_error = _as_os_error(error)
+        if disk_error is not None:
+            raise write_error(folder, disk_error) from error
         raise
 
 
-def put_back(parent: Path, leftovers: str) -> None:
-    """Folders that made room for one that never came, among `leftovers`. Only for who writes there."""
+def restore_replaced(parent: Path, leftovers: str) -> None:
+    """Restore folders that were moved aside for a replacement that was never completed, among those matching
+    `leftovers`. Only the process that writes to `parent` may call this."""
     for hidden in parent.glob(leftovers):
         folder = hidden.with_name(hidden.name[1:].removesuffix(_OLD))
         if hidden.name.endswith(_OLD) and not folder.exists():
-            with contextlib.suppress(OSError):  # the next one may do it
+            with contextlib.suppress(OSError):  # the next call may succeed
                 hidden.rename(folder)
 
 
 def remove(folder: Path) -> None:
-    """Out of sight in one step, so that a kill on the way leaves no half folder."""
+    """Remove a folder, renaming it first so that a killed process leaves no partial folder."""
     hidden = folder.with_name(f".{folder.name}.gone.tmp")
     try:
         folder.rename(hidden)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise write_error(folder, error) from error
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _hidden(folder: Path) -> Path:
-    """Where a folder waits while another takes its place."""
+    """Return the path to which a folder is moved while it is replaced."""
     return folder.with_name(f".{folder.name}{_OLD}")
 
 
 def _clear(folder: Path, leftovers: str) -> None:
     for entry in folder.parent.glob(leftovers or f".{glob.escape(folder.name)}.*.tmp"):
-        whose = entry.name.removeprefix(f".{folder.name}.").removesuffix(".tmp")
-        if leftovers or whose in ("old", "gone") or _gone(whose):
+        owner = entry.name.removeprefix(f".{folder.name}.").removesuffix(".tmp")
+        if leftovers or owner in ("old", "gone") or _is_dead(owner):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _gone(whose: str) -> bool:
-    """A process by that number runs no more; our own number is that of one before us."""
-    if not whose.isdecimal():  # of a folder whose name begins as ours
+def _is_dead(pid: str) -> bool:
+    """Return whether no other process has this id. A leftover with our own id is from an earlier process."""
+    if not pid.isdecimal():  # the draft of another folder whose name starts with ours
         return False
     try:
-        os.kill(int(whose), 0)
+        os.kill(int(pid), 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
         return False
-    return int(whose) == os.getpid()
+    return int(pid) == os.getpid()
 
 
 def _sync_file(path: Path) -> None:
@@ -156,9 +158,10 @@ def _sync_file(path: Path) -> None:
 
 
 def _as_os_error(error: BaseException) -> OSError | None:
-    """The disk's refusal in `error`: libraries written in Rust (tokenizers, safetensors) put it in words."""
+    """Return the disk error behind `error`, which libraries written in Rust (tokenizers, safetensors) only
+    mention in the message."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
-    told = re.search(r"\(os error (\d+)\)", str(error))
-    number = int(told[1]) if told else 0
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(match[1]) if match else 0
     return OSError(number, os.strerror(number)) if number in errno.errorcode else None

@@ -1,4 +1,4 @@
-"""Preparing the decoder layers of a local model for training: gradient checkpointing and compilation."""
+"""Training settings of a local model's decoder layers: gradient checkpointing and compilation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _has_dropout(model: nn.Module) -> bool:
 
 def _compile_for_gradients(layer: nn.Module) -> None:
     """Compile a layer for calls with gradients only: the sampler passes a KV cache, which would be traced
-    again, and has its own kernels. Copies of the layer are not compiled, as after `layer.compile()`."""
+    again, and uses its own kernels. As with `layer.compile()`, copies of the layer are not compiled."""
     layer.compile()
     compiled: Callable[..., Any] = layer._compiled_call_impl  # type: ignore[assignment]
 

@@ -1,8 +1,8 @@
-"""The policy: a language model loaded for sampling and training, whole or through LoRA adapters.
+"""Loading a policy: a language model for sampling and training, with or without LoRA adapters.
 
-`source` names it: "pocket" (the small model in the package), a Hugging Face folder, an adapter folder,
-a checkpoint of ours, or a name on a hub where one is reachable. Only safetensors weights are read and
-no code from a model's folder is ever run.
+`source` is "pocket" (the small model in the package), a Hugging Face folder, an adapter folder, a checkpoint
+of mapo, or a name on a hub if one is reachable. Only safetensors weights are read, and no code from a model's
+folder is run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @dataclass(slots=True)
 class LocalPolicy:
-    """`model` is a transformers causal language model, or the peft model around one (`lora`).
+    """A loaded model and its tokenizer. With `lora`, `model` is the peft model around a transformers model.
 
-    `name` goes into records, `source` into checkpoints. `frozen` is what was kept of the start for
-    reference log-probs, where it was asked for: a copy of the model, or (LoRA) each adapter parameter
-    with its value then.
+    `name` is used in records, `source` in checkpoints. `frozen` is the state before training, for reference
+    log-probabilities: a copy of the model or, with LoRA, pairs of adapter parameter and initial value; None
+    if it was not requested.
     """
 
     model: Any
@@ -55,20 +55,20 @@ def load_policy(
     attention: str = "sdpa",
     keep_reference: bool = False,
 ) -> LocalPolicy:
-    """The model and its tokenizer, ready to train. dtype "auto": float32 on CPU, bfloat16 on a GPU.
+    """Load a model and its tokenizer, ready to train. dtype "auto" is float32 on a CPU, bfloat16 on a GPU.
 
-    An adapter folder brings its base along and goes on as LoRA. `keep_reference` keeps a frozen copy of
-    what will be trained: the model, or the adapters alone.
+    For an adapter folder, its base model is loaded too and training continues with LoRA. `keep_reference`
+    keeps a frozen copy of the parameters to be trained: those of the model, or only the adapters.
     """
-    where = _device(device)
-    kind = torch.float32 if where.type == "cpu" else torch.bfloat16
+    torch_device = _device(device)
+    torch_dtype = torch.float32 if torch_device.type == "cpu" else torch.bfloat16
     if dtype != "auto":
-        kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+        torch_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
     folder = folder_of(source)
     adapter = folder is not None and (folder / "adapter_config.json").is_file()
     base = _base_of(folder) if adapter and folder is not None else source
     tokenizer = load_tokenizer(source)
-    model = _model(base, kind, where, attention)
+    model = _model(base, torch_dtype, torch_device, attention)
     if adapter:
         model = _with_adapter(model, str(folder), base, lora)
     elif lora is not None:
@@ -85,39 +85,40 @@ def load_policy(
         name=name_of(source),
         source=base if adapter else source,
         lora=adapter or lora is not None,
-        device=where,
-        dtype=kind,
+        device=torch_device,
+        dtype=torch_dtype,
         frozen=frozen,
     )
 
 
 @contextlib.contextmanager
 def reference(policy: LocalPolicy) -> Iterator[Any]:
-    """The model as it was before training, without dropout or gradients, for the length of the block."""
+    """Yield the model as it was before training, without dropout or gradients."""
     if policy.frozen is None:
         raise InputError(
             "no reference model was kept", where=policy.name, fix="Load it with keep_reference=True"
         )
     with torch.no_grad():
         if policy.lora:
-            with _adapters_at_the_start(policy):
+            with _initial_adapters(policy):
                 yield policy.model
         else:
             yield policy.frozen
 
 
 @contextlib.contextmanager
-def _adapters_at_the_start(policy: LocalPolicy) -> Iterator[None]:
-    """Storage is exchanged and nothing copied: what comes back is what was there, to the bit."""
+def _initial_adapters(policy: LocalPolicy) -> Iterator[None]:
+    """Use the initial adapters inside the block. Storage is swapped, not copied, so the trained adapters come
+    back bit for bit."""
     training = policy.model.training
-    now = [(parameter, parameter.data) for parameter, _ in policy.frozen]
+    current = [(parameter, parameter.data) for parameter, _ in policy.frozen]
     try:
         policy.model.eval()
         for parameter, start in policy.frozen:
             parameter.data = start
         yield
     finally:
-        for parameter, data in now:
+        for parameter, data in current:
             parameter.data = data
         policy.model.train(training)
 
@@ -126,19 +127,19 @@ def _adapters_at_the_start(policy: LocalPolicy) -> Iterator[None]:
 
 
 def folder_of(source: str) -> Path | None:
-    """The folder `source` stands for; None for a name on a hub."""
+    """Return the folder of `source`; None for a name on a hub."""
     if source == "pocket":
         return POCKET
     path = Path(source).expanduser()
     if path.is_dir():
         return path
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise InputError("no such folder", where=source, fix="Give a model's folder, a hub name, or pocket")
+        raise InputError("no such folder", where=source, fix="Give a model folder, a hub name, or pocket")
     return None
 
 
 def name_of(source: str) -> str:
-    """What a model is called in records."""
+    """Return a model's name in records."""
     folder = folder_of(source)
     return source if folder is None or source == "pocket" else folder.resolve().name
 
@@ -158,8 +159,8 @@ def _device(device: Device) -> torch.device:
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise InputError("no CUDA device is there", where="device", fix="Use device=cpu, or auto")
-    # one process a GPU under `accelerate launch`, which numbers them here
+        raise InputError("no CUDA device was found", where="device", fix="Use device=cpu or device=auto")
+    # `accelerate launch` starts one process per GPU and numbers them in LOCAL_RANK
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
@@ -167,39 +168,42 @@ def _device(device: Device) -> torch.device:
 
 
 def load_tokenizer(source: str) -> Any:
-    """The source's own where it has one, else (an adapter's folder) its base's."""
+    """Load a model's tokenizer; for an adapter folder without one, that of its base model."""
     from transformers import AutoTokenizer
 
     folder = folder_of(source)
-    own = folder is None or not (folder / "adapter_config.json").is_file()
-    own = own or (folder is not None and (folder / "tokenizer_config.json").is_file())
-    path = _place(source if own or folder is None else _base_of(folder))
-    with _explained(path, "tokenizer"):
+    is_adapter = folder is not None and (folder / "adapter_config.json").is_file()
+    if folder is not None and is_adapter and not (folder / "tokenizer_config.json").is_file():
+        source = _base_of(folder)
+    path = _path_of(source)
+    with _load_errors(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
-            "its tokenizer has no chat template", where=path, fix="Take the instruct (chat) version of it"
+            "its tokenizer has no chat template",
+            where=path,
+            fix="Use the instruct (chat) version of the model",
         )
     return tokenizer
 
 
-def longest_of(source: str) -> int | None:
-    """How many tokens the model reads, as far as its config says."""
+def max_context(source: str) -> int | None:
+    """Return the longest context of a model, in tokens; None if its config does not say."""
     from transformers import AutoConfig
 
-    path = _place(source)
-    with _explained(path, "config"):
+    path = _path_of(source)
+    with _load_errors(path, "config"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    found: int | None = getattr(config, "max_position_embeddings", None)
-    return found
+    length: int | None = getattr(config, "max_position_embeddings", None)
+    return length
 
 
 def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    path = _place(base)
-    with _explained(path, "weights"), quiet():
-        model, told = AutoModelForCausalLM.from_pretrained(
+    path = _path_of(base)
+    with _load_errors(path, "weights"), no_progress_bar():
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             path,
             output_loading_info=True,
             dtype=dtype,
@@ -208,39 +212,39 @@ def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) 
             attn_implementation=attention,
             device_map=None if device.type == "cpu" else device,
         )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(loading_info["missing_keys"]):
         raise InputError(
-            f"{len(missing)} weights are missing, {missing[0]} among them",
+            f"{len(missing)} weights are missing, including {missing[0]}",
             where=path,
-            fix="Those would be random. Is it a whole model, adapters merged?",
+            fix="They would be random. Use a complete model, with adapters merged",
         )
     if getattr(model, "is_quantized", False):
-        raise InputError("its weights are quantized", where=path, fix="Take the unquantized model to train")
+        raise InputError("its weights are quantized", where=path, fix="Use the unquantized model")
     return model
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the library's progress bar, which would tear a live display."""
+def no_progress_bar() -> Iterator[None]:
+    """Disable transformers' progress bar, which would disturb a live display."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    was_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             logging.enable_progress_bar()
 
 
-def _place(source: str) -> str:
+def _path_of(source: str) -> str:
     folder = folder_of(source)
     return source if folder is None else str(folder)
 
 
 @contextlib.contextmanager
-def _explained(path: str, what: str) -> Iterator[None]:
-    """Whatever a hub, a folder or a file made the libraries raise, as one line that helps."""
+def _load_errors(path: str, what: str) -> Iterator[None]:
+    """Turn the exceptions of the libraries into an InputError of one line with a fix."""
     from safetensors import SafetensorError
 
     try:
@@ -248,9 +252,9 @@ def _explained(path: str, what: str) -> Iterator[None]:
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         fix = (
-            "Take a folder with config.json, tokenizer.json and safetensors weights"
+            "Use a folder with config.json, tokenizer.json and safetensors weights"
             if Path(path).is_dir()
-            else "Check the name, or download the model and give its folder (no hub may be reachable)"
+            else "Check the name, or download the model and give its folder (the hub may not be reachable)"
         )
         raise InputError(f"its {what} cannot be loaded ({lines[0][:200]})", where=path, fix=fix) from error
 
@@ -261,15 +265,15 @@ def _with_new_adapter(model: Any, base: str, lora: Lora) -> Any:
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft takes any number
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft accepts any number
         lora_dropout=lora.dropout,
         target_modules="all-linear",
     )
     try:
         wrapped = get_peft_model(model, config)
     except ValueError as error:
-        raise InputError(f"LoRA cannot be put on it ({error})", where=base) from error
-    # the source as it was given: a resolved path would tie the adapter to this machine
+        raise InputError(f"LoRA adapters cannot be added to this model ({error})", where=base) from error
+    # not resolved: an absolute path would tie the adapter to this machine
     wrapped.peft_config["default"].base_model_name_or_path = base
     return wrapped
 
@@ -279,9 +283,9 @@ def _with_adapter(model: Any, folder: str, base: str, lora: Lora | None) -> Any:
 
     if not (Path(folder) / "adapter_model.safetensors").is_file():
         raise InputError(
-            "has no adapter_model.safetensors", where=folder, fix="Save the adapter as safetensors"
+            "there is no adapter_model.safetensors", where=folder, fix="Save the adapter as safetensors"
         )
-    with _explained(folder, "adapter"):
+    with _load_errors(folder, "adapter"):
         wrapped = PeftModel.from_pretrained(model, folder, is_trainable=True)
     config: Any = wrapped.peft_config["default"]
     config.base_model_name_or_path = base
@@ -290,6 +294,6 @@ def _with_adapter(model: Any, folder: str, base: str, lora: Lora | None) -> Any:
             f"the adapter has rank {config.r} and alpha {config.lora_alpha:g}, not {lora.rank} and "
             f"{lora.alpha:g}",
             where=folder,
-            fix="Set lora to the adapter's own, or leave it out",
+            fix="Set lora to the adapter's values, or leave it out",
         )
     return wrapped

@@ -1,20 +1,25 @@
-"""What the local engine needs before torch is imported: its packages and its thread settings."""
+"""Requirements of the local engine, checked before torch is imported: packages and thread settings."""
 
 from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
+
+FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
+"""Models that `mapo fetch` downloads, and their default folders."""
 
 
 def require_torch() -> None:
-    """Refuse to go on where the packages of the local engine are not installed."""
+    """Raise InputError if the packages of the local engine are not installed; set its thread settings."""
     needed = ("torch", "transformers", "safetensors")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(
-            f"this needs {', '.join(missing)}, not installed here", fix="pip install 'mapo[train]'"
+            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            fix=install_hint("train"),
         )
     limit_threads()
 
@@ -22,8 +27,8 @@ def require_torch() -> None:
 def limit_threads(threads: int | None = None) -> None:
     """Stop OpenMP threads from busy-waiting, disable tokenizer parallelism and set the number of threads.
 
-    torch reads these variables when it is imported, so call this before. What the environment already says
-    is kept.
+    torch reads these environment variables when it is imported, so call this before. Variables that are
+    already set are kept.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

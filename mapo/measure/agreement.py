@@ -1,8 +1,8 @@
-"""How far two judges agree: on each level, on the direction of a step, on the order of dialogues.
+"""Agreement between two judges: on levels, on the direction of steps, on the ranking of dialogues.
 
-Quadratic weighted kappa (Cohen 1968) is 1 - sum w_ij O_ij / sum w_ij E_ij with w_ij = (i - j)^2: 1 is
-agreement on every level, 0 what two judges with these habits would reach by chance. A level that neither
-judge ever moves from gives no kappa: nothing was told apart.
+Quadratic weighted kappa (Cohen 1968) is 1 - sum w_ij O_ij / sum w_ij E_ij with w_ij = (i - j)^2, where O are
+the observed and E the expected frequencies: 1 is perfect agreement, 0 the agreement expected by chance. If
+neither judge ever varies a level, kappa is undefined (None).
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mapo.measure.stats import FEWEST, Floats, Interval, bootstrap, told
+from mapo.measure.stats import MIN_ROWS, Floats, Interval, bootstrap, reportable
 
 
 def quadratic_kappa(a: Sequence[int], b: Sequence[int]) -> float | None:
-    """Of two judges' levels of the same turns; None where there is nothing to agree on."""
+    """Return the quadratic weighted kappa of two judges' levels of the same turns, None if neither varies."""
     return pooled_kappa([a], [b])
 
 
 def pooled_kappa(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> float | None:
-    """Of several items at once, each with its own chance: 1 - sum of observed / sum of expected disagreement,
-    so that an item which hardly ever moves weighs as little as it says."""
+    """Return the kappa of several items together: 1 - sum of observed / sum of expected disagreement.
+
+    The expected disagreement is computed per item, so an item that hardly varies has little weight.
+    """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if not x.size:
         return None
@@ -31,14 +33,14 @@ def pooled_kappa(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> floa
 
 
 def _disagreement(x: Floats, y: Floats, xx: Floats, yy: Floats, xy: Floats) -> tuple[Floats, Floats]:
-    """E[(i - j)^2] of two judges' levels drawn together, and drawn apart, from the means of i, j, i^2, j^2, i
-    j."""
+    """Return E[(i - j)^2] for paired and for independent levels, from the means of i, j, i^2, j^2 and i*j."""
     return xx + yy - 2 * xy, xx + yy - 2 * x * y
 
 
 def kappa_interval(x: Floats, y: Floats, clusters: Sequence[str]) -> Interval | None:
-    """Of the pooled kappa of [turn, item] levels: 95 %, turns of one cluster (a dialogue) resampled
-    together."""
+    """Return the 95 % interval of the pooled kappa of [turn, item] levels, resampling clusters
+    (dialogues).
+    """
     names = list(dict.fromkeys(clusters))
     at = np.array([names.index(cluster) for cluster in clusters])
     parts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
@@ -51,28 +53,28 @@ def kappa_interval(x: Floats, y: Floats, clusters: Sequence[str]) -> Interval | 
             return np.asarray(1 - observed.sum(axis=-1) / expected.sum(axis=-1))[..., None]
 
     ends = bootstrap(table.reshape(len(names), -1), statistic)
-    return None if ends is None or not np.isfinite(ends).all() else told(*ends[0], rows=len(names))
+    return None if ends is None or not np.isfinite(ends).all() else reportable(*ends[0], rows=len(names))
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Of two step vectors; None where one of them does not move."""
+    """Return the cosine of two step vectors, None if one of them is zero."""
     length = math.hypot(*a) * math.hypot(*b)
     return sum(x * y for x, y in zip(a, b, strict=True)) / length if length else None
 
 
 def mean_cosine(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> tuple[float | None, int]:
-    """Over the turns that both judges moved, and how many those are."""
-    found = [c for x, y in zip(a, b, strict=True) if (c := cosine(x, y)) is not None]
-    return (sum(found) / len(found) if found else None), len(found)
+    """Return the mean cosine over the turns in which both step vectors are nonzero, and their number."""
+    cosines = [c for x, y in zip(a, b, strict=True) if (c := cosine(x, y)) is not None]
+    return (sum(cosines) / len(cosines) if cosines else None), len(cosines)
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Correlation of ranks, equal values sharing their mean rank; None for fewer than three, or without
-    spread."""
+    """Return Spearman's rank correlation, None for fewer than three values or without variance."""
     return pearson(ranks(a), ranks(b)) if len(a) > 2 else None
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return Pearson's correlation, None for fewer than two values or without variance."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
@@ -81,9 +83,12 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def correlation_interval(r: float | None, n: int, *, of_ranks: bool = False) -> Interval | None:
-    """95 % of a correlation over `n`, by Fisher's z = atanh(r) of standard error 1 / sqrt(n - 3); of ranks,
-    sqrt((1 + r^2 / 2) / (n - 3)) (Bonett and Wright 2000). None for fewer than six."""
-    if r is None or n < FEWEST:
+    """Return the 95 % interval of a correlation over `n` pairs, None for fewer than six.
+
+    Fisher's z = atanh(r) has the standard error 1 / sqrt(n - 3); for rank correlations it is
+    sqrt((1 + r^2 / 2) / (n - 3)) (Bonett and Wright 2000).
+    """
+    if r is None or n < MIN_ROWS:
         return None
     if abs(r) >= 1 - 1e-12:
         return (r, r)
@@ -92,7 +97,7 @@ def correlation_interval(r: float | None, n: int, *, of_ranks: bool = False) -> 
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """From 1; equal values share the mean of the ranks they take up."""
+    """Return ranks from 1; equal values get the mean of their ranks."""
     x = np.asarray(values, dtype=np.float64)
     _, at, n = np.unique(x, return_inverse=True, return_counts=True)
     last = np.cumsum(n)

@@ -1,16 +1,16 @@
-"""(state before, state after) -> the turn's reward. One sign everywhere: higher is better.
+"""Turn rewards: (state before, state after) -> a number. Higher is always better.
 
-The default, `idr`, pays for movement: by how much the turn shortened the distance to "nothing more
-needed". With gamma = 1 it telescopes: a dialogue's rewards sum to D_0 - D_T, so nothing can be earned
-by moving back and forth. `adr` pays for where the person stands; each turn then also pays for all the
-turns before it, and every turn costs, so ending a dialogue early looks good.
+The default, `idr`, rewards movement: by how much the turn reduced the distance D to the target zone
+(incremental distance reward, arXiv:2603.06194). Without discounting it telescopes: the rewards of a dialogue
+sum to D_0 - D_T, so moving back and forth earns nothing. `adr` (absolute distance reward) rewards the state
+itself. It also charges each turn for the turns before it, and because every turn costs something, ending a
+dialogue early looks favourable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from mapo.errors import InputError
@@ -23,47 +23,49 @@ Distance = Literal["zone", "origin"]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What the reward functions measure with. `gamma` and `scale` matter to `potential` alone."""
+    """The geometry in which rewards are computed. Only the reward `potential` uses `gamma` and `scale`."""
 
     rubric: Rubric
     distance: Distance = "zone"
     gamma: float = 1.0
     scale: float = 10.0
 
-    def far(self, state: PotentialState) -> float:
+    def distance_of(self, state: PotentialState) -> float:
+        """Return D: the distance of `state` from the target zone, or from the origin."""
         return state.distance if self.distance == "zone" else origin_distance(state.position, self.rubric)
 
     def phi(self, state: PotentialState) -> float:
+        """Return the potential Phi(P) = scale / (scale + ||P||), which is 1 at the origin."""
         return self.scale / (self.scale + origin_distance(state.position, self.rubric))
 
 
 Reward = Callable[[Measure, PotentialState, PotentialState, Ending | None], float]
-"""(measure, before, after, ending): `ending` is None on every turn but the last judged one."""
+"""(measure, before, after, ending) -> reward. `ending` is None except on the last scored turn."""
 
 
 def idr(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """Incremental distance: D_before - D_after."""
-    return m.far(before) - m.far(after)
+    """Incremental distance reward: r_t = D_{t-1} - D_t."""
+    return m.distance_of(before) - m.distance_of(after)
 
 
 def adr(m: Measure, _: PotentialState, after: PotentialState, __: Ending | None) -> float:
-    """Absolute distance: -D_after."""
-    return -m.far(after)
+    """Absolute distance reward: r_t = -D_t."""
+    return -m.distance_of(after)
 
 
 def potential(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """gamma * Phi(after) - Phi(before), Phi(P) = scale / (scale + ||P||)."""
+    """Potential-based shaping: r_t = gamma * Phi(P_t) - Phi(P_{t-1})."""
     return m.gamma * m.phi(after) - m.phi(before)
 
 
 def increment(m: Measure, before: PotentialState, after: PotentialState, _: Ending | None) -> float:
-    """The step's weighted sum over axes, surplus included."""
+    """Weighted sum of the step vector: r_t = sum over axes of w * (P_t - P_{t-1}). Surplus counts as well."""
     moves = zip(m.rubric.weights, before.position, after.position, strict=True)
     return sum(w * (b - a) for w, a, b in moves)
 
 
 def outcome(_: Measure, __: PotentialState, ___: PotentialState, ending: Ending | None) -> float:
-    """1 on the last judged turn of a dialogue that succeeded, 0 otherwise."""
+    """Outcome reward: 1 on the last scored turn of a successful dialogue, 0 otherwise."""
     return float(ending is not None and ending.reason is StopReason.SUCCESS)
 
 
@@ -77,7 +79,7 @@ REWARDS: dict[str, Reward] = {
 
 
 def rewards_of(
-    path: Trajectory,
+    trajectory: Trajectory,
     name: str = "idr",
     *,
     distance: Distance = "zone",
@@ -85,21 +87,30 @@ def rewards_of(
     scale: float = 10.0,
     ending: Ending | None = None,
 ) -> list[float | None]:
-    """Return the rewards of a finished dialogue, None for each turn that was not judged.
+    """Return the rewards of all turns of a finished dialogue, None for unscored turns.
 
-    `ending` is how it ended, if not by the rules of its trajectory (a director's decision, say).
+    `ending` is needed only if the dialogue did not end by the rules of its trajectory (if the director ended
+    it, for example).
     """
-    reward, measure = _reward_named(name), _measure(path, distance, gamma, scale)
-    ending = ending or path.ending()
-    last = max((s.turn for s in path.states[1:] if s.step is not None), default=0)
+    _check(name, distance)
+    ending = ending or trajectory.ending()
+    last_scored = max((s.turn for s in trajectory.states if s.step is not None), default=0)
     return [
-        None if after.step is None else reward(measure, before, after, ending if after.turn == last else None)
-        for before, after in pairwise(path.states)
+        turn_reward(
+            trajectory,
+            turn,
+            name,
+            distance=distance,
+            gamma=gamma,
+            scale=scale,
+            ending=ending if turn == last_scored else None,
+        )
+        for turn in range(1, len(trajectory.states))
     ]
 
 
 def turn_reward(
-    path: Trajectory,
+    trajectory: Trajectory,
     turn: int,
     name: str = "idr",
     *,
@@ -108,23 +119,19 @@ def turn_reward(
     scale: float = 10.0,
     ending: Ending | None = None,
 ) -> float | None:
-    """Return the reward of one turn, counted from 1; None if it was not judged.
+    """Return the reward of one turn, counted from 1, or None if it is unscored.
 
-    `ending` is how the dialogue ended, where this is its last judged turn; None while it goes on.
+    Pass the `ending` of the dialogue for its last scored turn, and None for all other turns.
     """
-    before, after = path.states[turn - 1], path.states[turn]
+    _check(name, distance)
+    before, after = trajectory.states[turn - 1], trajectory.states[turn]
     if after.step is None:
         return None
-    return _reward_named(name)(_measure(path, distance, gamma, scale), before, after, ending)
+    return REWARDS[name](Measure(trajectory.rubric, distance, gamma, scale), before, after, ending)
 
 
-def _reward_named(name: str) -> Reward:
+def _check(name: str, distance: str) -> None:
     if name not in REWARDS:
         raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
-    return REWARDS[name]
-
-
-def _measure(path: Trajectory, distance: Distance, gamma: float, scale: float) -> Measure:
     if distance not in ("zone", "origin"):
         raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")
-    return Measure(path.rubric, distance, gamma, scale)

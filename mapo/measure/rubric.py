@@ -1,8 +1,8 @@
-"""A rubric is data: what the judge looks at, and what each level is worth.
+"""The rubric: what the judge assesses, and the value of each level.
 
-The axes span the space in which a person's state moves. `start()` turns the start form into a
-position (all deficits, so never above zero); `step()` turns a turn form into a movement. The engine
-assumes nothing about the number of axes.
+A rubric is data, read from a TOML file. Its axes span the space in which a person's state moves, and there
+may be any number of them. `start` maps a start form to the start position (deficits, never above 0), `step`
+maps a turn form to a step vector.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ DIFFICULTIES = ("easy", "medium", "hard", "extreme")
 
 @dataclass(frozen=True)
 class Axis:
-    """`progress[level]` and `regression[-level]` are the axis's movements; `*_means` tell the judge when.
+    """One axis of the rubric.
 
-    `weight` says how much a unit on this axis counts in distances, norms and projections.
+    `progress[level]` and `regression[-level]` are the movements that the levels stand for, `progress_means`
+    and `regression_means` their descriptions for the judge, and `asks` the question to answer. `weight` is
+    the axis's weight in distances, norms and projections.
     """
 
     __pydantic_config__ = _STRICT
@@ -49,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Indicator:
-    """One item of the start form; `deficit[level]` is what it adds to its axis."""
+    """One item of the start form. `deficit[level]` is added to its axis."""
 
     __pydantic_config__ = _STRICT
 
@@ -62,7 +64,7 @@ class Indicator:
 
 @dataclass(frozen=True)
 class EndingRules:
-    """When a dialogue is over (see `potential.ending`). Defaults are EMPA's."""
+    """Thresholds of the ending rules (`Trajectory.ending`). The defaults are EMPA's."""
 
     __pydantic_config__ = _STRICT
 
@@ -82,10 +84,10 @@ class EndingRules:
 
 @dataclass(frozen=True)
 class Rubric:
-    """`zone` is the deficit per axis that still counts as nothing more needed.
+    """Axes, indicators and thresholds of a domain.
 
-    `difficulty` are the norms of a start position at which the next of DIFFICULTIES begins; without them a
-    domain's scenarios are graded by whoever writes them.
+    `zone` is the deficit per axis up to which nothing more is needed. `difficulty` are the norms of the start
+    position at which medium, hard and extreme begin; without them, difficulty is not checked.
     """
 
     __pydantic_config__ = _STRICT
@@ -101,7 +103,7 @@ class Rubric:
 
     @staticmethod
     def load(source: str | Path) -> Rubric:
-        """The rubric of a domain, by its name or folder, or a TOML file by path."""
+        """Load the rubric of a domain given by name or folder, or a TOML file."""
         if str(source) in SHIPPED:
             return _shipped(str(source))
         if known_folder(str(source)) or Path(source).is_dir():
@@ -110,15 +112,17 @@ class Rubric:
 
     @staticmethod
     def parse(text: str, where: str) -> Rubric:
-        """A rubric from the text of a TOML file; `where` names it in errors."""
+        """Parse the text of a TOML file; `where` is used in error messages."""
         return _parse(text, where)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
+        """The keys of the axes, in order."""
         return tuple(axis.key for axis in self.axes)
 
     @cached_property
     def weights(self) -> Vector:
+        """The weights of the axes, in order."""
         return tuple(axis.weight for axis in self.axes)
 
     @cached_property
@@ -126,7 +130,7 @@ class Rubric:
         return {axis.key: axis for axis in self.axes}
 
     def start(self, levels: StartLevels | Mapping[str, int]) -> Vector:
-        """The start position: each indicator's deficit, summed per axis."""
+        """Return the start position P_0: the sum of the indicators' deficits per axis."""
         _same_keys("start form", levels, [i.key for i in self.indicators])
         sums = dict.fromkeys(self.keys, 0.0)
         for item in self.indicators:
@@ -141,7 +145,7 @@ class Rubric:
         return tuple(sums.values())
 
     def step(self, levels: Levels) -> Vector:
-        """The movement one reply caused: progress plus regression, per axis."""
+        """Return the step vector v_t of a turn form: progress plus regression per axis."""
         _same_keys("turn form", levels, self.keys)
         return tuple(
             self._value(key, "progress", levels[key].progress)
@@ -163,16 +167,18 @@ class Rubric:
 
     @property
     def measure(self) -> dict[str, Any]:
-        """All that a number measured by this rubric depends on."""
+        """The parts of the rubric that scores depend on."""
         return {key: value for key, value in asdict(self).items() if key != "difficulty"}
 
     def difficulty_of(self, start: Vector) -> str:
-        """How hard a start position is, by its norm; empty where the rubric has no bounds."""
+        """Return the difficulty of a start position by its norm, empty if the rubric has no bounds."""
         norm = sum(w * x * x for w, x in zip(self.weights, start, strict=True)) ** 0.5
         return DIFFICULTIES[sum(norm >= bound for bound in self.difficulty)] if self.difficulty else ""
 
     def levels(self, **marks: tuple[int, int]) -> Levels:
-        """A turn form without evidence: `rubric.levels(C=(1, 0), A=(2, -1))`; axes not named get (0, 0)."""
+        """Return a turn form without evidence: `rubric.levels(C=(1, 0), A=(2, -1))`. Other axes get
+        (0, 0).
+        """
         filled = {**dict.fromkeys(self.keys, (0, 0)), **marks}
         return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in filled.items()}
 
@@ -180,13 +186,13 @@ class Rubric:
 def _level_of(mark: Mark | int, where: str) -> int:
     level = mark.level if isinstance(mark, Mark) else mark
     if type(level) is not int:
-        raise RubricError(f"level {level!r} is no whole number", where=where, fix="Levels are small integers")
+        raise RubricError(f"level {level!r} is not an integer", where=where, fix="Use an integer")
     return level
 
 
-def _same_keys(form: str, given: Mapping[str, Any], wanted: list[str] | tuple[str, ...]) -> None:
-    missing = [key for key in wanted if key not in given]
-    unknown = [key for key in given if key not in wanted]
+def _same_keys(form: str, levels: Mapping[str, Any], wanted: list[str] | tuple[str, ...]) -> None:
+    missing = [key for key in wanted if key not in levels]
+    unknown = [key for key in levels if key not in wanted]
     if missing or unknown:
         parts = [f"missing {', '.join(missing)}"] * bool(missing)
         parts += [f"unknown {', '.join(map(str, unknown))}"] * bool(unknown)
@@ -199,7 +205,7 @@ def _parse(text: str, where: str) -> Rubric:
         data = tomllib.loads(text)
     except RecursionError:
         raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
-    except ValueError as error:  # no TOML, or a number of thousands of digits
+    except ValueError as error:  # not TOML, or a number with thousands of digits
         raise RubricError(f"not a readable TOML file ({error})", where=where) from error
     try:
         rubric = _adapter().validate_python(data)
@@ -228,7 +234,9 @@ def _read(path: Path) -> Rubric:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RubricError(
-            "no such rubric", where=str(path), fix=f"Give a TOML file, or one of: {', '.join(SHIPPED)}"
+            "the rubric does not exist",
+            where=str(path),
+            fix=f"Use a TOML file, or one of: {', '.join(SHIPPED)}",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RubricError(f"not a readable TOML file ({error})", where=str(path)) from error
@@ -236,35 +244,42 @@ def _read(path: Path) -> Rubric:
 
 
 def _check(rubric: Rubric, where: str) -> None:
-    """What types alone cannot say: keys match, tables are as long as their meanings and start at 0."""
+    """Check what types cannot express: unique keys, tables as long as their descriptions and
+    starting at 0.
+    """
 
-    def need(fine: bool, problem: str) -> None:
-        if not fine:
+    def need(condition: bool, problem: str) -> None:
+        if not condition:
             raise RubricError(problem, where=where, fix="See docs/method.md, 'A rubric is data'")
 
-    need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs axes and indicators")
+    need(bool(rubric.axes) and bool(rubric.indicators), "a rubric needs at least one axis and one indicator")
     bounds = rubric.difficulty
     need(
         not bounds or (len(bounds) == len(DIFFICULTIES) - 1 and list(bounds) == sorted(bounds)),
-        f"difficulty: give {len(DIFFICULTIES) - 1} bounds that rise, or none",
+        f"difficulty: expected {len(DIFFICULTIES) - 1} increasing bounds, or none",
     )
-    need(rubric.ending.min_turns <= rubric.ending.max_turns, "ending: min_turns is above max_turns")
-    need(len(set(rubric.keys)) == len(rubric.axes), "two axes share a key")
-    need(len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators share a key")
+    need(rubric.ending.min_turns <= rubric.ending.max_turns, "ending: min_turns is greater than max_turns")
+    need(len(set(rubric.keys)) == len(rubric.axes), "two axes have the same key")
+    need(
+        len({i.key for i in rubric.indicators}) == len(rubric.indicators), "two indicators have the same key"
+    )
     for axis in rubric.axes:
         for name, table, means, sign in (
             ("progress", axis.progress, axis.progress_means, 1),
             ("regression", axis.regression, axis.regression_means, -1),
         ):
             place = f"axis {axis.key}, {name}"
-            need(len(table) == len(means) >= 2, f"{place}: give as many meanings as values, two or more")
-            need(table[0] == 0, f"{place}: level 0 must be worth 0")
-            need(all(sign * x >= 0 for x in table), f"{place}: wrong sign in {list(table)}")
+            need(
+                len(table) == len(means) >= 2,
+                f"{place}: expected as many descriptions as values, at least two",
+            )
+            need(table[0] == 0, f"{place}: level 0 must have the value 0")
+            need(all(sign * x >= 0 for x in table), f"{place}: a value in {list(table)} has the wrong sign")
     for item in rubric.indicators:
         need(item.axis in rubric.keys, f"indicator {item.key}: no axis '{item.axis}'")
         need(
             len(item.deficit) == len(item.means) >= 2,
-            f"indicator {item.key}: give as many meanings as deficits, two or more",
+            f"indicator {item.key}: expected as many descriptions as deficits, at least two",
         )
-        need(item.deficit[0] == 0, f"indicator {item.key}: level 0 must be worth 0")
-        need(all(x <= 0 for x in item.deficit), f"indicator {item.key}: deficits are never above 0")
+        need(item.deficit[0] == 0, f"indicator {item.key}: level 0 must have the value 0")
+        need(all(x <= 0 for x in item.deficit), f"indicator {item.key}: deficits must not be above 0")

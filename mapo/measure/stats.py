@@ -1,6 +1,7 @@
-"""Intervals and tests, in one place for every benchmark and comparison: the bootstrap, Student's t, sign
-flips, Holm's correction. Numbers in, numbers out; who is compared with whom is decided elsewhere
-(`bench.py`, `score.py`, `paired.py`, `compare.py`).
+"""Confidence intervals and tests for all benchmarks and comparisons.
+
+Bootstrap, Student's t, sign-flip test, Wilson interval, Holm's correction. Pure functions of numbers; what is
+compared with what is decided by the callers.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
-FEWEST = 6
-"""Rows below which a mean is given no interval: of five, even the whole range holds the middle of what they
-were drawn from only 94 times in 100 (1 - 2 / 2^5)."""
-_CHUNK = 2_000_000  # resampled rows held in memory at once
+MIN_ROWS = 6
+"""Smallest number of rows for which an interval is reported. With five rows, even the full range covers the
+population median with a probability of only 1 - 2 / 2^5 = 94 %."""
+_CHUNK = 2_000_000  # maximum number of resampled rows in memory
 _EXACT = 16
-"""Pairs up to which all sign assignments are gone through."""
+"""Maximum number of pairs for which all sign assignments are enumerated."""
 _FLIPS = 20_000
-"""Sign assignments drawn where there are more."""
+"""Number of random sign assignments for more pairs."""
 
 
-# ---- the bootstrap
+# ---- bootstrap
 
 
 def bootstrap(
@@ -36,13 +37,12 @@ def bootstrap(
     seed: int = 0,
     strata: Sequence[str] | None = None,
 ) -> Floats | None:
-    """Percentile intervals [k, 2] of `statistic`, which maps mean rows [..., m] to [..., k]: of 95 %, widened
-    for few rows (`small_sample_level`), or the percentiles of `level` as they are.
+    """Return percentile intervals [k, 2] of `statistic`, which maps mean rows [..., m] to [..., k].
 
-    Whole rows (dialogues) are resampled, so the indices of one dialogue stay together. None for fewer
-    than two rows: one dialogue says nothing about the spread between dialogues. With `strata`, one name a
-    row, every resample holds as many rows of each name as there are. The order of the rows does not matter:
-    the same numbers have the same interval, whoever asks.
+    Complete rows (dialogues) are resampled, so that the indices of one dialogue stay together. The default is
+    a 95 % interval, widened for small samples (`small_sample_level`); `level` sets the percentiles
+    explicitly. With `strata`, one name per row, every resample contains as many rows of each name as the
+    original. The result does not depend on the order of the rows. Returns None for fewer than two rows.
     """
     n = len(rows)
     if n < 2:
@@ -55,43 +55,49 @@ def bootstrap(
     rows, names = rows[order], names[order]
     members = [np.flatnonzero(names == name) for name in sorted(set(names.tolist()))]
 
-    def drawn(times: int) -> Floats:
-        picked = [part[rng.integers(0, len(part), size=(times, len(part)))] for part in members]
-        return np.asarray(rows[np.concatenate(picked, axis=1)].mean(axis=1), dtype=np.float64)
+    def resample(times: int) -> Floats:
+        chosen = [part[rng.integers(0, len(part), size=(times, len(part)))] for part in members]
+        return np.asarray(rows[np.concatenate(chosen, axis=1)].mean(axis=1), dtype=np.float64)
 
-    means = [drawn(min(chunk, resamples - done)) for done in range(0, resamples, chunk)]
+    means = [resample(min(chunk, resamples - done)) for done in range(0, resamples, chunk)]
     tail = 100 * (1 - (small_sample_level(n) if level is None else level)) / 2
     ends = np.percentile(statistic(np.concatenate(means)), [tail, 100 - tail], axis=0)
     return np.asarray(ends.T, dtype=np.float64)
 
 
 def small_sample_level(n: int, level: float = 0.95) -> float:
-    """The level at which percentile intervals of a mean of `n` cover as wide as `level` promises.
+    """Return the percentile level whose interval for a mean of `n` rows has a coverage of about `level`.
 
-    Percentiles take the spread for known and divide by n, not n - 1: with 30 rows they cover some 93 %, with
-    10 some 90 %. The normal distribution puts as much beyond z = t * sqrt(n / (n - 1)) as this level leaves
-    out, t being Student's quantile for n - 1 degrees of freedom.
+    Percentile intervals treat the variance as known and divide by n instead of n - 1: at 95 % they cover
+    about 93 % with 30 rows and 90 % with 10. The correction is the normal probability within +-z,
+
+        z = t * sqrt(n / (n - 1)),    t = Student's quantile for n - 1 degrees of freedom.
     """
     z = t_quantile(n - 1, 0.5 + level / 2) * math.sqrt(n / (n - 1))
     return math.erf(z / math.sqrt(2))
 
 
-def told(low: float, high: float, *, rows: int) -> Interval | None:
-    """An interval worth showing; None for too few rows, and for rows that are all alike: that they never
-    differed says nothing about how much others would."""
-    return (float(low), float(high)) if rows >= FEWEST and low < high else None
+def reportable(low: float, high: float, *, rows: int) -> Interval | None:
+    """Return the interval, or None if it should not be reported: too few rows, or rows that are all equal,
+    which say nothing about the variance.
+    """
+    return (float(low), float(high)) if rows >= MIN_ROWS and low < high else None
 
 
 def wilson(hits: int, n: int) -> Interval:
-    """95 % interval of a share: the shares p that lie within z standard errors of p of the one seen."""
+    """Return the 95 % Wilson interval of a proportion: all p within z standard errors of the observed
+    proportion.
+    """
     z2 = 1.959963984540054**2
     middle = (hits + z2 / 2) / (n + z2)
     half = math.sqrt(z2 * (hits * (n - hits) / n + z2 / 4)) / (n + z2)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def resampled(grid: Floats, *, seeds: bool, resamples: int = 4000) -> Interval | None:
-    """95 % percentile interval of the grid's mean: scenarios resampled, and seeds too if asked."""
+def grid_interval(grid: Floats, *, seeds: bool, resamples: int = 4000) -> Interval | None:
+    """Return the 95 % bootstrap interval of the mean of a [seed, scenario] grid. Scenarios are resampled, and
+    seeds too if `seeds` is set.
+    """
     n, m = grid.shape
     if m < 2 or (seeds and n < 2) or n < 1:
         return None
@@ -107,38 +113,45 @@ def resampled(grid: Floats, *, seeds: bool, resamples: int = 4000) -> Interval |
 
 
 def sign_flip(differences: ArrayLike) -> float | None:
-    """Two-sided p: how often random signs give a mean at least as far from 0. Exact up to 16 pairs that
-    differ; a pair of equals has no sign to flip."""
+    """Return the two-sided p value of the sign-flip test: how often random signs give a mean at least as far
+    from 0.
+
+    Exact for up to 16 nonzero differences; zero differences are dropped. None without any differences.
+    """
     d = np.asarray(differences, dtype=np.float64)
     if not len(d):
         return None
     d = d[d != 0]
     n = len(d)
-    seen = abs(float(d.sum())) - 1e-12 * float(np.abs(d).sum())  # other orders differ in the last digit
+    observed = abs(float(d.sum())) - 1e-12 * float(np.abs(d).sum())  # tolerance for summation order
     if n <= _EXACT:
-        signs = 1.0 - 2.0 * ((np.arange(2 ** max(n - 1, 0))[:, None] >> np.arange(n)) & 1)  # the rest mirrors
-        return float(np.mean(np.abs(signs @ d) >= seen))
+        signs = 1.0 - 2.0 * (
+            (np.arange(2 ** max(n - 1, 0))[:, None] >> np.arange(n)) & 1
+        )  # the other half is symmetric
+        return float(np.mean(np.abs(signs @ d) >= observed))
     rng = np.random.default_rng(0)
     chunk, reached = max(1, _CHUNK // n), 1
     for done in range(0, _FLIPS, chunk):
         signs = 1.0 - 2.0 * rng.integers(0, 2, size=(min(chunk, _FLIPS - done), n), dtype=np.int8)
-        reached += int(np.sum(np.abs(signs @ d) >= seen))
+        reached += int(np.sum(np.abs(signs @ d) >= observed))
     return reached / (1 + _FLIPS)
 
 
 def t_test(differences: ArrayLike) -> float | None:
-    """Two-sided p of the paired t test; None for fewer than two pairs, the sign-flip one without spread."""
+    """Return the two-sided p value of the paired t test, of the sign-flip test if all differences are equal;
+    None for fewer than two pairs.
+    """
     d = np.asarray(differences, dtype=np.float64)
     if len(d) < 2:
         return None
     error = d.std(ddof=1) / math.sqrt(len(d))
     if error <= 1e-12 * max(1.0, abs(float(d.mean()))):
-        return sign_flip(d)  # no spread to measure by: counts in whole steps may well agree by chance
+        return sign_flip(d)  # equal differences may be a coincidence of discrete scores; t would be infinite
     return max(0.0, 2 * (1 - t_cdf(abs(float(d.mean() / error)), len(d) - 1)))
 
 
 def t_interval(values: ArrayLike) -> Interval | None:
-    """95 % interval of the mean, mean +- t * s / sqrt(n); None for fewer than two values."""
+    """Return the 95 % interval of the mean, mean +- t * s / sqrt(n); None for fewer than two values."""
     x = np.asarray(values, dtype=np.float64)
     if len(x) < 2:
         return None
@@ -147,8 +160,11 @@ def t_interval(values: ArrayLike) -> Interval | None:
 
 
 def t_cdf(t: float, df: int) -> float:
-    """P(T <= t) for t >= 0 and a whole number of degrees of freedom: the finite series in cos(theta),
-    theta = atan(t / sqrt(df)), whose k-th term is the one before times cos^2 (k-1)/k."""
+    """Return P(T <= t) for t >= 0 and integer degrees of freedom.
+
+    Uses the finite series in cos(theta), theta = atan(t / sqrt(df)), in which the k-th term is the previous
+    one times cos^2(theta) * (k - 1) / k.
+    """
     theta = math.atan(t / math.sqrt(df))
     sine, cosine = math.sin(theta), math.cos(theta)
     term = cosine if df % 2 else 1.0
@@ -161,7 +177,7 @@ def t_cdf(t: float, df: int) -> float:
 
 
 def t_quantile(df: int, level: float = 0.975) -> float:
-    """Where t_cdf reaches `level`, by halving."""
+    """Return the t with t_cdf(t, df) = level, by bisection."""
     low, high = 0.0, 2.0
     while t_cdf(high, df) < level:
         high *= 2
@@ -172,7 +188,9 @@ def t_quantile(df: int, level: float = 0.975) -> float:
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Step-down: the k-th smallest of m is multiplied by m - k + 1, and none falls below one before it."""
+    """Apply Holm's step-down correction: multiply the k-th smallest of m p values by m - k + 1, keeping them
+    monotonic.
+    """
     known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
     result: list[float | None] = [None] * len(ps)
     floor = 0.0

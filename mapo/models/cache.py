@@ -1,8 +1,8 @@
-"""Answers kept by what was asked, so that nothing is paid for twice and a recorded run repeats offline.
+"""Cache of model answers, so that no call is paid for twice and a recorded run can be replayed offline.
 
-One SQLite file. An answer is found by a hash of everything that shapes it: the model's name, messages,
-sampling parameters, schema, tools and the request's nonce; not by who asked or at which address. Several
-tasks and processes may share the file, and a kill at any moment leaves it whole. Failures are not kept.
+One SQLite file. The key of an answer is a hash of everything that shapes it: model name, messages, sampling
+parameters, schema, tools and the request's nonce, but not the role or the address. Several tasks and
+processes may share the file, and killing one at any moment leaves it intact. Failures are not stored.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from pathlib import Path
 from typing import Literal
 
 from mapo.errors import EndpointError, InputError, MapoError, StoreError
+from mapo.models.calls import TABLES, CallRecorder
 from mapo.models.chat import Answer, Request
 from mapo.models.wire import canonical, dump_answer, load_answer
 
 Mode = Literal["off", "record", "replay", "refresh"]
 MODES = ("off", "record", "replay", "refresh")
 
-PATIENCE = 30.0
+LOCK_TIMEOUT_S = 30.0
 """Seconds to wait while another process writes; a write takes well under a millisecond."""
 
-_MARK = 0x6D61706F  # "mapo", SQLite's application_id: we never write into somebody else's database
+_APPLICATION_ID = 0x6D61706F  # "mapo", as SQLite's application_id: other databases are never written to
 _VERSION = 1
-_KEEP = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)"
-_RENEW = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)"
+_INSERT = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)"
+_REPLACE = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)"
 
 
 def key_of(model: str, request: Request) -> str:
-    asked = {
+    """Return the cache key of a request to a model."""
+    content = {
         "model": model,
         "messages": [[m.role, m.content] for m in request.messages],
         "temperature": float(request.temperature),
@@ -44,53 +46,76 @@ def key_of(model: str, request: Request) -> str:
         "nonce": request.nonce,
         **({"min_p": float(request.min_p)} if request.min_p else {}),
     }
-    return hashlib.sha256(canonical(asked).encode()).hexdigest()
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
 class Cache:
-    """Modes: "off" calls always; "record" uses what is there, else calls and keeps; "replay" only uses what
-    is there; "refresh" calls once for every distinct request, whatever is there, and keeps that."""
+    """Answers by request, in one of four modes.
+
+    "off" always calls; "record" returns a stored answer or calls and stores; "replay" only returns stored
+    answers; "refresh" calls once per distinct request and replaces what is stored.
+    """
 
     def __init__(self, path: Path | str, mode: Mode = "record") -> None:
         if mode not in MODES:
             raise InputError(f"unknown cache mode '{mode}'", fix=f"Use one of: {', '.join(MODES)}")
         self.path, self.mode = Path(path), mode
-        self._waiting: dict[str, asyncio.Future[Answer]] = {}
-        self._renewed: set[str] = set()
+        self._in_flight: dict[str, asyncio.Future[Answer]] = {}
+        self._refreshed: set[str] = set()
         self._database = None if mode == "off" else self._open()
+        self._calls = CallRecorder(self._database) if self._database and mode != "replay" else None
 
     async def answer(
         self, model: str, request: Request, call: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, bool]:
-        """The answer, and whether it was here already. A second equal request waits for the first."""
+        """Return the answer and whether it was in the cache. Concurrent equal requests share one call."""
         if self.mode == "off":
             return await call(), False
         key = key_of(model, request)
-        while first := self._waiting.get(key):
+        while first := self._in_flight.get(key):
             await asyncio.wait([first])
-            if not first.cancelled():  # else its caller gave up, and one of those waiting takes over
+            if not first.cancelled():  # if its caller was cancelled, one of the waiting requests takes over
                 return first.result(), True
-        if (self.mode != "refresh" or key in self._renewed) and (known := self._get(key)):
-            return known, True
+        if (self.mode != "refresh" or key in self._refreshed) and (stored := self._get(key)):
+            return stored, True
         if self.mode == "replay":
             raise EndpointError(
                 f"no recorded answer for this request to {model} (key {key[:12]})",
                 where=str(self.path),
                 fix="Record the run with the same scenarios, seed and prompts, or use cache mode 'record'",
             )
-        mine: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = mine
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._in_flight[key] = future
         try:
             answer = self._put(key, model, await call())
-            mine.set_result(answer)
-        except MapoError as error:  # whoever waits asked for the same and gets the same
-            mine.set_exception(error)
-            mine.exception()  # seen, should nobody wait
+            future.set_result(answer)
+        except MapoError as error:  # equal requests that wait fail in the same way
+            future.set_exception(error)
+            future.exception()  # mark as retrieved, in case no request waits
             raise
         finally:
-            mine.cancel()  # no effect where it is done
-            del self._waiting[key]
+            future.cancel()  # no effect if it is done
+            del self._in_flight[key]
         return answer, False
+
+    def record_call(
+        self, model: str, request: Request, *, role: str, seconds: float, retries: int, error: str = ""
+    ) -> None:
+        """Store the request of a call that was made, for the viewer."""
+        if self._calls is None:
+            return
+        try:
+            self._calls.record(
+                key_of(model, request),
+                model,
+                request,
+                role=role,
+                seconds=seconds,
+                retries=retries,
+                error=error,
+            )
+        except sqlite3.Error as problem:
+            raise self._broken(problem) from None
 
     def close(self) -> None:
         if self._database is not None:
@@ -99,25 +124,25 @@ class Cache:
     def __len__(self) -> int:
         return int(self._run("SELECT count(*) FROM answers")[0][0]) if self._database else 0
 
-    # ---- the database; statements commit by themselves and take well under a millisecond
+    # ---- the database, in autocommit mode
 
     def _open(self) -> sqlite3.Connection:
         if self.mode == "replay" and not self.path.exists():
             raise StoreError(
-                "no such cache", where=str(self.path), fix="Record a run first, or check the path"
+                "there is no such cache", where=str(self.path), fix="Record a run first, or check the path"
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Bound to no thread: a run may be set up in one and played in another.
+            # Not bound to a thread: a run may be set up in one thread and played in another.
             database = sqlite3.connect(
-                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+                self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
             raise StoreError(
                 f"cannot be opened ({error})", where=str(self.path), fix="Check the path and its permissions"
             ) from None
         try:
-            self._prepare_in_turn(database)
+            self._prepare_with_retries(database)
         except sqlite3.Error as error:
             database.close()
             raise self._broken(error) from None
@@ -126,9 +151,10 @@ class Cache:
             raise
         return database
 
-    def _prepare_in_turn(self, database: sqlite3.Connection) -> None:
-        """SQLite's own waiting does not cover the change to WAL, which several may want of a new file."""
-        deadline = time.monotonic() + PATIENCE
+    def _prepare_with_retries(self, database: sqlite3.Connection) -> None:
+        """Prepare the database, retrying while it is locked: SQLite's timeout does not cover the switch to
+        WAL, which several processes may attempt on a new file."""
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
             try:
                 return self._prepare(database)
@@ -143,20 +169,24 @@ class Cache:
         def pragma(name: str) -> int:
             return int(database.execute(f"PRAGMA {name}").fetchone()[0])
 
-        used = self.mode == "replay" or database.execute("SELECT 1 FROM sqlite_master").fetchone()
-        if used and pragma("application_id") != _MARK:
-            raise StoreError("not a cache of mapo's", where=str(self.path), fix="Choose another path")
+        has_content = self.mode == "replay" or database.execute("SELECT 1 FROM sqlite_master").fetchone()
+        if has_content and pragma("application_id") != _APPLICATION_ID:
+            raise StoreError("this is not a cache of mapo", where=str(self.path), fix="Choose another path")
         if pragma("user_version") > _VERSION:
-            raise StoreError("written by a newer mapo", where=str(self.path), fix="Upgrade mapo")
+            raise StoreError(
+                "the cache was written by a newer version of mapo", where=str(self.path), fix="Upgrade mapo"
+            )
         if self.mode == "replay":
             return
-        # NORMAL: a kill of the process loses nothing; a power cut may lose the last answers, never the file.
+        # With NORMAL, killing the process loses nothing; a power failure may lose the last answers but does
+        # not corrupt the file.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.executescript(
             f"""BEGIN IMMEDIATE;
             CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, model TEXT, answer TEXT) WITHOUT ROWID;
-            PRAGMA application_id={_MARK};
+            {TABLES}
+            PRAGMA application_id={_APPLICATION_ID};
             PRAGMA user_version={_VERSION};
             COMMIT;"""
         )
@@ -169,9 +199,9 @@ class Cache:
             raise self._broken(error) from None
 
     def _put(self, key: str, model: str, answer: Answer) -> Answer:
-        """Keep it, and return what is kept: another process may have been first."""
-        self._run(_RENEW if self.mode == "refresh" else _KEEP, key, model, dump_answer(answer))
-        self._renewed.add(key)
+        """Store an answer and return the stored one, which may be another process's."""
+        self._run(_REPLACE if self.mode == "refresh" else _INSERT, key, model, dump_answer(answer))
+        self._refreshed.add(key)
         return self._get(key) or answer
 
     def _run(self, statement: str, *values: str) -> list[tuple[str]]:
@@ -183,11 +213,11 @@ class Cache:
             raise self._broken(error) from None
 
     def _broken(self, error: Exception) -> StoreError:
-        fix = "Remove the file (its answers will be asked for again), or restore it from a copy"
+        fix = "Remove the file (its answers will be requested again), or restore it from a copy"
         if "locked" in str(error):
-            fix = "Another process holds it: wait for it, or use another cache"
+            fix = "Another process holds a lock on it; wait for that process, or use another cache"
         elif "full" in str(error):
-            fix = "Free some space; all earlier answers are kept"
+            fix = "Free some disk space; all earlier answers are kept"
         elif "readonly" in str(error):
-            fix = "Choose a path that can be written, or use cache mode 'replay'"
+            fix = "Choose a writable path, or use cache mode 'replay'"
         return StoreError(f"the cache cannot be used ({error})", where=str(self.path), fix=fix)

@@ -1,8 +1,8 @@
-"""The one seam to every language model.
+"""The interface to every language model.
 
-Policy, user, director and judge all speak through `Chat.reply`. Real models are behind an
-OpenAI-compatible endpoint (`endpoint.py`) or sampled locally (`mapo.sampling`); fakes for tests are in
-`mapo.testing`. An implementation retries what can be retried and raises `EndpointError` when it gives up.
+Policy, user, director and judge are all called through `Chat.reply`. Implementations: an OpenAI-compatible
+endpoint (`endpoint.py`), a locally sampled model (`mapo.sampling`), and fakes for tests (`mapo.testing`). An
+implementation retries transient failures and raises `EndpointError` when it gives up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`arguments` is the model's own text, untrusted and perhaps not even JSON."""
+    """A function call in an answer. `arguments` is text written by the model: untrusted, perhaps not JSON."""
 
     name: str
     arguments: str
@@ -33,7 +33,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the endpoint counts them; `cached` is the part of `prompt` it had in its prefix cache."""
+    """Tokens as the endpoint counts them; `cached` is the part of `prompt` that was in its prefix cache."""
 
     prompt: int = 0
     cached: int = 0
@@ -42,11 +42,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. `schema` asks for JSON of that shape. All calls of one role in one dialogue share
-    `session`, by which a sampler may keep its cache; `nonce` tells calls apart that are otherwise equal
-    (repeats of a scenario), so that a recorded answer is not given twice. `seed` is the chance in a locally
-    sampled reply: the same seed after the same words gives the same reply. `min_p` drops tokens less likely
-    than that part of the likeliest; it is for endpoints, and one that does not know it goes without."""
+    """One call of a model.
+
+    schema: the JSON schema that the answer must follow.
+    session: shared by all calls of one role in one dialogue; a sampler keeps its KV cache by it.
+    nonce: distinguishes calls that are otherwise equal (repeats of a scenario) in the answer cache.
+    seed: for locally sampled replies; the same seed after the same messages gives the same reply.
+    min_p: drops tokens less likely than this fraction of the most likely one. Endpoints only; it is omitted
+        for endpoints that do not support it.
+    """
 
     messages: tuple[Message, ...]
     temperature: float = 1.0
@@ -58,18 +62,20 @@ class Request:
     nonce: str = ""
     seed: int = 0
     min_p: float = 0.0
+    turn: int | None = None
+    """The turn of the dialogue that the call belongs to, 0 before the first; None outside a dialogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a role's model is sampled, where that is not left to the role: None is the role's own way."""
+    """Sampling parameters that override those of a role's requests; None keeps the request's value."""
 
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
 
     def of(self, request: Request) -> Request:
-        """The request, sampled this way."""
+        """Return the request with these parameters."""
         return replace(
             request,
             temperature=request.temperature if self.temperature is None else self.temperature,
@@ -78,20 +84,23 @@ class Sampling:
         )
 
     def __str__(self) -> str:
-        told = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
-        return ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
+        values = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
 
 
-OWN_WAY = Sampling()
+DEFAULT_SAMPLING = Sampling()
+"""Overrides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A model's reply with its tool calls and token counts."""
+
     reply: Reply
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     left_out: tuple[str, ...] = ()
-    """Parameters of the request that the endpoint refused, so that it was asked without."""
+    """Parameters of the request that the endpoint refused and that were therefore not sent."""
 
     @property
     def text(self) -> str:
@@ -99,7 +108,7 @@ class Answer:
 
 
 class Chat(Protocol):
-    """Anything that answers. `name` identifies the model in records."""
+    """A model that answers requests. `name` identifies it in records."""
 
     @property
     def name(self) -> str: ...
@@ -108,11 +117,11 @@ class Chat(Protocol):
 
 
 @runtime_checkable
-class Closing(Protocol):
-    """A Chat that holds something for one dialogue alone (a cache), and is told when that is over."""
+class DialogueChat(Protocol):
+    """A Chat with resources for one dialogue (a KV cache), released by `end_dialogue`."""
 
     def end_dialogue(self) -> None: ...
 
 
-Talker = Callable[[str], Chat]
-"""Opens a conversation with a model: the conversation's name -> the `Chat` that answers in it."""
+ChatFactory = Callable[[str], Chat]
+"""Opens a conversation with a model: maps the conversation's name to the `Chat` that answers in it."""

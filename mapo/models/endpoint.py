@@ -1,7 +1,7 @@
-"""Any model behind an OpenAI-compatible address, as a `Chat`.
+"""A model behind an OpenAI-compatible address, as a `Chat`.
 
-A request passes the cache, waits for its turn, is sent, and is sent again where that can help
-(`retries.py`). The key comes from the environment and goes nowhere but into the request: it is cut out of
+A request is looked up in the cache, waits for the rate limits, is sent, and is retried where that can help
+(`retries.py`). The API key comes from the environment and is only sent to the endpoint; it is removed from
 everything that comes back.
 """
 
@@ -25,28 +25,39 @@ from mapo.models.cache import Cache
 from mapo.models.chat import Answer, Request, Usage
 from mapo.models.ledger import Ledger
 from mapo.models.rate_limit import Limiter, Limits
-from mapo.models.retries import CHECK_URL, Trouble, pause, refusal, retry_after, said_by
-from mapo.models.wire import Dialect, JsonMode, body_of, left_out, read_body, simpler, token_estimate
+from mapo.models.retries import CHECK_URL, CallFailure, error_message, http_failure, pause, retry_after
+from mapo.models.wire import (
+    Dialect,
+    JsonMode,
+    fallback,
+    left_out,
+    parse_response,
+    request_body,
+    token_estimate,
+)
 from mapo.text import printable
+from mapo.types import Message
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _KEY_LIKE = re.compile(r"\b(sk-|Bearer\s+)[\w*.\-/+=]{4,}")
-LARGEST_BODY = 8 << 20
-CALLS_A_CLIENT = 8
-"""A client looks through all its connections at every call, so beyond these another one is opened."""
+MAX_BODY_BYTES = 8 << 20
+CALLS_PER_CLIENT = 8
+"""Concurrent calls per HTTP client. A client scans all its connections on every call, so more calls get
+another client."""
 
 _log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """`limits` may be a `Limiter` shared with others who talk to the same address.
+    """A model at an address, called with retries.
 
-    `json_mode` is how a request's schema is asked for: "schema", "object" (any JSON), "text" (not at all),
-    or "auto", which goes down that list when the endpoint refuses and remembers where it got to.
-    `timeout` bounds one attempt as a whole, seconds; `sleep` and `clock` are for tests.
+    limits: may be a `Limiter` shared with other endpoints at the same address.
+    json_mode: how a schema is requested: "schema", "object" (any JSON object), "text" (only in the prompt),
+        or "auto", which tries them in this order when the endpoint refuses one, and remembers the result.
+    timeout: seconds for one attempt. `sleep` and `clock` are for tests.
     """
 
     def __init__(
@@ -66,17 +77,21 @@ class Endpoint:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not model:
-            raise InputError("no model named", where="endpoint", fix="Give the name the endpoint lists")
+            raise InputError(
+                "no model is named", where="endpoint", fix="Give a model name that the endpoint lists"
+            )
         if not (timeout > 0 and retries >= 0):
             raise InputError(
-                f"timeout is {timeout}, retries is {retries}", where="endpoint", fix="Both count up"
+                f"timeout is {timeout} and retries is {retries}",
+                where="endpoint",
+                fix="Use a timeout above 0, and 0 or more retries",
             )
         self.base_url = _checked_url(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
         self.key_env, self.timeout, self.retries, self.role = key_env, timeout, retries, role
         self.limiter = limits if isinstance(limits, Limiter) else Limiter(limits)
         self.cache = cache
         self.ledger = Ledger() if ledger is None else ledger
-        self.left_out: set[str] = set()  # of any answer so far, recorded ones too
+        self.left_out: set[str] = set()  # parameters left out of any answer so far, cached ones included
         self._model = model
         self._auto = json_mode == "auto"
         self._dialect = Dialect(json="schema" if json_mode == "auto" else json_mode)
@@ -95,28 +110,56 @@ class Endpoint:
 
     @property
     def json_mode(self) -> JsonMode:
-        """How a schema is asked for at present."""
+        """How a schema is currently requested."""
         return self._dialect.json
 
     async def reply(self, request: Request) -> Answer:
+        """Answer a request, from the cache if possible. Raises EndpointError when all retries failed."""
         if self.cache is None:
-            answer, known = await self._call(request), False
+            answer, cached = await self._call(request), False
         else:
-            answer, known = await self.cache.answer(self._model, request, lambda: self._call(request))
-        if known:
-            self._note(hits=1)
+            answer, cached = await self.cache.answer(self._model, request, lambda: self._call(request))
+        if cached:
+            self._count(hits=1)
         self.left_out.update(answer.left_out)
         return answer
 
     async def models(self) -> tuple[str, ...]:
-        """The models the endpoint lists. One attempt, outside limits and cache."""
-        listed = await self._send(lambda client: client.models.with_raw_response.list())
-        if isinstance(listed, Trouble):
-            raise self._error(listed, 1)
+        """Return the models that the endpoint lists. One attempt, without limits and cache."""
+        body = await self._send(lambda client: client.models.with_raw_response.list())
+        if isinstance(body, CallFailure):
+            raise self._error(body, 1)
         try:
-            return tuple(str(model["id"]) for model in json.loads(listed)["data"])
+            return tuple(str(model["id"]) for model in json.loads(body)["data"])
         except (ValueError, KeyError, TypeError):
-            raise self._error(Trouble("the list of models could not be read", fix=CHECK_URL), 1) from None
+            failure = CallFailure("the list of models could not be read", fix=CHECK_URL)
+            raise self._error(failure, 1) from None
+
+    async def probe(self) -> bool:
+        """Check with cheap requests that the endpoint answers: it lists the model or completes one token.
+
+        Raise EndpointError if it cannot be reached, refuses the key or does not know the model. Return False
+        if it answers, but did not complete a token within the time limit. One attempt per request, outside
+        rate limits, cache and ledger.
+        """
+        listing = await self._send(lambda client: client.models.with_raw_response.list())
+        if isinstance(listing, CallFailure) and listing.status is None:
+            raise self._error(listing, 1)
+        if not isinstance(listing, CallFailure) and self._model in _model_ids(listing):
+            return True
+        body = request_body(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
+        reply = await self._send(
+            lambda client: client.chat.completions.with_raw_response.create(
+                model=self._model, messages=[], extra_body=body
+            )
+        )
+        if not isinstance(reply, CallFailure):
+            return True
+        if reply.status in (400, 422, 429):  # it is there: calls adapt the request, or wait for their turn
+            return True
+        if reply.status is None:
+            return False
+        raise self._error(reply, 1)
 
     async def aclose(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -130,114 +173,124 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # ---- one call, some attempts
+    # ---- one call and its attempts
 
     async def _call(self, request: Request) -> Answer:
-        retried = 0
+        retried, started = 0, time.perf_counter()
         while True:
             dialect = self._dialect
-            outcome = await self._attempt(request, dialect)
-            if isinstance(outcome, Answer):
-                self._note(calls=1)
-                return outcome
-            if self._adapted(dialect, request, outcome):
+            result = await self._attempt(request, dialect)
+            if isinstance(result, Answer):
+                self._count(calls=1)
+                self._record(request, started, retried)
+                return result
+            if self._adapt(dialect, request, result):
                 continue
-            if outcome.said and self.role == "policy" and retried:
-                # A policy that has nothing to say, twice, is to be judged for it, not excused.
-                self._note(calls=1)
-                return outcome.said
-            if outcome.final or retried >= self.retries:
+            if result.empty_answer and self.role == "policy" and retried:
+                # A policy that twice gives an empty reply is judged by that reply.
+                self._count(calls=1)
+                self._record(request, started, retried)
+                return result.empty_answer
+            if result.final or retried >= self.retries:
                 break
             retried += 1
-            self._note(retries=1)
-            seconds = pause(retried, outcome.retry_after)
-            _log.info("%s: %s; again in %.1f s", self._where, outcome.reason, seconds)
+            self._count(retries=1)
+            seconds = pause(retried, result.retry_after)
+            _log.info("%s: %s; retrying in %.1f s", self._where, result.reason, seconds)
             await self._sleep(seconds)
-        self._note(calls=1, failures=1)
-        raise self._error(outcome, retried + 1)
+        self._count(calls=1, failures=1)
+        self._record(request, started, retried, error=result.reason)
+        raise self._error(result, retried + 1)
 
-    async def _attempt(self, request: Request, dialect: Dialect) -> Answer | Trouble:
-        body = body_of(request, self._model, dialect)
-        async with self.limiter.turn(token_estimate(request)) as turn:
+    async def _attempt(self, request: Request, dialect: Dialect) -> Answer | CallFailure:
+        body = request_body(request, self._model, dialect)
+        async with self.limiter.reserve(token_estimate(request)) as reservation:
             started = time.perf_counter()
-            # As extra_body it skips the client's walk over every message, 10 ms in a long dialogue.
-            sent = await self._send(
+            # With extra_body the client does not transform every message, which takes 10 ms in a long
+            # dialogue.
+            response = await self._send(
                 lambda client: client.chat.completions.with_raw_response.create(
                     model=self._model, messages=[], extra_body=body
                 )
             )
-            self._note(seconds=time.perf_counter() - started)
-            if isinstance(sent, Trouble):
-                return sent
+            self._count(seconds=time.perf_counter() - started)
+            if isinstance(response, CallFailure):
+                return response
             try:
-                answer = replace(self._without_key(read_body(sent)), left_out=left_out(request, dialect))
+                answer = self._without_key(parse_response(response))
             except ValueError as error:
-                return Trouble(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
-            used = answer.usage
-            if used.prompt or used.completion:
-                self.limiter.settle(turn, used.prompt + used.completion)
-        self._note(usage=used)  # an empty answer is paid for too
+                return CallFailure(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
+            answer = replace(answer, left_out=left_out(request, dialect))
+            usage = answer.usage
+            if usage.prompt or usage.completion:
+                self.limiter.settle(reservation, usage.prompt + usage.completion)
+        self._count(usage=usage)  # empty answers cost tokens too
         if answer.text.strip() or answer.tool_calls:
             return answer
         if answer.reply.finish == "length":
-            cut = f"no text within max_tokens={request.max_tokens}"
-            return Trouble(cut, fix="Raise max_tokens: the model may spend it all on thinking", said=answer)
-        empty = "Try the model by hand: it may refuse this prompt"
-        return Trouble("an empty answer", fix=empty, said=answer)
+            reason = f"no text within max_tokens={request.max_tokens}"
+            fix = "Raise max_tokens; the model may have spent all of it on thinking"
+            return CallFailure(reason, fix=fix, empty_answer=answer)
+        fix = "Try the prompt by hand; the model may refuse it"
+        return CallFailure("an empty answer", fix=fix, empty_answer=answer)
 
-    async def _send(self, call: Callable[[AsyncOpenAI], Awaitable[Any]]) -> bytes | Trouble:
-        """The body of the response."""
+    async def _send(self, call: Callable[[AsyncOpenAI], Awaitable[Any]]) -> bytes | CallFailure:
+        """Make one HTTP call and return the body of the response."""
         import openai
 
         client = self._connected()
         self._in_flight += 1
         try:
-            async with asyncio.timeout(self.timeout):
-                response = await call(client)
+            with self.ledger.activity.waiting(self.role):
+                async with asyncio.timeout(self.timeout):
+                    response = await call(client)
             content: bytes = response.content
         except openai.APIStatusError as error:
-            return self._refusal(error)
+            return self._http_failure(error)
         except (openai.APITimeoutError, TimeoutError):
-            return Trouble(
-                f"no answer within {self.timeout:g} s", fix="Raise the time limit, or call less at once"
+            self.ledger.activity.add(self.role, timeouts=1)
+            return CallFailure(
+                f"no answer within {self.timeout:g} s", fix="Raise the timeout, or lower the concurrency"
             )
         except openai.APIConnectionError as error:
-            why = self._scrubbed(str(error.__cause__ or "")) or "the connection failed"
-            return Trouble(f"no connection ({why})", fix=f"Is a server running at {self.base_url}?")
+            cause = self._scrubbed(str(error.__cause__ or "")) or "the connection failed"
+            return CallFailure(f"no connection ({cause})", fix=f"Is a server running at {self.base_url}?")
         finally:
             self._in_flight -= 1
-        if len(content) > LARGEST_BODY:
-            return Trouble(
-                f"an answer of {len(content) >> 20} MB", fix="Is this a language model's endpoint?"
+        if len(content) > MAX_BODY_BYTES:
+            return CallFailure(
+                f"the response has {len(content) >> 20} MB",
+                fix="Check that the base URL is that of a language model",
             )
         return content
 
-    def _refusal(self, error: APIStatusError) -> Trouble:
-        return refusal(
+    def _http_failure(self, error: APIStatusError) -> CallFailure:
+        return http_failure(
             error.status_code,
-            self._scrubbed(said_by(error.body))[:1000],
+            self._scrubbed(error_message(error.body))[:1000],
             code=error.code,
             retry_after=retry_after(error.response.headers, self._clock()),
             key=f"the environment variable {self.key_env}" + ("" if self._key() else ", which is not set"),
         )
 
-    def _adapted(self, used: Dialect, request: Request, outcome: Trouble) -> bool:
-        """Whether the same request can be put differently from now on; that is no retry."""
-        if outcome.status not in (400, 422):
+    def _adapt(self, used: Dialect, request: Request, failure: CallFailure) -> bool:
+        """Switch to another dialect if that may help, and return whether to send again. That is not counted
+        as a retry."""
+        if failure.status not in (400, 422):
             return False
-        if self._dialect != used:  # another call found out first
+        if self._dialect != used:  # a concurrent call has already switched
             return True
-        found = simpler(used, request, outcome.reason)
-        if found is None or (found.json != used.json and not self._auto):
+        other = fallback(used, request, failure.reason)
+        if other is None or (other.json != used.json and not self._auto):
             return False
-        _log.info("%s: %s; going on with %s", self._where, outcome.reason, found)
-        self._dialect = found
+        _log.info("%s: %s; continuing with %s", self._where, failure.reason, other)
+        self._dialect = other
         return True
 
-    # ---- small things
+    # ---- helpers
 
     def _without_key(self, answer: Answer) -> Answer:
-        """The key cut out of what was said, however the body spelt it."""
+        """Remove the key from an answer."""
         secret = self._secret()
         if not secret:
             return answer
@@ -249,7 +302,7 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # connections belong to one event loop
             self._loop, self._clients = loop, []
-        if len(self._clients) * CALLS_A_CLIENT <= self._in_flight:
+        if len(self._clients) * CALLS_PER_CLIENT <= self._in_flight:
             from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
             client = AsyncOpenAI(
@@ -260,20 +313,20 @@ class Endpoint:
                 http_client=DefaultAsyncHttpxClient(verify=_certificates(), follow_redirects=False),
             )
             self._clients.append(client)
-        self._clients = [*self._clients[1:], self._clients[0]]  # take turns
+        self._clients = [*self._clients[1:], self._clients[0]]  # round robin
         return self._clients[-1]
 
     def _key(self) -> str:
-        """Read where it is needed and kept nowhere; empty for servers that want none."""
+        """Return the key from the environment; empty for servers without one. It is never stored."""
         key = os.environ.get(self.key_env, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InputError(
-                "the key holds characters no key has", where=self.key_env, fix="Set the variable again"
+                "the key contains invalid characters", where=self.key_env, fix="Set the variable again"
             )
         return key
 
     def _secret(self) -> str:
-        """The key where it is one: stand-ins like "none" or "EMPTY" are words that answers may hold."""
+        """Return the key if it is a real one: placeholders like "none" or "EMPTY" may occur in answers."""
         key = self._key()
         return key if len(key) >= 8 else ""
 
@@ -283,36 +336,56 @@ class Endpoint:
 
     @property
     def _where(self) -> str:
-        named = f"{self.role} ".startswith(f"{self._model} ")  # judges of an audit are called by their models
-        who = self.role if named else f"{self.role} {self._model}"
-        return who if self.base_url in who else f"{who} at {self.base_url}"
+        # The roles of an audit are named after their models.
+        includes_model = f"{self.role} ".startswith(f"{self._model} ")
+        name = self.role if includes_model else f"{self.role} {self._model}"
+        return name if self.base_url in name else f"{name} at {self.base_url}"
 
-    def _error(self, trouble: Trouble, attempts: int) -> EndpointError:
-        tried = f" (after {attempts} attempts)" if attempts > 1 else ""
-        return EndpointError(f"{trouble.reason}{tried}", where=self._where, fix=trouble.fix)
+    def _error(self, failure: CallFailure, attempts: int) -> EndpointError:
+        suffix = f" (after {attempts} attempts)" if attempts > 1 else ""
+        return EndpointError(f"{failure.reason}{suffix}", where=self._where, fix=failure.fix)
 
-    def _note(self, *, usage: Usage | None = None, seconds: float = 0.0, **counts: int) -> None:
+    def _record(self, request: Request, started: float, retries: int, error: str = "") -> None:
+        if self.cache is not None:
+            seconds = time.perf_counter() - started
+            self.cache.record_call(
+                self._model, request, role=self.role, seconds=seconds, retries=retries, error=error
+            )
+
+    def _count(self, *, usage: Usage | None = None, seconds: float = 0.0, **counts: int) -> None:
         self.ledger.add(self.role, self._model, usage=usage, seconds=seconds, **counts)
+
+
+def _model_ids(content: bytes) -> set[str]:
+    """Return the model names in a listing; none if it cannot be read."""
+    try:
+        return {str(model["id"]) for model in json.loads(content)["data"]}
+    except (ValueError, KeyError, TypeError):
+        return set()
 
 
 @lru_cache
 def _certificates() -> ssl.SSLContext:
-    """Read once: loading them takes longer than everything else a client needs."""
+    """Load the certificates once: that takes longer than everything else in opening a client."""
     return ssl.create_default_context()
 
 
 def _checked_url(url: str) -> str:
-    shown = re.sub(r"//[^/]*@", "//", url.partition("?")[0])  # a key in a URL stays out of messages too
+    shown = re.sub(r"//[^/]*@", "//", url.partition("?")[0])  # keep keys in URLs out of messages too
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fine = False
-    if not fine:
-        raise InputError("cannot be used", where=f"base URL '{shown}'", fix="Like http://localhost:8000/v1")
+        valid = False
+    if not valid:
+        raise InputError(
+            "this is not a valid address",
+            where=f"base URL '{shown}'",
+            fix="Use an address like http://localhost:8000/v1",
+        )
     if parts.username or parts.password or parts.query:
         raise InputError(
-            "a user, password or query in the address",
+            "the address contains a user, password or query",
             where=f"base URL '{shown}'",
             fix="Put the key into the environment variable that key_env names",
         )

@@ -1,10 +1,9 @@
-"""What talking to models cost so far: calls, tokens, seconds and money, per role and model.
+"""Ledger of model calls: calls, tokens, seconds and cost, per role and model.
 
-Endpoints report here; progress lines and reports read. `flush` keeps a snapshot on disk, `load` goes on
-from one, so that a resumed run shows what it cost in all. What came after the last snapshot stands in a
-journal beside it, a line for everything reported, so that a kill loses nothing that was counted. Each line
-has a number, and the snapshot says up to which it knows them: none counts twice. Without a price a cost is
-unknown, never zero.
+Endpoints add to it; progress lines and reports read it. `flush` writes a snapshot to disk and `load`
+continues from one, so that a resumed run shows its total cost. Entries after the last snapshot are in a
+journal next to it, one numbered line each, so that a killed run loses no counts. The snapshot stores the
+number of its last entry, so no line is counted twice. Without a price, a cost is unknown, never zero.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError, RecordError, StoreError
+from mapo.models.activity import Activity
 from mapo.models.chat import Usage
 from mapo.store import write_atomic
 
@@ -29,8 +29,8 @@ Price = tuple[float, float, float]
 
 @dataclass(slots=True)
 class Counts:
-    """`calls` went to the endpoint (whatever their outcome), `hits` were answered from the cache,
-    `retries` are attempts after the first of a call, `failures` calls that were given up."""
+    """Totals of one role and model. `calls` went to the endpoint, successful or not; `hits` were answered
+    from the cache; `retries` are attempts after the first of a call; `failures` are calls given up."""
 
     calls: int = 0
     hits: int = 0
@@ -43,19 +43,23 @@ class Counts:
 
 
 class Ledger:
+    """Counts of calls by role and model, with prices by model."""
+
     def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
         for model, price in (prices or {}).items():
             if len(price) != 3 or not all(math.isfinite(p) and p >= 0 for p in price):
                 raise InputError(
-                    f"price {price!r} cannot be used",
+                    f"price {price!r} is not valid",
                     where=f"prices, {model}",
-                    fix="Three numbers per million tokens: prompt, cached prompt, completion",
+                    fix="Give three numbers per million tokens: prompt, cached prompt, completion",
                 )
         self.prices = dict(prices or {})
         self._counts: dict[tuple[str, str], Counts] = {}
         self._lock = threading.RLock()
         self._journal: Path | None = None
         self._entries = 0
+        self.activity = Activity()
+        """Calls of this session, for progress displays."""
 
     def add(
         self,
@@ -69,23 +73,25 @@ class Ledger:
         usage: Usage | None = None,
         seconds: float = 0.0,
     ) -> None:
-        used = usage or Usage()
+        """Add to the counts of a role and model."""
+        self.activity.add(role, calls=calls, retries=retries, seconds=seconds)
+        tokens = usage or Usage()
         numbers = {"calls": calls, "hits": hits, "retries": retries, "failures": failures}
-        numbers |= {"prompt": used.prompt, "cached": used.cached, "completion": used.completion}
+        numbers |= {"prompt": tokens.prompt, "cached": tokens.cached, "completion": tokens.completion}
         with self._lock:
             self._count(role, model, {**numbers, "seconds": seconds})
             if self._journal is not None:
-                self._write_down(self._journal, role, model, {**numbers, "seconds": seconds})
+                self._append(self._journal, role, model, {**numbers, "seconds": seconds})
 
     def _count(self, role: str, model: str, numbers: Mapping[str, float]) -> None:
         counts = self._counts.setdefault((role, model), Counts())
         for name, number in numbers.items():
             if type(number) not in (int, float) or number < 0:
-                raise ValueError(f"a count of {role} is no number")
+                raise ValueError(f"a count of {role} is not a number of 0 or more")
             setattr(counts, name, getattr(counts, name) + number)
         self._entries += 1
 
-    def _write_down(self, journal: Path, role: str, model: str, numbers: Mapping[str, float]) -> None:
+    def _append(self, journal: Path, role: str, model: str, numbers: Mapping[str, float]) -> None:
         line = [self._entries, role, model, {name: n for name, n in numbers.items() if n}]
         try:
             if not journal.parent.exists():
@@ -94,11 +100,11 @@ class Ledger:
                 file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             raise StoreError(
-                f"cannot be written ({error.strerror})", where=str(journal), fix="Free some space"
+                f"cannot be written ({error.strerror})", where=str(journal), fix="Free some disk space"
             ) from None
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """One row per role and model, sorted; `cost` is None where the model has no price."""
+        """Return one row per role and model, sorted; `cost` is None if the model has no price."""
         with self._lock:
             return [
                 {"role": role, "model": model, **asdict(counts), "cost": self._cost(model, counts)}
@@ -112,7 +118,7 @@ class Ledger:
 
     @property
     def total_cost(self) -> float | None:
-        """The cost of everything so far; None where something was used that has no price."""
+        """The cost of all calls; None if a model that was called has no price."""
         costs = [row["cost"] for row in self.as_rows() if row["calls"]]
         return None if None in costs else math.fsum(costs)
 
@@ -120,11 +126,11 @@ class Ledger:
         if model not in self.prices:
             return None
         prompt, cached, completion = self.prices[model]
-        fresh = counts.prompt - counts.cached
-        return (fresh * prompt + counts.cached * cached + counts.completion * completion) / 1e6
+        uncached = counts.prompt - counts.cached
+        return (uncached * prompt + counts.cached * cached + counts.completion * completion) / 1e6
 
     def flush(self, path: Path) -> None:
-        """The state of the ledger as one JSON file, replaced as a whole; its journal begins anew."""
+        """Write a snapshot to `path`, replacing the file atomically, and clear its journal."""
         with self._lock:
             data = {"schema": SCHEMA, "entries": self._entries, "rows": self.as_rows()}
             write_atomic(path, json.dumps(data, indent=1) + "\n")
@@ -133,8 +139,8 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path, prices: Mapping[str, Price] | None = None, *, journal: bool = False) -> Ledger:
-        """Go on from a snapshot and the journal after it; absent files are an empty ledger. With `journal`,
-        what is reported from now on is written down at once."""
+        """Load a snapshot and its journal; if the files do not exist, return an empty ledger. With `journal`,
+        later entries are appended to the journal as they are added."""
         ledger = cls(prices)
         try:
             if path.exists():
@@ -143,12 +149,12 @@ class Ledger:
                 ledger._read_journal(file.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(
-                f"not a ledger ({error})", where=str(path), fix="Remove the file to count from zero"
+                f"this is not a ledger ({error})", where=str(path), fix="Remove the file to count from zero"
             ) from None
         if journal:
             ledger._journal = _journal_of(path)
             if ledger._journal.exists():
-                ledger.flush(path)  # a torn line shall not be gone on from
+                ledger.flush(path)  # never append to a truncated line
         return ledger
 
     def _read(self, data: Mapping[str, Any]) -> None:
@@ -159,7 +165,7 @@ class Ledger:
         self._entries = int(data.get("entries", 0))
 
     def _read_journal(self, content: bytes) -> None:
-        """The lines after the snapshot; a kill may have torn the last one."""
+        """Count the lines after the snapshot. The last one may be truncated if the process was killed."""
         for line in content.split(b"\n")[:-1]:
             number, role, model, numbers = json.loads(line)
             if number > self._entries:

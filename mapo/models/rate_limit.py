@@ -1,8 +1,8 @@
-"""How fast we may talk to one endpoint: calls at once, requests a minute, tokens a minute.
+"""Rate limits of one endpoint: concurrent calls, requests per minute, tokens per minute.
 
-A `Limiter` belongs to an endpoint, not to a role: give the same one to everybody who talks to that
-endpoint. Callers are let in first come, first served. In no window of 60 seconds do more calls start
-than allowed, nor calls of more tokens; a call's tokens are an estimate until its answer is in.
+A `Limiter` belongs to an endpoint, not to a role: all callers of that endpoint share it and are admitted in
+order of arrival. In any window of 60 seconds, the calls started and their tokens stay within the limits. A
+call's tokens are an estimate until its answer arrives.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from mapo.errors import InputError
 
 WINDOW = 60.0
-LOOK_AGAIN = 0.5
-"""Longest sleep of the first in line: answers that cost less than estimated may let it in early."""
+POLL_S = 0.5
+"""Longest sleep of the next caller: answers with fewer tokens than estimated may admit it early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None means no limit."""
+    """Limits of one endpoint; None means no limit."""
 
     concurrency: int = 64
     requests_per_minute: int | None = None
@@ -37,8 +37,8 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """A call that was let in; `limiter.settle(turn, tokens)` once it is known what it cost."""
+class Reservation:
+    """An admitted call; pass it to `Limiter.settle` once its actual tokens are known."""
 
     at: float
     tokens: int
@@ -46,6 +46,8 @@ class Turn:
 
 
 class Limiter:
+    """Admits calls within `limits`, in order of arrival. `clock` and `sleep` are for tests."""
+
     def __init__(
         self,
         limits: Limits | None = None,
@@ -55,54 +57,55 @@ class Limiter:
     ) -> None:
         self.limits = limits or Limits()
         self._clock, self._sleep = clock, sleep
-        self._recent: deque[Turn] = deque()
+        self._recent: deque[Reservation] = deque()
         self._tokens = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._door, self._slots = asyncio.Lock(), asyncio.Semaphore(self.limits.concurrency)
+        self._queue, self._slots = asyncio.Lock(), asyncio.Semaphore(self.limits.concurrency)
 
     @asynccontextmanager
-    async def turn(self, tokens: int) -> AsyncIterator[Turn]:
-        """Wait in line, then hold one of the concurrent calls until the block ends."""
+    async def reserve(self, tokens: int) -> AsyncIterator[Reservation]:
+        """Wait until a call of about `tokens` tokens is allowed; it counts as concurrent until the block
+        ends."""
         self._bind()
         slots = self._slots
-        async with self._door:  # asyncio's locks are first come, first served
+        async with self._queue:  # asyncio's locks are granted in order of arrival
             await slots.acquire()
             try:
                 while (wait := self._wait(tokens)) > 0:
-                    await self._sleep(min(wait, LOOK_AGAIN))
-                turn = Turn(self._clock(), tokens)
-                self._recent.append(turn)
+                    await self._sleep(min(wait, POLL_S))
+                reservation = Reservation(self._clock(), tokens)
+                self._recent.append(reservation)
                 self._tokens += tokens
-            except BaseException:  # cancelled in line: the slot must not be lost
+            except BaseException:  # cancelled while waiting: return the slot
                 slots.release()
                 raise
         try:
-            yield turn
+            yield reservation
         finally:
             slots.release()
 
-    def settle(self, turn: Turn, tokens: int) -> None:
-        """Replace the estimate by what the endpoint counted."""
-        if not turn.expired:
-            self._tokens += tokens - turn.tokens
-        turn.tokens = tokens
+    def settle(self, reservation: Reservation, tokens: int) -> None:
+        """Replace the estimated tokens of a call by those the endpoint counted."""
+        if not reservation.expired:
+            self._tokens += tokens - reservation.tokens
+        reservation.tokens = tokens
 
     def _bind(self) -> None:
-        """Locks live in one event loop; a limiter outlives it, as when every training step runs its own."""
+        """Recreate the locks for a new event loop, which every training step has."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._door, self._slots = asyncio.Lock(), asyncio.Semaphore(self.limits.concurrency)
+            self._queue, self._slots = asyncio.Lock(), asyncio.Semaphore(self.limits.concurrency)
 
     def _wait(self, tokens: int) -> float:
-        """Seconds until a call of that many tokens may start, as far as is known now."""
+        """Return the seconds until a call of `tokens` tokens may start, according to current estimates."""
         now = self._clock()
         while self._recent and self._recent[0].at <= now - WINDOW:
             old = self._recent.popleft()
             old.expired = True
             self._tokens -= old.tokens
         requests, budget = self.limits.requests_per_minute, self.limits.tokens_per_minute
-        # A call larger than the whole budget would wait for ever; it may go when it is alone.
-        full = requests is not None and len(self._recent) >= requests
-        broke = budget is not None and bool(self._recent) and self._tokens + tokens > budget
-        return self._recent[0].at + WINDOW - now if full or broke else 0.0
+        # A call larger than the token budget would wait forever, so it may start when no other call counts.
+        no_requests = requests is not None and len(self._recent) >= requests
+        no_tokens = budget is not None and bool(self._recent) and self._tokens + tokens > budget
+        return self._recent[0].at + WINDOW - now if no_requests or no_tokens else 0.0

@@ -1,9 +1,8 @@
-"""Answers that must have a form: ask, read strictly, show the model its mistake, give up after a while.
+"""Structured answers: request JSON, parse it strictly, and on an error ask the model to correct it.
 
-What a model writes is taken as JSON only where it leaves no doubt: the whole text, or what follows its
-thinking, or one fenced block at the end. Nothing is searched for inside prose: a judge that quotes a reply
-full of fake forms must not be read as having filled one in. Used by the judge and by directors without
-tool calls.
+JSON is accepted only where it is unambiguous: the complete text, the text after the model's thinking, or one
+fenced block at the end. Prose is not searched for JSON: a judge that quotes a reply containing fake forms
+must not be read as having filled one in. Used by the judge and by directors without tool calls.
 """
 
 from __future__ import annotations
@@ -21,38 +20,38 @@ from mapo.types import Message
 
 _T = TypeVar("_T")
 
-AGAIN = """Your answer could not be used: {problem}.
+REPAIR_PROMPT = """Your answer could not be used: {problem}.
 Answer again: only the JSON object that was asked for, complete, with nothing before or after it."""
 
 
-LONGEST = 500
-"""Characters of a problem that are shown; it may quote the model at length."""
+MAX_PROBLEM_CHARS = 500
+"""Longest error shown to the model; it may quote the model at length."""
 
-SHOWN = 6000
-"""Characters of a failed answer that the model sees again. One that ran on until it was cut off would
-otherwise fill the context, and the second attempt would fail by its length alone."""
+MAX_ANSWER_CHARS = 6000
+"""Longest part of a failed answer that is shown to the model again. A runaway answer would otherwise fill the
+context, and the second attempt would fail because of its length."""
 
 
 async def ask(chat: Chat, request: Request, parse: Callable[[Any], _T], *, repairs: int = 2) -> _T:
-    """What `parse` makes of the answer's JSON. `parse` raises InputError on what does not fit.
+    """Send a request and return the result of `parse` on the answer's JSON.
 
-    A model that answers in the wrong form is asked again, its answer and the error before its eyes, at
-    most `repairs` times; then AnswerError. Errors of the endpoint pass through.
+    `parse` raises InputError for data it does not accept. The request is then repeated with the failed answer
+    and the error, at most `repairs` times; after that AnswerError is raised. EndpointError passes through.
     """
     for attempt in range(repairs + 1):
         answer = await chat.reply(request)
         try:
             return parse(_read(answer, request))
         except InputError as error:
-            problem = storable(str(error)).rstrip(".")[:LONGEST]
+            problem = storable(str(error)).rstrip(".")[:MAX_PROBLEM_CHARS]
         if attempt < repairs:
-            shown = Message("assistant", answer.text.strip()[:SHOWN] or "(nothing)")
-            told = Message("user", AGAIN.format(problem=problem))
-            request = replace(request, messages=(*request.messages, shown, told))
+            failed = Message("assistant", answer.text.strip()[:MAX_ANSWER_CHARS] or "(nothing)")
+            correction = Message("user", REPAIR_PROMPT.format(problem=problem))
+            request = replace(request, messages=(*request.messages, failed, correction))
     raise AnswerError(
         f"no usable answer in {repairs + 1} attempts; the last: {problem}",
         where=chat.name,
-        fix="Use a model that can fill in forms, or raise max_tokens if answers are cut off",
+        fix="Use a model that follows JSON schemas, or raise max_tokens if answers are cut off",
     )
 
 
@@ -65,7 +64,8 @@ def _read(answer: Answer, request: Request) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """The JSON that `text` is, with no thinking or one lead-in and fence around it; InputError otherwise."""
+    """Parse `text` as JSON, ignoring thinking before it and a single code fence with its lead-in around it.
+    Raises InputError if that is not possible."""
     try:
         return _strict(text)
     except ValueError as error:
@@ -81,8 +81,8 @@ def read_json(text: str) -> Any:
 
 
 def _fenced(text: str) -> str | None:
-    """The inside of the only fenced block, if the text ends with it."""
-    lines = text.split("\n")  # not splitlines: JSON strings may hold other line breaks
+    """Return the content of the only fenced block if the text ends with it."""
+    lines = text.split("\n")  # not splitlines: JSON strings may contain other line breaks
     fences = [number for number, line in enumerate(lines) if line.lstrip().startswith("```")]
     if len(fences) != 2 or fences[1] != len(lines) - 1 or lines[-1].strip() != "```":
         return None
@@ -91,10 +91,11 @@ def _fenced(text: str) -> str | None:
 
 
 def _strict(text: str) -> Any:
-    """json.loads without its leniency; strings come back storable. ValueError says what is wrong."""
+    """Parse JSON, rejecting duplicate keys, NaN and infinity. Strings in the result are storable. Raises
+    ValueError."""
     try:
         data = json.loads(
-            text.strip(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite
+            text.strip(), object_pairs_hook=_unique, parse_constant=_reject, parse_float=_finite
         )
         return _storable(data)
     except RecursionError:
@@ -104,15 +105,15 @@ def _strict(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    data = dict(pairs)
+    if len(data) != len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key '{twice}' is there twice")
-    return found
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key '{duplicate}' is there twice")
+    return data
 
 
-def _refuse(name: str) -> Any:
+def _reject(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
@@ -123,7 +124,7 @@ def _finite(text: str) -> float:
 
 
 def _storable(data: Any) -> Any:
-    """JSON escapes can bring back what was replaced in the text itself."""
+    """Make all strings storable: JSON escapes can reintroduce characters that were replaced in the text."""
     if isinstance(data, str):
         return storable(data)
     if isinstance(data, list):

@@ -1,7 +1,7 @@
-"""Requests and answers as they travel: our `Request` to an OpenAI chat body, a response body to our `Answer`.
+"""Conversion between our types and OpenAI's: `Request` to a chat body, a response body to `Answer`.
 
-Servers differ in what they understand; a `Dialect` says how to put a request to one, and `simpler` what to
-try after it refused. Response bodies are untrusted: anything may be missing or of another type.
+Servers differ in the parameters they support. A `Dialect` says which ones to send, and `fallback` what to try
+after a server refused a request. Response bodies are untrusted: anything may be missing or of another type.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _ABOUT_JSON = re.compile(r"response_format|json_schema|json_object|json schema|g
 
 
 def storable(text: str) -> str:
-    """`text` without NUL and lone surrogates, which neither UTF-8 nor our records can hold."""
+    """Replace NUL and lone surrogates, which neither UTF-8 nor our records can represent."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-# ---- out
+# ---- requests
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`json`: how a schema is asked for; "text" asks for nothing, the prompt must do it alone."""
+    """The parameters a server supports. `json` is how a schema is requested: as a JSON schema, as any JSON
+    object, or ("text") only in the prompt."""
 
     json: JsonMode = "schema"
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -38,7 +39,8 @@ class Dialect:
     min_p: bool = True
 
 
-def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
+def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
+    """Return the body of a chat completion request."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
@@ -67,47 +69,47 @@ def body_of(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
 
 
 def left_out(request: Request, dialect: Dialect) -> tuple[str, ...]:
-    """How the model was to be sampled, and what of that the body does not say."""
-    refused = {"temperature": not dialect.temperature, "min_p": bool(request.min_p) and not dialect.min_p}
-    return tuple(name for name, gone in refused.items() if gone)
+    """Return the sampling parameters of the request that are not sent in this dialect."""
+    omitted = {"temperature": not dialect.temperature, "min_p": bool(request.min_p) and not dialect.min_p}
+    return tuple(name for name, is_omitted in omitted.items() if is_omitted)
 
 
-def simpler(dialect: Dialect, request: Request, complaint: str) -> Dialect | None:
-    """How to put `request` instead, if the complaint is about the way it was put."""
-    if dialect.length == "max_tokens" and "max_completion_tokens" in complaint:
+def fallback(dialect: Dialect, request: Request, message: str) -> Dialect | None:
+    """Return the dialect to try next if the server's error message is about a parameter, else None."""
+    if dialect.length == "max_tokens" and "max_completion_tokens" in message:
         return replace(dialect, length="max_completion_tokens")
-    if dialect.temperature and "temperature" in complaint:  # reasoning models take none but their own
+    if dialect.temperature and "temperature" in message:  # some reasoning models have a fixed temperature
         return replace(dialect, temperature=False)
-    if dialect.min_p and request.min_p and "min_p" in complaint:  # no parameter of OpenAI's own
+    if dialect.min_p and request.min_p and "min_p" in message:  # not a parameter of OpenAI's API
         return replace(dialect, min_p=False)
-    if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(complaint):
+    if request.schema is None or dialect.json == "text" or not _ABOUT_JSON.search(message):
         return None
     return replace(dialect, json="object" if dialect.json == "schema" else "text")
 
 
 def token_estimate(request: Request) -> int:
-    """About four bytes a token for the prompt, and all of the reply."""
+    """Estimate the tokens of a call: four bytes per prompt token, and the longest possible reply."""
     size = sum(len(m.content.encode("utf-8", "replace")) for m in request.messages)
     extra = (request.schema, [t.parameters for t in request.tools])
     return (size + len(canonical(extra))) // 4 + request.max_tokens
 
 
 def canonical(data: object) -> str:
-    """One text for equal data: keys sorted, no spaces, ASCII only."""
+    """Return canonical JSON: equal data give equal text. Keys sorted, no spaces, ASCII only."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
 
 
-# ---- in
+# ---- responses
 
 
-def read_body(body: bytes) -> Answer:
-    """The answer in a chat completion; ValueError says why there is none. An empty text is an answer."""
+def parse_response(body: bytes) -> Answer:
+    """Parse a chat completion; the answer's text may be empty. Raises ValueError if there is no answer."""
     try:
         data = json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise ValueError("the response is not JSON") from None
     if not isinstance(data, dict):
-        raise ValueError("the response is no JSON object")
+        raise ValueError("the response is not a JSON object")
     if error := data.get("error"):  # some gateways report failures with status 200
         message = error.get("message") if isinstance(error, dict) else error
         raise ValueError(f"the response is an error: {message}")
@@ -115,7 +117,7 @@ def read_body(body: bytes) -> Answer:
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
-        raise ValueError("the response holds no message")
+        raise ValueError("the response contains no message")
     text = _text(message.get("content")) or _text(message.get("refusal"))
     finish: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
     return Answer(Reply(text, finish), _tool_calls(message.get("tool_calls")), _usage(data.get("usage")))
@@ -128,14 +130,14 @@ def _text(content: object) -> str:
 
 
 def _tool_calls(calls: object) -> tuple[ToolCall, ...]:
-    found = []
+    parsed = []
     for call in calls if isinstance(calls, list) else []:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             arguments = function.get("arguments", "")
-            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            found.append(ToolCall(storable(function["name"]), storable(written)))
-    return tuple(found)
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            parsed.append(ToolCall(storable(function["name"]), storable(text)))
+    return tuple(parsed)
 
 
 def _usage(usage: object) -> Usage:
@@ -151,15 +153,16 @@ def _count(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-# ---- kept
+# ---- storage
 
 
 def dump_answer(answer: Answer) -> str:
-    """An answer as JSON; `load_answer` gives back an equal one."""
+    """Return an answer as JSON, for `load_answer`."""
     return canonical(asdict(answer))
 
 
 def load_answer(text: str) -> Answer:
+    """Return the answer that `dump_answer` wrote."""
     data = json.loads(text)
     reply: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data["reply"].items()

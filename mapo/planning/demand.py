@@ -1,8 +1,8 @@
 """The work of one training step, per role: calls, tokens and seconds on an idle server.
 
-The calls are those of `play`: the start form where it is asked for (once per scenario), then in every turn
-the policy and the judge and, unless it is the last turn, the director and the user. All numbers are expected
-values.
+The calls are those of `mapo.sandbox.rollout.play`: the judge's start form where start levels are unknown
+(once per scenario), then in every turn the policy and the judge and, unless it is the last turn, the director
+and the user. All numbers are expected values.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 from mapo.config import Config
 from mapo.errors import InputError
-from mapo.planning.rates import Call, Rates
+from mapo.planning.rates import CallRates, Rates
 
-AROUND = ("judge", "director", "user")
+AGENT_ROLES = ("judge", "director", "user")
 POLICY = "policy"
 START = "start"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a training config says about a step. `requests` is the number of concurrent calls to one address;
-    `agents` tells whether models play the roles around the policy."""
+    """The size of a training step. `requests` is the number of concurrent calls to one address; `agents` is
+    whether models play user, director and judge."""
 
     scenarios: int
     siblings: int
@@ -47,7 +47,8 @@ class Shape:
 
 
 def shape_of(config: Config) -> Shape:
-    """Return the shape of a step over all processes. Each has its own dialogues; they share the limits."""
+    """Return the shape of a step over all processes. Each process plays its own dialogues; limits are
+    shared."""
     rollout, roles, n = config.rollout, config.roles, config.run.processes
     return Shape(
         scenarios=rollout.scenarios,
@@ -68,29 +69,30 @@ def roles_of(shape: Shape, rates: Rates) -> list[str]:
     """Return the roles that make calls."""
     if not shape.agents:
         return [POLICY]
-    return [POLICY, *AROUND, *([START] if rates.calls.start else [])]
+    return [POLICY, *AGENT_ROLES, *([START] if rates.calls.start else [])]
 
 
 def check(shape: Shape, rates: Rates) -> None:
     """Raise InputError if the rates are incomplete for this training."""
     for role in roles_of(shape, rates):
-        call: Call | None = getattr(rates.calls, role)
+        call: CallRates | None = getattr(rates.calls, role)
         if call is None:
             raise InputError(
-                f"no [calls.{role}]", where="rates", fix="`mapo plan --example` explains every key"
+                f"there is no [calls.{role}]", where="rates", fix="`mapo plan --example` explains every key"
             )
         name = rates.server_of(role)
         if call.seconds is None and rates.servers[name].tokens_per_s is None:
             raise InputError(
-                f"nothing says how long a call of the {role} takes",
+                f"the duration of a {role} call is not set",
                 where="rates",
-                fix=f"Give servers.{name}.tokens_per_s, or calls.{role}.seconds",
+                fix=f"Set servers.{name}.tokens_per_s or calls.{role}.seconds",
             )
     if rates.calls.policy.output > shape.max_tokens:
         raise InputError(
-            f"calls.policy.output is {rates.calls.policy.output:g}, rollout.max_tokens {shape.max_tokens}",
+            f"calls.policy.output is {rates.calls.policy.output:g} but rollout.max_tokens is "
+            f"{shape.max_tokens}",
             where="rates",
-            fix="Replies cannot be longer than their limit: change one of them",
+            fix="Replies cannot be longer than that limit; change one of the two",
         )
 
 
@@ -131,14 +133,14 @@ class Demand:
 
 
 def dialogue_demand(rates: Rates, role: str, turns: int) -> Demand:
-    """Return what a dialogue of `turns` turns asks of a role; of START, what its scenario asks."""
+    """Return the demand of a dialogue of `turns` turns on a role; for START, that of its scenario."""
     calls = 1 if role == START else turns if role in (POLICY, "judge") else turns - 1
     return sum((_turn_demand(rates, role, turn) for turn in range(calls)), Demand())
 
 
 def _turn_demand(rates: Rates, role: str, turn: int) -> Demand:
     """Return the demand of one turn, counted from 0: the call and its expected repetitions."""
-    call: Call = getattr(rates.calls, role)
+    call: CallRates = getattr(rates.calls, role)
     server = rates.servers[rates.server_of(role)]
     prompt = call.prompt + call.growth * turn
     seconds = call.seconds
@@ -149,12 +151,12 @@ def _turn_demand(rates: Rates, role: str, turn: int) -> Demand:
 
 
 def step_demand(shape: Shape, rates: Rates, role: str) -> Demand:
-    """Return what a whole step asks of a role."""
+    """Return the demand of a step on a role."""
     if role == START:
         return dialogue_demand(rates, role, 1) * shape.scenarios
-    drawn = lengths(shape, rates)
-    total = sum((dialogue_demand(rates, role, turns) for turns in drawn), Demand())
-    return total * (shape.dialogues / len(drawn))
+    turn_counts = lengths(shape, rates)
+    total = sum((dialogue_demand(rates, role, turns) for turns in turn_counts), Demand())
+    return total * (shape.dialogues / len(turn_counts))
 
 
 def longest_dialogue_s(shape: Shape, rates: Rates) -> float:
@@ -164,14 +166,15 @@ def longest_dialogue_s(shape: Shape, rates: Rates) -> float:
     probability (i / n)^D - ((i - 1) / n)^D.
     """
     roles = roles_of(shape, rates)
-    works = {
+    seconds_by_turns = {
         turns: sum(dialogue_demand(rates, role, turns).seconds for role in roles)
         for turns in set(lengths(shape, rates))
     }
-    ordered = sorted(works[turns] for turns in lengths(shape, rates))
+    ordered = sorted(seconds_by_turns[turns] for turns in lengths(shape, rates))
     n, dialogues = len(ordered), shape.dialogues
     return sum(
-        work * ((i / n) ** dialogues - ((i - 1) / n) ** dialogues) for i, work in enumerate(ordered, start=1)
+        seconds * ((i / n) ** dialogues - ((i - 1) / n) ** dialogues)
+        for i, seconds in enumerate(ordered, start=1)
     )
 
 

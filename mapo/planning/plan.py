@@ -1,4 +1,4 @@
-"""Lower bounds of a step's time, and the fewest replicas that do not hold the policy up.
+"""Lower bounds of a step's time, and the fewest replicas with which the policy does not have to wait.
 
 Three laws of closed queues bound a rollout from below, however its calls are scheduled:
 
@@ -7,8 +7,8 @@ Three laws of closed queues bound a rollout from below, however its calls are sc
 - concurrency: with m dialogues in progress at most, their total work takes at least its sum / m.
 
 The estimate of the rollout is the largest bound. A real rollout comes close to it where one bound clearly
-dominates and is longer where two are alike. The floor is the step with unlimited replicas of every server but
-the policy's; recommended are the fewest replicas whose own bound does not exceed that floor.
+dominates and is longer where two are similar. The floor is the step with unlimited replicas of every server
+but the policy's. The recommendation is the fewest replicas whose bound does not exceed that floor.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CONCURRENCY = "rollout.at_once"
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """A role's calls in one step. `seconds` is one call on an idle server; `share` the role's part of a
-    dialogue's time if no call ever waits."""
+    """A role's calls in one step. `seconds` is the time of one call on an idle server; `share` is the role's
+    share of a dialogue's time if no call has to wait."""
 
     role: str
     server: str
@@ -52,8 +52,9 @@ class RolePlan:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """`bound_s` is the time its work takes by itself; `utilisation` that over the estimated rollout, so an
-    upper bound. `recommended` is None for the policy's server: that is the one to be kept busy."""
+    """A server's load in one step. `bound_s` is the time its work takes if nothing else limits it;
+    `utilisation` is `bound_s` over the estimated rollout time, an upper bound. `recommended` is None for the
+    policy's server."""
 
     server: str
     roles: tuple[str, ...]
@@ -99,9 +100,8 @@ def make_plan(shape: Shape, rates: Rates) -> Plan:
     limits = _limits_s(shape, [sum((demands[r] for r in served[name]), Demand()) for name in names[1:]])
 
     def bounds_of(replicas: dict[str, float]) -> dict[str, float]:
-        own = {name: work[name] / _capacity(shape, rates, name, replicas[name]) for name in names}
         return {
-            **own,
+            **{name: work[name] / _capacity(shape, rates, name, replicas[name]) for name in names},
             LONGEST: longest_dialogue_s(shape, rates),
             CONCURRENCY: total / shape.concurrent,
         }
@@ -109,9 +109,9 @@ def make_plan(shape: Shape, rates: Rates) -> Plan:
     def step_of(bounds: dict[str, float]) -> float:
         return max(max(bounds.values()) + update, limits)
 
-    given = {name: float(rates.servers[name].replicas) for name in names}
-    bounds = bounds_of(given)
-    unlimited = bounds_of({name: given[name] if name == names[0] else math.inf for name in names})
+    configured = {name: float(rates.servers[name].replicas) for name in names}
+    bounds = bounds_of(configured)
+    unlimited = bounds_of({name: configured[name] if name == names[0] else math.inf for name in names})
     floor = step_of(unlimited)
     best = {name: _fewest(work[name], _per_replica(rates, name), floor - update) for name in names[1:]}
     rollout = max(bounds.values())
@@ -150,13 +150,13 @@ def make_plan(shape: Shape, rates: Rates) -> Plan:
         ),
         floor_s=floor,
         floor_bottleneck=_largest(unlimited),
-        recommended_s=step_of(bounds_of({**given, **best})),
+        recommended_s=step_of(bounds_of({**configured, **best})),
         notes=tuple(_notes(shape, rates, limits)),
     )
 
 
 def _per_replica(rates: Rates, name: str) -> float:
-    """Return the seconds of work one replica does per second, at most."""
+    """Return the most seconds of work that one replica does per second."""
     server = rates.servers[name]
     return min(server.streams, math.inf if server.full is None else server.full)
 
@@ -176,14 +176,14 @@ def _fewest(work: float, per_replica: float, seconds: float) -> int:
 def _update_s(shape: Shape, rates: Rates) -> float:
     if rates.update.seconds is not None:
         return rates.update.seconds
-    drawn = lengths(shape, rates)
-    tokens = shape.dialogues * sum(row_tokens(rates, turns) for turns in drawn) / len(drawn)
+    turn_counts = lengths(shape, rates)
+    tokens = shape.dialogues * sum(row_tokens(rates, turns) for turns in turn_counts) / len(turn_counts)
     return tokens / (rates.update.tokens_per_s or math.inf)
 
 
 def _limits_s(shape: Shape, demands: list[Demand]) -> float:
-    """Return the seconds per step that requests and tokens per minute allow; `demands` are those of each
-    address but the policy's, which has no such limits."""
+    """Return the least seconds per step under the limits on requests and tokens per minute. `demands` has one
+    entry per address except the policy's, which has no such limits."""
     seconds = [0.0]
     for demand in demands:
         if shape.requests_per_minute:
@@ -198,23 +198,23 @@ def _notes(shape: Shape, rates: Rates, limits_s: float) -> list[str]:
     if shape.agents and shape.requests < shape.concurrent:
         notes.append(
             f"roles.requests allows {shape.requests} concurrent calls per address for {shape.concurrent} "
-            "dialogues: raise it, or additional replicas stay idle"
+            "dialogues; raise it, or additional replicas stay idle"
         )
     if shape.at_once < shape.dialogues:
         notes.append(
-            f"rollout.at_once = {shape.at_once} of {shape.dialogues} dialogues: "
+            f"rollout.at_once plays {shape.at_once} of {shape.dialogues} dialogues at a time; "
             "the others start as these finish"
         )
     if rates.dialogues.turns is None:
-        notes.append(f"dialogues.turns is not set: every dialogue is assumed to last {shape.max_turns} turns")
+        notes.append(f"dialogues.turns is not set; every dialogue is assumed to last {shape.max_turns} turns")
     longest = row_tokens(rates, max(lengths(shape, rates)))
     if shape.context is not None and longest > shape.context:
         notes.append(
-            f"dialogues grow to {longest:.0f} tokens, rollout.context is {shape.context}: "
+            f"dialogues grow to {longest:.0f} tokens but rollout.context is {shape.context}; "
             "those dialogues will end earlier than estimated here"
         )
     if not shape.agents:
-        notes.append("roles.agents = scripted: the roles are plain code and take no time")
+        notes.append("roles.agents is scripted; those roles are plain code and take no time")
     if limits_s:
         notes.append(f"requests and tokens per minute alone make a step take {limits_s:.0f} s")
     return notes

@@ -1,8 +1,8 @@
-"""Rates: what the servers can do and what the calls cost, from a TOML file in which every key is checked.
+"""Rates: speed of the servers and size of the calls, read from a TOML file in which every key is checked.
 
 `EXAMPLE` is such a file with a comment on each key; `mapo plan --example` prints it. Its numbers are
-assumptions to be replaced. Roles without a server of their own name are served by `servers.everyone`, just as
-`roles.everyone` serves them in a training config.
+assumptions to be replaced. Roles without a server of their name are served by `servers.everyone`, as
+`roles.everyone` does in a training config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ throughput = 4000       # output tokens per second of all calls of a replica (de
 prefill_per_s = 20000   # prompt tokens per second that are not in the prefix cache (default: no time)
 latency = 0.02          # additional seconds per call
 
-[servers.everyone]      # every role without a server of its own name: here a large model on eight cards
+[servers.everyone]      # every role without a server of its name: here a large model on eight cards
 replicas = 1
 streams = 64
 tokens_per_s = 50
@@ -72,14 +72,14 @@ cached = 0.89
 output = 60
 again = 0.02
 
-# [calls.start]         # the judge's start form: once per scenario, only where start levels are not known
+# [calls.start]         # the judge's start form: once per scenario, only where start levels are unknown
 # prompt = 2100
 # output = 400
 
 # Any call may have `seconds` (as measured) instead of its server's speeds, and `server` to name another one.
 
 [update]
-tokens_per_s = 20000    # tokens of whole dialogues trained per second; or: seconds = 60
+tokens_per_s = 20000    # tokens of complete dialogues trained per second; or: seconds = 60
 """
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -100,75 +100,75 @@ class ServerRates(_Section):
     @model_validator(mode="after")
     def _speeds_fit(self) -> ServerRates:
         if self.throughput is not None and (self.tokens_per_s is None or self.throughput < self.tokens_per_s):
-            raise ValueError("throughput needs a tokens_per_s that is not above it")
+            raise ValueError("throughput needs tokens_per_s, which must not exceed it")
         return self
 
     @property
     def full(self) -> float | None:
-        """Concurrent calls a replica serves at full speed; None if only `streams` limits it."""
+        """Concurrent calls that a replica serves at full speed; None if only `streams` limits it."""
         if self.throughput is None or self.tokens_per_s is None:
             return None
         return self.throughput / self.tokens_per_s
 
 
-class Call(_Section):
+class CallRates(_Section):
     server: str | None = None
     prompt: float = Field(default=0.0, ge=0)
     growth: float = Field(default=0.0, ge=0)
     cached: float = Field(default=0.0, ge=0, le=1)
     output: _Positive
-    spread: float | None = None  # ignored: the bounds use averages, but earlier rates files have it
+    spread: float | None = None  # ignored; accepted because earlier rates files contain it
     again: float = Field(default=0.0, ge=0)
     seconds: _Positive | None = None
 
 
-class Calls(_Section):
-    policy: Call
-    judge: Call | None = None
-    director: Call | None = None
-    user: Call | None = None
-    start: Call | None = None
+class CallTable(_Section):
+    policy: CallRates
+    judge: CallRates | None = None
+    director: CallRates | None = None
+    user: CallRates | None = None
+    start: CallRates | None = None
 
 
-class Dialogues(_Section):
+class DialogueRates(_Section):
     turns: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] | None = None
 
     @model_validator(mode="after")
-    def _some(self) -> Dialogues:
+    def _not_empty(self) -> DialogueRates:
         if self.turns == []:
-            raise ValueError("turns is an empty list")
+            raise ValueError("turns must not be an empty list")
         return self
 
 
-class Update(_Section):
+class UpdateRates(_Section):
     seconds: float | None = Field(default=None, ge=0)
     tokens_per_s: _Positive | None = None
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Update:
+    def _exactly_one(self) -> UpdateRates:
         if (self.seconds is None) == (self.tokens_per_s is None):
-            raise ValueError("give either seconds or tokens_per_s")
+            raise ValueError("set either seconds or tokens_per_s")
         return self
 
 
 class Rates(_Section):
     servers: dict[str, ServerRates]
-    calls: Calls
-    dialogues: Dialogues = Dialogues()
-    update: Update
+    calls: CallTable
+    dialogues: DialogueRates = DialogueRates()
+    update: UpdateRates
 
     def server_of(self, role: str) -> str:
         """Return the name of the server that a role's calls go to."""
-        call: Call | None = getattr(self.calls, role)
+        call: CallRates | None = getattr(self.calls, role)
         named = call.server if call else None
         owner = "judge" if role == "start" else role
         name = named or (owner if owner in self.servers else EVERYONE)
         if name not in self.servers:
             known = ", ".join(self.servers)
             raise InputError(
-                f"no [servers.{named or owner}] for the calls of the {role}",
+                f"there is no [servers.{named or owner}] for the calls of the {role}",
                 where="rates",
-                fix=f"Add it, or [servers.{EVERYONE}]; there are: {known}",
+                fix=f"Add it, or [servers.{EVERYONE}]; known servers: {known}",
             )
         return name
 
@@ -186,9 +186,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_override(text: str) -> dict[str, Any]:
     """Parse `servers.everyone.replicas=3` into nested tables; a value that is not TOML is a string."""
     key, _, value = text.partition("=")
-    for written in (value, json.dumps(value)):
+    for literal in (value, json.dumps(value)):
         with contextlib.suppress(tomllib.TOMLDecodeError):
-            return tomllib.loads(f"{key} = {written}")
+            return tomllib.loads(f"{key} = {literal}")
     raise InputError(
         f"'{text}' is not a setting", fix="Write key.path=value, as in servers.everyone.replicas=3"
     )
@@ -196,15 +196,15 @@ def read_override(text: str) -> dict[str, Any]:
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Merge two tables recursively; values of `above` take precedence."""
-    found = dict(below)
+    result = dict(below)
     for key, value in above.items():
-        old = found.get(key)
-        found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return found
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
 
 
 def read_rates(data: dict[str, Any], where: str) -> Rates:
-    """Validate rates; an InputError names the key."""
+    """Validate rates. Raises InputError with the first invalid key."""
     try:
         return Rates.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Who plays user, director and judge: read from command-line options or from a config.
+"""The cast (models of user, director and judge), read from command-line options or from a config.
 
 None stands for the domain's scripted cast.
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mapo.config import Config, Role
 from mapo.errors import InputError
-from mapo.models.chat import Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Sampling
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, PartialSpec, inherit, parse_judges
 
 
@@ -20,18 +20,21 @@ def cast_from_options(
 
     `agents` is "scripted", "llm", or None: then the roles are models if any model or address is given.
     """
-    # The key variable of everyone has a default, so it says nothing about what the user wants.
+    # The key variable of everyone has a default, so it does not count as an option that was set.
     named = any(value is not None for value in (*everyone[:2], *(v for role in roles.values() for v in role)))
     agents = agents or ("llm" if named else "scripted")
     if agents not in ("scripted", "llm"):
         raise InputError(f"--agents is '{agents}'", fix="Use scripted or llm")
     if agents == "scripted":
         if named:
-            raise InputError("scripted roles, but a model or address for one", fix="Leave one of them out")
+            raise InputError(
+                "--agents is scripted, but a model or address is given for a role",
+                fix="Remove one of the two",
+            )
         return None
     cast = {}
-    for role, own in roles.items():
-        spec = inherit(own, everyone)
+    for role, partial in roles.items():
+        spec = inherit(partial, everyone)
         if not spec.model:
             raise InputError(f"no model for the {role}", fix=f"Give --agents-model or --{role}-model")
         cast[role] = spec.complete()
@@ -39,27 +42,32 @@ def cast_from_options(
 
 
 def with_judge_panel(cast: dict[str, ModelSpec] | None, judges: str | None) -> CastSpec | None:
-    """Replace the judge by a panel: NAME or NAME@URL, separated by commas. A member without an address is
-    where the judge would have been."""
+    """Replace the judge by a panel: NAME or NAME@URL, separated by commas. A member without an address has
+    that of the judge it replaces."""
     if judges is None:
         return cast
     if cast is None:
-        raise InputError("--judge-panel, but plain code plays", fix="Give --agents-model")
+        raise InputError("--judge-panel has no effect on scripted roles", fix="Give --agents-model")
     judge = cast["judge"]
     members = parse_judges(judges.split(","), PartialSpec(None, judge.base_url, judge.key_env))
     if len(members) < 2:
-        raise InputError(f"--judge-panel is '{judges}'", fix="Two judges or more; one is --judge-model")
+        raise InputError(
+            f"--judge-panel is '{judges}'", fix="Name two or more judges, or use --judge-model for one"
+        )
     return {**cast, "judge": PanelSpec(members)}
 
 
-def with_temperatures(cast: CastSpec | None, **temperatures: float | None) -> CastSpec | None:
-    """Set the temperature of roles; None leaves a role as it is."""
-    for role, temperature in temperatures.items():
-        if temperature is None:
+def with_sampling(cast: CastSpec | None, **sampling: Sampling) -> CastSpec | None:
+    """Set sampling parameters of roles; None values leave a parameter as it is."""
+    for role, parameters in sampling.items():
+        if parameters == DEFAULT_SAMPLING:
             continue
         if cast is None:
-            raise InputError(f"--{role}-temperature, but plain code plays", fix="Give --agents-model")
-        cast = {**cast, role: _with_sampling(cast[role], Sampling(temperature))}
+            raise InputError(
+                f"{str(parameters).partition(' ')[0]} is set for the {role}, which is scripted.",
+                fix=f"Give --agents-model or --{role}-model, or leave the option out",
+            )
+        cast = {**cast, role: _with_sampling(cast[role], parameters)}
     return cast
 
 
@@ -70,7 +78,7 @@ def _with_sampling(player: ModelSpec | PanelSpec, sampling: Sampling) -> ModelSp
 
 
 def cast_from_config(config: Config) -> CastSpec | None:
-    """Return who plays user, director and judge; what a role lacks it inherits from `roles.everyone`."""
+    """Return the models of user, director and judge; missing settings are inherited from `roles.everyone`."""
     roles = config.roles
     if roles.agents == "scripted":
         return None
@@ -78,17 +86,17 @@ def cast_from_config(config: Config) -> CastSpec | None:
     judge: ModelSpec | PanelSpec
     if roles.judges:
         members = tuple(_from_roles(member, roles.everyone) for member in roles.judges)
-        judge = PanelSpec(members, roles.judging, whole=True)
+        judge = PanelSpec(members, roles.judging, require_all=True)
     else:
         judge = _from_roles(roles.judge, roles.everyone)
     return {"user": user, "director": director, "judge": judge}
 
 
-def _from_roles(own: Role | None, everyone: Role) -> ModelSpec:
-    own = own or Role()
-    spec = inherit(_partial(own), _partial(everyone)).complete()
+def _from_roles(role: Role | None, everyone: Role) -> ModelSpec:
+    role = role or Role()
+    spec = inherit(_partial(role), _partial(everyone)).complete()
     settings = {
-        key: value if (value := getattr(own, key)) is not None else getattr(everyone, key)
+        key: value if (value := getattr(role, key)) is not None else getattr(everyone, key)
         for key in ("temperature", "top_p", "max_tokens")
     }
     return replace(spec, sampling=Sampling(**settings))

@@ -19,7 +19,7 @@ _BLOCKS, _BLOCK = 64, 1 << 14
 
 
 def identity(**models: ModelSpec | None) -> dict[str, Any]:
-    """Return what a manifest says of models: `addresses` by role, and `weights` of those that are folders."""
+    """Return the manifest entries of models: `addresses` by role, and `weights` of those in folders."""
     known = {role: spec for role, spec in models.items() if spec is not None}
     addresses = {role: spec.address for role, spec in known.items() if spec.address}
     weights = {role: hashed for role, spec in known.items() if (hashed := _weights_of(spec))}
@@ -33,26 +33,26 @@ def _weights_of(spec: ModelSpec) -> str | None:
 
 def fingerprint(folder: Path) -> str:
     """Return a short hash of a model's folder: its JSON files, the names and sizes of its weight files, and
-    blocks sampled across them. A training step changes it, and large files need not be read whole."""
-    seen = hashlib.sha256()
+    blocks sampled across them. A training step changes it, and large files need not be read completely."""
+    hasher = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.suffix == ".json":
-            seen.update(f"{file.name}\n".encode() + file.read_bytes())
+            hasher.update(f"{file.name}\n".encode() + file.read_bytes())
         elif file.suffix in _WEIGHTS:
             size = file.stat().st_size
-            seen.update(f"{file.name} {size}\n".encode())
+            hasher.update(f"{file.name} {size}\n".encode())
             with open(file, "rb") as data:
                 for at in range(_BLOCKS):
                     data.seek(max(0, size - _BLOCK) * at // (_BLOCKS - 1))
-                    seen.update(data.read(_BLOCK))
-    return seen.hexdigest()[:16]
+                    hasher.update(data.read(_BLOCK))
+    return hasher.hexdigest()[:16]
 
 
 def moved(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return one line per role whose address differs from the one in the manifest."""
-    then = before.get("addresses") or {}
+    old = before.get("addresses") or {}
     return [
-        f"{role} was at {then[role]}, and is now at {address}: is it the same model?"
+        f"{role} was at {old[role]}, and is now at {address}: is it the same model?"
         for role, address in now["addresses"].items()
-        if then.get(role, address) != address
+        if old.get(role, address) != address
     ]

@@ -1,4 +1,4 @@
-"""Open models: endpoints that share rate limits, a cache and a ledger; local samplers; whole casts."""
+"""Opening models: endpoints that share rate limits, a cache and a ledger; local samplers; casts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 if TYPE_CHECKING:
     from mapo.measure.rubric import Rubric
     from mapo.models.cache import Cache
-    from mapo.models.chat import Talker
+    from mapo.models.chat import ChatFactory
     from mapo.models.endpoint import Endpoint
     from mapo.models.ledger import Ledger
     from mapo.models.rate_limit import Limiter
     from mapo.sampling.sampler import Sampler
     from mapo.sandbox.cast import Casting, Policy
-    from mapo.sandbox.panel import Seat
+    from mapo.sandbox.panel import NamedJudge
 
 
 @dataclass(slots=True)
@@ -68,9 +68,9 @@ class ModelSession:
         return self.ledger.total_cost
 
     def check(self, models: Iterable[ModelSpec], domain: str | None = None) -> None:
-        """Refuse names, addresses and modes that cannot be used. Nothing is opened or written.
+        """Raise InputError for invalid names, addresses and modes. Nothing is opened or written.
 
-        Scripted policies belong to a domain and are refused without one.
+        Scripted policies belong to a domain and are rejected without one.
         """
         from mapo.local_model.requirements import require_torch
         from mapo.models.cache import MODES
@@ -84,7 +84,8 @@ class ModelSession:
             if spec.scripted is not None:
                 if domain is None:
                     raise InputError(
-                        f"'{spec.model}' is not a model", fix="A name at an endpoint, or local:FOLDER"
+                        f"'{spec.model}' is not a model",
+                        fix="Give a model name at an endpoint, or local:FOLDER",
                     )
                 scripted_policy(domain, spec.scripted)
             elif spec.local is not None:
@@ -139,7 +140,7 @@ class ModelSession:
         endpoint = self.endpoint(spec, "policy")
         return lambda _: endpoint
 
-    async def talker(self, spec: ModelSpec, role: str = "policy") -> Talker:
+    async def chat_factory(self, spec: ModelSpec, role: str = "policy") -> ChatFactory:
         """Open the model that answers a benchmark's questions, one conversation per name."""
         if spec.local is not None:
             from mapo.sampling.sampler import Seat
@@ -159,13 +160,15 @@ class ModelSession:
         """Open the models of user, director and judge; None is the domain's scripted cast."""
         from mapo.sandbox.domain import scripted_cast
         from mapo.sandbox.model_cast import model_cast
-        from mapo.sandbox.panel import judged_by
+        from mapo.sandbox.panel import with_judges
 
         if cast is None:
             return scripted_cast(domain)
         for role, spec in models_by_role(cast).items():
             if spec.scripted is not None or spec.local is not None:
-                raise InputError(f"'{spec.model}' as {role}", fix="Serve the model, and give its base URL")
+                raise InputError(
+                    f"'{spec.model}' cannot be used as {role}", fix="Serve the model and give its base URL"
+                )
         judges = cast["judge"]
         panel = judges if isinstance(judges, PanelSpec) else None
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
@@ -174,27 +177,28 @@ class ModelSession:
         casting = model_cast(user, director, judge, rubric, sampling)
         if panel is None:
             return casting
-        return judged_by(casting, self.seats(panel, rubric), panel.way, whole=panel.whole)
+        return with_judges(casting, self.judges(panel, rubric), panel.mode, require_all=panel.require_all)
 
-    def seats(self, panel: PanelSpec, rubric: Rubric) -> list[Seat]:
-        """Open the judges of a panel. Those with one model, address and key share an endpoint."""
-        from mapo.sandbox.panel import model_seat
+    def judges(self, panel: PanelSpec, rubric: Rubric) -> list[NamedJudge]:
+        """Open the judges of a panel. Those with the same model, address and key share an endpoint."""
+        from mapo.sandbox.panel import model_judge
 
         endpoints: dict[tuple[str, str | None, str], Endpoint] = {}
-        seats = []
+        judges = []
         for name, spec in zip(panel.names, panel.members, strict=True):
             key = (spec.model, spec.address, spec.key_env)
             if key not in endpoints:
                 endpoints[key] = self.endpoint(spec, "judge")
-            seats.append(model_seat(endpoints[key], rubric, spec.sampling, name))
-        return seats
+            judges.append(model_judge(endpoints[key], rubric, spec.sampling, name))
+        return judges
 
 
 @asynccontextmanager
 async def open_cast(
     config: Config, out: Path, rank: int = 0, shared_by: int = 1
-) -> AsyncIterator[tuple[Casting, Callable[[], None]]]:
-    """Open the cast that a config names. Yields it with a function that writes the ledger to disk.
+) -> AsyncIterator[tuple[Casting, Callable[[], None], Ledger]]:
+    """Open the cast that a config names. Yields it, a function that writes the ledger to disk, and the
+    ledger.
 
     This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
     """
@@ -221,7 +225,7 @@ async def open_cast(
         session.check(models_by_role(cast).values(), domain)
     async with session:
         try:
-            yield session.casting(cast, Rubric.load(domain), domain), flush
+            yield session.casting(cast, Rubric.load(domain), domain), flush, session.ledger
         finally:
             flush()
 
@@ -231,7 +235,7 @@ def _share(limit: int, name: str, rank: int, of: int) -> int: ...
 @overload
 def _share(limit: None, name: str, rank: int, of: int) -> None: ...
 def _share(limit: int | None, name: str, rank: int, of: int) -> int | None:
-    """The share of process `rank` in a limit that all processes keep together."""
+    """Return the share of process `rank` in a limit that all processes share."""
     if limit is None or of == 1:
         return limit
     if limit < of:

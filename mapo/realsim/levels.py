@@ -1,12 +1,12 @@
-"""Start levels: the judge's start form, filled in several times, and how far the forms agree.
+"""Start levels of a scenario: the median of several start forms, and the agreement of the forms.
 
-The level of an indicator is the median of its forms, the lower one of two. Agreement is reported twice: as
-the share of forms that gave exactly that level, and over all scenarios as Krippendorff's alpha for intervals,
+With an even number of forms the lower median is used. Agreement is reported as the share of forms that gave
+exactly the median and, over all scenarios, as Krippendorff's alpha for interval data,
 
     alpha = 1 - Do / De,    Do: mean squared difference of two forms of one scenario,
-                            De: the same of any two values of the indicator,
+                            De: the same for any two values of the indicator,
 
-which is 1 for perfect agreement and 0 for none beyond chance.
+which is 1 for perfect agreement and 0 for agreement by chance.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from mapo.scenarios.scenario import Scenario
 
 FORMS = 3
 TEMPERATURE = 1.0
-"""At 0 the forms would be one form, copied."""
+"""Above 0, because at 0 all forms would be the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """`given` holds every form's level of each indicator, `missing` how many forms were never filled in."""
+class StartForms:
+    """Start levels of a scenario. `given` holds the level of each indicator in every form, `missing` the
+    number of unusable forms."""
 
     levels: dict[str, int]
     given: dict[str, list[int]]
@@ -37,7 +38,7 @@ class Start:
 
     @property
     def agreement(self) -> dict[str, float]:
-        """Of each indicator, the share of forms that gave the level taken."""
+        """Share of forms that gave the median, by indicator."""
         return {
             key: self.given[key].count(level) / len(self.given[key]) for key, level in self.levels.items()
         }
@@ -50,35 +51,38 @@ async def fill_start(
     *,
     forms: int,
     temperature: float,
-    anew: dict[str, int] | None = None,
-) -> Start:
-    """AnswerError where fewer than half of the forms could be had. `anew` says how often each was asked for
-    in vain before; those that are lacking now are counted in it."""
-    way = Sampling(temperature=temperature)
-    anew = {} if anew is None else anew
+    retries: dict[str, int] | None = None,
+) -> StartForms:
+    """Ask the judge for `forms` start forms and return their medians.
 
-    async def one(number: int) -> dict[str, int] | None:
-        attempt = number + forms * anew.get(_form(number), 0)
-        judge = ModelJudge(chat, scenario, rubric, attempt=attempt, sampling=way)
+    Raise AnswerError unless more than half of them are usable. `retries` counts, by form, how often it was
+    unusable in earlier attempts; forms that are unusable now are added to it.
+    """
+    sampling = Sampling(temperature=temperature)
+    retries = {} if retries is None else retries
+
+    async def fill(number: int) -> dict[str, int] | None:
+        attempt = number + forms * retries.get(_form(number), 0)
+        judge = ModelJudge(chat, scenario, rubric, attempt=attempt, sampling=sampling)
         try:
             return {key: mark.level for key, mark in (await judge.start()).items()}
         except AnswerError:
             return None
 
-    asked = await asyncio.gather(*(one(number) for number in range(1, forms + 1)))
-    filled = [levels for levels in asked if levels is not None]
-    if 2 * len(filled) <= forms:
-        for number, levels in enumerate(asked, 1):
+    answers = await asyncio.gather(*(fill(number) for number in range(1, forms + 1)))
+    usable = [levels for levels in answers if levels is not None]
+    if 2 * len(usable) <= forms:
+        for number, levels in enumerate(answers, 1):
             if levels is None:
-                anew[_form(number)] = anew.get(_form(number), 0) + 1
+                retries[_form(number)] = retries.get(_form(number), 0) + 1
         raise AnswerError(
-            f"{forms - len(filled)} of {forms} start forms were not filled in",
+            f"{forms - len(usable)} of {forms} start forms were unusable",
             where=chat.name,
-            fix="Use a judge that can fill in forms",
+            fix="Use another judge model",
         )
-    given = {item.key: [levels[item.key] for levels in filled] for item in rubric.indicators}
-    middle = {key: median_low(values) for key, values in given.items()}
-    return Start(middle, given, forms - len(filled))
+    given = {item.key: [levels[item.key] for levels in usable] for item in rubric.indicators}
+    medians = {key: median_low(values) for key, values in given.items()}
+    return StartForms(medians, given, forms - len(usable))
 
 
 def _form(number: int) -> str:
@@ -86,8 +90,8 @@ def _form(number: int) -> str:
 
 
 def alpha(ratings: Sequence[Sequence[int]]) -> float | None:
-    """Krippendorff's alpha for intervals; a row is what the forms of one scenario gave. None where fewer than
-    two rows have two values, or where all values are the same: there was nothing to tell apart."""
+    """Return Krippendorff's alpha for interval data; a row holds the levels of one scenario's forms. None if
+    fewer than two rows have two values, or if all values are the same."""
     rows = [row for row in ratings if len(row) > 1]
     pooled = [value for row in rows for value in row]
     if len(rows) < 2:
@@ -98,20 +102,20 @@ def alpha(ratings: Sequence[Sequence[int]]) -> float | None:
 
 
 def _pairs(values: Sequence[int]) -> float:
-    """The sum of (a - b)^2 over all ordered pairs: 2 (n * sum of squares - square of the sum)."""
+    """Return the sum of (a - b)^2 over all ordered pairs: 2 (n * sum of squares - square of the sum)."""
     return 2 * (len(values) * sum(x * x for x in values) - sum(values) ** 2)
 
 
 def agreement_of(
     starts: Sequence[Mapping[str, Sequence[int]]], rubric: Rubric
 ) -> dict[str, dict[str, float | None]]:
-    """By indicator: mean share of forms at the median, mean range of the forms, alpha."""
-    found: dict[str, dict[str, float | None]] = {}
+    """Return, by indicator, the mean share of forms at the median, the mean range of the forms, and alpha."""
+    agreement: dict[str, dict[str, float | None]] = {}
     for item in rubric.indicators:
         rows = [start[item.key] for start in starts]
-        found[item.key] = {
+        agreement[item.key] = {
             "same": mean(row.count(median_low(row)) / len(row) for row in map(list, rows)) if rows else None,
             "range": mean(max(row) - min(row) for row in rows) if rows else None,
             "alpha": alpha(rows),
         }
-    return found
+    return agreement

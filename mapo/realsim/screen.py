@@ -1,13 +1,13 @@
-"""Which scenarios are worth keeping: played by a strong model and a weak one, k times each.
+"""Screening of scenarios by playing them with a strong and a weak model, k times each.
 
-A scenario that the strong one never passes shows nothing, and neither does one that even the weak one always
-passes. Difficulty and dominant axis are measured beside what the scenario declares:
+A scenario that the strong model never passes carries no information, and neither does one that even the weak
+model always passes. Difficulty and dominant axis are measured and compared with what the scenario declares:
 
     difficulty    share of all plays that passed: easy from 3/4, medium from 1/2, hard from 1/4, extreme below
     axis, start   the deepest deficit at the start, mean over plays
     axis, moved   the axis on which the strong model's plays moved furthest
 
-With few plays the rates are coarse; each has its 95 % interval (Wilson's) beside it.
+With few plays the rates are coarse; each has a 95 % interval (Wilson).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from mapo.scenarios.scenario import Scenario
 from mapo.scoring.result import Result
 
 GRADES = (0.75, 0.5, 0.25)
-"""Shares of plays passed below which the next difficulty begins."""
-MARGIN = 1e-9
+"""Pass rates below which the next difficulty starts."""
+MIN_MOVEMENT = 1e-9
+"""Movement up to this is treated as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Plays:
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A scenario's verdict: kept, dropped or undecided, and what was measured beside what it declares."""
+    """Verdict on a scenario (kept, dropped or undecided), with its declared and measured tags."""
 
     id: str
     verdict: str
@@ -55,25 +56,29 @@ class Screened:
     measured: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as written to screen.json."""
         return asdict(self)
 
 
 def screen(
     scenarios: Sequence[Scenario], played: Mapping[str, Sequence[Result]], k: int, rubric: Rubric
 ) -> list[Screened]:
-    """`played` holds the results of "strong" and perhaps of "weak"."""
-    return [_one(scenario, played, k, rubric) for scenario in scenarios]
+    """Screen the scenarios. `played` holds the results of "strong" and optionally of "weak"."""
+    return [_screen_one(scenario, played, k, rubric) for scenario in scenarios]
 
 
-def _one(scenario: Scenario, played: Mapping[str, Sequence[Result]], k: int, rubric: Rubric) -> Screened:
-    own = {who: [r for r in results if r.case == scenario.id] for who, results in played.items()}
-    plays = {who: plays_of(results) for who, results in own.items()}
+def _screen_one(
+    scenario: Scenario, played: Mapping[str, Sequence[Result]], k: int, rubric: Rubric
+) -> Screened:
+    results = {name: [r for r in all_ if r.case == scenario.id] for name, all_ in played.items()}
+    plays = {name: plays_of(own) for name, own in results.items()}
     verdict, reason = judge(plays, k)
     declared = {"difficulty": scenario.difficulty, "axis": scenario.axis}
-    return Screened(scenario.id, verdict, reason, plays, declared, measure(own, rubric))
+    return Screened(scenario.id, verdict, reason, plays, declared, measure(results, rubric))
 
 
 def plays_of(results: Sequence[Result]) -> Plays:
+    """Summarise one policy's results on one scenario."""
     n, passes = len(results), sum(r.passed for r in results)
     if not n:
         return Plays(0, 0, None, None, None, None)
@@ -89,27 +94,27 @@ def plays_of(results: Sequence[Result]) -> Plays:
 
 
 def judge(plays: Mapping[str, Plays], k: int) -> tuple[str, str]:
-    """Verdict and reason."""
-    if lacking := [who for who, found in plays.items() if found.n < k]:
-        return "undecided", f"{' and '.join(lacking)}: not all of {k} plays were finished"
+    """Return the verdict and its reason."""
+    if incomplete := [name for name, own in plays.items() if own.n < k]:
+        return "undecided", f"{' and '.join(incomplete)}: fewer than {k} plays were finished; use --resume"
     if not plays["strong"].passes:
-        return "dropped", f"the strong model passed none of {k}"
+        return "dropped", f"too hard: the strong model passed none of {k} plays"
     if "weak" in plays and plays["weak"].passes == plays["weak"].n:
-        return "dropped", f"the weak model passed all of {k}"
+        return "dropped", f"too easy: the weak model passed all {k} plays"
     return "kept", ""
 
 
-def measure(own: Mapping[str, Sequence[Result]], rubric: Rubric) -> dict[str, str]:
-    """Difficulty by the share that passed, axes by where plays began and how far they went."""
-    every = [result for results in own.values() for result in results]
+def measure(results: Mapping[str, Sequence[Result]], rubric: Rubric) -> dict[str, str]:
+    """Return the difficulty from the pass rate, and the axes from the start and the movement of the plays."""
+    every = [result for played in results.values() for result in played]
     if not every:
         return {"difficulty": "", "axis": "", "axis_moved": ""}
     rate = sum(r.passed for r in every) / len(every)
     weights = np.sqrt(np.asarray(rubric.weights))
     start = np.mean([r.path.start for r in every], axis=0) * weights
-    moved = [np.subtract(r.path.now.position, r.path.start) for r in own["strong"]]
+    moved = [np.subtract(r.path.now.position, r.path.start) for r in results["strong"]]
     furthest = np.mean([np.zeros(len(weights)), *moved], axis=0) * weights
-    still = bool(np.all(furthest <= MARGIN))
+    still = bool(np.all(furthest <= MIN_MOVEMENT))
     return {
         "difficulty": DIFFICULTIES[sum(rate < grade for grade in GRADES)],
         "axis": rubric.keys[int(np.argmin(start))],
@@ -118,8 +123,8 @@ def measure(own: Mapping[str, Sequence[Result]], rubric: Rubric) -> dict[str, st
 
 
 def agreement(screened: Sequence[Screened]) -> dict[str, float | None]:
-    """How far what is declared is what was measured: shares that agree, and Spearman's rank correlation of
-    declared difficulty with the share of plays that failed."""
+    """Compare declared with measured tags: the shares that agree, and Spearman's rank correlation of declared
+    difficulty with the share of failed plays."""
     known = [one for one in screened if one.measured["difficulty"]]
 
     def share(key: str, measured: str) -> float | None:
@@ -140,16 +145,18 @@ def agreement(screened: Sequence[Screened]) -> dict[str, float | None]:
 
 
 def sizes_of(shares: str, n: int) -> dict[str, int]:
-    """TRAIN/VALIDATION/TEST or TRAIN/TEST as shares of `n`, each at least one: 2/1/1 of 13 is 7, 3 and 3."""
+    """Convert shares TRAIN/VALIDATION/TEST or TRAIN/TEST to sizes of at least 1: 2/1/1 of 13 is 7, 3, 3."""
     names = {2: ("train", "test"), 3: ("train", "validation", "test")}
     parts = shares.split("/")
     if len(parts) not in names or not all(part.isdecimal() and int(part) for part in parts):
-        raise InputError(f"'{shares}' are no shares", where="--split", fix="Write it like 2/1/1")
+        raise InputError(
+            f"'{shares}' is not a list of shares", where="--split", fix="Give shares such as 2/1/1"
+        )
     if n < len(parts):
-        raise InputError(f"{n} scenarios are kept, too few for {len(parts)} splits", where="--split")
-    whole = sum(map(int, parts))
-    least = [max(1, n * int(part) // whole) for part in parts]
-    least[0] += n - sum(least)
-    if least[0] < 1:
-        raise InputError(f"{n} scenarios cannot be shared out as {shares}", where="--split")
-    return dict(zip(names[len(parts)], least, strict=True))
+        raise InputError(f"{n} kept scenarios are too few for {len(parts)} splits", where="--split")
+    total = sum(map(int, parts))
+    sizes = [max(1, n * int(part) // total) for part in parts]
+    sizes[0] += n - sum(sizes)
+    if sizes[0] < 1:
+        raise InputError(f"{n} scenarios cannot be divided as {shares}", where="--split")
+    return dict(zip(names[len(parts)], sizes, strict=True))

@@ -1,8 +1,8 @@
-"""Checks that decide, without a model, whether an invented scenario may be used.
+"""Checks of an invented scenario that need no model.
 
-Its form and its fit with the rubric, the order of its story, no text that addresses the models who will read
-the file, no identifying forms even if invented, no sentence copied from the source conversation, and no
-near-copy of the source or of another scenario.
+They cover its form and fit with the rubric, the order of its story, text that addresses the models that will
+read the file, identifying forms even if invented, sentences copied from the source conversation, and
+similarity to the source or to another scenario.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.realsim.model_steps import all_text
+from mapo.realsim.model_steps import Fault, all_text, invented_part, plain_fault, text_fields
 from mapo.realsim.redaction.folding import fold_forms
 from mapo.realsim.redaction.patterns import find_forms
 from mapo.realsim.redaction.redact import PLACEHOLDER
@@ -27,8 +27,10 @@ from mapo.scenarios.scenario import Scenario, check_scenario
 
 RUN_OF_WORDS = 8
 RUN_OF_CHARACTERS = 14
-"""Words, or Chinese characters, in a row that nobody writes twice by chance."""
-FEWEST_STAGES, FEWEST_MEMORIES = 3, 2
+"""Number of consecutive words, or Chinese characters, that do not coincide by chance."""
+MIN_STAGES, MIN_MEMORIES = 3, 2
+_QUOTED = re.compile(r"'.*'", re.S)
+"""Text quoted by `check_scenario`; it may be from the conversation."""
 _HARMLESS = ("date", "number", "postcode")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 
@@ -61,43 +63,50 @@ def _adapter() -> TypeAdapter[Scenario]:
 
 
 def build(filled: dict[str, Any], *, case: str, language: str, rubric: Rubric) -> Scenario:
-    """The scenario of a filled form; InputError names the place that does not fit, and quotes nothing."""
-    own = {"id": case, "language": language, "domain": rubric.name}
+    """Return the scenario of a filled-in form. Raise InputError naming the field that does not fit, without
+    quoting it."""
+    fixed = {"id": case, "language": language, "domain": rubric.name}
     try:
-        return _adapter().validate_python({**filled, **own})
+        return _adapter().validate_python({**filled, **fixed})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise InputError("not as a scenario has it", where=".".join(map(str, first["loc"]))) from None
+        raise InputError(
+            "the field does not fit a scenario", where=".".join(map(str, first["loc"]))
+        ) from None
 
 
-def problems(scenario: Scenario, rubric: Rubric, source: Sequence[str]) -> list[str]:
-    """Everything wrong with a scenario made from `source`, as its writer is told."""
+def scenario_faults(scenario: Scenario, rubric: Rubric, source: Sequence[str]) -> list[Fault]:
+    """Return the faults of a scenario made from the conversation `source`."""
     text = all_text(scenario)
-    found = [*check_scenario(scenario, rubric), *_story(scenario), *injected(asdict(scenario))]
-    forms = {item.kind for item in find_forms(fold_forms(text))} - {*_HARMLESS}
-    found += [
-        f"something that looks like a private {kind} stands in it: leave it out" for kind in sorted(forms)
-    ]
+    faults = [Fault(problem, _QUOTED.sub("(...)", problem)) for problem in check_scenario(scenario, rubric)]
+    faults += map(plain_fault, [*_story(scenario), *injected(asdict(scenario))])
+    fields = dict(text_fields(invented_part(scenario)))
+    for name, part in fields.items():
+        kinds = {item.kind for item in find_forms(fold_forms(part))} - {*_HARMLESS}
+        faults += [plain_fault(f"{name}: remove what looks like a private {kind}") for kind in sorted(kinds)]
     chinese = len(_HAN.findall(text)) * 3 > len(text)
     if chinese != (scenario.language == "zh"):
-        found.append(f"it is not written in the language asked for ({scenario.language})")
+        faults.append(plain_fault(f"it is not written in the requested language ({scenario.language})"))
     if copied(scenario.text(), source):
-        found.append("sentences of the source stand in it word for word: invent other ones")
-    elif near(scenario, source):
-        found.append("it is too near to its source: invent another story")
-    return found
+        names = [name for name, part in fields.items() if copied(part, source)] or ["the story"]
+        faults += [
+            plain_fault(f"{name}: copies the conversation word for word; rewrite it") for name in names
+        ]
+    elif similar(scenario, source):
+        faults.append(plain_fault("the story is too similar to the conversation; invent another one"))
+    return faults
 
 
 def _story(scenario: Scenario) -> Iterator[str]:
     kinds = [stage.kind for stage in scenario.stages]
-    if len(kinds) < FEWEST_STAGES or kinds[0] != "start" or kinds[-1] != "outcome":
-        yield f"stages: at least {FEWEST_STAGES}, from a start to an outcome"
-    if len(scenario.memories) < FEWEST_MEMORIES:
-        yield f"memories: at least {FEWEST_MEMORIES}"
+    if len(kinds) < MIN_STAGES or kinds[0] != "start" or kinds[-1] != "outcome":
+        yield f"stages: at least {MIN_STAGES} are needed, from a start to an outcome"
+    if len(scenario.memories) < MIN_MEMORIES:
+        yield f"memories: at least {MIN_MEMORIES} are needed"
     if "high" not in scenario.priorities.values():
-        yield "priorities: at least one is high"
+        yield "priorities: at least one must be high"
     if not all(beat.says for beat in scenario.beats):
-        yield "says: at least one line for each stage and memory"
+        yield "says: every stage and memory needs at least one line"
 
 
 def injected(data: Mapping[str, Any]) -> Iterator[str]:
@@ -108,69 +117,63 @@ def injected(data: Mapping[str, Any]) -> Iterator[str]:
     breaks, headings, chat template markup, or talk of levels, axes and scores. Stories that are refused by
     mistake ("on level 12") are invented anew. The messages quote nothing.
     """
-    for place, text in _places(data, ""):
+    for place, text in text_fields(data):
         plain = unicodedata.normalize("NFKC", text)
         if any(unicodedata.category(char) in _LINE_BREAKS for char in text):
-            yield f"{place}: one line, without line breaks"
+            yield f"{place}: must be one line, without line breaks"
         elif _MARKUP.search(plain):
-            yield f"{place}: no headings, code or marks of templates"
+            yield f"{place}: must not contain headings, code or chat template markup"
         elif _ABOUT_SCORING.search(plain):
-            yield f"{place}: no talk of levels, axes, scores, replies or instructions; it is about a person"
-
-
-def _places(data: Any, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(data, str):
-        yield place, data
-    elif isinstance(data, Mapping):
-        for key, part in data.items():
-            yield from _places(part, f"{place}.{key}" if place else str(key))
-    elif isinstance(data, list | tuple):
-        for number, part in enumerate(data):
-            yield from _places(part, f"{place}[{number}]")
+            yield (
+                f"{place}: must be about a person, not about levels, axes, scores, replies or instructions"
+            )
 
 
 def copied(text: str, source: Sequence[str]) -> bool:
-    """Whether a long run of words stands in both."""
-    return bool(_runs(text) & {run for said in source for run in _runs(said)})
+    """Return whether a long run of words occurs in both the text and the source."""
+    return bool(_runs(text) & {run for message in source for run in _runs(message)})
 
 
 def _runs(text: str) -> set[str]:
-    found = set()
+    runs = set()
     for part in PLACEHOLDER.sub("\n", text).split("\n"):
         plain = normalised(part)
         if " " in plain:
             parts = plain.split()
-            found |= {" ".join(parts[i : i + RUN_OF_WORDS]) for i in range(len(parts) - RUN_OF_WORDS + 1)}
+            runs |= {" ".join(parts[i : i + RUN_OF_WORDS]) for i in range(len(parts) - RUN_OF_WORDS + 1)}
         else:
-            found |= {plain[i : i + RUN_OF_CHARACTERS] for i in range(len(plain) - RUN_OF_CHARACTERS + 1)}
-    return found
+            runs |= {plain[i : i + RUN_OF_CHARACTERS] for i in range(len(plain) - RUN_OF_CHARACTERS + 1)}
+    return runs
 
 
-def near(scenario: Scenario, source: Sequence[str]) -> bool:
-    said = PLACEHOLDER.sub(" ", "\n".join(source))
-    return bool(overlaps({**texts_of([scenario]), "the source": said}))
+def similar(scenario: Scenario, source: Sequence[str]) -> bool:
+    """Return whether a scenario is a near-duplicate of the conversation it was made from."""
+    text = PLACEHOLDER.sub(" ", "\n".join(source))
+    return bool(overlaps({**texts_of([scenario]), "the source": text}))
 
 
 def level_problems(scenario: Scenario, rubric: Rubric) -> list[str]:
-    """Where the judges' start levels contradict what the scenario says matters."""
+    """Return contradictions between the start levels and the priorities of a scenario."""
     start = rubric.start(scenario.start_levels)
     if not any(start):
-        return ["the start levels say that this person needs nothing"]
+        return ["start_levels: all are 0, so this person needs nothing"]
     deepest = [key for key, value in zip(rubric.keys, start, strict=True) if value == min(start)]
     if all(scenario.priorities.get(key) == "low" for key in deepest):
-        return [f"the start levels are deepest on {deepest[0]}, which has low priority"]
+        return [
+            f"start_levels: the largest deficit is on axis {deepest[0]}, but priorities.{deepest[0]} is low"
+        ]
     return []
 
 
 def near_copies(made: Sequence[Scenario], others: Sequence[Scenario]) -> dict[str, str]:
-    """Which of `made` are too near to another: to one of `others`, or to one made before it. Id -> which."""
+    """Return the near-duplicates in `made`: id -> the one of `others`, or made earlier, that it resembles."""
     others_texts = {f"known: {case}": text for case, text in texts_of(others).items()}
     order = {scenario.id: number for number, scenario in enumerate(made)}
     dropped: dict[str, str] = {}
     pairs = [(pair.a, pair.b) for pair in overlaps({**others_texts, **texts_of(made)})]
     for case in order:
-        mine = [{*pair} - {case} for pair in pairs if case in pair]
-        for [other] in mine:
+        partners = [{*pair} - {case} for pair in pairs if case in pair]
+        for [other] in partners:
             earlier = other in order and order[other] < order[case] and other not in dropped
             if other not in order or earlier:
                 dropped.setdefault(case, other.removeprefix("known: "))

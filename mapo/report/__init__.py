@@ -1,11 +1,11 @@
-"""Run directories -> one HTML file to send: a training, an evaluation, several of them, an ablation.
+"""Reports: one self-contained HTML file about a training run, an evaluation, several runs or an ablation.
 
     sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
     document/    numbers, blocks and plots, and how they become HTML (templates/) and Markdown
-    training.py results.py together.py grid.py     the reports: a training run, an evaluation, several runs,
+    training.py results.py several.py grid.py     the reports: a training run, an evaluation, several runs,
                                                    an ablation
 
-The file is self-contained: no script, nothing is fetched. What models wrote is escaped and cut.
+A report contains no scripts and loads nothing. Text written by models is escaped and truncated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.results import bench_report, empa_report
 from mapo.report.sections.held_out import held_out_difference
-from mapo.report.together import reportable, several_report
+from mapo.report.several import reportable, several_report
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind
 from mapo.runs.training import read_training
@@ -32,15 +32,18 @@ __all__ = ["build", "held_out_difference", "typical_pair", "write", "write_repor
 
 
 def write_report(root: Path) -> Path:
-    """report.html of a training run; returns its path."""
+    """Write report.html of the training run in `root` and return its path."""
     path = RunDir(root).report
     write_atomic(path, html_page(build([str(root)])))
     return path
 
 
 def write(report: Report, out: Path, *, markdown: bool = False, figures: Path | None = None) -> list[Path]:
-    """OUT (HTML); with `markdown` also a .md beside it and its figures as PNG in OUT_figures; with `figures`
-    every figure there as PNG, PDF and SVG."""
+    """Write the report to `out` as HTML and return the paths of all files written.
+
+    `markdown` adds a .md file next to it, with its figures as PNG in OUT_figures. `figures` is a folder that
+    receives every figure as PNG, PDF and SVG.
+    """
     pictures = [block for block in report.blocks if isinstance(block, Picture)]
     paths = [out]
     write_atomic(out, html_page(report))
@@ -49,25 +52,25 @@ def write(report: Report, out: Path, *, markdown: bool = False, figures: Path | 
         paths.append(out.with_suffix(".md"))
         write_atomic(paths[-1], markdown_page(report, beside.name if beside else ""))
     for picture in pictures:
-        made = save_picture(picture, figures) if figures else []
-        paths += made
-        if beside and made:  # drawn already
-            paths.append(beside / made[0].name)
-            write_atomic(paths[-1], made[0].read_bytes())
+        rendered = save_picture(picture, figures) if figures else []
+        paths += rendered
+        if beside and rendered:  # already rendered
+            paths.append(beside / rendered[0].name)
+            write_atomic(paths[-1], rendered[0].read_bytes())
         elif beside:
             paths += save_picture(picture, beside, ("png",))
     return paths
 
 
 def build(runs: Sequence[str]) -> Report:
-    """The report of a run, or of several. A run is a folder, or NAME=FOLDER."""
+    """Build the report of one or several runs, each given as FOLDER or MAX_NAME=FOLDER."""
     if len(runs) > 1:
         return several_report(runs)
     name, root = named(runs[0])
-    return _one(root, name)
+    return _single_report(root, name)
 
 
-def _one(root: Path, name: str | None) -> Report:
+def _single_report(root: Path, name: str | None) -> Report:
     kind = reportable(root)
     if kind is Kind.TRAINING:
         return training_report(read_training(root, name or ""))

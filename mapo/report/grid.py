@@ -1,4 +1,4 @@
-"""The report of an ablation: the analysis of `evals/ablation`, with its figures drawn for a page."""
+"""The report of an ablation: the analysis of `evals/ablation` with figures for an HTML page."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mapo.evals.ablation.analysis import Cell, Run, analyse
 from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
 from mapo.measure.reward import REWARDS
 from mapo.report.document import numbers
-from mapo.report.document.blocks import Block, Heading, Lines, Report, Words
-from mapo.report.sections.several import gradient_norms, grouped, late_turns, late_ways
+from mapo.report.document.blocks import Block, BulletList, Heading, Paragraph, Report
+from mapo.report.sections.several import gradient_norms, grouped, late_trajectories, late_turns
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
-from mapo.runs.training import Training, read_object, read_training
+from mapo.runs.training import TrainingRun, read_object, read_training
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 
 RUNS = 2000
-"""Runs of a grid that are looked for."""
+"""Maximum number of runs in a grid."""
 BUDGET = 3_000_000
-"""Bytes of training dialogues read of the first run of each method and reward; the others' are not."""
+"""Bytes of training dialogues read from the first run of each method and reward; none from the others."""
 
 
 def ablation_report(root: Path, name: str | None = None) -> Report:
-    """The finished runs of a grid, as `mapo ablate` reports them."""
+    """Build the report of the finished runs of a grid."""
     problems: list[str] = []
     manifest = read_object(RunDir(root).manifest, problems)
     folders = _cells(manifest, problems)
@@ -44,21 +44,21 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
         return Report(
             title,
             str(root),
-            [Words("This ablation is empty: not one run is finished."), *problem_list(problems)],
+            [Paragraph("This ablation is empty: no run has finished."), *problem_list(problems)],
         )
     found = analyse(runs, wanted=len(folders))
     methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
     groups = grouped(trained, by_name=False)
     blocks: list[Block] = [
-        Words(summary(found)),
+        Paragraph(summary(found)),
         picture(found, "fig_learning_curves"),
-        *gradient_norms(groups, "Bands: 95 % over seeds."),
-        *(Words(f"Note: {note}.") for note in found["notes"]),
+        *gradient_norms(groups, "Bands: 95 % intervals over seeds."),
+        *(Paragraph(f"Note: {note}.") for note in found["notes"]),
         Heading(CLAIMS),
-        Lines(claims(found)),
+        BulletList(claims(found)),
         *tables(found),
         *late_turns(groups),
-        *late_ways(groups, problems),
+        *late_trajectories(groups, problems),
         *problem_list(problems),
     ]
     lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
@@ -67,23 +67,23 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """Folders of a grid's runs."""
+    """Return the folder names of the grid's runs."""
     try:
         grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
         names = [Cell(str(m), str(r), int(s)).name for s, r, m in grid]
     except (KeyError, TypeError, ValueError) as error:
-        problems.append(f"{RunDir.manifest.name}: no grid of an ablation ({error!r})")
+        problems.append(f"{RunDir.manifest.name}: not the manifest of an ablation grid ({error!r})")
         return []
     return [name for name in names if "/" not in name]
 
 
-def grid_run(run: Training, problems: list[str]) -> Run | None:
-    """A run as the analysis takes it: numbers where numbers belong, or nothing."""
+def grid_run(run: TrainingRun, problems: list[str]) -> Run | None:
+    """Return a run as input for the analysis, or None if its summary is invalid."""
     s = run.summary
     dialogues = number(s.get("dialogues"))
     known = s.get("method") in METHODS and s.get("reward") in tuple(REWARDS) and type(s.get("seed")) is int
     if not known or dialogues is None:
-        problems.append(f"{run.root}: its summary is no summary of a run")
+        problems.append(f"{run.root}: summary.json is not a valid summary of a training run")
         return None
     summary = {
         **s,

@@ -1,4 +1,4 @@
-"""Evaluations as a report: EMPA runs (dialogues, recomputed), EmoBench and EQ-Bench (result.json)."""
+"""Reports of evaluations: EMPA (recomputed from the dialogues), EmoBench and EQ-Bench (result.json)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ from typing import Any
 from mapo.domain_folders import DEFAULT
 from mapo.evals.compare.entries import read_bench
 from mapo.report.document import numbers, plots
-from mapo.report.document.blocks import Block, Heading, Report, Side, Talk, Tile, Tiles, Words, span, told
+from mapo.report.document.blocks import (
+    Block,
+    DialogueColumn,
+    DialoguePair,
+    Heading,
+    Paragraph,
+    Report,
+    StatTile,
+    StatTiles,
+    format_interval,
+    format_number,
+)
 from mapo.report.document.numbers import Point
 from mapo.report.sections.held_out import score_row
-from mapo.report.sections.marks import marks
-from mapo.report.sections.paths import Walkers, trajectories
-from mapo.report.sections.people import people
+from mapo.report.sections.judgements import judgements
+from mapo.report.sections.trajectories import DialogueSet, trajectories
+from mapo.report.sections.user_health import user_health
 from mapo.report.training import ledger_table, problem_list
 from mapo.runs.contents import details_in_points
-from mapo.runs.training import is_scripted, own_dialogues, read_ledger, read_object
+from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
 from mapo.scoring.folders import read_folders
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
@@ -28,19 +39,19 @@ from mapo.show.tables import Table
 from mapo.store import RunDir
 from mapo.types import Dialogue
 
-SCORE_HEAD = [
+SCORE_COLUMNS = [
     *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
 ]
 ROWS = 80
-"""Rows of a table of details that are shown."""
-IN_POINTS = "; accuracies and shares in points of 100"
+"""Maximum rows of a table of details."""
+IN_POINTS = "; accuracies and shares in percent"
 
 
 # ---- EMPA
 
 
 def empa_report(root: Path, name: str | None = None) -> Report:
-    """A run of `mapo eval empa`, or EMPA's own result files."""
+    """Build the report of a `mapo eval empa` run or of EMPA result files."""
     folders = read_folders(root)
     problems = [line for folder in folders for line in (*folder.bad, *folder.torn)]
     models: dict[str, list[Result]] = {}
@@ -50,49 +61,50 @@ def empa_report(root: Path, name: str | None = None) -> Report:
             models.setdefault(", ".join((name or result.model, *kind)), []).append(result)
     broken = sum(len(folder.broken) for folder in folders)
     if broken:
-        problems.append(f"{broken} broken dialogues are left out: their machinery failed, not the policy")
+        problems.append(
+            f"{broken} broken dialogues are excluded (an endpoint or role failed, not the policy)"
+        )
     if not models:
         empty: list[Block] = [
-            Words("This evaluation is empty: no dialogue in it can be scored."),
+            Paragraph("This evaluation is empty: it has no dialogue that can be scored."),
             *problem_list(problems),
         ]
         title = f"EMPA: {name or root.resolve().name}"
-        return Report(title, str(root), empty, [f"{root}: no dialogue in it can be scored"])
+        return Report(title, str(root), empty, [f"{root}: no dialogue can be scored"])
     scores = {label: score_results(label, results) for label, results in models.items()}
     first = next(iter(models))
-    played = own_dialogues(root, {r.id for r in models[first]})
+    played = dialogues_by_id(root, {r.id for r in models[first]})
     blocks = [
         *_headline(scores[first]),
         Heading("Scores"),
-        Table(["model, rubric, profile", *SCORE_HEAD], [score_row(label, s) for label, s in scores.items()]),
+        Table(
+            ["model, rubric, profile", *SCORE_COLUMNS], [score_row(label, s) for label, s in scores.items()]
+        ),
         *_breakdown(models[first]),
         *_endings(scores),
-        *trajectories([Walkers(k, v, look(i)) for i, (k, v) in enumerate(list(models.items())[:4])]),
+        *trajectories([DialogueSet(k, v, look(i)) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(models[first], played),
-        *marks({"share of turns": list(played.values())}, models[first][0].path.rubric),
-        *people({"dialogues": list(played.values())}),
+        *judgements({"share of turns": list(played.values())}, models[first][0].path.rubric),
+        *user_health({"dialogues": list(played.values())}),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),
         *problem_list(problems),
     ]
-    title = f"{_world(models[first][0])}: {name or models[first][0].model}"
+    title = f"{_benchmark_name(models[first][0])}: {name or models[first][0].model}"
     sample = models[first][0]
     caution = scripted_world([sample.path.rubric.name]) if is_scripted(sample.cast) else ""
     return Report(title, _lead(root, models[first]), blocks, caution=caution)
 
 
-def _world(result: Result) -> str:
-    """EMPA, or the domain where it is another."""
+def _benchmark_name(result: Result) -> str:
+    """Return "EMPA", or the title of another domain."""
     rubric = result.path.rubric
     return "EMPA" if rubric.name == DEFAULT else rubric.title
 
 
 def _lead(root: Path, results: Sequence[Result]) -> str:
     cast = results[0].cast
-    roles = (
-        ", ".join(f"{role}: {who}" for role, who in cast.items())
-        or "who played the other roles is not recorded"
-    )
+    roles = ", ".join(f"{role}: {who}" for role, who in cast.items()) or "the other roles are not recorded"
     cases = len({r.case for r in results})
     return f"{len(results)} dialogues on {cases} scenarios; {roles}. {root.resolve().name}."
 
@@ -100,20 +112,24 @@ def _lead(root: Path, results: Sequence[Result]) -> str:
 def _headline(score: Score) -> list[Block]:
     ends = score.intervals["epm_q"] if score.intervals else None
     tiles = [
-        Tile(
+        StatTile(
             "EPM-Q",
-            told(score.composite.epm_q),
-            f"{span(ends)} (95 %)" if ends else "too few for an interval",
+            format_number(score.composite.epm_q),
+            f"{format_interval(ends)} (95 %)" if ends else "too few dialogues for an interval",
         ),
-        Tile("Passed", f"{score.passes} of {score.n}", f"{told(100 * score.passes / score.n, '.0f')} %"),
-        Tile("Turns a dialogue", told(score.turns)),
-        Tile("Unscored turns", str(score.unscored), "the judge failed on them"),
+        StatTile(
+            "Passed",
+            f"{score.passes} of {score.n}",
+            f"{format_number(100 * score.passes / score.n, '.0f')} %",
+        ),
+        StatTile("Turns per dialogue", format_number(score.turns)),
+        StatTile("Unscored turns", str(score.unscored), "the judge failed"),
     ]
-    return [Tiles(tiles)]
+    return [StatTiles(tiles)]
 
 
 def _breakdown(results: Sequence[Result]) -> list[Block]:
-    """By category, axis and difficulty, as far as the dialogues are tagged."""
+    """Break EPM-Q down by category, dominant axis and difficulty, where dialogues have these tags."""
     blocks: list[Block] = []
     panels = []
     for title, key in (("category", "category"), ("dominant axis", "axis"), ("difficulty", "difficulty")):
@@ -123,11 +139,13 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
         groups.pop("", None)
         if len(groups) < 2:
             continue
-        scores = {name: score_results(name, own) for name, own in sorted(groups.items(), key=_rank)[:ROWS]}
-        blocks.append(Table([f"by {title}", *SCORE_HEAD], [score_row(n, s) for n, s in scores.items()]))
+        scores = {
+            name: score_results(name, members) for name, members in sorted(groups.items(), key=_rank)[:ROWS]
+        }
+        blocks.append(Table([f"by {title}", *SCORE_COLUMNS], [score_row(n, s) for n, s in scores.items()]))
         rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
         panels.append(
-            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (points)"), plots.room_for([*scores]))
+            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (points)"), plots.label_width([*scores]))
         )
     if panels:
         blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))
@@ -135,7 +153,7 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
 
 
 def _rank(group: tuple[str, object]) -> tuple[int, str]:
-    """By name, difficulties from easy to extreme."""
+    """Sort by name, but difficulties from easy to extreme."""
     known = ("easy", "medium", "hard", "extreme")
     return (known.index(group[0]) if group[0] in known else -1, group[0])
 
@@ -148,56 +166,63 @@ def _point(score: Score) -> Point:
 def _endings(scores: Mapping[str, Score]) -> list[Block]:
     kinds = list(Counter({k: n for s in scores.values() for k, n in s.endings.items()}))
     rows = [[name, *(str(s.endings.get(kind, 0)) for kind in kinds)] for name, s in scores.items()]
-    return [Table(["how dialogues ended", *kinds], rows)]
+    return [Table(["ending", *kinds], rows)]
 
 
-def _extremes(results: Sequence[Result], found: Mapping[str, Dialogue]) -> list[Block]:
-    """The dialogue with the lowest score beside the one with the highest, where the records are our own."""
+def _extremes(results: Sequence[Result], dialogues: Mapping[str, Dialogue]) -> list[Block]:
+    """Show the lowest-scoring next to the highest-scoring dialogue, if their records are available."""
     ranked = sorted(results, key=lambda r: (numbers.quality(r), r.id))
-    if len(ranked) < 2 or not {ranked[0].id, ranked[-1].id} <= set(found):
+    if len(ranked) < 2 or not {ranked[0].id, ranked[-1].id} <= set(dialogues):
         return []
     sides = []
     for word, r in (("lowest", ranked[0]), ("highest", ranked[-1])):
-        d = found[r.id]
-        title = f"{word}: EPM-Q {told(numbers.quality(r))}, {r.case}"
-        sides.append(Side(title, d, [None] * len(d.turns)))
+        d = dialogues[r.id]
+        title = f"{word}: EPM-Q {format_number(numbers.quality(r))}, {r.case}"
+        sides.append(DialogueColumn(title, d, [None] * len(d.turns)))
     return [
-        Heading("Two dialogues"),
-        Words("The one with the lowest score, and the one with the highest."),
-        Talk(*sides),
+        Heading("Lowest and highest score"),
+        DialoguePair(*sides),
     ]
 
 
 def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
-    """What was asked for; long values are hashed data and are left out."""
+    """Return the settings in a manifest; nested values are left out."""
     rows = [[str(k), str(v)] for k, v in manifest.items() if not isinstance(v, dict | list)]
     if not rows:
         return []
     table = Table(["setting", "value"], rows[:ROWS], title="Settings", left=2, folded=True)
-    return [Heading("What it was told"), table]
+    return [Heading("Configuration"), table]
 
 
 # ---- EmoBench, EQ-Bench
 
 
 def bench_report(root: Path, name: str | None = None) -> Report:
-    """A result.json of `mapo eval emobench` or `eqbench`."""
+    """Build the report of a result.json of `mapo eval emobench` or `eqbench`."""
     entries = read_bench(root, name)
     problems: list[str] = []
     data = read_object(RunDir(root).result, problems)
     first = entries[0]
-    rows = [[e.name, told(e.value, ".2f", "no score"), span(e.interval), f"{e.n} of {e.of}"] for e in entries]
-    tiles = [Tile(e.name, told(e.value, ".1f", "no score"), f"{span(e.interval)} (95 %)") for e in entries]
+    rows = [
+        [e.name, format_number(e.value, ".2f", "no score"), format_interval(e.interval), f"{e.n} of {e.of}"]
+        for e in entries
+    ]
+    tiles = [
+        StatTile(e.name, format_number(e.value, ".1f", "no score"), f"{format_interval(e.interval)} (95 %)")
+        for e in entries
+    ]
     values = [(e.name, [_of(e.value, e.interval)]) for e in entries if e.value is not None]
-    blocks: list[Block] = [Tiles(tiles)]
+    blocks: list[Block] = [StatTiles(tiles)]
     notes = [str(note) for note in first.notes]
-    blocks += [Words(note) for note in notes[:8]]
-    blocks += [Heading("Scores"), Table(["score", "points of 100", "95 % interval", "items"], rows)]
+    blocks += [Paragraph(note) for note in notes[:8]]
+    blocks += [Heading("Scores"), Table(["score", "score (0-100)", "95 % interval", "items"], rows)]
     if len(values) > 1:
         panel = Panel(
-            first.benchmark, plots.bars(values, [first.model], "points of 100"), plots.room_for(["EQ-Bench"])
+            first.benchmark,
+            plots.bars(values, [first.model], "score (0-100)"),
+            plots.label_width(["EQ-Bench"]),
         )
-        blocks.append(Picture("fig_scores", "With 95 % bootstrap intervals over items.", [panel]))
+        blocks.append(Picture("fig_scores", "Scores with 95 % bootstrap intervals over items.", [panel]))
     blocks += _details(details_in_points(data), "" if data.get("benchmark") != "emobench" else IN_POINTS)
     settings = {**first.meaning, **first.sampling}
     blocks += ledger_table(read_ledger(root, problems))
@@ -218,7 +243,7 @@ def _details(details: object, about: str) -> list[Block]:
     if not rows:
         return []
     caption = f"{min(len(rows), ROWS)} of {len(rows)} figures{about}"
-    return [Heading("In detail"), Table(["what", "value"], rows[:ROWS], title=caption, folded=True)]
+    return [Heading("Details"), Table(["metric", "value"], rows[:ROWS], title=caption, folded=True)]
 
 
 def _flat(value: object, name: str) -> list[tuple[str, str]]:
@@ -230,5 +255,5 @@ def _flat(value: object, name: str) -> list[tuple[str, str]]:
         ]
     if isinstance(value, list | dict):
         return []
-    shown = value if isinstance(value, str | bool) or value is None else told(value, ".4g")
+    shown = value if isinstance(value, str | bool) or value is None else format_number(value, ".4g")
     return [(name, str(shown))]

@@ -1,4 +1,4 @@
-"""One training run as a report: what it is, what came of it, how it went, what was credited."""
+"""The report of one training run: results, learning curves, credit, example dialogues, settings."""
 
 from __future__ import annotations
 
@@ -7,35 +7,44 @@ from typing import Any
 
 from mapo.config import without_addresses
 from mapo.report.document import numbers
-from mapo.report.document.blocks import Block, Heading, Lines, Report, Side, Talk, Words, told
+from mapo.report.document.blocks import (
+    Block,
+    BulletList,
+    DialogueColumn,
+    DialoguePair,
+    Heading,
+    Paragraph,
+    Report,
+    format_number,
+)
 from mapo.report.sections.credit import credit
 from mapo.report.sections.held_out import held_out
-from mapo.report.sections.learning import learning, play, speed
-from mapo.report.sections.marks import marks
-from mapo.report.sections.paths import Walkers, trajectories
-from mapo.report.sections.people import people
+from mapo.report.sections.judgements import judgements
+from mapo.report.sections.learning import dialogue_statistics, learning, speed
+from mapo.report.sections.trajectories import DialogueSet, trajectories
+from mapo.report.sections.user_health import user_health
 from mapo.runs.contents import number
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
 
 
-def training_report(run: Training) -> Report:
-    """All sections; those without material are left out, and what could not be read stands at the end."""
+def training_report(run: TrainingRun) -> Report:
+    """Build all sections that have data; problems found while reading are listed at the end."""
     before = numbers.recomputed(run.before, run.root, run.problems)
     after = numbers.recomputed(run.after, run.root, run.problems)
     rubric = next((result.path.rubric for result in (*before, *after)), None)
     blocks: list[Block] = [
-        *_state(run),
+        *_status(run),
         *held_out(before, after),
-        *marks({"before": run.before, "after": run.after}, rubric),
+        *judgements({"before": run.before, "after": run.after}, rubric),
         *learning(run),
-        *play(run),
-        *_people(run),
+        *dialogue_statistics(run),
+        *_user_health(run),
         *credit(run),
-        *trajectories([Walkers("before", before, BEFORE), Walkers("after", after, AFTER)]),
-        *_talk(run),
+        *trajectories([DialogueSet("before", before, BEFORE), DialogueSet("after", after, AFTER)]),
+        *_dialogue_pair(run),
         *speed(run),
         *ledger_table(run.ledger),
         *_settings(run),
@@ -45,22 +54,22 @@ def training_report(run: Training) -> Report:
     return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=caution)
 
 
-def _lead(run: Training) -> str:
+def _lead(run: TrainingRun) -> str:
     s = run.summary
     steps = number(s.get("steps"))
     parts = [run.name, f"seed {run.seed}", f"reward {run.reward}" if run.reward else ""]
-    parts.append(f"{told(steps if steps is not None else len(run.steps), '.0f')} steps")
+    parts.append(f"{format_number(steps if steps is not None else len(run.steps), '.0f')} steps")
     dialogues = sum(number(line.get("dialogues")) or 0 for line in run.steps)
-    parts.append(f"{told(dialogues, ',.0f')} training dialogues")
+    parts.append(f"{format_number(dialogues, ',.0f')} training dialogues")
     if (seconds := number(s.get("seconds"))) is not None:
-        parts.append(f"{_clock(seconds)} of training")
+        parts.append(f"{_duration(seconds)} of training")
     if run.finished and number(s.get("chosen_step")) is not None:
-        best = ", the best on the validation scenarios" if s.get("validation") else ""
-        parts.append(f"tested with the checkpoint of step {told(s['chosen_step'], '.0f')}{best}")
+        best = ", the best on the validation set" if s.get("validation") else ""
+        parts.append(f"tested with checkpoint {format_number(s['chosen_step'], '.0f')}{best}")
     return "; ".join(part for part in parts if part) + "."
 
 
-def _clock(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes = seconds / 60
     return (
         f"{seconds:.0f} s"
@@ -71,52 +80,54 @@ def _clock(seconds: float) -> str:
     )
 
 
-def _state(run: Training) -> list[Block]:
+def _status(run: TrainingRun) -> list[Block]:
     if run.finished:
         return []
     if not run.steps and not run.before:
-        return [Words("This run is empty: not one step is finished, and no dialogue is on disk.")]
-    return [Words("This run is not over: what follows is how far it had come.")]
+        return [Paragraph("This run is empty: no step has finished and no dialogue has been recorded.")]
+    return [Paragraph("This run has not finished: the report covers what has been recorded so far.")]
 
 
-def _people(run: Training) -> list[Block]:
-    """Of the first and the last third of the steps that were read."""
+def _user_health(run: TrainingRun) -> list[Block]:
+    """Compare the users of the first and the last third of the steps read."""
     first, last = (
         [d for step in part for d in run.played[step]] for part in numbers.thirds(sorted(run.played))
     )
-    return people({"early": first, "late": last} if len(run.played) > 1 else {"dialogues": last})
+    return user_health({"early": first, "late": last} if len(run.played) > 1 else {"dialogues": last})
 
 
-# ---- one person, twice
+# ---- the same scenario before and after
 
 
-def _talk(run: Training) -> list[Block]:
+def _dialogue_pair(run: TrainingRun) -> list[Block]:
     pair = numbers.typical_pair(run.before, run.after)
     if pair is None:
         return []
     credited = (
-        f"the advantage {run.method} gives it if all test dialogues of this scenario, before and after, are "
-        "taken as siblings"
+        f"its {run.method} advantage when all test dialogues of this scenario, before and after, are "
+        "treated as siblings"
         if run.advantage
-        else f"none here, for {run.uncredited}"
+        else f"not available, because {run.uncredited}"
     )
-    given = numbers.pair_credit(pair, run.before, run.after, run.advantage)
+    credit_of_pair = numbers.pair_credit(pair, run.before, run.after, run.advantage)
     sides = []
-    for name, dialogue, own in zip(("before", "after"), pair, given, strict=True):
+    for name, dialogue, credit_by_turn in zip(("before", "after"), pair, credit_of_pair, strict=True):
         ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
-        sides.append(Side(f"{name}: {ending} after {len(dialogue.turns)} turns", dialogue, own))
+        sides.append(
+            DialogueColumn(f"{name}: {ending} after {len(dialogue.turns)} turns", dialogue, credit_by_turn)
+        )
     return [
-        Heading("One person, before and after"),
-        Words(
-            f"{pair[0].scenario}: of all held-out dialogues the one of median gain in distance, neither "
-            "the best nor the worst. Under each reply the judge's levels by axis (progress, regression), "
-            f"the turn's reward, and its credit: {credited}."
+        Heading("One scenario, before and after"),
+        Paragraph(
+            f"{pair[0].scenario}: the held-out dialogue with the median gain. Below each reply: "
+            "the judge's levels per axis (progress, regression), the turn's reward, and its credit "
+            f"({credited})."
         ),
-        Talk(*sides),
+        DialoguePair(*sides),
     ]
 
 
-# ---- what it cost, what it was told, what could not be read
+# ---- cost, configuration, problems
 
 
 def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
@@ -128,37 +139,39 @@ def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         [
             row["role"],
             row["model"],
-            *(told(row[key], ",.0f") for key in keys),
-            told(row["cost"], ",.2f", "no price"),
+            *(format_number(row[key], ",.0f") for key in keys),
+            format_number(row["cost"], ",.2f", "no price"),
         ]
         for row in rows
     ]
     costs = [number(row["cost"]) for row in rows if row["calls"]]
     known = [cost for cost in costs if cost is not None]
     total = (
-        f"Cost in all: {sum(known):,.2f}"
+        f"Total cost: {sum(known):,.2f}"
         if known and len(known) == len(costs)
-        else "Not all models have a price"
+        else "Some models have no price"
     )
     return [
         Heading("Calls to other models"),
-        Table(head, shown, note=f"{total}, in the unit of the price list.", left=2),
+        Table(head, shown, note=f"{total}, in the currency of the price list.", left=2),
     ]
 
 
-def _settings(run: Training) -> list[Block]:
+def _settings(run: TrainingRun) -> list[Block]:
     versions = run.manifest.get("versions")
     rows = []
     if run.config is not None:
         for section, values in without_addresses(run.config).items():
             for key, value in values.items() if isinstance(values, dict) else ():
                 rows += (
-                    [] if value is None or _address(section, value) else [[f"{section}.{key}", _told(value)]]
+                    []
+                    if value is None or _address(section, value)
+                    else [[f"{section}.{key}", _setting_text(value)]]
                 )
-    blocks: list[Block] = [Heading("What it was told")]
+    blocks: list[Block] = [Heading("Configuration")]
     if isinstance(versions, dict) and versions:
         blocks.append(
-            Words("Made with " + ", ".join(f"{k} {v}" for k, v in list(versions.items())[:12]) + ".")
+            Paragraph("Versions: " + ", ".join(f"{k} {v}" for k, v in list(versions.items())[:12]) + ".")
         )
     if rows:
         blocks.append(Table(["setting", "value"], rows, title="All settings", left=2, folded=True))
@@ -169,16 +182,16 @@ def _address(section: str, value: object) -> bool:
     return section == "roles" and isinstance(value, dict) and not value.get("model")
 
 
-def _told(value: object) -> str:
-    """Return a setting as text: of a role, or of each judge of a panel, what is set."""
+def _setting_text(value: object) -> str:
+    """Return a setting as text. For roles and panels, only the values that are set."""
     if isinstance(value, dict):
         return ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return "; ".join(map(_told, value))
+        return "; ".join(map(_setting_text, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def problem_list(problems: Sequence[str]) -> list[Block]:
     if not problems:
         return []
-    return [Heading("What could not be read"), Lines(list(dict.fromkeys(problems)))]
+    return [Heading("Problems"), BulletList(list(dict.fromkeys(problems)))]

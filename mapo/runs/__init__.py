@@ -1,8 +1,8 @@
-"""Reading runs that anybody may have written: for scores, the viewer and reports.
+"""Reading run directories from untrusted sources, for scores, the viewer and reports.
 
-files.py      bytes, JSON and lines: no link is followed, no device opened, every size is bounded
-kind.py       what a folder is
-contents.py   what the files of a run say: settings, ledger, rubric, results; which record counts
-training.py   a whole training run
-claim.py      whether a folder is free for a run, or holds the same one
+files.py      bytes, JSON and lines: links are not followed, devices not opened, sizes bounded
+kind.py       what kind of run a folder is
+contents.py   settings, ledger, rubric and results of a run; which of several records counts
+training.py   a complete training run
+claim.py      whether a folder is free for a new run or contains the run to resume
 """

@@ -1,4 +1,4 @@
-"""Whose folder is it? A benchmark's run is claimed by a manifest, and only the same run may go on in it."""
+"""Claiming a folder for a benchmark run: its manifest says which run it is, and only that run may resume."""
 
 from __future__ import annotations
 
@@ -11,57 +11,64 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.records import encode
+from mapo.runs.provenance import KEYS, provenance
 from mapo.store import CACHE, RunDir, write_atomic
 
-_LEFT_BEHIND = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
-"""The cache, the costs, and what a kill leaves of files being written."""
+_LEFTOVERS = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
+"""Files that a run may leave before it has a manifest: cache, ledger, and partially written files."""
 
 
 def digest(data: object) -> str:
-    """A short hash of plain data, for manifests."""
+    """Return a short hash of plain data, for manifests."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def look(out: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
-    """Refuse a folder that is not free for this run, or holds another one. Nothing is written."""
+def check_folder(out: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Raise InputError if a run with these manifest entries may not start or resume in the folder `out`.
+    Nothing is written."""
     run = RunDir(out)
     if out.exists() and not out.is_dir():
-        raise InputError("is a file", where=str(out), fix="--out is a folder")
+        raise InputError("is a file", where=str(out), fix="Give a folder as --out")
     if resume and not run.manifest.exists():
-        raise InputError("no run to resume", where=str(out), fix="Check --out, or leave out --resume")
+        raise InputError("no run to resume", where=str(out), fix="Check --out, or remove --resume")
     if run.manifest.exists():
         if not resume:
             raise InputError("holds a run already", where=str(out), fix="Add --resume, or use another --out")
-        _same(read_manifest(run.manifest), asked, out)
-    elif out.is_dir() and not all(_LEFT_BEHIND.fullmatch(f.name) for f in out.iterdir()):
-        raise InputError("is not empty and no run", where=str(out), fix="Choose another --out")
+        _check_same(read_manifest(run.manifest), settings, out)
+    elif out.is_dir() and not all(_LEFTOVERS.fullmatch(f.name) for f in out.iterdir()):
+        raise InputError("is not empty and is not a run", where=str(out), fix="Choose another --out")
 
 
-def claim(out: Path, asked: Mapping[str, Any]) -> None:
-    """Make the folder this run's, unless it is. After everything that may fail at the start: what did not
-    start shall not be in the way of what does."""
+def claim(out: Path, settings: Mapping[str, Any]) -> None:
+    """Write the manifest of a run to the folder `out` unless it has one. Call this after everything that may
+    fail at the start, so that a failed start does not block the next one."""
     manifest = RunDir(out).manifest
     if not manifest.exists():
-        write_atomic(manifest, encode(dict(asked), str(manifest)) + b"\n")
+        private = str(settings.get("schema")).startswith("mapo.realsim/")  # the command names private files
+        record = {**({} if private else provenance()), **settings}
+        write_atomic(manifest, encode(record, str(manifest)) + b"\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
+    """Read a manifest. Raises InputError if it is damaged."""
     try:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict):
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read ({error})", where=str(path), fix="Choose another --out") from None
     return data
 
 
-def _same(there: Mapping[str, Any], asked: Mapping[str, Any], out: Path) -> None:
-    keys = {*there, *asked} - {"addresses"}  # a server may move; `identity.moved` tells
-    other = sorted(key for key in keys if there.get(key) != asked.get(key))
-    if other:
-        told = "; ".join(f"{k}: {_short(there.get(k))} there, {_short(asked.get(k))} here" for k in other[:3])
+def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], out: Path) -> None:
+    keys = {*old, *new} - {"addresses", *KEYS}  # a changed address is only a warning (`identity.moved`)
+    changed = sorted(key for key in keys if old.get(key) != new.get(key))
+    if changed:
+        changes = "; ".join(
+            f"{k}: {_short(old.get(k))} there, {_short(new.get(k))} here" for k in changed[:3]
+        )
         raise InputError(
-            f"the run there is another one ({told})", where=str(out), fix="Resume with the same settings"
+            f"the run there is another one ({changes})", where=str(out), fix="Resume with the same settings"
         )
 
 

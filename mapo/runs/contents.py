@@ -1,4 +1,4 @@
-"""What the files of a run say, as far as they can be used: settings, rubric, costs, results, records."""
+"""The usable contents of a run's files: settings, rubric, costs, results, records."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from mapo.runs.files import read_bytes, read_object
 from mapo.store import RunDir
 from mapo.types import StopReason
 
-MOST = 1e12
-"""A number beyond is no measurement; it is left out, as a missing one is."""
+MAX_MAGNITUDE = 1e12
+"""Larger numbers are not plausible measurements and are treated as missing."""
 ENDINGS = (*(r.value for r in StopReason if r is not StopReason.BROKEN), "unfinished")
-"""Ways a dialogue ended that count."""
+"""Endings of dialogues that count."""
 COUNTS = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion")
 
 _T = TypeVar("_T")
 
 
 def number(value: object) -> float | None:
-    """A measurement; None for whatever else stands in its place."""
+    """Return a measurement; None for anything that is not a plausible number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) and abs(found) <= MOST else None
+    return result if math.isfinite(result) and abs(result) <= MAX_MAGNITUDE else None
 
 
-def whole(value: object) -> int | None:
+def integer(value: object) -> int | None:
+    """Return an integer; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
@@ -45,32 +46,32 @@ def whole(value: object) -> int | None:
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
-    """A run's config.toml as it stands there, and what is wrong with it."""
+    """Return a run's config.toml, not validated, and the problem with it, if any."""
     raw, problem = read_bytes(path)
     if raw is None:
         return {}, problem
     try:
         return tomllib.loads(raw.decode("utf-8")), ""
     except (ValueError, RecursionError):
-        return {}, "no TOML: half-written or damaged"
+        return {}, "not valid TOML: incomplete or damaged"
 
 
 def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
-    """How the run credits turns, by its [advantage] alone; None, and why, where that cannot be known: a
-    credit by other settings would be made up."""
+    """Return the run's [advantage] settings; or None and the reason, if they are unknown. No defaults are
+    filled in for a missing section: the credit would be made up."""
     section = settings.get("advantage")
     if not isinstance(section, dict):
-        return None, f"{RunDir.config.name} holds no [advantage]: what was credited cannot be known"
+        return None, f"{RunDir.config.name} has no [advantage], so the credit is unknown"
     try:
         return Advantage.model_validate(section), ""
     except (ValueError, RecursionError):
-        return None, f"{RunDir.config.name} holds no usable [advantage]: what was credited cannot be known"
+        return None, f"{RunDir.config.name} has no valid [advantage], so the credit is unknown"
 
 
 def credit(
     rewards: Sequence[Sequence[float | None]], groups: Sequence[str], settings: Advantage
 ) -> Advantages | str:
-    """The credit of a batch, by the very function the trainer calls; or why there is none."""
+    """Return the credit of a batch, from the function that training uses; or the reason why there is none."""
     try:
         return advantages(rewards, groups, **settings.options())
     except MapoError as error:
@@ -78,35 +79,36 @@ def credit(
 
 
 def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:
-    """The rubric of that name: the run's own copy at `path`, or a shipped one; and what the copy lacks."""
-    found, problem = rubric_in(path)
-    if found is not None and found.name == name:
-        return found, ""
+    """Return the rubric `name`: the run's copy at `path` or else a built-in one. The second value is the
+    problem with the copy, if any."""
+    rubric, problem = read_rubric_file(path)
+    if rubric is not None and rubric.name == name:
+        return rubric, ""
     return (Rubric.load(name) if name in SHIPPED else None), problem
 
 
-def rubric_file(folder: Path) -> Path:
-    """Where the rubric of a folder of dialogues lies: in it, or, of a part of a run (`eval/after`), in the
-    run's own folder, at most two above: one with a manifest."""
-    own = RunDir(folder)
-    if own.rubric.exists() or own.manifest.exists():
-        return own.rubric
+def find_rubric(folder: Path) -> Path:
+    """Return the rubric file for a folder of dialogues: in the folder itself or, for a part of a run
+    (`eval/after`), in the run directory, which is at most two levels up and has a manifest."""
+    here = RunDir(folder)
+    if here.rubric.exists() or here.manifest.exists():
+        return here.rubric
     above = map(RunDir, folder.resolve().parents[:2])
     run = next((each for each in above if each.manifest.is_file()), None)
-    return run.rubric if run and run.rubric.exists() else own.rubric
+    return run.rubric if run and run.rubric.exists() else here.rubric
 
 
-def rubric_in(path: Path) -> tuple[Rubric | None, str]:
-    """The rubric of a file, and what is wrong with it; both empty where there is none."""
+def read_rubric_file(path: Path) -> tuple[Rubric | None, str]:
+    """Return the rubric in a file, and the problem with it; both are empty if the file does not exist."""
     raw, problem = read_bytes(path)
     try:
-        return (None, problem) if raw is None else (_rubric(raw), "")
+        return (None, problem) if raw is None else (_parse_rubric(raw), "")
     except MapoError as error:
         return None, str(error)
 
 
 @lru_cache(maxsize=32)
-def _rubric(raw: bytes) -> Rubric:
+def _parse_rubric(raw: bytes) -> Rubric:
     return Rubric.parse(raw.decode("utf-8", "replace"), RunDir.rubric.name)
 
 
@@ -114,28 +116,28 @@ def _rubric(raw: bytes) -> Rubric:
 
 
 def endings_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """How many dialogues of each step ended so, as the run wrote it down; broken ones are left out, as of
-    every other number."""
-    found: dict[str, dict[int, float]] = {name: {} for name in ENDINGS}
+    """Return, for each ending, the number of dialogues per step, from the run's metrics. Broken dialogues are
+    not counted."""
+    counts_by_ending: dict[str, dict[int, float]] = {name: {} for name in ENDINGS}
     for line in steps:
-        told = line.get("endings")
-        for name, count in told.items() if isinstance(told, dict) else ():
-            if name in found and (n := number(count)) is not None and n > 0:
-                found[name][line["step"]] = n
-    return {name: counts for name, counts in found.items() if counts}
+        endings = line.get("endings")
+        for name, count in endings.items() if isinstance(endings, dict) else ():
+            if name in counts_by_ending and (n := number(count)) is not None and n > 0:
+                counts_by_ending[name][line["step"]] = n
+    return {name: counts for name, counts in counts_by_ending.items() if counts}
 
 
 def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple[Path, str]]]:
-    """Calls, tokens and cost by role and model, every process's ledger together; no cost where one has no
-    price. And what could not be read."""
+    """Return calls, tokens and cost per role and model, added up over the ledgers of all processes, and the
+    files that could not be read with their problems. A cost is None if any ledger has no price for it."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     problems = []
     for file in files:
         data, problem = read_object(file)
         if problem:
             problems.append((file, problem))
-        given = data.get("rows")
-        for row in given if isinstance(given, list) else ():
+        ledger_rows = data.get("rows")
+        for row in ledger_rows if isinstance(ledger_rows, list) else ():
             if isinstance(row, dict):
                 _add(rows, row)
     return [rows[key] for key in sorted(rows)], problems
@@ -143,28 +145,28 @@ def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple
 
 def _add(rows: dict[tuple[str, str], dict[str, Any]], row: Mapping[str, Any]) -> None:
     key = (str(row.get("role"))[:40], str(row.get("model"))[:200])
-    first = {"role": key[0], "model": key[1], **dict.fromkeys(COUNTS, 0), "seconds": 0.0, "cost": 0.0}
-    mine = rows.setdefault(key, first)
+    zero = {"role": key[0], "model": key[1], **dict.fromkeys(COUNTS, 0), "seconds": 0.0, "cost": 0.0}
+    total = rows.setdefault(key, zero)
     for name in COUNTS:
-        mine[name] += whole(row.get(name)) or 0
-    mine["seconds"] += number(row.get("seconds")) or 0.0
+        total[name] += integer(row.get(name)) or 0
+    total["seconds"] += number(row.get("seconds")) or 0.0
     cost = number(row.get("cost"))
-    mine["cost"] = None if cost is None or mine["cost"] is None else mine["cost"] + cost
+    total["cost"] = None if cost is None or total["cost"] is None else total["cost"] + cost
 
 
 # ---- benchmark results, in points of 100
 #
-# EmoBench writes shares, EQ-Bench points; people read points. An incomplete run has no score: the items that
-# are missing may be the hard ones.
+# EmoBench writes fractions and EQ-Bench points; both are shown as points. An incomplete run has no score,
+# because the missing items may be the difficult ones.
 
 HEADLINES = {"emobench": "Overall", "eqbench3": "EQ-Bench", "eqbench_v2": "EQ-Bench v2"}
-"""The one score that stands for a benchmark."""
+"""The main score of each benchmark."""
 _SHARES = {"languages", "parse_rate", "baselines"}
-"""EmoBench's details that are shares of 1; the others are counts."""
+"""Details of EmoBench that are fractions; the others are counts."""
 
 
 def scores_in_points(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Every score by its name; None where it is no number, and all of an incomplete run."""
+    """Return every score by name; None if it is not a number or the run is incomplete."""
     return {
         name: in_points(result, value) if result.get("complete") is True else None
         for name, value in _object(result.get("scores")).items()
@@ -172,23 +174,23 @@ def scores_in_points(result: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def intervals_in_points(result: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """The intervals of the scores that have both."""
-    found = {}
+    """Return the intervals of the scores that have valid ones."""
+    intervals = {}
     for name, pair in _object(result.get("intervals")).items():
         ends = [in_points(result, end) for end in pair] if isinstance(pair, list) and len(pair) == 2 else []
         if ends and ends[0] is not None and ends[1] is not None and result.get("complete") is True:
-            found[name] = (ends[0], ends[1])
-    return found
+            intervals[name] = (ends[0], ends[1])
+    return intervals
 
 
 def headline(result: Mapping[str, Any]) -> float | None:
-    """The benchmark's score; None of an incomplete run, and of a benchmark that is not known here."""
+    """Return the benchmark's main score; None for an incomplete run or an unknown benchmark."""
     name = HEADLINES.get(str(result.get("benchmark")))
     return scores_in_points(result).get(name) if name else None
 
 
 def details_in_points(result: Mapping[str, Any]) -> dict[str, Any]:
-    """`details` with shares as points."""
+    """Return `details` with fractions as points."""
     details = _object(result.get("details"))
     if result.get("benchmark") != "emobench":
         return details
@@ -196,15 +198,16 @@ def details_in_points(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_points(result: Mapping[str, Any], value: object) -> float | None:
-    found = number(value)
-    return found if found is None or result.get("benchmark") != "emobench" else 100 * found
+    """Return a score of this result in points; None if it is not a number."""
+    score = number(value)
+    return score if score is None or result.get("benchmark") != "emobench" else 100 * score
 
 
 def _times_100(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         return {k: _times_100(v, depth + 1) for k, v in value.items()} if depth < 8 else None
-    found = number(value)
-    return value if found is None else 100 * found
+    fraction = number(value)
+    return value if fraction is None else 100 * fraction
 
 
 def _object(data: object) -> dict[str, Any]:
@@ -214,11 +217,12 @@ def _object(data: object) -> dict[str, Any]:
 # ---- records
 
 
-def that_count(records: Iterable[tuple[Hashable, bool, int, _T]]) -> dict[Hashable, _T]:
-    """Of each dialogue the record that counts. `records` are id, whether it is usable, when its file was
-    written, and the record: a usable one counts before a broken one, then the later written."""
+def deduplicated(records: Iterable[tuple[Hashable, bool, int, _T]]) -> dict[Hashable, _T]:
+    """Return the record of each dialogue that counts. `records` are tuples of dialogue id, whether the record
+    is usable, when its file was written, and the record. Usable records take precedence over broken ones,
+    then later ones over earlier ones."""
     best: dict[Hashable, tuple[tuple[bool, int], _T]] = {}
-    for key, fine, written, record in records:
-        if key not in best or (fine, written) >= best[key][0]:
-            best[key] = ((fine, written), record)
+    for key, usable, written, record in records:
+        if key not in best or (usable, written) >= best[key][0]:
+            best[key] = ((usable, written), record)
     return {key: record for key, (_, record) in best.items()}

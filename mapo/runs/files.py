@@ -1,7 +1,7 @@
-"""Files from which nothing is taken on trust: regular ones alone, and no more of them than fits.
+"""Reading untrusted files: regular files only, up to a maximum size.
 
-A run's folder may come from anywhere. A link in it may lead out of it, a pipe would never end, and a line may
-be of any length. What cannot be used is said in words, beginning with UNREADABLE where that may pass.
+A run directory may come from anywhere. A link in it may point outside, a pipe would never end, and a line may
+have any length. Functions return problems as text; those that may be temporary start with UNREADABLE.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from typing import IO, Any, TypeVar
 from mapo.errors import RecordError
 from mapo.store import BadLine, decode_lines, split_lines
 
-LINE = 8 << 20
-"""The longest line that is read, in bytes."""
-SMALL = 16 << 20
-"""The largest file that is read as a whole."""
-LINES = 512 << 20
-"""Bytes of a file of lines that are read."""
+MAX_LINE_BYTES = 8 << 20
+MAX_FILE_BYTES = 16 << 20
+"""Largest file that is read at once."""
+MAX_LINES_BYTES = 512 << 20
+"""Most bytes that are read of a file of lines."""
 UNREADABLE = "cannot be read"
-"""How the problem of a file begins that could not be opened: that may pass."""
+"""Start of the problem text of a file that could not be opened, which may be temporary."""
 
 _T = TypeVar("_T")
 
 
 def open_plain(path: Path) -> IO[bytes]:
-    """A regular file, opened for reading; a link or a device put in its place is refused."""
+    """Open a regular file for reading. Raises OSError for links and devices."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -39,24 +38,25 @@ def open_plain(path: Path) -> IO[bytes]:
 
 
 def read_bytes(path: Path) -> tuple[bytes | None, str]:
-    """A small file and "", or None and what is wrong with it; both empty where there is none."""
+    """Return the content of a small file and "", or None and the problem; (None, "") if it does not exist."""
     try:
         with open_plain(path) as file:
-            raw = file.read(SMALL + 1)
+            raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, told(error)
-    return (raw, "") if len(raw) <= SMALL else (None, f"larger than {SMALL >> 20} MB")
+        return None, read_problem(error)
+    return (raw, "") if len(raw) <= MAX_FILE_BYTES else (None, f"larger than {MAX_FILE_BYTES >> 20} MB")
 
 
-def told(error: OSError) -> str:
-    why = "a link; not followed" if error.errno == errno.ELOOP else error.strerror or error
-    return f"{UNREADABLE} ({why})"
+def read_problem(error: OSError) -> str:
+    """Return the problem text of a file that could not be opened."""
+    reason = "a link; not followed" if error.errno == errno.ELOOP else error.strerror or error
+    return f"{UNREADABLE} ({reason})"
 
 
 def written_at(path: Path) -> int:
-    """When a file was last written, in nanoseconds; 0 of one that is gone."""
+    """Return the modification time of a file in nanoseconds; 0 if it does not exist."""
     try:
         return os.lstat(path).st_mtime_ns
     except OSError:
@@ -64,28 +64,29 @@ def written_at(path: Path) -> int:
 
 
 def read_small(path: Path) -> tuple[Any, str]:
-    """A small file's JSON and "", or None and what is wrong with it; both empty where there is none."""
+    """Return the JSON of a small file and "", or None and the problem; (None, "") if it does not exist."""
     raw, problem = read_bytes(path)
     if raw is None:
         return None, problem
     try:
         return json.loads(raw), ""
     except (ValueError, RecursionError):
-        return None, "no JSON: half-written or damaged"
+        return None, "not JSON: incomplete or damaged"
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], str]:
-    """A small file's JSON object and what is wrong with it; empty where there is none."""
+    """Return the JSON object in a small file, and the problem with it; both are empty if it does not
+    exist."""
     data, problem = read_small(path)
     if data is not None and not isinstance(data, dict):
-        problem = "no JSON object: half-written or damaged"
+        problem = "not a JSON object: incomplete or damaged"
     return (data if isinstance(data, dict) else {}), problem
 
 
 def lines_from(file: IO[bytes], at: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield the offset, the length and the content of each complete line from byte `at` on; None stands for
-    the content of a line that is too long to be read."""
-    for offset, size, line in split_lines(file, at, longest=LINE):
+    """Yield offset, length and content of each complete line from byte `at` on. The content is None if the
+    line is too long to be read."""
+    for offset, size, line in split_lines(file, at, longest=MAX_LINE_BYTES):
         if line is None or line.endswith(b"\n"):
             yield offset, size, line
 
@@ -95,34 +96,34 @@ def read_lines(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLi
     that does not exist has no lines."""
     try:
         with open_plain(path) as file:
-            yield from decode_lines(file, path, decode, longest=LINE, most=LINES)
+            yield from decode_lines(file, path, decode, longest=MAX_LINE_BYTES, most=MAX_LINES_BYTES)
     except FileNotFoundError:
         return
     except OSError as error:
-        yield BadLine(path, 0, told(error))
+        yield BadLine(path, 0, read_problem(error))
 
 
 def read_at(path: Path, at: int, size: int) -> bytes:
-    """A line by its place; RecordError where the file is no longer what it was."""
+    """Return the line of `size` bytes at offset `at`. Raises RecordError if the file has changed."""
     try:
         with open_plain(path) as file:
             file.seek(at)
-            line = file.read(min(size, LINE))
+            line = file.read(min(size, MAX_LINE_BYTES))
     except OSError as error:
-        raise RecordError(told(error), where=path.name) from None
+        raise RecordError(read_problem(error), where=path.name) from None
     if len(line) != size or not line.endswith(b"\n"):
-        raise RecordError("has changed since it was read", where=path.name, fix="Load the page again")
+        raise RecordError("has changed since it was read", where=path.name, fix="Reload the page")
     return line
 
 
 def plain_files(folder: Path, end: str) -> tuple[list[Path], list[Path]]:
-    """The regular files of a folder whose names end so, and those left out: links, pipes and the like. A
-    folder that is itself a link has none."""
+    """Return the regular files of a folder whose names end with `end`, and the other entries that do: links,
+    pipes and so on. A folder that is itself a link is not read."""
     if folder.is_symlink():
         return [], [folder]
     try:
-        with os.scandir(folder) as found:
-            entries = sorted((e for e in found if e.name.endswith(end)), key=lambda e: e.name)
+        with os.scandir(folder) as all_entries:
+            entries = sorted((e for e in all_entries if e.name.endswith(end)), key=lambda e: e.name)
     except OSError:
         return [], []
     plain = [Path(e.path) for e in entries if e.is_file(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""What a folder is: which kind of run, a folder of results or dialogues, or nothing of ours."""
+"""The kind of a folder: a run of some kind, results, dialogues, or unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mapo.store import RunDir
 
 
 class Kind(StrEnum):
-    """The value is what the viewer calls it."""
+    """The kind of a folder. The value is the name that the viewer shows."""
 
     TRAINING = "train"
     ABLATION = "ablate"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     EQBENCH = "eqbench3"
     EQBENCH_V2 = "eqbench_v2"
     BENCHMARK = "benchmark"
-    """A result.json of a benchmark that is not one of mapo's."""
+    """A result.json of a benchmark that is not part of mapo."""
     AUDIT = "judge audit"
     SWAP = "judge swap"
     MADE_SCENARIOS = "realsim"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     DIALOGUES = "dialogues"
     """Dialogue records without a run around them, such as eval/after of a training run."""
     RUNS = "runs"
-    """A folder of runs, and not a run itself."""
+    """A folder that contains runs but is not a run itself."""
     NOTHING = "unknown"
 
     @property
@@ -57,16 +57,15 @@ _SCHEMAS = {
 
 
 def kind_of(root: Path) -> Kind:
-    """Say what a folder is: by the schema in its manifest or, where that is missing, by its other files.
+    """Return the kind of a folder: from the schema in its manifest or else from the names of its files.
 
-    Files are looked for by name and may turn out to be damaged, or links that nobody follows: whoever reads
-    them reports that.
+    The files may turn out to be damaged or links; the functions that read them report that.
     """
     return kind_in_manifest(read_object(RunDir(root).manifest)[0]) or _kind_by_files(RunDir(root))
 
 
 def kind_in_manifest(manifest: Mapping[str, Any]) -> Kind | None:
-    """The kind of run that a manifest names, whatever the version of its schema."""
+    """Return the kind of run that a manifest names, in any schema version."""
     return _SCHEMAS.get(str(manifest.get("schema")).partition("/")[0])
 
 
@@ -86,29 +85,29 @@ def _kind_by_files(run: RunDir) -> Kind:
     for path, kind in results.items():
         if os.path.lexists(path):
             return kind
-    # Before the kinds below: what lies loose beside runs does not make the folder one of them.
+    # Checked before the kinds below: loose files next to runs do not make the folder a run.
     if any(any(run.root.glob(f"*/{name}")) for name in (RunDir.manifest.name, RunDir.result.name)):
         return Kind.RUNS
     if any(run.root.glob("*_result.json")):
         return Kind.EMPA_FILES
-    # The config alone: a training that was stopped before it wrote its manifest.
+    # A config without a manifest is a training run that was stopped at its start.
     if os.path.lexists(run.metrics) or os.path.lexists(run.config):
         return Kind.TRAINING
     if os.path.lexists(run.empa_dialogues):
         return Kind.EMPA
-    # Not Path.is_dir: it raises in a folder that may be listed but not entered.
-    own = os.path.isdir(run.dialogues) and not os.path.islink(run.dialogues)  # noqa: PTH112, PTH114
-    inside = run.dialogues if own else run.root
+    # Not Path.is_dir, which raises in a folder that may be listed but not entered.
+    has_folder = os.path.isdir(run.dialogues) and not os.path.islink(run.dialogues)  # noqa: PTH112, PTH114
+    folder = run.dialogues if has_folder else run.root
     no_dialogues = (RunDir.items.name, RunDir.source.name)
-    return Kind.DIALOGUES if any(f.name not in no_dialogues for f in inside.glob("*.jsonl")) else Kind.NOTHING
+    return Kind.DIALOGUES if any(f.name not in no_dialogues for f in folder.glob("*.jsonl")) else Kind.NOTHING
 
 
 def refuse_run_as_model(source: str) -> None:
-    """Refuse the folder of a training run where a model is expected, and say how to get a model out of it."""
+    """Raise InputError, with the command to export a model, if `source` is a training run."""
     run = RunDir(Path(source).expanduser())
-    model = any((run.root / name).is_file() for name in ("config.json", "adapter_config.json"))
-    if not model and kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
+    is_model = any((run.root / name).is_file() for name in ("config.json", "adapter_config.json"))
+    if not is_model and kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
         steps = sorted(run.checkpoints.glob("step_*"))
-        fix = f"Make a model of it: mapo export {quote(source)} --out DIR, then local:DIR"
-        also = f". Or take a checkpoint: local:{steps[-1]}" if steps else ""
-        raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + also)
+        fix = f"Export a model from it with mapo export {quote(source)} --out DIR and use local:DIR"
+        checkpoint = f". Or use a checkpoint: local:{steps[-1]}" if steps else ""
+        raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + checkpoint)

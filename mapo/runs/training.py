@@ -1,7 +1,7 @@
-"""A whole training run, read from its directory.
+"""A complete training run, read from its directory.
 
-Nothing here trusts a file: a summary may be cut off, a metric may be text, a line may be half a line. What
-cannot be used is named in `problems`, and the rest is read.
+Files are not trusted: a summary may be truncated, a metric may be text, a line may be incomplete. Problems
+are collected in `problems`, and the rest is read.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any
 
 from mapo.config import Advantage, Config, read_config
 from mapo.records import decode_dialogue, parse
-from mapo.runs import contents as runs
-from mapo.runs import files
+from mapo.runs import contents, files
 from mapo.store import TESTS, BadLine, RunDir, step_of, steps_of
 from mapo.types import Dialogue
 
 BUDGET = 24_000_000
-"""Bytes of training dialogues a report reads: past that, steps are chosen evenly over the run."""
+"""Bytes of training dialogues that are read. In larger runs, evenly spaced steps are chosen."""
 
 
 @dataclass(slots=True)
-class Training:
-    """A training run, as far as it can be read."""
+class TrainingRun:
+    """The readable contents of a training run."""
 
     name: str
     root: Path
@@ -34,10 +33,10 @@ class Training:
     config: Config | None = None
     advantage: Advantage | None = None
     uncredited: str = ""
-    """Why nobody can know what was credited, where `advantage` is None."""
+    """Why the credit is unknown, if `advantage` is None."""
     steps: list[dict[str, Any]] = field(default_factory=list)
     played: dict[int, list[Dialogue]] = field(default_factory=dict)
-    """Training dialogues of the steps that were read."""
+    """Training dialogues by step, of the steps that were read."""
     before: list[Dialogue] = field(default_factory=list)
     after: list[Dialogue] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
@@ -49,8 +48,8 @@ class Training:
 
     @property
     def model(self) -> str:
-        told = self.summary.get("model") or (self.config.model.source if self.config else "")
-        return str(told or "unknown model")
+        name = self.summary.get("model") or (self.config.model.source if self.config else "")
+        return str(name or "unknown model")
 
     @property
     def reward(self) -> str:
@@ -58,60 +57,60 @@ class Training:
 
     @property
     def seed(self) -> str:
-        told = self.summary.get("seed", self.manifest.get("seed"))
-        return "unknown" if told is None else str(told)
+        seed = self.summary.get("seed", self.manifest.get("seed"))
+        return "unknown" if seed is None else str(seed)
 
     @property
     def scripted(self) -> str:
-        """The domain, where plain code played the other roles: as the dialogues say, else as the config does;
-        "" where models did."""
-        for d in (*self.after, *self.before, *(d for own in self.played.values() for d in own)):
+        """The domain if user, director and judge were scripted, according to the dialogues or else the
+        config; "" if they were models."""
+        for d in (*self.after, *self.before, *(d for step in self.played.values() for d in step)):
             if d.cast:
                 return d.rubric if is_scripted(d.cast) else ""
-        told = self.config
-        return told.scenarios.domain if told is not None and told.roles.agents == "scripted" else ""
+        config = self.config
+        return config.scenarios.domain if config is not None and config.roles.agents == "scripted" else ""
 
     @property
     def finished(self) -> bool:
         return bool(self.summary)
 
 
-def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Training:
-    """Everything a report needs of a training run."""
-    run, found = RunDir(root), Training(name or root.resolve().name, root)
-    found.manifest = read_object(run.manifest, found.problems)
-    found.summary = read_object(run.summary, found.problems)
-    settings, problem = runs.read_settings(run.config)
-    found.problems += [f"{run.config}: {problem}"] if problem else []
-    found.config = _config(settings, run.config, found.problems)
-    found.advantage, found.uncredited = runs.advantage_of(settings)
-    found.steps, bad = steps_of(files.read_lines(run.metrics, parse))
-    found.problems += [f"{run.metrics}: {problem}" for problem in bad]
-    found.before, found.after = (
-        _dialogues(_files(run.eval_of(part), found.problems), found.problems) for part in TESTS
+def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> TrainingRun:
+    """Read a training run. `budget` limits the bytes of training dialogues that are read."""
+    paths, run = RunDir(root), TrainingRun(name or root.resolve().name, root)
+    run.manifest = read_object(paths.manifest, run.problems)
+    run.summary = read_object(paths.summary, run.problems)
+    settings, problem = contents.read_settings(paths.config)
+    run.problems += [f"{paths.config}: {problem}"] if problem else []
+    run.config = _config(settings, paths.config, run.problems)
+    run.advantage, run.uncredited = contents.advantage_of(settings)
+    run.steps, bad = steps_of(files.read_lines(paths.metrics, parse))
+    run.problems += [f"{paths.metrics}: {problem}" for problem in bad]
+    run.before, run.after = (
+        _dialogues(_files(paths.eval_of(part), run.problems), run.problems) for part in TESTS
     )
-    found.played = _played(run.dialogues, budget, found.problems)
-    found.ledger = read_ledger(root, found.problems)
-    return found
+    run.played = _training_dialogues(paths.dialogues, budget, run.problems)
+    run.ledger = read_ledger(root, run.problems)
+    return run
 
 
 def is_scripted(cast: object) -> bool:
-    """Of a cast as records and manifests have it: whether user, director and judge were plain code."""
+    """Return whether user, director and judge were scripted, for a cast as in records and manifests."""
     if isinstance(cast, Mapping):
         return all(cast.get(role) == "scripted" for role in ("user", "director", "judge"))
     return cast == "scripted"
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any]:
-    """A JSON object; an absent file is an empty one, any other thing a problem."""
+    """Return a JSON object, empty if the file does not exist. Anything else is added to `problems`."""
     data, problem = files.read_object(path)
     problems += [f"{path}: {problem}"] if problem else []
     return data
 
 
 def read_ledger(root: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Calls, tokens and cost by role and model, every process's ledger together."""
-    rows, bad = runs.read_ledger(RunDir(root).ledgers())
+    """Return calls, tokens and cost per role and model, added up over all processes."""
+    rows, bad = contents.read_ledger(RunDir(root).ledgers())
     problems += [f"{file}: {problem}" for file, problem in bad]
     return rows
 
@@ -120,59 +119,59 @@ def _config(settings: dict[str, Any], path: Path, problems: list[str]) -> Config
     try:
         return read_config(settings, str(path)) if settings else None
     except (ValueError, RecursionError) as error:  # an InputError is a ValueError too
-        problems.append(f"{path}: not all settings can be used ({str(error)[:200]})")
+        problems.append(f"{path}: not all settings are valid ({str(error)[:200]})")
         return None
 
 
 def _files(folder: Path, problems: list[str]) -> list[Path]:
-    plain, odd = files.plain_files(folder, ".jsonl")
-    problems += [f"{file}: a link, or not a regular file; left out" for file in odd]
-    return plain
+    regular, others = files.plain_files(folder, ".jsonl")
+    problems += [f"{file}: a link, or not a regular file; skipped" for file in others]
+    return regular
 
 
-def _dialogues(found: Sequence[Path], problems: list[str]) -> list[Dialogue]:
-    """The records of these files that count, one of each dialogue."""
+def _dialogues(paths: Sequence[Path], problems: list[str]) -> list[Dialogue]:
+    """Return the record of each dialogue in these files that counts."""
     records = []
-    for file in found:
+    for file in paths:
         written = files.written_at(file)
         for item in files.read_lines(file, decode_dialogue):
             if isinstance(item, BadLine):
                 problems.append(str(item) if item.line else f"{file}: {item.problem}")
             else:
                 records.append(((item.model, item.id), item.usable, written, item))
-    return list(runs.that_count(records).values())
+    return list(contents.deduplicated(records).values())
 
 
 def _status(file: Path) -> os.stat_result:
     try:
         return os.lstat(file)
-    except OSError:  # gone since it was listed
+    except OSError:  # deleted since it was listed
         return os.stat_result([0] * 10)
 
 
-def _played(folder: Path, budget: int, problems: list[str]) -> dict[int, list[Dialogue]]:
+def _training_dialogues(folder: Path, budget: int, problems: list[str]) -> dict[int, list[Dialogue]]:
     by_step: dict[int, list[Path]] = {}
     for file in _files(folder, problems):
         if (step := step_of(file.name)) is not None:
             by_step.setdefault(step, []).append(file)
         else:
-            problems.append(f"{file}: no step's dialogues; left out")
-    size = {step: sum(_status(f).st_size for f in own) for step, own in by_step.items()}
-    chosen = evenly(sorted(by_step), budget / max(1.0, sum(size.values()) / max(1, len(size))))
-    found = {step: _dialogues(by_step[step], problems) for step in chosen if size[step] <= budget}
-    return {step: dialogues for step, dialogues in found.items() if dialogues}
+            problems.append(f"{file}: not named after a step; skipped")
+    size = {step: sum(_status(f).st_size for f in paths) for step, paths in by_step.items()}
+    chosen = evenly_spaced(sorted(by_step), budget / max(1.0, sum(size.values()) / max(1, len(size))))
+    by_chosen_step = {step: _dialogues(by_step[step], problems) for step in chosen if size[step] <= budget}
+    return {step: dialogues for step, dialogues in by_chosen_step.items() if dialogues}
 
 
-def evenly(items: Sequence[int], most: float) -> list[int]:
-    """At most so many of `items`, from the first to the last."""
+def evenly_spaced(items: Sequence[int], most: float) -> list[int]:
+    """Return at most `most` of `items`, evenly spaced, including the first and the last."""
     count = min(len(items), max(2, int(most)))
     if count == len(items):
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
-def own_dialogues(root: Path, ids: set[str]) -> dict[str, Dialogue]:
-    """Dialogues of these ids among a run's records."""
-    lines = RunDir(root).dialogues
-    found = _dialogues(_files(lines if lines.is_dir() else root, []), [])
-    return {d.id: d for d in found if d.id in ids}
+def dialogues_by_id(root: Path, ids: set[str]) -> dict[str, Dialogue]:
+    """Return a run's dialogues with these ids."""
+    folder = RunDir(root).dialogues
+    dialogues = _dialogues(_files(folder if folder.is_dir() else root, []), [])
+    return {d.id: d for d in dialogues if d.id in ids}

@@ -18,10 +18,20 @@ from typing import Any, Literal
 import torch
 
 from mapo.errors import InputError
-from mapo.sampling.draw import ACTIVE, POSITION, Drawn, Flags, Fresh, Table, groups, lines, sample
-from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, up
-from mapo.sampling.kv_cache import Pieces, SlotCache, View, attending, configs_of, kernels
-from mapo.sampling.streamed.layers import MOST, Lean, lean_for
+from mapo.sampling.draw import (
+    ACTIVE,
+    POSITION,
+    Flags,
+    PendingReply,
+    SampledTokens,
+    SlotTable,
+    batch_by_length,
+    pack_rows,
+    sample,
+)
+from mapo.sampling.graphs import Fuser, graphs_for, next_power_of_two, out_of_memory
+from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
+from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
 
 Attention = Literal["auto", "triton", "sdpa"]
 STREAMED = "streamed weights"  # what the streamed layers do, in words
@@ -85,9 +95,9 @@ class Decoder:
         self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
         self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
         self.stream, self.left_out = stream, ""  # why lean layers, which there were, are not used
-        self.lean = lean_for(model, self.kernels) if stream and self.graphs is not None else None
+        self.streamed = streamed_layers_for(model, self.kernels) if stream and self.graphs is not None else None
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
-        self.table = Table(slots, context, vocabulary, end_ids, self.device)
+        self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._made: dict[Hashable, str] = {}
@@ -99,12 +109,12 @@ class Decoder:
             self._check()
 
     @property
-    def in_line(self) -> bool:
+    def packs_rows(self) -> bool:
         """Whether prompts enter in one line without padding, there being no shape that has to recur."""
         return self.cpu and self.graphs is None
 
     @torch.no_grad()
-    def round(self, fresh: Sequence[Fresh], going: Sequence[int]) -> dict[int, Drawn]:
+    def round(self, fresh: Sequence[PendingReply], going: Sequence[int]) -> dict[int, SampledTokens]:
         """Take `fresh` in and let them and the slots in `going` talk on; what each of them said."""
         if not self.cpu:
             torch.cuda.set_device(self.device)
@@ -112,12 +122,12 @@ class Decoder:
             self.model.eval()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
-        with attending(self.configs):
-            if self.in_line:
-                for line in lines(fresh, budget=2048):
+        with slot_attention(self.configs):
+            if self.packs_rows:
+                for line in pack_rows(fresh, budget=2048):
                     self._enter_line(line)
             else:
-                for group in groups(fresh, budget=16384):
+                for group in batch_by_length(fresh, budget=16384):
                     self._enter_group(group)
             if fresh and not self.cpu:
                 torch.cuda.synchronize(self.device)
@@ -141,7 +151,7 @@ class Decoder:
             # recordings point at the old ones
             self.graphs, self._weights = graphs_for(self.device), self._addresses()
 
-    def forward(self, ids: torch.Tensor, view: View | Pieces) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, view: View | PackedRows) -> torch.Tensor:
         """The logits after the last id of each row, or piece."""
         self.cache.view = view
         out = self.model(
@@ -149,29 +159,29 @@ class Decoder:
             position_ids=view.positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=view.last if isinstance(view, Pieces) else 1,
+            logits_to_keep=view.last if isinstance(view, PackedRows) else 1,
         )
-        logits: torch.Tensor = out.logits[0] if isinstance(view, Pieces) else out.logits[:, -1]
+        logits: torch.Tensor = out.logits[0] if isinstance(view, PackedRows) else out.logits[:, -1]
         return logits
 
     # ---- prefill
 
-    def _enter_line(self, line: Sequence[Fresh]) -> None:
+    def _enter_line(self, line: Sequence[PendingReply]) -> None:
         self.table.begin(line)
-        view = Pieces([(f.slot, f.start, len(f.ids)) for f in line])
+        view = PackedRows([(f.slot, f.start, len(f.ids)) for f in line])
         logits = self.forward(torch.tensor([[token for f in line for token in f.ids]]), view)
         state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in line]
         slots = [f.slot for f in line]
         self.table.draw(self.table.put(slots), torch.tensor(state), logits, self.table.flags(slots))
 
-    def _enter_group(self, group: Sequence[Fresh]) -> None:
+    def _enter_group(self, group: Sequence[PendingReply]) -> None:
         rows, width = len(group), max(len(f.ids) for f in group)
         length = max(f.start + len(f.ids) for f in group)
         key: Hashable = None
         self.table.begin(group)
         flags = self.table.flags([f.slot for f in group])
-        if self.graphs is not None and up(rows, 4) * up(width, 16) <= _RECORD:
-            rows, width, length = up(rows, 4), up(width, 16), min(up(length, 256), self.context)
+        if self.graphs is not None and next_power_of_two(rows, 4) * next_power_of_two(width, 16) <= _RECORD:
+            rows, width, length = next_power_of_two(rows, 4), next_power_of_two(width, 16), min(next_power_of_two(length, 256), self.context)
             key = ("enter", rows, width, length, flags)
         ids = torch.zeros(rows, width, dtype=torch.int64)
         meta = torch.tensor([[self.slots, 0, 1, 0]]).repeat(rows, 1)
@@ -239,10 +249,10 @@ class Decoder:
         steps = min(self.chunk, most)
         if steps < 1:
             return
-        size, flags = up(len(rows), 8), self.table.flags(rows)
+        size, flags = next_power_of_two(len(rows), 8), self.table.flags(rows)
         # Fused kernels read each row's own length; the plain way needs a bound in the recording.
         longest = max(self.table.at[row] for row in rows) + steps
-        length = self.context if self.kernels else min(up(longest, 256), self.context)
+        length = self.context if self.kernels else min(next_power_of_two(longest, 256), self.context)
         key = ("step", size, length, flags)
         if key not in self.graphs:
             slots = self.table.put([self.slots] * size)  # all scratch: warming up draws nothing for anybody
@@ -285,7 +295,7 @@ class Decoder:
     def _leave_out(self, name: str, problem: Exception) -> None:
         assert self.graphs is not None
         if name == STREAMED:
-            self.lean, self.left_out = None, f"they failed: {problem}"
+            self.streamed, self.left_out = None, f"they failed: {problem}"
             self.graphs.clear()  # some have them in; all are soon made again
         elif name != _BOTH:  # which of the two it was, the next way tells
             self.fuser.wanted = False
@@ -293,8 +303,8 @@ class Decoder:
     def _ways(self, rows: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
         """What goes into a recording, the best first; prefills (rows = 0) have too many shapes for more than
         the recording itself."""
-        if rows and self.lean is not None and self.lean.takes(rows):
-            swaps = self.lean.swaps()
+        if rows and self.streamed is not None and self.streamed.accepts(rows):
+            swaps = self.streamed.swaps()
             if self.fuser.wanted:
                 yield _BOTH, self.fuser.on(swaps)
             yield STREAMED, self.fuser.on(swaps, compiler=False)
@@ -311,18 +321,18 @@ class Decoder:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
 
     @property
-    def how(self) -> str:
+    def description(self) -> str:
         """With what steps are decoded, as things stand; what a run says and keeps. Empty on a CPU."""
         if self.graphs is None:
             return "" if self.cpu else f"{_OWN}, not recorded"
         if not self.stream:
             why = "turned off"
-        elif self.lean is None:
+        elif self.streamed is None:
             why = self.left_out or "they need Triton and a Hopper card"
         else:
-            why = self.lean.unfit()
+            why = self.streamed.incompatibility()
         line = " ".join(why.split())[:200]  # compilers tell much
-        return f"{_OWN} (no {STREAMED}: {line})" if why else f"{STREAMED}, up to {MOST} rows"
+        return f"{_OWN} (no {STREAMED}: {line})" if why else f"{STREAMED}, up to {MAX_ROWS} rows"
 
     # ---- the compatibility check
 
@@ -342,9 +352,9 @@ class Decoder:
         kinds = {kind for config in self.configs for kind in getattr(config, "layer_types", None) or ()}
         if kinds - {"full_attention", "sliding_attention"}:
             raise _refusal(model, f"has layers of {', '.join(sorted(kinds))}")
-        rows = min(up(self.slots, 8), MOST)
-        streams = self.lean is not None and self.lean.takes(rows)
-        ids = self._ordinary(min(self.slots, rows if streams else 3))
+        rows = min(next_power_of_two(self.slots, 8), MAX_ROWS)
+        streams = self.streamed is not None and self.streamed.accepts(rows)
+        ids = self._check_ids(min(self.slots, rows if streams else 3))
         plain = model(input_ids=ids, use_cache=False, logits_to_keep=_STEPS + 1).logits
         bound = 1e-3 if plain.dtype == torch.float32 else 0.1
         try:
@@ -353,31 +363,31 @@ class Decoder:
             if self.kernels is None:
                 raise _refusal(model, f"cannot run on slots ({problem})") from problem
             logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
-            self.kernels = self.lean = None
+            self.kernels = self.streamed = None
             self.left_out = f"Triton failed: {problem}"
             wrong = self._deviation(ids, plain)
-        if wrong < bound and streams and self.lean is not None:
-            self._check_lean(self.lean, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
-        if (told := self.how) and not self.left_out:  # which has been said
+        if wrong < bound and streams and self.streamed is not None:
+            self._check_streamed(self.streamed, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
+        if (told := self.description) and not self.left_out:  # which has been said
             logging.getLogger(__name__).info("decoding with %s", told)
         self.cache.clear()
         model.train(was_training)
         if not wrong < bound:
             raise _refusal(model, f"says something else on slots (off by {wrong:.2g})")
 
-    def _check_lean(
-        self, lean: Lean, ids: torch.Tensor, plain: torch.Tensor, bound: float, rows: int
+    def _check_streamed(
+        self, streamed: StreamedLayers, ids: torch.Tensor, plain: torch.Tensor, bound: float, rows: int
     ) -> None:
         try:
-            wrong = self._deviation(ids, plain, lean=lean, rows=rows)
+            wrong = self._deviation(ids, plain, streamed=streamed, rows=rows)
             why: object = None if wrong < bound else f"they say something else (off by {wrong:.2g})"
         except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
             why = problem
         if why is not None:
             logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, why)
-            self.lean, self.left_out = None, f"they failed: {why}"
+            self.streamed, self.left_out = None, f"they failed: {why}"
 
-    def _ordinary(self, sequences: int) -> torch.Tensor:
+    def _check_ids(self, sequences: int) -> torch.Tensor:
         """[sequences, length] ids spread over the middle half of the vocabulary, each sequence different."""
         vocabulary = len(self.table.ends)
         length = min(8 if self.cpu else _LENGTH, self.context)
@@ -385,7 +395,7 @@ class Decoder:
         return (vocabulary // 4 + spread).view(sequences, length)
 
     def _deviation(
-        self, ids: torch.Tensor, plain: torch.Tensor, *, lean: Lean | None = None, rows: int = 0
+        self, ids: torch.Tensor, plain: torch.Tensor, *, streamed: StreamedLayers | None = None, rows: int = 0
     ) -> float:
         """Relative error of the logits at the last positions of `ids`.
 
@@ -399,11 +409,11 @@ class Decoder:
         ids = torch.cat([ids, ids[:1].expand(more, -1)])
         start = max(length - _STEPS, 1)
         found = []
-        with attending(self.configs):
+        with slot_attention(self.configs):
             for first, last in ((0, start), *((at, at + 1) for at in range(start, length))):
-                swaps = lean.swaps() if lean is not None and first else []
-                if self.in_line and not first:
-                    line = Pieces([(slot, 0, last) for slot in range(count)])
+                swaps = streamed.swaps() if streamed is not None and first else []
+                if self.packs_rows and not first:
+                    line = PackedRows([(slot, 0, last) for slot in range(count)])
                     found.append(self.forward(ids[:count, :last].reshape(1, -1), line).float())
                     continue
                 part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)

@@ -1,6 +1,6 @@
 """Drawing tokens: replies to begin, where each slot stands in its own, kept on the device, and the dice.
 
-All that changes between two tokens of a reply is one row of `Table.state`, so a decode step never has to
+All that changes between two tokens of a reply is one row of `SlotTable.state`, so a decode step never has to
 ask the host. Chance comes from outside: one uniform number a token, uploaded before the reply begins and
 put through the inverse of the cumulative distribution.
 """
@@ -23,7 +23,7 @@ Flags = tuple[bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class PendingReply:
     """A reply to begin: `ids` enter the slot at `start`; `noise` has a number for each token it may have."""
 
     slot: int
@@ -35,7 +35,7 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledTokens:
     """What a slot said in a round; `done` once it has said an end mark or all it may."""
 
     ids: list[int]
@@ -43,9 +43,9 @@ class Drawn:
     done: bool
 
 
-def groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
+def batch_by_length(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
     """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
-    found: list[list[Fresh]] = []
+    found: list[list[PendingReply]] = []
     for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
         widest = len(found[-1][0].ids) if found else 0
         if found and (len(found[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
@@ -55,9 +55,9 @@ def groups(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
     return found
 
 
-def lines(fresh: Sequence[Fresh], budget: int) -> list[list[Fresh]]:
+def pack_rows(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
     """Prompts that make a line of at most `budget` ids together (a longer one is alone)."""
-    found: list[list[Fresh]] = []
+    found: list[list[PendingReply]] = []
     room = 0
     for f in sorted(fresh, key=lambda f: f.slot):
         if len(f.ids) > room:
@@ -122,7 +122,7 @@ def _nucleus(x: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     return x.masked_fill(weight < ordered.gather(1, kept - 1), float("-inf"))
 
 
-class Table:
+class SlotTable:
     """The slots' replies on the device, one row each; the last row is scratch, where padding goes."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Table:
         self.at, self.seen, self.left = [0] * slots, [0] * slots, [0] * slots
         self._kind: list[Flags] = [(False, False)] * slots
 
-    def begin(self, group: Sequence[Fresh]) -> None:
+    def begin(self, group: Sequence[PendingReply]) -> None:
         """Upload what the replies of `group` need; their state follows from the prefill."""
         noise = np.zeros((len(group), max(len(f.noise) for f in group)), dtype=np.float32)
         for row, f in zip(noise, group, strict=True):
@@ -182,7 +182,7 @@ class Table:
         for row in rows:
             self.at[row] += steps
 
-    def read(self, rows: list[int], most: int) -> dict[int, Drawn]:
+    def read(self, rows: list[int], most: int) -> dict[int, SampledTokens]:
         """What the rows have said since the host last looked, at most `most` tokens, in one copy."""
         slots, seen = self.put(rows), self.put([self.seen[row] for row in rows])
         at = (seen[:, None] + torch.arange(most, device=self.device)).clamp(max=self.context)
@@ -199,5 +199,5 @@ class Table:
                 raise TrainError("the model's logits are not numbers (NaN)", fix="Lower the learning rate")
             self.at[row], self.seen[row] = int(state[POSITION]), int(state[DRAWN])
             self.left[row] -= new
-            found[row] = Drawn([int(x) for x in ids[:new]], logprobs[:new], done=not state[ACTIVE])
+            found[row] = SampledTokens([int(x) for x in ids[:new]], logprobs[:new], done=not state[ACTIVE])
         return found

@@ -125,6 +125,6 @@ class Fuser:
             undo.callback(setattr, sys.modules[home], _ROTARY, own)
 
 
-def up(n: int, least: int = 1) -> int:
+def next_power_of_two(n: int, least: int = 1) -> int:
     """The next power of two: few shapes, so that few recordings are made."""
     return max(least, 1 << (n - 1).bit_length())

@@ -17,7 +17,7 @@ import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from mapo.sampling.streamed.tiling import Cut, attention_cut
+from mapo.sampling.streamed.tiling import AttentionCut, attention_cut
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def attend(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
-    cut: Cut | None = None,
+    cut: AttentionCut | None = None,
 ) -> torch.Tensor:
     """query [rows, heads, 1, dim] -> [rows, 1, heads, dim]; a row sees its slot up to its position.
 

@@ -1,7 +1,7 @@
 """The key-value cache behind the sampler: every dialogue has a slot, and keeps it from turn to turn.
 
 Buffers are static, [slots + 1, kv_heads, context, head_dim] a layer; the last slot is scratch, where padding
-goes. A `View` (or `Pieces`) says which rows the coming forward pass is about and where their new ids stand;
+goes. A `View` (or `PackedRows`) says which rows the coming forward pass is about and where their new ids stand;
 the stock transformers forward then runs with `SlotCache` as its cache and `attend` as its attention function,
 so any model of plain (full or sliding-window) attention works unchanged. Keys of grouped heads are never
 repeated: the query heads of a group are taken as further query positions.
@@ -89,7 +89,7 @@ class View:
         return self._masks[window, tiles]
 
 
-class Pieces:
+class PackedRows:
     """New ids of several rows one after the other in a single line, without padding: prefill on a CPU.
 
     A piece is (slot, start, count); `last` holds where each ends.
@@ -159,7 +159,7 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """The cache as transformers sees it. Set `view` before each forward pass."""
 
-    view: View | Pieces
+    view: View | PackedRows
 
     def __init__(self, slots: int, context: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self))
@@ -189,7 +189,7 @@ def attend(
     view, keys, values = key.cache.view, key.keys, value.values
     rows, heads, length, dim = query.shape
     group, scale = heads // keys.shape[1], dim**-0.5 if scaling is None else scaling
-    if isinstance(view, Pieces):
+    if isinstance(view, PackedRows):
         return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     if view.fused is not None and length == 1:
         more = {"scale": scale, "window": sliding_window, "softcap": softcap}
@@ -205,7 +205,7 @@ def attend(
 
 
 def _attend_pieces(
-    view: Pieces,
+    view: PackedRows,
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -259,7 +259,7 @@ def configs_of(model: torch.nn.Module) -> list[Any]:
 
 
 @contextmanager
-def attending(configs: list[Any]) -> Iterator[None]:
+def slot_attention(configs: list[Any]) -> Iterator[None]:
     """Inside, the model runs on slots; outside, on its own attention (training goes on as before)."""
     before = [config._attn_implementation for config in configs]
     try:

@@ -25,7 +25,7 @@ from mapo.errors import InputError, MapoError, TrainError
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
 from mapo.sampling.decoder import Attention, Decoder, Stats
-from mapo.sampling.draw import Drawn, Fresh, noise_of
+from mapo.sampling.draw import PendingReply, SampledTokens, noise_of
 from mapo.sampling.tokens import Context
 from mapo.sandbox.cast import Job
 
@@ -44,11 +44,11 @@ class Call:
     said: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
-    def begin(self, slot: int) -> Fresh:
+    def begin(self, slot: int) -> PendingReply:
         self.kept = min(self.kept, self.seat.cached)
         r = self.request
         noise = noise_of(r.seed, r.max_tokens)
-        return Fresh(slot, self.kept, self.ids[self.kept :], noise, r.temperature, r.top_p)
+        return PendingReply(slot, self.kept, self.ids[self.kept :], noise, r.temperature, r.top_p)
 
 
 class Seat:
@@ -145,7 +145,7 @@ class Sampler:
     @property
     def decoding(self) -> str:
         """With what steps are decoded, in words; empty on a CPU."""
-        return self.decoder.how
+        return self.decoder.description
 
     def policy(self, job: Job) -> Seat:
         """The policy of one dialogue. Close it when the dialogue is over: its slot goes to the next."""
@@ -231,7 +231,7 @@ class Sampler:
             await asyncio.sleep(0)
             quiet = quiet + 1 if self._events == before else 0
 
-    def _admit(self) -> list[Fresh]:
+    def _admit(self) -> list[PendingReply]:
         """Waiting calls that have a slot or get one; calls given up meanwhile leave."""
         for slot, call in list(self._talking.items()):
             if call.done.done():
@@ -250,7 +250,7 @@ class Sampler:
         self._waiting = later
         return fresh
 
-    def _deliver(self, drawn: dict[int, Drawn]) -> None:
+    def _deliver(self, drawn: dict[int, SampledTokens]) -> None:
         for slot, said in drawn.items():
             call = self._talking[slot]
             call.said += said.ids

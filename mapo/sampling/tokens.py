@@ -85,7 +85,7 @@ class Context:
         added = [m.role for m in messages[known:]]
         follows = messages[:known] == self._messages and added == ["assistant", "user"]
         if not self.ids:
-            return template.opening(messages), not template.append_only
+            return template.full_prompt(messages), not template.append_only
         if template.append_only and follows:
-            return template.following(self._finish, messages[-1].content), False
-        return template.opening(messages), True
+            return template.next_turn(self._finish, messages[-1].content), False
+        return template.full_prompt(messages), True

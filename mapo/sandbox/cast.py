@@ -1,8 +1,8 @@
-"""The roles around the policy: a user who talks, a director who steers, a judge who fills in forms.
+"""The roles around the policy (user, director, judge) and the jobs they are created for.
 
-A cast is made for one dialogue and used once; roles may keep what they need between turns. They see
-the turns so far, oldest first; in `judge` the last turn is the one to be judged, its levels still None.
-Model-driven roles: `user.py`, `director.py`, `judge.py`. Roles of plain code: `mapo.domains.*.scripted`.
+A cast is created for one dialogue and used once, so a role may keep state between turns. Roles receive the
+turns so far, oldest first; in `Judge.judge` the last turn is the one to judge, and its levels are still None.
+Roles played by models: `user.py`, `director.py`, `judge.py`. Scripted roles: `mapo.domains.*.scripted`.
 """
 
 from __future__ import annotations
@@ -19,44 +19,56 @@ from mapo.types import Direction, Levels, StartLevels, Turn
 
 
 class User(Protocol):
+    """The simulated person."""
+
     async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
-        """The next thing this person says, as the director allows."""
+        """Return the next user message, as the director's decision allows."""
 
 
 class Director(Protocol):
-    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
-        """What happens next; act "end" ends the dialogue."""
+    """The role that steers the user."""
+
+    async def direct(self, turns: Sequence[Turn], trajectory: Trajectory) -> Direction:
+        """Decide what happens next; the act "end" ends the dialogue."""
 
 
 class Judge(Protocol):
+    """The role that fills in the rubric's forms."""
+
     async def start(self) -> StartLevels:
-        """The start form, filled in before the first turn."""
+        """Fill in the start form, before the first turn."""
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
-        """The turn form for the last reply. Raises AnswerError or EndpointError where it cannot."""
+        """Fill in the turn form for the last reply. Raises AnswerError or EndpointError on failure."""
 
 
 @runtime_checkable
-class Several(Protocol):
-    """A Judge made of several, who can tell what each of them filled in for the last reply; None for one that
-    failed."""
+class JudgePanel(Protocol):
+    """A Judge that combines several judges and exposes their individual turn forms."""
 
     @property
-    def forms(self) -> Mapping[str, Levels | None]: ...
+    def forms(self) -> Mapping[str, Levels | None]:
+        """Each judge's form for the last reply, None for a judge that failed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
+    """The user, director and judge of one dialogue."""
+
     user: User
     director: Director
     judge: Judge
     names: dict[str, str]
-    """Who plays each role, for the record."""
+    """The model or script behind each role, for the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One dialogue to be played. Jobs of one `group` are siblings; `attempt` counts those that broke."""
+    """One dialogue to be played. Jobs with the same `group` are siblings.
+
+    `attempt` is the number of earlier attempts at this dialogue that broke.
+    """
 
     scenario: Scenario
     id: str
@@ -68,37 +80,39 @@ class Job:
 
     @property
     def session(self) -> str:
-        """What tells this dialogue from every other: siblings, other steps, and attempts whose recorded
-        answers would only break it again."""
+        """A key that distinguishes this dialogue from its siblings, other steps and earlier attempts.
+
+        The attempt is part of it because cached model answers would break the dialogue again.
+        """
         step = "" if self.step is None else f"{self.step}/"
-        again = f"/{self.attempt}" if self.attempt else ""
-        return f"{step}{self.id}/{self.seed}{again}"
+        attempt = f"/{self.attempt}" if self.attempt else ""
+        return f"{step}{self.id}/{self.seed}{attempt}"
 
 
 def world_seed(seed: int, step: int) -> int:
-    """The seed of the world that all dialogues of a training step share; every step has its own."""
+    """Return the seed of the scripted roles in one training step; all its dialogues share it."""
     return seed * 1_000_003 + step
 
 
 def held_out_seed(seed: int, repeat: int) -> int:
-    """The seed of the world of an evaluation's n-th repeat; the same at every step, so that steps compare."""
+    """Return the seed of the scripted roles in the n-th repeat of an evaluation, the same at every step."""
     return seed * 1000 + repeat
 
 
-def panel_of(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | None:
-    """Each member's levels for the record, none for one that failed; None for a judge who is one."""
-    if not isinstance(judge, Several):
+def panel_levels(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | None:
+    """Return the levels of each judge of a panel, empty for one that failed; None for a single judge."""
+    if not isinstance(judge, JudgePanel):
         return None
-    return {name: flat(form, rubric) if form else () for name, form in judge.forms.items()}
+    return {name: flat_levels(form, rubric) if form else () for name, form in judge.forms.items()}
 
 
-def flat(form: Levels, rubric: Rubric) -> tuple[int, ...]:
-    """A turn form's levels: progress and regression of every axis, in the rubric's order."""
+def flat_levels(form: Levels, rubric: Rubric) -> tuple[int, ...]:
+    """Return the levels of a turn form: progress and regression of every axis, in the rubric's order."""
     return tuple(mark.level for key in rubric.keys for mark in (form[key].progress, form[key].regression))
 
 
 Casting = Callable[[Job], Cast]
-"""The cast of one dialogue."""
+"""Creates the cast of one dialogue."""
 
 Policy = Callable[[Job], Chat]
-"""Who replies in one dialogue. For a model behind an endpoint: `lambda job: endpoint`."""
+"""Creates the policy of one dialogue. For a model behind an endpoint: `lambda job: endpoint`."""

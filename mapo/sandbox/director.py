@@ -1,10 +1,9 @@
-"""The director, played by a model: decides what happens before each line of the person.
+"""The director played by a model: decides what happens before each user message.
 
-It acts through functions, as tool calls where the endpoint gives them and as a small JSON form where it
-does not. What is allowed is decided here, not by the model: stages in order and each once, a memory once,
-one turning point, no end before the dialogue's `min_turns`. A director who fails is no reason to lose a
-dialogue: the person goes on, and the direction says why. Whether a dialogue is won or lost is no business
-of the director's (`potential.py`).
+The model acts through tool calls where the endpoint supports them, and through a small JSON form otherwise.
+This module, not the model, enforces the rules: stages in order and each once, each memory once, one turning
+point, no end before `min_turns`. A failing director does not break the dialogue: the user continues, and the
+direction records the error. The director does not decide about success or failure (`potential.py` does).
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Any
 from mapo.errors import AnswerError, EndpointError, InputError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Answer, Chat, Request, Sampling, Tool, ToolCall
+from mapo.models.chat import DEFAULT_SAMPLING, Answer, Chat, Request, Sampling, Tool, ToolCall
 from mapo.models.structured import ask, read_json
-from mapo.sandbox.prompting import fill, language_of, table, whole_person
-from mapo.sandbox.transcript import mark_of, quoted_turn
+from mapo.sandbox.prompting import fill, full_persona, language_of, table
+from mapo.sandbox.transcript import delimiter_of, quoted_turn
 from mapo.scenarios.scenario import Scenario
 from mapo.types import Direction, Message, Turn
 
 ACTS = ("reveal_stage", "release_memory", "shift_focus", "turning_point", "go_on", "wait", "end")
-LONGEST = 300
-"""Characters of a reason that are kept."""
+MAX_REASON = 300
+"""Maximum number of characters kept of a reason."""
 ITEMS = {"reveal_stage": "stage", "release_memory": "memory", "shift_focus": "axis"}
-"""The acts that are about something, and the argument that names it."""
+"""Acts that refer to an item, and the name of that argument."""
 FORM: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -41,7 +40,7 @@ FORM: dict[str, Any] = {
 
 
 class ModelDirector:
-    """A Director for one dialogue, with its own record of what has been released."""
+    """A Director for one dialogue. It keeps track of what has been revealed."""
 
     def __init__(
         self,
@@ -50,135 +49,143 @@ class ModelDirector:
         rubric: Rubric,
         seed: int = 0,
         session: str = "",
-        sampling: Sampling = OWN_WAY,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> None:
         self.chat = chat
         self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
-        self.mark = mark_of(scenario.id, seed)
+        self.mark = delimiter_of(scenario.id, seed)
         self.session = f"{session or f'{scenario.id}/{seed}'}/director"
-        self.stages_told = 0
-        self.memories_told: list[int] = []
-        self.turned = False
-        self._calls_tools = True
-        # The tools never change: servers put them at the head of the prompt.
+        self.stages_revealed = 0
+        self.memories_released: list[int] = []
+        self.turning_point_used = False
+        self._uses_tools = True
+        # Constant, because servers put tools at the start of the prompt and cache that prefix.
         self._tools = tuple(_tool(act, rubric) for act in ACTS)
         self._system = fill(
             "director",
             scenario.domain,
             acts="\n".join(f"- {act}: {table('director_acts')[act]}" for act in ACTS),
             axes="\n".join(f"- {axis.key}: {axis.title}. {axis.asks}" for axis in rubric.axes),
-            person=whole_person(scenario, rubric),
+            person=full_persona(scenario, rubric),
             language=language_of(scenario),
         )
 
-    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
-        """What happens next. Never raises for what the model did or failed to do."""
+    async def direct(self, turns: Sequence[Turn], trajectory: Trajectory) -> Direction:
+        """Decide what happens next. Errors of the model are recorded in the direction, not raised."""
         try:
             direction = await self._decide(
-                self._request(turns, path), lambda data: self.allowed(data, len(turns), path.min_turns)
+                self._request(turns, trajectory),
+                lambda data: self.allowed(data, len(turns), trajectory.min_turns),
             )
         except (AnswerError, EndpointError) as error:
-            # A conversation can do without a director, so its failure is noted and does not spread.
-            return Direction("go_on", reason=f"the director failed: {error}"[:LONGEST])
+            # A conversation can continue without a director, so the error is only recorded.
+            return Direction("go_on", reason=f"the director failed: {error}"[:MAX_REASON])
         if direction.act == "reveal_stage":
-            self.stages_told += 1
+            self.stages_revealed += 1
         elif direction.act == "release_memory":
-            self.memories_told.append(int(direction.item))
+            self.memories_released.append(int(direction.item))
         elif direction.act == "turning_point":
-            self.turned = True
+            self.turning_point_used = True
         return direction
 
     async def _decide(self, request: Request, parse: Callable[[object], Direction]) -> Direction:
-        if self._calls_tools:
+        if self._uses_tools:
             try:
                 answer = await self.chat.reply(replace(request, tools=self._tools))
             except EndpointError:
-                # Servers without tools refuse such a request; a server that is down refuses the next one too.
-                self._calls_tools = False
+                # The server may not support tools; if it is down instead, the next request fails as well.
+                self._uses_tools = False
             else:
                 try:
                     return _first_allowed(answer, parse)
                 except InputError as refusal:
-                    self._calls_tools = bool(answer.tool_calls)
+                    self._uses_tools = bool(answer.tool_calls)
                     request = _with_note(request, f"Your last choice was refused: {refusal}")
         return await ask(self.chat, replace(request, schema=FORM), parse)
 
-    def allowed(self, data: object, played: int, min_turns: int) -> Direction:
-        """The decision, if it is one of ours and may be taken now; otherwise an InputError that says why."""
+    def allowed(self, data: object, turns_played: int, min_turns: int) -> Direction:
+        """Return the decision if it is known and allowed now; otherwise raise an InputError that says why
+        not.
+        """
         if not isinstance(data, dict) or not isinstance(act := data.get("act"), str) or act not in ACTS:
-            raise InputError("no known act", where="act", fix=f"Choose one of: {', '.join(ACTS)}")
+            raise InputError("unknown act", where="act", fix=f"Choose one of: {', '.join(ACTS)}")
         if unknown := [str(key)[:40] for key in data if key not in FORM["properties"]]:
-            raise InputError(f"unknown {', '.join(unknown[:5])}", fix="Give act, item and reason alone")
+            raise InputError(f"unknown {', '.join(unknown[:5])}", fix="Use only act, item and reason")
         item, reason = data.get("item", ""), data.get("reason", "")
         if type(item) is int:
             item = str(item)
         if not isinstance(item, str) or not isinstance(reason, str):
-            raise InputError("item and reason must be texts", fix="An act without an item has the item ''")
-        if act == "end" and played < min_turns:
             raise InputError(
-                f"too early to end, turn {played} of at least {min_turns}", fix="Choose another act"
+                "item and reason must be strings", fix="Use '' as the item of an act without one"
             )
-        if act == "turning_point" and self.turned:
-            raise InputError("the turning point has been", fix="Choose another act")
-        return Direction(act, self._item(act, item.strip()), reason.strip()[:LONGEST])
+        if act == "end" and turns_played < min_turns:
+            raise InputError(
+                f"too early to end: {turns_played} of at least {min_turns} turns played",
+                fix="Choose another act",
+            )
+        if act == "turning_point" and self.turning_point_used:
+            raise InputError("the turning point was already used", fix="Choose another act")
+        return Direction(act, self._item(act, item.strip()), reason.strip()[:MAX_REASON])
 
     def _item(self, act: str, item: str) -> str:
-        """The stage, memory or axis meant; acts without an item get none, whatever the model wrote there."""
-        open_items = {
-            "reveal_stage": [str(self.stages_told)] * (self.stages_told < len(self.scenario.stages)),
+        """Return the stage, memory or axis of the act, checked; empty for acts without an item."""
+        available = {
+            "reveal_stage": [str(self.stages_revealed)] * (self.stages_revealed < len(self.scenario.stages)),
             "release_memory": [str(i) for i in self._memories_left()],
             "shift_focus": list(self.rubric.keys),
         }.get(act)
-        if open_items is None:
+        if available is None:
             return ""
-        if act == "reveal_stage" and open_items and not item:
-            return open_items[0]  # no other could be meant
-        if item not in open_items:
-            fix = f"Open now: {', '.join(open_items)}" if open_items else "None is left; choose another act"
-            raise InputError(f"{item[:40]!r} is not open to {act}", where="item", fix=fix)
+        if act == "reveal_stage" and available and not item:
+            return available[0]  # there is only one possibility
+        if item not in available:
+            fix = f"Available: {', '.join(available)}" if available else "None is left; choose another act"
+            raise InputError(f"{item[:40]!r} is not available for {act}", where="item", fix=fix)
         return item
 
     def _memories_left(self) -> list[int]:
-        return [i for i in range(len(self.scenario.memories)) if i not in self.memories_told]
+        return [i for i in range(len(self.scenario.memories)) if i not in self.memories_released]
 
-    def _request(self, turns: Sequence[Turn], path: Trajectory) -> Request:
-        told = [
-            quoted_turn(number, turn, self.mark, _before(turn), self._after(turn))
+    def _request(self, turns: Sequence[Turn], trajectory: Trajectory) -> Request:
+        transcript = [
+            quoted_turn(number, turn, self.mark, _act_before(turn), self._state_after(turn))
             for number, turn in enumerate(turns, 1)
         ]
         stages = range(len(self.scenario.stages))
-        asked = fill(
+        question = fill(
             "director_ask",
             turns=len(turns),
-            min_turns=path.min_turns,
-            max_turns=path.max_turns,
-            stages_told=_listed(stages[: self.stages_told]),
-            next_stage=_listed(stages[self.stages_told : self.stages_told + 1]),
-            memories_told=_listed(self.memories_told),
-            memories_left=_listed(self._memories_left()),
-            turning="has been" if self.turned else "not yet",
+            min_turns=trajectory.min_turns,
+            max_turns=trajectory.max_turns,
+            stages_told=_join(stages[: self.stages_revealed]),
+            next_stage=_join(stages[self.stages_revealed : self.stages_revealed + 1]),
+            memories_told=_join(self.memories_released),
+            memories_left=_join(self._memories_left()),
+            turning="has been" if self.turning_point_used else "not yet",
         )
         messages = (
             Message("system", self._system),
-            Message("user", "\n\n".join([fill("transcript", mark=self.mark), *told, asked])),
+            Message("user", "\n\n".join([fill("transcript", mark=self.mark), *transcript, question])),
         )
-        return self.sampling.of(Request(messages, temperature=0.0, session=self.session, nonce=self.session))
+        return self.sampling.of(
+            Request(messages, temperature=0.0, session=self.session, nonce=self.session, turn=len(turns))
+        )
 
-    def _after(self, turn: Turn) -> str:
+    def _state_after(self, turn: Turn) -> str:
         if turn.state is None or turn.levels is None:
             return "state after it: unknown, the reply could not be judged"
-        places = zip(self.rubric.keys, turn.state.position, strict=True)
-        return f"state after it: {', '.join(f'{key} {place:g}' for key, place in places)}"
+        values = zip(self.rubric.keys, turn.state.position, strict=True)
+        return f"state after it: {', '.join(f'{key} {value:g}' for key, value in values)}"
 
 
-def _before(turn: Turn) -> str:
+def _act_before(turn: Turn) -> str:
     act = turn.direction
     return f"your act before it: {act.act} {act.item}".rstrip() if act else ""
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
@@ -188,13 +195,13 @@ def _with_note(request: Request, note: str) -> Request:
 
 
 def _first_allowed(answer: Answer, parse: Callable[[object], Direction]) -> Direction:
-    """The first tool call that is allowed, or else the text read as the form. Raises the first refusal."""
+    """Return the first allowed tool call, or else the text parsed as a form. Raises the first refusal."""
     refusals = []
     for call in answer.tool_calls:
         try:
-            given = _arguments(call)
-            about = ITEMS.get(call.name, "")
-            return parse({"act": call.name, "item": given.get(about, ""), "reason": given.get("reason", "")})
+            arguments = _arguments(call)
+            item = arguments.get(ITEMS.get(call.name, ""), "")
+            return parse({"act": call.name, "item": item, "reason": arguments.get("reason", "")})
         except InputError as refusal:
             refusals.append(refusal)
     try:
@@ -206,19 +213,19 @@ def _first_allowed(answer: Answer, parse: Callable[[object], Direction]) -> Dire
 def _arguments(call: ToolCall) -> dict[str, Any]:
     data = read_json(call.arguments or "{}")
     if not isinstance(data, dict):
-        raise InputError("the arguments are no object", where=call.name[:40], fix="Give them by name")
+        raise InputError("the arguments are not an object", where=call.name[:40], fix="Pass them by name")
     return data
 
 
 def _tool(act: str, rubric: Rubric) -> Tool:
-    """An act as a function: its item, where it has one, and a reason."""
+    """Return an act as a tool with its item, if it has one, and a reason."""
     kinds: dict[str, dict[str, Any]] = {
         "stage": {"type": "integer"},
         "memory": {"type": "integer"},
         "axis": {"type": "string", "enum": list(rubric.keys)},
     }
-    about = {ITEMS[act]: kinds[ITEMS[act]]} if act in ITEMS else {}
-    properties = {**about, "reason": {"type": "string"}}
+    item = {ITEMS[act]: kinds[ITEMS[act]]} if act in ITEMS else {}
+    properties = {**item, "reason": {"type": "string"}}
     parameters = {
         "type": "object",
         "properties": properties,

@@ -1,10 +1,10 @@
-"""A domain is a folder of its own: rubric, scenarios, prompts, roles and policies of plain code.
+"""Loads the Python code of a domain: its scripted roles and policies.
 
-`mapo/domains/NAME/`, or any folder that is named by its path (`domain_folders.py`), holds rubric.toml,
-scenarios/*.toml, splits.json, prompts/*.md, and, for playing without models, scripted.py (`scripted_cast`,
-and `check_cues` where it asks something of a scenario's cues) and policies.py (`scripted_policy`,
-`POLICIES`). Nothing outside the folder knows what a domain is about. The Python files of a folder that is
-named are run: name none that you would not run yourself.
+A domain is the folder `mapo/domains/NAME/`, or any other folder given by its path (`domain_folders.py`). It
+contains rubric.toml, scenarios/*.toml, splits.json and prompts/*.md. To be played without models it also has
+scripted.py (`scripted_cast`, optionally `check_cues`) and policies.py (`scripted_policy`, `POLICIES`). No
+code outside the folder depends on what the domain is about. The Python files of a folder given by its path
+are executed, so only use folders that you trust.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from mapo.scenarios.scenario import Scenario
 
 
 def scripted_cast(domain: str) -> Casting:
-    """The model-free roles of a domain."""
+    """Return the scripted roles of a domain."""
     casting: Casting = _module(domain, "scripted").scripted_cast
     return casting
 
 
 def scripted_policy(domain: str, name: str) -> Policy:
-    """One of a domain's model-free policies."""
+    """Return one of a domain's scripted policies."""
     policy: Policy = _module(domain, "policies").scripted_policy(name)
     return policy
 
 
 def scripted_policies(domain: str) -> tuple[str, ...]:
-    """The names of a domain's model-free policies."""
+    """Return the names of a domain's scripted policies."""
     return tuple(_module(domain, "policies").POLICIES)
 
 
 def check_cues(domain: str, scenario: Scenario) -> list[str]:
-    """What a domain's scripted roles miss in a scenario's cues, as text; nothing where it has none."""
+    """Return the problems that a domain finds in a scenario's cues, empty for a domain without scripted
+    roles.
+    """
     if not (domain_folder(domain) / "scripted.py").is_file():
         return []
     check = getattr(_module(domain, "scripted"), "check_cues", None)
@@ -47,32 +49,32 @@ def check_cues(domain: str, scenario: Scenario) -> list[str]:
 
 _MISSING = {
     "scripted": (
-        "no user, director and judge of plain code",
-        "Use models for its roles (--agents llm), or write it: docs/own-domain.md",
+        "it has no scripted user, director and judge",
+        "Use models for its roles (--agents llm), or write the file (docs/own-domain.md)",
     ),
     "policies": (
-        "no policies of plain code, so none can be named with scripted:NAME",
-        "Name a model, or write it: docs/own-domain.md",
+        "it has no scripted policies, so scripted:NAME cannot be used",
+        "Use a model, or write the file (docs/own-domain.md)",
     ),
 }
-"""What a domain without this file lacks, and what to do about it."""
+"""What a domain without this file lacks, and how to fix it."""
 
 
 def _module(domain: str, part: str) -> ModuleType:
     folder, name = domain_folder(domain), domain_name(domain)
     if not (folder / f"{part}.py").is_file():
-        told, fix = _MISSING[part]
-        raise InputError(f"domain '{name}' has no {part}.py: {told}", where=str(folder), fix=fix)
+        problem, fix = _MISSING[part]
+        raise InputError(f"domain '{name}' has no {part}.py: {problem}", where=str(folder), fix=fix)
     return import_module(f"{_package(name)}.{part}")
 
 
 def _package(name: str) -> str:
-    """A shipped domain's package; for another one, a package made of its folder as it lies there."""
+    """Return the package name of a domain. For a folder given by its path, create a package for it."""
     if name in SHIPPED:
         return f"mapo.domains.{name}"
     package = "mapo_domain_" + re.sub(r"\W", "_", name)
     if package not in sys.modules:
-        made = ModuleType(package, f"The domain '{name}'.")
-        made.__path__ = [str(domain_folder(name))]
-        sys.modules[package] = made
+        module = ModuleType(package, f"The domain '{name}'.")
+        module.__path__ = [str(domain_folder(name))]
+        sys.modules[package] = module
     return package

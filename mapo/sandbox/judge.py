@@ -1,9 +1,10 @@
-"""The judge, played by a model: fills in the start form and, after each reply, the turn form.
+"""The judge played by a model: fills in the start form and, after each reply, the turn form.
 
-Forms and schemas are made from the rubric. A form is taken whole or not at all: a missing or unknown
-key, a level that is not in its table or a text that is no text is an error with its place, and after the
-repairs of `forms.ask` the judgement is missing data. In the schema a level comes last, so that a model
-whose answer is held to it quotes and reasons before it decides.
+Forms and JSON schemas are generated from the rubric. A form is accepted only if it is complete and valid; a
+missing or unknown key, a level outside its table or a text that is not a string is an error with its
+location. If the repair attempts of `mapo.models.structured.ask` fail as well, the judgement is missing data.
+In the schema the level comes last, so that a model with constrained decoding quotes evidence and gives a
+reason before it decides.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from typing import Any
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Request, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.structured import ask
-from mapo.sandbox.prompting import fill, language_of, whole_person
-from mapo.sandbox.transcript import mark_of, quoted_turns
+from mapo.sandbox.prompting import fill, full_persona, language_of
+from mapo.sandbox.transcript import delimiter_of, quoted_turns
 from mapo.scenarios.scenario import Scenario
 from mapo.types import AxisMarks, Levels, Mark, Message, StartLevels, Turn
 
 MAX_TOKENS = 4096
 LONGEST = 2000
-"""Characters of evidence or reason that are kept."""
+"""Maximum number of characters kept of an evidence or reason."""
 _MARK_KEYS = ("evidence", "reason", "level")
 
 
 class ModelJudge:
-    """A Judge for one dialogue. It sees the person's whole file, and earlier turns but not their levels.
+    """A Judge for one dialogue. It sees the complete scenario and the earlier turns, but not their levels.
 
-    `system` is what it is told about turn forms, where that is not our own prompt (`turn_system`). `seat` is
-    its name on a panel."""
+    `system` replaces the default system prompt for turn forms (`turn_system`). `member` is the judge's name
+    on a panel.
+    """
 
     def __init__(
         self,
@@ -41,40 +43,43 @@ class ModelJudge:
         seed: int = 0,
         session: str = "",
         attempt: int = 0,
-        sampling: Sampling = OWN_WAY,
+        sampling: Sampling = DEFAULT_SAMPLING,
         system: str = "",
-        seat: str = "",
+        member: str = "",
     ) -> None:
         self.chat = chat
         self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
-        self.mark = mark_of(scenario.id, seed)
+        self.mark = delimiter_of(scenario.id, seed)
         self.session = f"{session or f'{scenario.id}/{seed}'}/judge"
-        self._start_nonce = "/".join([f"attempt {attempt}"] * bool(attempt) + [seat] * bool(seat))
+        self._start_nonce = "/".join([f"attempt {attempt}"] * bool(attempt) + [member] * bool(member))
         self._turn_schema = turn_schema(rubric)
         self._turn_system = system or turn_system(scenario, rubric)
 
     async def start(self) -> StartLevels:
-        """The start form. Its request is the same for all siblings, so a cache answers it once for them; a
-        dialogue that broke before asks anew, and so does every seat of a panel."""
+        """Fill in the start form.
+
+        The request is the same for all siblings, so that a cache answers it once for all of them. Only a
+        retry of a broken dialogue and each member of a panel have requests of their own.
+        """
         schema = start_schema(self.rubric)
-        described = told_to_judge(self.scenario, self.rubric, schema)
+        described = common_parts(self.scenario, self.rubric, schema)
         indicators = describe_indicators(self.rubric)
         system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
         shown = fill("judge_start_ask", who=self.scenario.persona.name)
-        request = self._request(system, shown, schema, nonce=self._start_nonce)
+        request = self._request(system, shown, schema, 0, self._start_nonce)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
-        """The turn form for the last of `turns`."""
+        """Fill in the turn form for the last of `turns`."""
         if not turns:
-            raise InputError("there is no reply to judge", fix="Judge after the first turn")
+            raise InputError("there is no turn to judge", fix="Pass at least one turn")
         shown = f"{quoted_turns(turns, self.mark)}\n\n{fill('judge_turn_ask', turn=len(turns))}"
-        request = self._request(self._turn_system, shown, self._turn_schema, nonce=self.session)
+        request = self._request(self._turn_system, shown, self._turn_schema, len(turns), self.session)
         return await ask(self.chat, request, lambda data: parse_turn(data, self.rubric))
 
-    def _request(self, system: str, shown: str, schema: Mapping[str, Any], nonce: str = "") -> Request:
+    def _request(self, system: str, shown: str, schema: Mapping[str, Any], turn: int, nonce: str) -> Request:
         request = Request(
             messages=(Message("system", system), Message("user", shown)),
             temperature=0.0,
@@ -82,27 +87,28 @@ class ModelJudge:
             schema=schema,
             session=self.session,
             nonce=nonce,
+            turn=turn,
         )
         return self.sampling.of(request)
 
 
 def turn_system(scenario: Scenario, rubric: Rubric) -> str:
-    """What the judge is told about turn forms, before the conversation."""
-    described = told_to_judge(scenario, rubric, turn_schema(rubric))
+    """Return the judge's system prompt for turn forms."""
+    described = common_parts(scenario, rubric, turn_schema(rubric))
     return fill("judge_turn", scenario.domain, axes=describe_axes(rubric), **described)
 
 
-def told_to_judge(scenario: Scenario, rubric: Rubric, schema: Mapping[str, Any]) -> dict[str, str]:
-    """What both of the judge's prompts hold: the form, the person and their language."""
+def common_parts(scenario: Scenario, rubric: Rubric, schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts that both of the judge's prompts share: form, person and language."""
     return {
-        "form": _blank(schema),
-        "person": whole_person(scenario, rubric),
+        "form": _example_form(schema),
+        "person": full_persona(scenario, rubric),
         "language": language_of(scenario),
     }
 
 
 def describe_axes(rubric: Rubric) -> str:
-    """The axes as the judge reads them: what each asks, and when a level is earned."""
+    """Describe each axis for the judge: its question and the meaning of each level."""
     parts = []
     for axis in rubric.axes:
         lines = [f"## {axis.key}: {axis.title}", axis.asks, "progress:"]
@@ -116,6 +122,7 @@ def describe_axes(rubric: Rubric) -> str:
 
 
 def describe_indicators(rubric: Rubric) -> str:
+    """Describe each indicator of the start form for the judge."""
     return "\n\n".join(
         "\n".join(
             [
@@ -128,6 +135,7 @@ def describe_indicators(rubric: Rubric) -> str:
 
 
 def turn_schema(rubric: Rubric) -> dict[str, Any]:
+    """Return the JSON schema of the turn form."""
     return _object(
         {
             axis.key: _object(
@@ -142,11 +150,12 @@ def turn_schema(rubric: Rubric) -> dict[str, Any]:
 
 
 def start_schema(rubric: Rubric) -> dict[str, Any]:
+    """Return the JSON schema of the start form."""
     return _object({item.key: _mark_schema(range(len(item.deficit))) for item in rubric.indicators})
 
 
 def parse_turn(data: object, rubric: Rubric) -> Levels:
-    """A turn form as decoded JSON -> levels, or an InputError that names the place."""
+    """Parse a turn form from decoded JSON. Raises InputError with the location of the problem."""
     axes = _keys(data, rubric.keys, "the form")
     levels: Levels = {}
     for axis in rubric.axes:
@@ -160,7 +169,7 @@ def parse_turn(data: object, rubric: Rubric) -> Levels:
 
 
 def parse_start(data: object, rubric: Rubric) -> StartLevels:
-    """A start form as decoded JSON -> start levels, or an InputError that names the place."""
+    """Parse a start form from decoded JSON. Raises InputError with the location of the problem."""
     items = _keys(data, [item.key for item in rubric.indicators], "the form")
     return {
         item.key: _parse_mark(items[item.key], range(len(item.deficit)), item.key)
@@ -173,19 +182,19 @@ def _parse_mark(data: object, levels: range, where: str) -> Mark:
     level, evidence, reason = mark["level"], mark["evidence"], mark["reason"]
     if type(level) is not int or level not in levels:
         raise InputError(
-            f"{str(level)[:40]!r} is no level",
+            f"{str(level)[:40]!r} is not a valid level",
             where=f"{where}.level",
-            fix=f"Give one of the whole numbers {', '.join(map(str, levels))}",
+            fix=f"Use one of the integers {', '.join(map(str, levels))}",
         )
     for name, text in (("evidence", evidence), ("reason", reason)):
         if not isinstance(text, str):
-            raise InputError("not a text", where=f"{where}.{name}", fix="Give a string; it may be empty")
+            raise InputError("not a string", where=f"{where}.{name}", fix="Use a string; it may be empty")
     return Mark(level, evidence.strip()[:LONGEST], reason.strip()[:LONGEST])
 
 
 def _keys(data: object, wanted: Sequence[str], where: str) -> dict[str, Any]:
-    """`data` if it is an object with exactly the wanted keys."""
-    fix = f"Give a JSON object with exactly the keys {', '.join(wanted)}"
+    """Return `data` if it is an object with exactly the keys `wanted`."""
+    fix = f"Use a JSON object with exactly the keys {', '.join(wanted)}"
     if not isinstance(data, dict):
         raise InputError("not an object", where=where, fix=fix)
     missing = [key for key in wanted if key not in data]
@@ -207,18 +216,20 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mark_schema(levels: range) -> dict[str, Any]:
-    # Only what every endpoint's strict mode accepts: no limits on lengths or numbers.
+    # Only keywords that the strict mode of every endpoint accepts: no limits on lengths or numbers.
     texts: dict[str, Any] = {"evidence": {"type": "string"}, "reason": {"type": "string"}}
     return _object({**texts, "level": {"type": "integer", "enum": list(levels)}})
 
 
-def _blank(schema: Mapping[str, Any]) -> str:
-    """An example of the form, for endpoints that only read about it: every level 0, every text a stub."""
+def _example_form(schema: Mapping[str, Any]) -> str:
+    """Return an example of the form, for endpoints without structured output: every level 0, every text
+    `...`.
+    """
 
     def example(part: Mapping[str, Any]) -> Any:
         if part["type"] == "object":
             return {key: example(inner) for key, inner in part["properties"].items()}
         return 0 if part["type"] == "integer" else "..."
 
-    rows = [f"{json.dumps(key)}: {json.dumps(example(part))}" for key, part in schema["properties"].items()]
-    return "{" + ",\n ".join(rows) + "}"
+    lines = [f"{json.dumps(key)}: {json.dumps(example(part))}" for key, part in schema["properties"].items()]
+    return "{" + ",\n ".join(lines) + "}"

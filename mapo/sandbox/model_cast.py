@@ -1,11 +1,11 @@
-"""A cast of models: who plays the user, the director and the judge, and what the policy is told."""
+"""A cast whose user, director and judge are played by models, and the policy's system prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Job
 from mapo.sandbox.director import ModelDirector
 from mapo.sandbox.judge import ModelJudge
@@ -17,15 +17,15 @@ from mapo.scenarios.scenario import Scenario
 def model_cast(
     user: Chat, director: Chat, judge: Chat, rubric: Rubric, sampling: Mapping[str, Sampling] | None = None
 ) -> Casting:
-    """Three models, perhaps the same one, as the casting of any number of dialogues; `sampling` by role."""
-    ways = {role: (sampling or {}).get(role, OWN_WAY) for role in ("user", "director", "judge")}
+    """Return a casting played by three models, which may be the same; `sampling` maps roles to settings."""
+    settings = {role: (sampling or {}).get(role, DEFAULT_SAMPLING) for role in ("user", "director", "judge")}
 
     def cast(job: Job) -> Cast:
         scenario, seed, session = job.scenario, job.seed, job.session
         return Cast(
-            user=ModelUser(user, scenario, rubric, seed, session, ways["user"]),
-            director=ModelDirector(director, scenario, rubric, seed, session, ways["director"]),
-            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt, ways["judge"]),
+            user=ModelUser(user, scenario, rubric, seed, session, settings["user"]),
+            director=ModelDirector(director, scenario, rubric, seed, session, settings["director"]),
+            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt, settings["judge"]),
             names={"user": user.name, "director": director.name, "judge": judge.name},
         )
 
@@ -33,5 +33,5 @@ def model_cast(
 
 
 def policy_system(scenario: Scenario) -> str:
-    """The policy's system prompt: it knows nothing of the person but their language."""
+    """Return the policy's system prompt. Of the scenario, it reveals only the language."""
     return fill("policy", scenario.domain, language=language_of(scenario))

@@ -1,12 +1,14 @@
-"""Several judges as one: a panel that all judge every reply, or judges that take turns.
+"""Several judges in the role of one: as a panel that judges every reply, or alternating between groups.
 
-A panel's level is the median of its members' levels: of three, one member who is off, or who was talked into
-something, moves it no further than to the nearer of the other two. The same judge may sit on it several
-times: then it is asked as often, and the panel takes the noise out of it. Judges that take turns do so by
-scenario and step, never inside a group: siblings are compared with each other, and two judges among them
-would credit a dialogue for its judge's mildness. A panel that lost a member is another judge too: where
-siblings are compared (`whole`) its turn is unscored; elsewhere more than half is enough, and what lies
-between two levels is drawn, not always rounded one way.
+A panel's level is the median of its members' levels, so that of three members, one that errs or is
+manipulated moves the level no further than to the nearer of the other two. Listing the same judge several
+times averages out its noise.
+
+Alternating judges change with the scenario and the training step, never within a group: siblings are compared
+with each other, and two judges within a group would credit a dialogue for the leniency of its judge. For the
+same reason a turn of which a panel member failed is unscored if siblings are compared (`require_all`).
+Otherwise a majority is enough, and a median between two levels is drawn at random instead of always being
+rounded one way.
 """
 
 from __future__ import annotations
@@ -23,149 +25,163 @@ from typing import TypeVar
 
 from mapo.errors import AnswerError, EndpointError, InputError, MapoError
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import OWN_WAY, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Job, Judge
 from mapo.sandbox.judge import ModelJudge
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 _T = TypeVar("_T")
 
-WAYS = ("panel", "alternate")
+JUDGING_MODES = ("panel", "alternate")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Who may judge: `judge` makes one for a dialogue, `name` is what records call it."""
+class NamedJudge:
+    """A judge by the name used in records; `create` makes the Judge of one dialogue."""
 
     name: str
-    judge: Callable[[Job], Judge]
+    create: Callable[[Job], Judge]
 
 
-def model_seat(chat: Chat, rubric: Rubric, sampling: Sampling = OWN_WAY, name: str = "") -> Seat:
-    """A model as a judge. Seats of one model have names of their own, and so never share an answer."""
-    title = name or chat.name
+def model_judge(
+    chat: Chat, rubric: Rubric, sampling: Sampling = DEFAULT_SAMPLING, name: str = ""
+) -> NamedJudge:
+    """Return a judge played by a model.
 
-    def judge(job: Job) -> Judge:
-        session = f"{job.session}/{title}"
-        return ModelJudge(chat, job.scenario, rubric, job.seed, session, job.attempt, sampling, seat=title)
+    The name is part of the cache key: judges of the same model with different names never share an answer.
+    """
+    label = name or chat.name
 
-    return Seat(title, judge)
+    def create(job: Job) -> Judge:
+        session = f"{job.session}/{label}"
+        return ModelJudge(chat, job.scenario, rubric, job.seed, session, job.attempt, sampling, member=label)
+
+    return NamedJudge(label, create)
 
 
-def seat_names(names: Sequence[str]) -> list[str]:
-    """A name for each seat: one that comes again is numbered."""
-    seen: Counter[str] = Counter()
-    titles = []
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Make names unique by numbering repetitions: a, b, a -> a, b, a #2."""
+    counts: Counter[str] = Counter()
+    unique = []
     for name in names:
-        seen[name] += 1
-        titles.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return titles
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name} #{counts[name]}")
+    return unique
 
 
 class PanelJudge:
-    """A Judge for one dialogue, made of several. Unless more than half of them answer (`whole`: about a turn,
-    all of them), it has no answer. Start forms are the same for all siblings, whoever answered."""
+    """A Judge for one dialogue that takes the median of several judges.
 
-    def __init__(self, members: Mapping[str, Judge], *, whole: bool = False) -> None:
+    At least half of the members plus one must answer; with `require_all`, all of them must answer for a turn.
+    Start forms need only a majority, because siblings share them.
+    """
+
+    def __init__(self, members: Mapping[str, Judge], *, require_all: bool = False) -> None:
         if len(members) < 2:
-            raise InputError("a panel of fewer than two judges", fix="Name two or more")
+            raise InputError("a panel has fewer than two judges", fix="Name at least two judges")
         self.members = dict(members)
-        self.whole = whole
+        self.require_all = require_all
         self.forms: dict[str, Levels | None] = {}
-        """What each member filled in for the last reply; None for one that failed."""
+        """Each member's form for the last reply, None for a member that failed."""
 
     async def start(self) -> StartLevels:
-        given = await self._asked(lambda judge: judge.start())
-        forms = self._enough(given, len(self.members) // 2 + 1)
-        lost = self._lost(forms, "start")
-        return {key: middle([form[key] for form in forms], lost) for key in forms[0]}
+        answers = await self._ask_members(lambda judge: judge.start())
+        forms = self._require(answers, len(self.members) // 2 + 1)
+        rng = self._tie_breaker(forms, "start")
+        return {key: median_mark([form[key] for form in forms], rng) for key in forms[0]}
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
         self.forms = {}
-        given = await self._asked(lambda judge: judge.judge(turns))
-        self.forms = {name: None if isinstance(form, MapoError) else form for name, form in given.items()}
-        forms = self._enough(given, len(self.members) if self.whole else len(self.members) // 2 + 1)
-        return median_levels(forms, self._lost(forms, f"{len(turns)} {turns[-1].reply.text}"))
+        answers = await self._ask_members(lambda judge: judge.judge(turns))
+        self.forms = {name: None if isinstance(form, MapoError) else form for name, form in answers.items()}
+        majority = len(self.members) // 2 + 1
+        forms = self._require(answers, len(self.members) if self.require_all else majority)
+        return median_levels(forms, self._tie_breaker(forms, f"{len(turns)} {turns[-1].reply.text}"))
 
-    async def _asked(self, ask: Callable[[Judge], Awaitable[_T]]) -> dict[str, _T | MapoError]:
+    async def _ask_members(self, ask: Callable[[Judge], Awaitable[_T]]) -> dict[str, _T | MapoError]:
+        """Ask all members concurrently and return each answer or error."""
 
-        async def one(judge: Judge) -> _T | MapoError:
+        async def ask_member(judge: Judge) -> _T | MapoError:
             try:
                 return await ask(judge)
-            except (AnswerError, EndpointError, InputError) as problem:
-                return problem
+            except (AnswerError, EndpointError, InputError) as error:
+                return error
 
-        forms = await asyncio.gather(*(one(judge) for judge in self.members.values()))
+        forms = await asyncio.gather(*(ask_member(judge) for judge in self.members.values()))
         return dict(zip(self.members, forms, strict=True))
 
-    def _enough(self, given: Mapping[str, _T | MapoError], enough: int) -> list[_T]:
-        """What those who answered gave, if they are enough."""
-        answers = [form for form in given.values() if not isinstance(form, MapoError)]
-        if len(answers) < enough:
-            failed = "; ".join(
-                f"{name}: {form}" for name, form in given.items() if isinstance(form, MapoError)
+    def _require(self, answers: Mapping[str, _T | MapoError], minimum: int) -> list[_T]:
+        """Return the successful answers, or raise AnswerError if there are fewer than `minimum`."""
+        forms = [form for form in answers.values() if not isinstance(form, MapoError)]
+        if len(forms) < minimum:
+            errors = "; ".join(
+                f"{name}: {form}" for name, form in answers.items() if isinstance(form, MapoError)
             )
             raise AnswerError(
-                f"{len(answers)} of {len(self.members)} judges of the panel answered ({failed})",
-                fix=f"{enough} must; try each with `mapo doctor`",
+                f"only {len(forms)} of {len(self.members)} judges of the panel answered ({errors})",
+                fix=f"At least {minimum} must answer; check each judge with `mapo doctor`",
             )
-        return answers
+        return forms
 
-    def _lost(self, forms: Sequence[object], about: str) -> random.Random | None:
-        """The chance that decides between two levels where a member is missing: the same for the same
-        words."""
-        return random.Random(about) if len(forms) < len(self.members) else None  # noqa: S311 (no secret)
+    def _tie_breaker(self, forms: Sequence[object], seed: str) -> random.Random | None:
+        """Return the generator that resolves ties if a member is missing, the same for the same text."""
+        return random.Random(seed) if len(forms) < len(self.members) else None  # noqa: S311 (not security)
 
 
-def median_levels(forms: Sequence[Levels], lost: random.Random | None = None) -> Levels:
-    """The median of each level of several turn forms."""
+def median_levels(forms: Sequence[Levels], rng: random.Random | None = None) -> Levels:
+    """Return the median of each level of several turn forms."""
     return {
         key: AxisMarks(
-            middle([form[key].progress for form in forms], lost),
-            middle([form[key].regression for form in forms], lost),
+            median_mark([form[key].progress for form in forms], rng),
+            median_mark([form[key].regression for form in forms], rng),
         )
         for key in forms[0]
     }
 
 
-def middle(marks: Sequence[Mark], lost: random.Random | None = None) -> Mark:
-    """The median level, with the words of the first member who is nearest to it.
+def median_mark(marks: Sequence[Mark], rng: random.Random | None = None) -> Mark:
+    """Return the median level, with evidence and reason of the first mark that is nearest to it.
 
-    Between two levels it is rounded towards 0, as a judge is told to do itself. Where a member is lost, the
-    whole panel's median lies on either side with the same chance, and is drawn: rounding would pay less for
-    progress, and take less for regression, whenever somebody fails."""
+    A median between two levels is rounded towards 0, as the judge's instructions say. If a member is missing,
+    pass `rng`: the median of the complete panel would lie on either side with equal probability, so one is
+    drawn. Rounding would reduce both rewards and penalties whenever a member fails.
+    """
     exact = median(mark.level for mark in marks)
-    level = math.floor(exact + lost.choice((0.0, 0.5))) if lost else int(exact)
+    level = math.floor(exact + rng.choice((0.0, 0.5))) if rng else int(exact)
     nearest = min(marks, key=lambda mark: abs(mark.level - level))
     return replace(nearest, level=level)
 
 
-def panel(seats: Sequence[Seat], *, whole: bool = False) -> Seat:
-    """All of them judge every reply; with `whole`, one that any of them fails on is unscored."""
-    named = {seat.name: seat for seat in seats}
-    if len(named) < len(seats):
-        raise InputError("two seats of a panel have one name", fix="Number them: `seat_names`")
+def panel(judges: Sequence[NamedJudge], *, require_all: bool = False) -> NamedJudge:
+    """Combine judges into a panel; with `require_all`, a turn that any of them fails on is unscored."""
+    members = {judge.name: judge for judge in judges}
+    if len(members) < len(judges):
+        raise InputError("two judges of a panel have the same name", fix="Number them with `unique_names`")
 
-    def judge(job: Job) -> Judge:
-        return PanelJudge({name: seat.judge(job) for name, seat in named.items()}, whole=whole)
+    def create(job: Job) -> Judge:
+        return PanelJudge({name: m.create(job) for name, m in members.items()}, require_all=require_all)
 
-    return Seat(f"panel of {', '.join(named)}", judge)
-
-
-def in_turn(seats: Sequence[Seat], job: Job) -> Seat:
-    """Whose turn it is: the same for all siblings, another with the scenario and the step."""
-    drawn = hashlib.sha256(f"{job.step}/{job.scenario.id}".encode()).digest()
-    return seats[int.from_bytes(drawn[:8]) % len(seats)]
+    return NamedJudge(f"panel of {', '.join(members)}", create)
 
 
-def judged_by(casting: Casting, seats: Sequence[Seat], way: str = "panel", *, whole: bool = False) -> Casting:
-    """The casting with other judges: a panel of all seats, or one of them at a time."""
-    if way not in WAYS or not seats:
-        raise InputError(f"{len(seats)} judges, way '{way}'", fix=f"One or more, by {' or '.join(WAYS)}")
-    all_of_them = panel(seats, whole=whole) if way == "panel" and len(seats) > 1 else None
+def alternating(judges: Sequence[NamedJudge], job: Job) -> NamedJudge:
+    """Choose the judge for a job by scenario and step, so that it is the same for all siblings."""
+    digest = hashlib.sha256(f"{job.step}/{job.scenario.id}".encode()).digest()
+    return judges[int.from_bytes(digest[:8]) % len(judges)]
+
+
+def with_judges(
+    casting: Casting, judges: Sequence[NamedJudge], mode: str = "panel", *, require_all: bool = False
+) -> Casting:
+    """Return `casting` with its judge replaced by a panel of `judges`, or by one of them at a time."""
+    if not judges:
+        raise InputError("no judges given", fix="Name at least one judge")
+    if mode not in JUDGING_MODES:
+        raise InputError(f"unknown judging mode '{mode}'", fix=f"Use one of: {', '.join(JUDGING_MODES)}")
+    combined = panel(judges, require_all=require_all) if mode == "panel" and len(judges) > 1 else None
 
     def cast(job: Job) -> Cast:
-        played, seat = casting(job), all_of_them or in_turn(seats, job)
-        return replace(played, judge=seat.judge(job), names={**played.names, "judge": seat.name})
+        base, judge = casting(job), combined or alternating(judges, job)
+        return replace(base, judge=judge.create(job), names={**base.names, "judge": judge.name})
 
     return cast

@@ -1,11 +1,11 @@
-"""Dialogues: `play()` one, `play_all()` many at once.
+"""Rollouts: `play` plays one dialogue, `play_all` many concurrently.
 
-The turn order: the user speaks (first the scenario's opening), the policy replies, the judge fills in its
-form, the state moves, the turn is rewarded. If that does not end the dialogue, the director decides and the
-user speaks again.
+One turn: the user speaks (in the first turn, the scenario's opening), the policy replies, the judge fills in
+the turn form, the potential state moves, and the turn gets its reward. If the dialogue has not ended, the
+director decides what happens next and the user speaks again.
 
-Error policy: whatever fails inside a dialogue is caught in `play`, once. The dialogue is recorded as broken,
-with the reason, and its siblings go on. A failed judgement does not break a dialogue: the turn is unscored.
+Errors inside a dialogue are handled in one place, `play`: the dialogue is recorded as broken, with the
+reason, and its siblings continue. A failed judgement does not break a dialogue: that turn is unscored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mapo.errors import (
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import Distance, rewards_of, turn_reward
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import Answer, Chat, Closing, Request
+from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
-from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_of
+from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_levels
 from mapo.scenarios.scenario import Scenario
-from mapo.text import aloud
+from mapo.text import without_thinking
 from mapo.types import (
     Dialogue,
     Ending,
@@ -51,9 +51,9 @@ from mapo.types import (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How dialogues are played and rewarded; turn limits default to the rubric's.
+    """How dialogues are played and rewarded. Turn limits default to those of the rubric.
 
-    `system` gives the policy's system prompt for a scenario (its language may matter), none if None.
+    `system` returns the policy's system prompt for a scenario; with None there is no system prompt.
     """
 
     rubric: Rubric
@@ -69,109 +69,118 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Reject settings that would break every dialogue."""
-        nowhere = Trajectory(self.rubric, (0.0,) * len(self.rubric.axes), self.profile)
-        rewards_of(nowhere, self.reward, distance=self.distance)
+        trajectory = Trajectory(self.rubric, (0.0,) * len(self.rubric.axes), self.profile)
+        rewards_of(trajectory, self.reward, distance=self.distance)
         low = self.rubric.ending.min_turns if self.min_turns is None else self.min_turns
         high = self.rubric.ending.max_turns if self.max_turns is None else self.max_turns
         if low < 1 or high < 1 or (self.min_turns is not None and low > high):
-            raise InputError(f"turn limits {low} to {high}", fix="At least 1, and the lower one first")
-        if not self.temperature >= 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
-            problem = f"temperature {self.temperature}, top_p {self.top_p}, max_tokens {self.max_tokens}"
-            raise InputError(problem, fix="0 or more; more than 0 and at most 1; 1 or more")
+            raise InputError(
+                f"min_turns is {low} and max_turns is {high}",
+                fix="Both must be at least 1, and min_turns must not exceed max_turns",
+            )
+        if not self.temperature >= 0:
+            raise InputError(f"temperature is {self.temperature}", fix="Use 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p}", fix="Use a value above 0 and at most 1")
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}", fix="Use 1 or more")
 
-    def reward_of(self, path: Trajectory, turn: int, ending: Ending | None) -> float | None:
-        """Return the reward of turn `turn`; `ending` only for the last judged turn of a finished dialogue."""
-        return turn_reward(path, turn, self.reward, distance=self.distance, ending=ending)
+    def reward_of(self, trajectory: Trajectory, turn: int, ending: Ending | None) -> float | None:
+        """Return the reward of turn `turn`. Pass `ending` only for the last scored turn of a dialogue."""
+        return turn_reward(trajectory, turn, self.reward, distance=self.distance, ending=ending)
 
 
-_ENDS_THE_RUN = (StoreError, TrainError)
+_FATAL = (StoreError, TrainError)
+"""Errors that end the run, not only one dialogue."""
 
 
 async def play(
     job: Job, policy: Chat, cast: Cast, rules: Rules, on_turn: Callable[[Turn], None] | None = None
 ) -> Dialogue:
-    """Play one dialogue to its end. What breaks in it is recorded (`Dialogue.error`), not raised.
+    """Play one dialogue to its end and return its record.
 
-    `on_turn` is called with every turn, with levels, state and reward; the reward `outcome` is settled only
-    when the dialogue has ended. Raised are storage errors, a sampler that died and what `on_turn` raises:
-    those end a run, not a dialogue.
+    Failures are recorded in `Dialogue.error` and not raised, except those that must end the run: storage
+    errors, a sampler that died, and whatever `on_turn` raises. `on_turn` is called after every turn, with its
+    levels, state and reward. The reward `outcome` is final only in the returned dialogue.
     """
-    open_dialogue = OpenDialogue(job, rules, policy.name, cast.names)
-    turns = open_dialogue.turns
+    active = ActiveDialogue(job, rules, policy.name, cast.names)
+    turns = active.turns
     try:
-        path = await open_dialogue.begin(cast)
-        said, direction = job.scenario.opening, None
-        while open_dialogue.ending is None:
-            reply = _spoken(await policy.reply(open_dialogue.request(said)))
-            turn = Turn(said, reply, direction=direction)
-            levels, state, unscored = await _judge(cast, [*turns, turn], path)
-            open_dialogue.ending = path.ending()
+        trajectory = await active.begin(cast)
+        user_message, direction = job.scenario.opening, None
+        while active.ending is None:
+            reply = _clean(await policy.reply(active.request(user_message)))
+            turn = Turn(user_message, reply, direction=direction)
+            levels, state, unscored = await _judge(cast, [*turns, turn], trajectory)
+            active.ending = trajectory.ending()
             turn = replace(
                 turn,
                 levels=levels,
                 unscored=unscored,
                 state=state,
-                reward=rules.reward_of(path, state.turn, open_dialogue.ending),
-                panel=panel_of(cast.judge, rules.rubric),
+                reward=rules.reward_of(trajectory, state.turn, active.ending),
+                panel=panel_levels(cast.judge, rules.rubric),
             )
             turns.append(turn)
             _notify(on_turn, turn)
-            if open_dialogue.ending is None:
-                direction = await cast.director.direct(turns, path)
+            if active.ending is None:
+                direction = await cast.director.direct(turns, trajectory)
                 if direction.act == "end":
-                    open_dialogue.ending = Ending(StopReason.DIRECTOR)
+                    active.ending = Ending(StopReason.DIRECTOR)
                 else:
-                    said = storable(await cast.user.speak(turns, direction))
-    except (_StopError, *_ENDS_THE_RUN):
+                    user_message = storable(await cast.user.speak(turns, direction))
+    except (_CallbackError, *_FATAL):
         raise
-    except ContextError as full:
-        open_dialogue.outgrow(full)
-    except Exception as problem:  # noqa: BLE001 (a broken dialogue is data too)
-        open_dialogue.fail(problem)
+    except ContextError as error:
+        active.end_at_context_limit(error)
+    except Exception as error:  # noqa: BLE001 (a broken dialogue is recorded, not raised)
+        active.fail(error)
     finally:
-        if isinstance(policy, Closing):
+        if isinstance(policy, DialogueChat):
             policy.end_dialogue()
-    return open_dialogue.record()
+    return active.record()
 
 
-def _spoken(answer: Answer) -> Reply:
-    """The policy's reply without its thinking and without characters that no record can hold."""
-    return replace(answer.reply, text=aloud(storable(answer.reply.text)))
+def _clean(answer: Answer) -> Reply:
+    """Return the reply without its reasoning part and without characters that a record cannot hold."""
+    return replace(answer.reply, text=without_thinking(storable(answer.reply.text)))
 
 
 async def _judge(
-    cast: Cast, turns: Sequence[Turn], path: Trajectory
+    cast: Cast, turns: Sequence[Turn], trajectory: Trajectory
 ) -> tuple[Levels | None, PotentialState, str | None]:
-    """Have the last turn judged and move the state by it. Without usable levels the state stands still, and
-    the last value says why."""
+    """Have the last turn judged and advance the trajectory.
+
+    Returns the levels, the new state and, if the judgement failed, the reason.
+    """
     try:
         levels = await cast.judge.judge(turns)
         if levels is None:
             raise TypeError("the judge returned None instead of levels")
-        return levels, path.judge(levels), None
+        return levels, trajectory.judge(levels), None
     except (AnswerError, EndpointError, InputError) as error:
-        return None, path.judge(None), str(error)
+        return None, trajectory.judge(None), str(error)
 
 
-class OpenDialogue:
-    """A dialogue while it is being played: where it stands, what the policy is asked, its future record."""
+class ActiveDialogue:
+    """A dialogue while it is being played: its turns and trajectory so far, and the record it becomes."""
 
     def __init__(self, job: Job, rules: Rules, model: str, cast: dict[str, str]) -> None:
         self.job, self.rules, self.model, self.cast = job, rules, model, cast
         self.started = time.monotonic()
         self.system = ""
         self.start_levels: StartLevels = {}
-        self.path = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
+        self.trajectory = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
         self.turns: list[Turn] = []
         self.ending: Ending | None = None
         self.error: str | None = None
 
     async def begin(self, cast: Cast) -> Trajectory:
-        """Find the start position and return the trajectory that begins there."""
+        """Determine the start position and return the trajectory that begins there."""
         rules = self.rules
         self.system = rules.system(self.job.scenario) if rules.system else ""
         levels = await _start_levels(self.job, cast)
-        self.path = Trajectory(
+        self.trajectory = Trajectory(
             rules.rubric,
             rules.rubric.start(levels),
             rules.profile,
@@ -179,42 +188,43 @@ class OpenDialogue:
             max_turns=rules.max_turns,
         )
         self.start_levels = levels
-        return self.path
+        return self.trajectory
 
-    def request(self, said: str) -> Request:
-        """What the policy is asked after the user said `said`."""
+    def request(self, user_message: str) -> Request:
+        """Return the request for the policy's reply to `user_message`."""
         messages = [Message("system", self.system)] if self.system else []
         for turn in self.turns:
             messages += [Message("user", turn.user), Message("assistant", turn.reply.text)]
         return Request(
-            messages=(*messages, Message("user", said)),
+            messages=(*messages, Message("user", user_message)),
             temperature=self.rules.temperature,
             top_p=self.rules.top_p,
             max_tokens=self.rules.max_tokens,
             session=f"{self.job.session}/policy",
             nonce=f"{self.job.session}/policy/{len(self.turns)}",
             seed=_reply_seed(self.job.session, len(self.turns)),
+            turn=len(self.turns) + 1,
         )
 
-    def outgrow(self, full: ContextError) -> None:
-        """End a dialogue that has filled the policy's context; one that never began is broken."""
+    def end_at_context_limit(self, error: ContextError) -> None:
+        """End the dialogue because the policy's context is full. Without any turn, it is broken."""
         if self.turns:
             self.ending = Ending(StopReason.LENGTH)
         else:
-            self.fail(full)
+            self.fail(error)
 
-    def fail(self, problem: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the dialogue as broken."""
-        expected = isinstance(problem, MapoError)
-        self.error = str(problem) if expected else f"{type(problem).__name__}: {problem}"
+        expected = isinstance(error, MapoError)
+        self.error = str(error) if expected else f"{type(error).__name__}: {error}"
         self.ending = Ending(StopReason.BROKEN)
         if not expected:
-            logging.getLogger(__name__).error("dialogue %s broke", self.job.id, exc_info=problem)
+            logging.getLogger(__name__).error("dialogue %s broke", self.job.id, exc_info=error)
 
     def record(self) -> Dialogue:
-        """Return the finished dialogue. Only here is the ending final, and with it the last judged reward."""
+        """Return the finished dialogue."""
         job, rules = self.job, self.rules
-        self._settle_last_reward()
+        self._finalise_last_reward()
         return Dialogue(
             id=job.id,
             scenario=job.scenario.id,
@@ -222,7 +232,7 @@ class OpenDialogue:
             rubric=rules.rubric.name,
             profile=rules.profile,
             start_levels=self.start_levels,
-            start=self.path.start,
+            start=self.trajectory.start,
             turns=tuple(self.turns),
             ending=self.ending,
             reward=f"{rules.reward}/{rules.distance}",
@@ -238,28 +248,32 @@ class OpenDialogue:
             tags=job.scenario.tags,
         )
 
-    def _settle_last_reward(self) -> None:
-        """A reward may depend on how the dialogue ended (`outcome`), which the last judged turn may not have
-        known: a turn nobody could judge, or the director, came after it."""
-        judged = [at for at, turn in enumerate(self.turns) if turn.levels is not None]
-        if judged:
-            last = judged[-1]
-            settled = self.rules.reward_of(self.path, last + 1, self.ending)
-            self.turns[last] = replace(self.turns[last], reward=settled)
+    def _finalise_last_reward(self) -> None:
+        """Recompute the reward of the last scored turn with the final ending.
+
+        `outcome` depends on the ending, which may be known only after that turn: the director may end the
+        dialogue, or unscored turns may follow.
+        """
+        scored = [index for index, turn in enumerate(self.turns) if turn.levels is not None]
+        if scored:
+            last = scored[-1]
+            reward = self.rules.reward_of(self.trajectory, last + 1, self.ending)
+            self.turns[last] = replace(self.turns[last], reward=reward)
 
 
 def _reply_seed(session: str, turn: int) -> int:
-    """A seed of its own for every reply of every dialogue."""
+    """Return the sampling seed of one reply; it differs between replies and between dialogues."""
     return int.from_bytes(hashlib.sha256(f"{session}/{turn}".encode()).digest()[:8], "big")
 
 
 async def _start_levels(job: Job, cast: Cast) -> StartLevels:
+    """Return the start levels of the job or its scenario, or else have the judge fill in the start form."""
     known = job.start_levels or job.scenario.start_levels
     return {key: Mark(level) for key, level in known.items()} if known else await cast.judge.start()
 
 
-class _StopError(Exception):
-    """Carries out of a dialogue what must end the run."""
+class _CallbackError(Exception):
+    """Wraps an exception of `on_turn`, so that `play` does not record it as a broken dialogue."""
 
 
 def _notify(on_turn: Callable[[Turn], None] | None, turn: Turn) -> None:
@@ -267,7 +281,7 @@ def _notify(on_turn: Callable[[Turn], None] | None, turn: Turn) -> None:
         try:
             on_turn(turn)
         except Exception as error:
-            raise _StopError from error
+            raise _CallbackError from error
 
 
 async def play_all(
@@ -281,64 +295,63 @@ async def play_all(
     on_done: Callable[[Dialogue], None] | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
-    """Play all jobs, at most `concurrency` at once, with no barrier between their turns; in job order.
+    """Play all jobs, at most `concurrency` at a time, and return the dialogues in job order.
 
-    `on_done` is called with each dialogue as it ends, before the next may start in its place. When the
-    judge has failed on more than `max_unscored` of at least 40 turns, everything stops with a JudgeError:
-    what was finished has been handed to `on_done`.
+    Dialogues do not wait for each other between turns. `on_done` is called with each dialogue as it ends,
+    before another one takes its place. If more than `max_unscored` of at least 40 turns are unscored, the run
+    stops with a JudgeError; finished dialogues have then been passed to `on_done`.
     """
     jobs = list(jobs)
     if concurrency < 1:
-        raise InputError(f"concurrency is {concurrency}", fix="Give 1 or more")
+        raise InputError(f"concurrency is {concurrency}", fix="Use 1 or more")
     if len({job.session for job in jobs}) < len(jobs):
-        raise InputError(
-            "two jobs have the same id, seed and step", fix="Give each dialogue an id of its own"
-        )
-    gate = asyncio.Semaphore(concurrency)
-    watch = Watch(max_unscored)
-    stopped: list[BaseException] = []
+        raise InputError("two jobs have the same id, seed and step", fix="Give every dialogue its own id")
+    slots = asyncio.Semaphore(concurrency)
+    monitor = JudgeMonitor(max_unscored)
+    failed = False
 
-    def seen(turn: Turn) -> None:
+    def turn_done(turn: Turn) -> None:
         if on_turn:
             on_turn(turn)
-        watch.see(turn)
+        monitor.update(turn)
 
-    async def one(job: Job) -> Dialogue:
-        async with gate:
-            if stopped:  # nothing new begins once the run has failed
+    async def play_job(job: Job) -> Dialogue:
+        nonlocal failed
+        async with slots:
+            if failed:  # start no further dialogues
                 raise asyncio.CancelledError
             try:
-                dialogue = await _play(job, policy, casting, rules, seen)
+                dialogue = await _play(job, policy, casting, rules, turn_done)
                 if on_done:
                     on_done(dialogue)
-            except _StopError as stop:
-                stopped.append(stop)
-                raise (stop.__cause__ or stop) from None
-            except BaseException as error:
-                stopped.append(error)
+            except _CallbackError as wrapper:
+                failed = True
+                raise (wrapper.__cause__ or wrapper) from None
+            except BaseException:
+                failed = True
                 raise
             return dialogue
 
-    return await _gather(one(job) for job in jobs)
+    return await _gather(play_job(job) for job in jobs)
 
 
 async def _play(
     job: Job, policy: Policy, casting: Casting, rules: Rules, on_turn: Callable[[Turn], None]
 ) -> Dialogue:
-    """Play one job. A scenario that its cast or policy refuses is a broken dialogue like any other."""
+    """Create policy and cast for one job and play it. If they reject the scenario, the dialogue is broken."""
     try:
         chat, cast = policy(job), casting(job)
-    except _ENDS_THE_RUN:
+    except _FATAL:
         raise
-    except MapoError as problem:
-        failed = OpenDialogue(job, rules, "", {})
-        failed.fail(problem)
-        return failed.record()
+    except MapoError as error:
+        broken = ActiveDialogue(job, rules, "", {})
+        broken.fail(error)
+        return broken.record()
     return await play(job, chat, cast, rules, on_turn)
 
 
 async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
-    """All results in order; the first error cancels the rest and is raised as it is."""
+    """Return all results in order. The first error cancels the remaining tasks and is raised."""
     running = [asyncio.ensure_future(task) for task in tasks]
     try:
         return await asyncio.gather(*running)
@@ -350,18 +363,22 @@ async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
 
 
 @dataclass(slots=True)
-class Watch:
-    """Stops a run whose judge has gone deaf, before more is spent on it."""
+class JudgeMonitor:
+    """Stops a run in which the judge fails too often.
+
+    Raises JudgeError once more than `limit` of at least 40 turns are unscored.
+    """
 
     limit: float
     turns: int = 0
     unscored: int = 0
 
-    def see(self, turn: Turn) -> None:
+    def update(self, turn: Turn) -> None:
+        """Count one finished turn."""
         self.turns += 1
         self.unscored += turn.levels is None
         if turn.levels is None and self.turns >= 40 and self.unscored > self.limit * self.turns:
             raise JudgeError(
-                f"the judge failed on {self.unscored} of {self.turns} turns, last: {turn.unscored}",
-                fix="Check the judge with `mapo doctor`; finished dialogues are kept",
+                f"the judge failed on {self.unscored} of {self.turns} turns, last error: {turn.unscored}",
+                fix="Check the judge with `mapo doctor`. Finished dialogues are kept",
             )

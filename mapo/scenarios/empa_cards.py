@@ -1,9 +1,9 @@
-"""EMPA's character cards and stories, read into `Scenario`.
+"""Reads EMPA's character cards and stories into `Scenario`.
 
-A set of cards is a folder with `cases/*.md` (Chinese, five tagged parts a card), and perhaps
-`scenarios/character_stories.json`, `case_metadata.json` and `official_cases.txt`. The cards were written
-by many hands: what is irregular is reported by card and kind (docs/scenarios.md lists the kinds), and
-never stops the rest. Their stages and memories are told about the person, not in her own words.
+A set of cards is a folder with `cases/*.md` (Chinese, five tagged parts per card) and optionally
+`scenarios/character_stories.json`, `case_metadata.json` and `official_cases.txt`. The cards are not uniform:
+irregularities are reported by card and kind (docs/scenarios.md lists the kinds) and never stop the import.
+Stages and memories of the cards describe the person in the third person.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STORIES = "scenarios/character_stories.json"
 METADATA = "case_metadata.json"
 OFFICIAL = "official_cases.txt"
 
-# The Chinese terms of the cards, and our names for them.
+# Chinese terms of the cards -> names used here.
 
 TAGS = ("character_info", "empathy_threshold", "psychological_profile", "experience", "scenario")
 FIELDS = {
@@ -45,7 +45,7 @@ FIELDS = {
     "现在的人生愿景与动力": "vision",
     "故事的起因": "cause",
 }
-"""Label on a card -> our name for it; a card without it is reported as "no-NAME"."""
+"""Label on a card -> field name. A card without the label is reported as "no-NAME"."""
 HEADINGS = {
     "聊天话题": "topic",
     "角色输出格式": "style",
@@ -85,7 +85,7 @@ _EMPHASIS = re.compile(r"(?<![A-Za-z*])\*\*([^*\n]{1,200})\*\*(?!\*)")
 
 @dataclass(frozen=True, slots=True)
 class CardSet:
-    """`irregular` holds kinds by card, `unreadable` why a card gave no scenario at all."""
+    """The scenarios of a folder of cards, the irregularities by card, and the errors of unreadable cards."""
 
     scenarios: list[Scenario]
     irregular: dict[str, list[str]]
@@ -98,34 +98,36 @@ def card_files(folder: Path) -> list[Path]:
 
 
 def official_cases(folder: Path) -> list[str]:
-    """The ids of the cases EMPA's published scores are about."""
+    """Return the ids of the 30 official test cases."""
     return read_text(folder / OFFICIAL).split()
 
 
 def read_cards(folder: Path) -> CardSet:
-    """All cards of a folder, with what is irregular about each."""
+    """Read all cards of a folder."""
     files = card_files(folder)
     if not files:
         raise ScenarioError(
-            "no EMPA cards here", where=str(folder), fix="Expected cases/script_*.md, as in EMPA's repository"
+            "the folder contains no EMPA cards",
+            where=str(folder),
+            fix="Expected cases/script_*.md, as in EMPA's repository",
         )
     stories = _by_case(folder / STORIES, "剧本编号")
     metadata = _by_case(folder / METADATA, "script_id", inside="sampled_cases")
-    found = CardSet([], {})
+    cards = CardSet([], {})
     topics: set[str] = set()
     for path in files:
         case = path.stem
         try:
             scenario, kinds = _read_card(path, stories.get(case), metadata.get(case, {}))
         except ScenarioError as error:
-            found.unreadable[case] = str(error)
+            cards.unreadable[case] = str(error)
             continue
         kinds += ["repeated-topic"] * (scenario.topic in topics)
         topics.add(scenario.topic)
-        found.scenarios.append(scenario)
+        cards.scenarios.append(scenario)
         if kinds:
-            found.irregular[case] = kinds
-    return found
+            cards.irregular[case] = kinds
+    return cards
 
 
 def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenario, list[str]]:
@@ -153,7 +155,7 @@ def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenar
     threshold = re.search(r"【([高中低])】", parts["empathy_threshold"])
     kinds += ["no-threshold"] * (threshold is None)
     priorities = _priorities(fields.get("priorities", ""), kinds)
-    made = {
+    data = {
         "id": path.stem,
         "persona": Persona(
             name=fields.get("name") or path.stem,
@@ -181,7 +183,7 @@ def _read_card(path: Path, story: Any, metadata: dict[str, Any]) -> tuple[Scenar
         "domain": "empathy",
     }
     try:
-        return _ADAPTER.validate_python(made), list(dict.fromkeys(kinds))
+        return _ADAPTER.validate_python(data), list(dict.fromkeys(kinds))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
@@ -192,7 +194,9 @@ _ADAPTER = TypeAdapter(Scenario)
 
 
 def _collect(part: str, fields: dict[str, str], kinds: list[str], depths: set[int]) -> None:
-    """The labelled and headed text of one tagged part; a line without either continues the one before."""
+    """Collect the labelled fields of one tagged part; a line without a label continues the field
+    before it.
+    """
     name = ""
     for raw in part.split("\n"):
         line = _EMPHASIS.sub(r"\1", raw.strip())
@@ -206,7 +210,7 @@ def _collect(part: str, fields: dict[str, str], kinds: list[str], depths: set[in
                 fields.setdefault(name, "")
             continue
         label = _LABEL.match(line)
-        # Under "output format" stands an example line that looks like a label.
+        # The section "output format" has an example line that looks like a label.
         if label and label[1] in FIELDS and name != "style":
             name, line = FIELDS[label[1]], line[label.end() :].strip()
             if label[2] and name == "present-situation":
@@ -218,44 +222,46 @@ def _collect(part: str, fields: dict[str, str], kinds: list[str], depths: set[in
 
 
 def _speech(fields: dict[str, str]) -> str:
-    """How long she writes, and how she behaves in a chat where the card says so."""
+    """Return how the person writes and, if the card says so, how they behave in a chat."""
     parts = [fields.get("style", "").split("\n")[0], fields.get("principle", ""), fields.get("strategy", "")]
     return "\n".join(line.lstrip("- ") for part in parts for line in part.split("\n") if line)
 
 
 def _priorities(text: str, kinds: list[str]) -> dict[str, Grade]:
-    """Each axis's grade; where it is not written beside the axis, its rank words or its place in the list."""
-    found: dict[str, Grade] = {}
+    """Return the grade of each axis: written next to it, or derived from rank words or the order of
+    the list.
+    """
+    priorities: dict[str, Grade] = {}
     for word, axis in AXES.items():
         if match := re.search(rf"{word}共情[^\n]{{0,8}}?([高中低])", text):
-            found[axis] = GRADES[match[1]]
-    if len(found) < len(AXES):
+            priorities[axis] = GRADES[match[1]]
+    if len(priorities) < len(AXES):
         kinds.append("priority-not-per-axis")
-        found = _ranked(text)
-    if "high" not in found.values():
+        priorities = _ranked(text)
+    if "high" not in priorities.values():
         kinds.append("no-high-priority")
-    return {axis: found[axis] for axis in AXES.values() if axis in found}
+    return {axis: priorities[axis] for axis in AXES.values() if axis in priorities}
 
 
 def _ranked(text: str) -> dict[str, Grade]:
-    found: dict[str, Grade] = {}
+    priorities: dict[str, Grade] = {}
     for match in re.finditer(r"(认知|情感|动机)共-?情([^\n；>]{0,8})", text):
         axis = AXES[match[1]]
-        if axis not in found:
-            said = [grade for pattern, grade in GRADE_WORDS if re.search(pattern, match[2])]
-            found[axis] = said[0] if said else RANKS[len(found)]
-    return found
+        if axis not in priorities:
+            grades = [grade for pattern, grade in GRADE_WORDS if re.search(pattern, match[2])]
+            priorities[axis] = grades[0] if grades else RANKS[len(priorities)]
+    return priorities
 
 
 def _stages(cause: str, story: Any, kinds: list[str]) -> tuple[Stage, ...]:
-    """Cause, three turns, the interlude as one more, the outburst, the outcome."""
+    """Return the stages: cause, three turns, the interlude as another turn, the outburst, the outcome."""
     story = story if isinstance(story, dict) else {}
     kinds += ["no-story"] * (not story)
     course = story.get("故事的经过")
     steps = [x for x in course.values() if isinstance(x, dict)] if isinstance(course, dict) else []
     acts = [(str(step.get("标题", "")), step.get("内容")) for step in steps]
     kinds += ["stage-title"] * (bool(story) and tuple(title for title, _ in acts) != STAGE_TITLES)
-    told: list[tuple[StageKind, str, Any]] = [
+    parts: list[tuple[StageKind, str, Any]] = [
         ("start", "故事的起因", cause),
         *(("turn", title, text) for title, text in acts[:-1]),
         ("turn", "故事的插曲", story.get("故事的插曲")),
@@ -264,7 +270,7 @@ def _stages(cause: str, story: Any, kinds: list[str]) -> tuple[Stage, ...]:
     ]
     stages = tuple(
         Stage((text.strip(),), kind=kind, title=title)
-        for kind, title, text in told
+        for kind, title, text in parts
         if isinstance(text, str) and text.strip()
     )
     kinds += ["story-incomplete"] * (bool(story) and len(stages) < 3 + len(STAGE_TITLES))
@@ -278,7 +284,7 @@ def _translated(names: dict[str, str], value: Any, kinds: list[str]) -> str:
 
 
 def _by_case(path: Path, key: str, inside: str = "") -> dict[str, Any]:
-    """The objects of a JSON list by case; nothing where there is no such file."""
+    """Return the objects of a JSON list by case, empty if the file does not exist."""
     if not path.exists():
         return {}
     data = _load(path)
@@ -299,8 +305,10 @@ def _load(path: Path) -> Any:
 
 
 def read_start_levels(source: Path) -> dict[str, dict[str, int]]:
-    """Known start levels by case: {case: {"C.1": 2, ...}} or {case: {"levels": {...}}} as a JSON file, or a
-    folder of EMPA result files, which carry them."""
+    """Read known start levels by case, from a JSON file or a folder of EMPA result files.
+
+    The JSON file is {case: {"C.1": 2, ...}} or {case: {"levels": {...}}}.
+    """
     if source.is_dir():
         return _recorded_levels(source)
     data = _load(source)
@@ -319,17 +327,25 @@ def _recorded_levels(folder: Path) -> dict[str, dict[str, int]]:
         for key in ("epj", "iedr_details", "filled_iedr"):
             form = form.get(key) if isinstance(form, dict) else None
         if not isinstance(form, dict):
-            raise ScenarioError("no start form in it", where=str(path), fix="Expected an EMPA result file")
+            raise ScenarioError(
+                "the file has no start form", where=str(path), fix="Expected an EMPA result file"
+            )
         levels = _levels(
             {k: v for k, v in form.items() if re.fullmatch(r"[A-Z]\.\d", k)}, f"{path}, filled_iedr"
         )
         case = str(record.get("script_id", path.name.removesuffix("_result.json")))
         if known.setdefault(case, levels) != levels:
             raise ScenarioError(
-                f"start levels of {case} differ between files", where=str(path), fix="Give one run's folder"
+                f"the start levels of {case} differ between files",
+                where=str(path),
+                fix="Use the folder of one run",
             )
     if not known:
-        raise ScenarioError("no *_result.json here", where=str(folder), fix="Give EMPA result files or JSON")
+        raise ScenarioError(
+            "the folder contains no *_result.json",
+            where=str(folder),
+            fix="Use EMPA result files or a JSON file",
+        )
     return known
 
 
@@ -340,6 +356,6 @@ def _levels(item: Any, where: str) -> dict[str, int]:
     for key, level in levels.items():
         if type(level) is not int or level < 0:
             raise ScenarioError(
-                f"level {level!r} is no whole number from 0", where=f"{where}, {key}", fix="See the rubric"
+                f"level {level!r} is not an integer from 0", where=f"{where}, {key}", fix="See the rubric"
             )
     return dict(levels)

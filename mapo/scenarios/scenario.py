@@ -1,8 +1,8 @@
-"""Scenarios: a person, what they carry, and how it may come out in a talk.
+"""Scenarios: a person, their situation, and what may come out in a conversation.
 
-Our own format is one TOML file a scenario (docs/scenarios.md); EMPA's cards are read by
-`empa_cards.py` into the same type. Everything is validated on load, with the file and key in the
-message. What a story moment means to the scripted roles (`cues`) is checked by its domain.
+The native format is one TOML file per scenario (docs/scenarios.md); `empa_cards.py` reads EMPA's cards into
+the same type. Everything is validated on load, with file and key in the message. A domain checks for itself
+what story beats mean to its scripted roles (`cues`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Period = Literal["childhood", "youth", "adulthood", "recent"]
 StageKind = Literal["start", "turn", "outburst", "outcome"]
 
 MAX_BYTES = 1 << 20
-"""No scenario is longer; what is, is something else."""
+"""Maximum size of a scenario file."""
 
 _STRICT = ConfigDict(extra="forbid")
 _Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -38,6 +38,8 @@ _Whole = Annotated[int, Field(strict=True, ge=0)]
 
 @dataclass(frozen=True)
 class Persona:
+    """The person's name, age, character, way of speaking and background."""
+
     __pydantic_config__ = _STRICT
 
     name: _Text
@@ -49,10 +51,10 @@ class Persona:
 
 @dataclass(frozen=True)
 class Beat:
-    """Something this person may say, in their own words, line by line.
+    """Something the person may say, line by line.
 
-    `about` lists the specifics in it, `cues` what the scripted roles need to know about it; both may be
-    empty for scenarios that are played by models alone.
+    `about` lists the particulars in it, `cues` what the scripted roles need to know about it. Both may be
+    empty for scenarios that are played by models only.
     """
 
     __pydantic_config__ = _STRICT
@@ -64,18 +66,25 @@ class Beat:
 
 @dataclass(frozen=True)
 class Memory(Beat):
+    """A beat from the person's past."""
+
     period: Period = "recent"
 
 
 @dataclass(frozen=True)
 class Stage(Beat):
+    """A beat of the current story; stages are told in order."""
+
     kind: StageKind = "turn"
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`start_levels` may be empty: the judge then fills in the start form before the first turn."""
+    """A person, their situation and what they may reveal.
+
+    If `start_levels` is empty, the judge fills in the start form before the first turn.
+    """
 
     __pydantic_config__ = _STRICT
 
@@ -100,33 +109,36 @@ class Scenario:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What reports group by."""
+        """The tags that reports group by."""
         known = {"category": self.category, "axis": self.axis, "difficulty": self.difficulty}
         return {key: value for key, value in known.items() if value}
 
     @property
     def beats(self) -> tuple[Beat, ...]:
+        """All stages and memories."""
         return (*self.stages, *self.memories)
 
     def text(self) -> str:
-        """All prose of the scenario, for overlap checks."""
+        """Return all prose of the scenario, for overlap checks."""
         parts = [self.topic, self.opening, self.wants_to_say, self.hopes_for, self.persona.background]
-        said = [line for beat in self.beats for line in beat.says]
-        return "\n".join([*parts, *said, *self.guarded, *self.eased])
+        lines = [line for beat in self.beats for line in beat.says]
+        return "\n".join([*parts, *lines, *self.guarded, *self.eased])
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Return the short hash by which manifests name a scenario's content."""
+    """Return a short hash of a scenario's content, for manifests."""
     plain = json.dumps(_adapter().dump_python(scenario), sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def read_text(path: Path) -> str:
-    """A small text file that somebody else wrote."""
+    """Read a small UTF-8 text file."""
     try:
         data = path.read_bytes()
         if len(data) > MAX_BYTES:
-            raise ScenarioError(f"{len(data)} bytes long", where=str(path), fix=f"At most {MAX_BYTES}")
+            raise ScenarioError(
+                f"the file has {len(data)} bytes", where=str(path), fix=f"The limit is {MAX_BYTES} bytes"
+            )
         return data.decode("utf-8-sig")
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
@@ -135,9 +147,9 @@ def read_text(path: Path) -> str:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read one scenario file of our own format.
+    """Read one scenario file in the native format.
 
-    A file whose text is unchanged yields the object of the earlier call: treat its dicts as read-only.
+    Results are cached by content and shared between calls, so treat their dicts as read-only.
     """
     text, where = read_text(path), str(path)
     try:
@@ -153,8 +165,8 @@ def read_scenario(path: Path) -> Scenario:
         raise ScenarioError(error.problem, where=where, fix=error.fix) from None
 
 
-# Parsing the shipped scenarios takes a second, and one command may load several splits of them. The text
-# itself is the key: a modification time may miss a change.
+# Parsing the shipped scenarios takes a second, and a command may load several splits of them. The key is the
+# text itself, because a modification time may miss a change.
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Scenario:
     data: dict[str, Any] = tomllib.loads(text)
@@ -165,7 +177,7 @@ def _parse(text: str) -> Scenario:
 
 
 def dump_scenario(scenario: Scenario) -> str:
-    """Return a scenario as a TOML file of our own format; empty values are left to their defaults."""
+    """Return a scenario as TOML in the native format, without empty values."""
     import tomli_w
 
     return tomli_w.dumps({"schema": SCHEMA, **_filled(asdict(scenario))})
@@ -184,28 +196,28 @@ def _adapter() -> TypeAdapter[Scenario]:
 
 
 def check_scenario(scenario: Scenario, rubric: Rubric) -> list[str]:
-    """What types cannot say: do the parts of a scenario fit each other and its rubric? Problems, as text."""
+    """Check whether the parts of a scenario fit each other and the rubric, and return the problems."""
     problems = []
     if scenario.domain != rubric.name:
-        problems.append(f"domain is {scenario.domain}, but the rubric is '{rubric.name}'")
+        problems.append(f"the domain is '{scenario.domain}', but the rubric is '{rubric.name}'")
     axis_known = scenario.axis in rubric.keys
     if scenario.axis and not axis_known:
-        problems.append(f"axis: no axis '{scenario.axis}' in rubric '{rubric.name}'")
+        problems.append(f"axis: rubric '{rubric.name}' has no axis '{scenario.axis}'")
     if scenario.difficulty and scenario.difficulty not in DIFFICULTIES:
         problems.append(f"difficulty is {scenario.difficulty}, not one of {', '.join(DIFFICULTIES)}")
     if scenario.start_levels:
         problems += _start_problems(scenario, rubric, axis_known)
     unknown = [key for key in scenario.priorities if key not in rubric.keys]
-    problems += [f"priorities: no axis '{key}' in rubric '{rubric.name}'" for key in unknown]
+    problems += [f"priorities: rubric '{rubric.name}' has no axis '{key}'" for key in unknown]
     for number, beat in enumerate(scenario.beats, 1):
-        said = " ".join(beat.says).lower()
+        spoken = " ".join(beat.says).lower()
         problems += [
-            f"beat {number}: '{term}' of `about` is not in what is said"
+            f"beat {number}: '{term}' is listed in `about` but does not occur in `says`"
             for term in beat.about
-            if term.lower() not in said
+            if term.lower() not in spoken
         ]
     lines = Counter([scenario.opening, *(line for beat in scenario.beats for line in beat.says)])
-    problems += [f"said twice: '{line}'" for line, times in lines.items() if times > 1]
+    problems += [f"the line '{line}' occurs more than once" for line, times in lines.items() if times > 1]
     return problems
 
 
@@ -217,8 +229,10 @@ def _start_problems(scenario: Scenario, rubric: Rubric, axis_known: bool) -> lis
     problems = []
     deepest = rubric.keys[start.index(min(start))]
     if axis_known and min(start) != start[rubric.keys.index(scenario.axis)]:
-        problems.append(f"axis is {scenario.axis}, but the start levels are deepest on {deepest}")
+        problems.append(
+            f"axis is {scenario.axis}, but the start levels have the largest deficit on {deepest}"
+        )
     expected = rubric.difficulty_of(start)
     if scenario.difficulty and expected and scenario.difficulty != expected:
-        problems.append(f"difficulty is {scenario.difficulty}, its start levels say {expected}")
+        problems.append(f"difficulty is {scenario.difficulty}, but the start levels correspond to {expected}")
     return problems

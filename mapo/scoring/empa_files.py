@@ -1,7 +1,7 @@
-"""EMPA's result files: one JSON object a dialogue, `script_003_result.json`.
+"""Reader of EMPA result files: one JSON object per dialogue, `script_003_result.json`.
 
-Read as EMPA scored them: a turn whose judgement failed counts as no movement, a misspelt level key as
-level 0. Positions and metrics are computed again from the levels; what the file says otherwise is told.
+Files are read as EMPA scores them: an unscored turn counts as no movement, a misspelt level key as level 0.
+Positions and metrics are recomputed from the levels; recorded values that differ are listed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReas
 
 _T = TypeVar("_T")
 _CAST = {"user": "actor_model", "director": "director_model", "judge": "judger_model"}
-"""Where a file names who played."""
+"""Keys of a file that name the players."""
 
 
 def read_result(file: Path, profile: str = "published", rubric: Rubric | None = None) -> Result:
-    """One result file of the EMPA format."""
+    """Read one result file."""
     where = str(file)
     data = _load(file)
     case = _get(data, "script_id", str, where)
     record = _get(data, "epj", dict, where)
     if record.get("K", 1) != 1:
-        raise RecordError(f"judged every {record['K']!r} turns", where=where, fix="Only K = 1 can be scored")
+        raise RecordError(
+            f"The dialogue is judged every {record['K']!r} turns.",
+            where=where,
+            fix="Only K = 1 can be scored",
+        )
     zone = record.get("epsilon", 1.0)
     if not _is_number(zone) or zone < 0:
         raise RecordError(f"epsilon is {zone!r}", where=f"{where}, epj", fix="Expected a number, usually 1.0")
@@ -49,21 +53,23 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     )
     trajectory = _get(record, "trajectory", list, f"{where}, epj")
     if len(trajectory) < 2:
-        raise RecordError("no turn in epj.trajectory", where=where, fix="The dialogue has not begun")
+        raise RecordError(
+            "no turn in epj.trajectory", where=where, fix="The dialogue has no reply yet; leave the file out"
+        )
     differences += _turn_differences(trajectory[0], path.now, f"{where}, turn 0")
     unscored, ending = 0, None
     for number, entry in enumerate(trajectory[1:], 1):
         place = f"{where}, turn {number}"
         if not isinstance(entry, dict):
             raise RecordError("not an object", where=f"{where}, epj.trajectory[{number}]")
-        form, odd = _empa_levels(entry.get("mdep_analysis"), rubric, place)
+        form, missing_keys = _empa_levels(entry.get("mdep_analysis"), rubric, place)
         unscored += form is None
-        notes += [f"{place}: no '{key}', counted as level 0" for key in odd]
+        notes += [f"{place}: no '{key}', counted as level 0" for key in missing_keys]
         state = path.judge(form if form is not None else _nothing(rubric))
         differences += _turn_differences(entry, state, place)
         if ending := path.ending():
             break
-    differences += _whole_differences(record, path, where)
+    differences += _goal_differences(record, path, where)
     differences += ending_differences(path, ending, len(trajectory) - 1, _empa_ending(data, record), where)
     return Result(
         model=file.parent.resolve().name,
@@ -97,9 +103,11 @@ def _load(file: Path) -> dict[str, Any]:
 def _get(data: dict[str, Any], key: str, kind: type, where: str) -> Any:
     value = data.get(key)
     if not isinstance(value, kind):
-        found = "missing" if key not in data else f"a {type(value).__name__}"
+        problem = "missing" if key not in data else f"a {type(value).__name__}"
         raise RecordError(
-            f"'{key}' is {found}, expected a {kind.__name__}", where=where, fix="Is this an EMPA result file?"
+            f"'{key}' is {problem}, expected a {kind.__name__}",
+            where=where,
+            fix="Is this an EMPA result file?",
         )
     return value
 
@@ -130,7 +138,7 @@ def _empa_start(
 
 
 def _empa_goal(record: dict[str, Any], profile: str, rubric: Rubric) -> Goal | None:
-    """`released` takes precomputed goals from the file where it has them."""
+    """Return the precomputed goal of a file for the profile `released`, if it has one."""
     params, details = record.get("epm_params"), record.get("iedr_details")
     precomputed = isinstance(details, dict) and details.get("source") == "precomputed"
     if profile != "released" or not precomputed or not isinstance(params, dict):
@@ -147,30 +155,30 @@ def _empa_goal(record: dict[str, Any], profile: str, rubric: Rubric) -> Goal | N
 
 
 def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, list[str]]:
-    """The turn's levels, None where the judge failed, and the keys that were not there."""
+    """Return the levels of a turn (None if it is unscored) and the missing keys."""
     if form is None or form == {}:
         return None, []
     if not isinstance(form, dict):
-        raise RecordError("mdep_analysis is no object", where=where)
+        raise RecordError("mdep_analysis is not an object", where=where)
     if not any(f"{key}_{kind}_level" in form for key in rubric.keys for kind in ("Prog", "Neg")):
         return None, []
-    levels, odd = {}, []
+    levels, missing_keys = {}, []
     for key in rubric.keys:
         marks = []
         for kind in ("Prog", "Neg"):
             name = f"{key}_{kind}_level"
             if name not in form:
-                odd.append(name)
+                missing_keys.append(name)
             level = _integer(form.get(name, 0), f"{where}, {name}")
             words = (str(form.get(f"{key}_{kind}_{what}", "")) for what in ("evidence", "reasoning"))
             marks.append(Mark(level, *words))
         levels[key] = AxisMarks(*marks)
     _at(where, rubric.step, levels)
-    return levels, odd
+    return levels, missing_keys
 
 
 def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
-    """check(value), its complaint given the place in the file."""
+    """Return check(value); errors are raised with the place in the file."""
     try:
         return check(value)
     except RubricError as error:
@@ -179,7 +187,7 @@ def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
 
 def _integer(value: Any, where: str) -> int:
     if not _is_number(value) or value != int(value):
-        raise RecordError(f"level {value!r} is no whole number", where=where, fix="Levels are small integers")
+        raise RecordError(f"level {value!r} is not an integer", where=where, fix="Levels are small integers")
     return int(value)
 
 
@@ -192,7 +200,7 @@ def _nothing(rubric: Rubric) -> Levels:
 
 
 def _empa_ending(data: dict[str, Any], record: dict[str, Any]) -> Ending | None:
-    """What the file says about the end, as far as its free text can be told."""
+    """Return the recorded ending, as far as the free text can be parsed."""
     text = str(data.get("termination_reason", "")).lower()
     for words, reason in (
         (("success", "victory"), StopReason.SUCCESS),
@@ -239,8 +247,8 @@ def _turn_differences(entry: Any, state: PotentialState, where: str) -> Iterator
             yield f"{where}: {theirs} is {recorded}, not {value}"
 
 
-def _whole_differences(record: dict[str, Any], path: Trajectory, where: str) -> Iterator[str]:
-    """The goal a file was scored by, where the profile computes its own."""
+def _goal_differences(record: dict[str, Any], path: Trajectory, where: str) -> Iterator[str]:
+    """Yield differences between the recorded goal and the one that the profile computes."""
     params = record.get("epm_params")
     if not isinstance(params, dict) or path.profile.name != "published":
         return
@@ -256,7 +264,7 @@ def _whole_differences(record: dict[str, Any], path: Trajectory, where: str) -> 
 
 
 def read_tags(folder: Path, problems: list[str]) -> dict[str, dict[str, str]]:
-    """Category, axis and difficulty by case, from the statistics table EMPA leaves beside its results."""
+    """Read category, axis and difficulty by case from the statistics table beside EMPA results."""
     table = folder / "descriptive_statistics.csv"
     names = {"Category": "category", "Dominant_Axis": "axis", "Difficulty": "difficulty"}
     raw, problem = read_bytes(table)

@@ -1,7 +1,7 @@
-"""Which numbers of simulated people are out of their usual range, each said in a sentence with its bound.
+"""Warnings about simulated users whose numbers are outside the usual range.
 
-The bounds lie well above what was measured on the scripted worlds and on published dialogues whose people
-were played by a strong model (`benchmarks/health.py`; the table is in docs/sandbox.md, "Simulator health").
+The bounds lie well above what was measured in the scripted worlds and in published dialogues whose users were
+played by a strong model (`benchmarks/health.py`; the table is in docs/sandbox.md, "Simulator health").
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from mapo.types import StopReason
 
 REPEATED = 0.05
 REPEATED_SCRIPTED = 0.60
-"""Plain code has a dozen lines to hold back with: of a policy that meets nothing, up to 55 % come again."""
+"""Scripted users have about a dozen guarded lines: with an unhelpful policy, up to 55 % are repeated."""
 ONE_ENDING = 0.95
 FEW = 20
-"""Lines, or dialogues for endings, below which a share says nothing."""
+"""Fewest lines (dialogues, for endings) from which a share can cause a warning."""
 BOUNDS = {
-    "repeated": ("sentences repeated", REPEATED, "the people say the same again and again"),
-    "shared": ("words shared across scenarios", 0.05, "people of different scenarios talk alike"),
-    "as_assistant": ("lines as an assistant", 0.02, "the people offer help themselves"),
-    "other_language": ("lines in another language", 0.02, "the people leave their language"),
-    "told_early": ("lines ahead of the story", 0.05, "the story comes out before its stage"),
-    "off_persona": ("lines against the persona", 0.02, "the people forget who they are"),
+    "repeated": ("sentences repeated", REPEATED, "users repeat themselves"),
+    "shared": ("words shared across scenarios", 0.05, "users of different scenarios use the same phrases"),
+    "as_assistant": ("lines that sound like an assistant", 0.02, "users speak like an assistant"),
+    "other_language": ("lines in another language", 0.02, "users change the language"),
+    "told_early": ("lines ahead of the story", 0.05, "users reveal a stage before the director does"),
+    "off_persona": ("lines that contradict the persona", 0.02, "users contradict their persona"),
     "warm_after_miss": (
-        "warm after a reply that met nothing or harmed",
+        "user warms up after an unhelpful or harmful reply",
         0.15,
-        "the people thank and agree whatever was said",
+        "users thank and agree regardless of the reply",
     ),
-    "unscored": ("turns unscored", 0.05, "the judge fails often"),
-    "incomplete": ("panels without a member", 0.05, "members of the panel fail often"),
+    "unscored": ("unscored turns", 0.05, "the judge fails often"),
+    "incomplete": ("incomplete panel judgements", 0.05, "members of the panel fail often"),
 }
-"""Of each number of a Health: its name, the most it usually is, and what it means to be above that."""
+"""For each number of `Health`: its label, its usual maximum, and the warning above that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One number as a table shows it; `warning` is empty where it is as usual."""
+    """One number with its usual maximum; `warning` is empty if it is within the usual range."""
 
     name: str
     value: float | None
@@ -46,32 +46,33 @@ class Finding:
     warning: str = ""
 
 
-def findings(told: Mapping[str, Any]) -> list[Finding]:
-    """The table of a Health as JSON, also of one that was read from a file: what is no number is None."""
-    found = []
+def findings(numbers: Mapping[str, Any]) -> list[Finding]:
+    """Return one finding per number of a `Health` as JSON, perhaps from a file: invalid values are None."""
+    result = []
     for key, (name, usual, words) in BOUNDS.items():
-        bound = REPEATED_SCRIPTED if key == "repeated" and told.get("scripted") is True else usual
-        count = _number(told.get("misses" if key == "warm_after_miss" else "lines")) or 0.0
-        value, good = _number(told.get(key)), _number(told.get("warm_after_good"))
+        bound = REPEATED_SCRIPTED if key == "repeated" and numbers.get("scripted") is True else usual
+        count = _number(numbers.get("misses" if key == "warm_after_miss" else "lines")) or 0.0
+        value, good = _number(numbers.get(key)), _number(numbers.get("warm_after_good"))
         if key == "warm_after_miss" and good is not None:
             words = f"{words} ({good:.0%} after a good reply)"
         over = value is not None and value > bound and count >= FEW
-        found.append(Finding(name, value, bound, f"{words}: {_over(value, bound)}" if over else ""))
-    return [*found, _ending(_counts(told.get("endings")))]
+        result.append(Finding(name, value, bound, f"{words}: {_over(value, bound)}" if over else ""))
+    return [*result, _ending(_counts(numbers.get("endings")))]
 
 
-def warnings(told: Mapping[str, Any]) -> list[str]:
-    return [finding.warning for finding in findings(told) if finding.warning]
+def warnings(numbers: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of all findings."""
+    return [finding.warning for finding in findings(numbers) if finding.warning]
 
 
 def _ending(endings: Mapping[str, float]) -> Finding:
     most, n = max(endings.items(), key=lambda e: e[1], default=("", 0.0))
     total = sum(endings.values())
     share = n / total if total else None
-    name = f"dialogues that end alike{f' ({most})' if most else ''}"
+    name = f"dialogues with the most frequent ending{f' ({most})' if most else ''}"
     if share is None or share <= ONE_ENDING or total < FEW:
         return Finding(name, share, ONE_ENDING)
-    words = f"nearly all dialogues end alike ({most}), so their endings tell nothing apart"
+    words = f"nearly all dialogues have the same ending ({most}), so endings distinguish nothing"
     return Finding(name, share, ONE_ENDING, f"{words}: {_over(share, ONE_ENDING)}")
 
 
@@ -86,5 +87,5 @@ def _number(value: object) -> float | None:
 
 def _counts(value: object) -> dict[str, float]:
     known = {reason.value for reason in StopReason if reason is not StopReason.BROKEN} | {"unfinished"}
-    told = value if isinstance(value, dict) else {}
-    return {k: n for k, v in told.items() if k in known and (n := _number(v))}
+    counts = value if isinstance(value, dict) else {}
+    return {k: n for k, v in counts.items() if k in known and (n := _number(v))}

@@ -1,6 +1,6 @@
-"""Folders of result files -> scored dialogues.
+"""Reader of folders with recorded dialogues.
 
-Two kinds of files are read: EMPA's (`empa_files.py`) and our own records, one dialogue per line
+Two kinds of files are read: EMPA result files (`empa_files.py`) and mapo records, one dialogue per line
 (`dialogues/*.jsonl`). Every dialogue is recomputed from the judge's levels (`result.py`). If a dialogue is
 recorded twice, the record written last counts, as in the viewer and in reports; links are not followed.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 from mapo.runs.files import read_lines, written_at
 from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.empa_files import read_result, read_tags
@@ -29,31 +29,31 @@ OWN_FILES = {
         *(RunDir.result, RunDir.items, RunDir.score),
     )
 }
-"""Files of a run directory that hold no dialogues; nor do its ledgers."""
+"""Files of a run directory that hold no dialogues."""
 
 
 @dataclass(slots=True)
 class Folder:
-    """What one folder gave. `bad` names unusable files and lines; `torn`, last lines cut off by a kill."""
+    """The dialogues of one folder. `bad` lists unusable files and lines, `torn` lines cut off by a kill."""
 
     path: Path
     results: list[Result] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
     broken: set[tuple[str, str]] = field(default_factory=set)
-    """Broken dialogues, by step and id; one that was played again and finished is not among them."""
+    """Broken dialogues by step and id, without those that finished when played again."""
     steps: set[str] = field(default_factory=set)
-    """The training steps whose dialogues these are; none for a test's."""
+    """The training steps of the dialogues; empty for evaluations."""
 
 
 def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None = None) -> list[Folder]:
-    """`root` itself if it holds results, else each folder below it; no link in them is followed."""
+    """Read `root` if it holds results, otherwise each folder in it. Links are not followed."""
     try:
         if not root.exists():
             raise InputError("no such folder", where=str(root), fix="Give a folder of result files or a run")
         if root.is_file():
             raise InputError("is a file, not a folder", where=str(root), fix=f"Try its folder: {root.parent}")
-        root = root.resolve() if root.is_symlink() else root  # it was named by whoever asked
+        root = root.resolve() if root.is_symlink() else root  # the user named the link explicitly
         here = _files(root)
         sure = kind_of(root) in (Kind.TRAINING, Kind.EMPA, Kind.EMPA_FILES, Kind.DIALOGUES)
         below = [] if sure else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
@@ -76,7 +76,7 @@ def _holds_results(folder: Path) -> bool:
     try:
         return bool(_files(folder))
     except OSError:
-        return True  # reading it will say what is wrong
+        return True  # reading it reports the problem
 
 
 def _files(folder: Path) -> list[Path]:
@@ -87,30 +87,30 @@ def _files(folder: Path) -> list[Path]:
     return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES and not is_ledger(f.name))
 
 
-def _read_folder(folder: Path, profile: str | None, rubric: Rubric | None) -> Folder:
-    got = Folder(folder)
-    if folder.is_symlink():
-        got.bad.append(f"{folder}: a link; not followed: name the folder itself")
-        return got
+def _read_folder(path: Path, profile: str | None, rubric: Rubric | None) -> Folder:
+    folder = Folder(path)
+    if path.is_symlink():
+        folder.bad.append(f"{path}: a link; not followed: name the folder itself")
+        return folder
     try:
-        found = _files(folder)
+        files = _files(path)
     except OSError as error:
-        got.bad.append(f"{folder}: cannot be read ({error.strerror})")
-        return got
-    tags = read_tags(folder, got.bad)
-    records = (record for file in found for record in _records(got, file, profile, rubric, tags))
-    for record in that_count(_told_twice(got, records)).values():
-        got.steps |= {record.step} if record.step else set()
+        folder.bad.append(f"{path}: cannot be read ({error.strerror})")
+        return folder
+    tags = read_tags(path, folder.bad)
+    records = (record for file in files for record in _records(folder, file, profile, rubric, tags))
+    for record in deduplicated(_with_duplicates_noted(folder, records)).values():
+        folder.steps |= {record.step} if record.step else set()
         if record.broken:
-            got.broken.add((record.step, record.id))
+            folder.broken.add((record.step, record.id))
         elif record.result is not None:
-            got.results.append(record.result)
-    return got
+            folder.results.append(record.result)
+    return folder
 
 
 class _Record(NamedTuple):
-    """`result` is None of a broken dialogue, and of one that cannot be scored. `step` is the training step
-    its file is of, if any: each step names its dialogues anew."""
+    """One recorded dialogue. `result` is None if it is broken or cannot be scored. `step` is the training
+    step of its file, if any: ids are unique within a step."""
 
     model: str
     id: str
@@ -121,28 +121,30 @@ class _Record(NamedTuple):
     result: Result | None = None
 
 
-def _told_twice(got: Folder, records: Iterable[_Record]) -> Iterator[tuple[Hashable, bool, int, _Record]]:
-    """Records as `that_count` takes them; a dialogue that is there a second time is told."""
+def _with_duplicates_noted(
+    folder: Folder, records: Iterable[_Record]
+) -> Iterator[tuple[Hashable, bool, int, _Record]]:
+    """Yield records in the form `deduplicated` expects, and note dialogues that are recorded twice."""
     seen: set[Hashable] = set()
     for record in records:
         key = (record.step, record.model, record.id)
         if not record.broken and key in seen:
-            told = f"dialogue '{record.id}' of '{record.model}' is there twice; the one written last counts"
-            got.bad.append(f"{record.where}: {told}")
+            problem = f"dialogue '{record.id}' of '{record.model}' is recorded twice; the last record counts"
+            folder.bad.append(f"{record.where}: {problem}")
         seen |= set() if record.broken else {key}
         yield key, not record.broken, record.written, record
 
 
 def _records(
-    got: Folder, file: Path, profile: str | None, rubric: Rubric | None, tags: Mapping[str, dict[str, str]]
+    folder: Folder, file: Path, profile: str | None, rubric: Rubric | None, tags: Mapping[str, dict[str, str]]
 ) -> Iterator[_Record]:
-    """A file's records, scored as they are read; what cannot be used is told."""
+    """Yield the records of a file, scored; note those that cannot be used."""
     written = written_at(file)
     if file.suffix == ".json":
         try:
             result = read_result(file, profile or "published", rubric)
         except InputError as error:
-            got.bad.append(_placed(error, str(file)))
+            folder.bad.append(_placed(error, str(file)))
             return
         result = replace(result, tags=tags.get(result.case, {}))
         yield _Record(result.model, result.id, str(file), "", written, False, result)
@@ -151,21 +153,21 @@ def _records(
     for number, item in enumerate(read_lines(file, decode_dialogue), 1):
         where = f"{file}, line {number}"
         if isinstance(item, BadLine):
-            told = str(item) if item.line else f"{file}: {item.problem}"
-            (got.torn if item.torn else got.bad).append(told)
+            problem = str(item) if item.line else f"{file}: {item.problem}"
+            (folder.torn if item.torn else folder.bad).append(problem)
         elif not item.usable:
             yield _Record(item.model, item.id, where, step, written, True)
         else:
-            found = None
+            result = None
             try:
-                found = recompute(item, got.path, profile, rubric, where)
+                result = recompute(item, folder.path, profile, rubric, where)
             except InputError as error:
-                got.bad.append(_placed(error, where))
-            yield _Record(item.model, item.id, where, step, written, False, found)
+                folder.bad.append(_placed(error, where))
+            yield _Record(item.model, item.id, where, step, written, False, result)
 
 
 def _step_of(file: Path) -> str:
-    """step_00001 of step_00001.jsonl, and of step_00001.1.jsonl, which another process wrote."""
+    """Return the step of a file: step_00001 for step_00001.jsonl and step_00001.1.jsonl (process 1)."""
     name = file.name.partition(".")[0]
     return name if name.startswith("step_") else ""
 

@@ -1,9 +1,8 @@
-"""Is the simulated person still one? Numbers of a batch of dialogues, without a model.
+"""Checks of simulated users, computed from recorded dialogues without a model.
 
-A policy is trained and measured against the people it talks with, so their faults become its habits: a person
-who repeats themselves, turns into an assistant, answers in another language, forgets who they are, tells what
-the story has not reached, or thanks for anything. Each is counted by what the record shows (`manners.py`).
-Which number is out of its usual range: `findings.py`.
+A policy learns the faults of the users it is trained with: users who repeat themselves, speak like an
+assistant, change the language, contradict their persona, reveal the story early, or thank for any reply. Each
+fault is counted by patterns (`manners.py`). `findings.py` compares the numbers with their usual range.
 """
 
 from __future__ import annotations
@@ -18,83 +17,83 @@ from mapo.scoring.manners import contradicts, script_of, sentences, shingles, sp
 from mapo.types import Dialogue, Levels, Turn
 
 Mood = Literal["good", "mixed", "nothing", "harm", ""]
-"""What the judge made of a reply; "" where it failed."""
+"""The effect of a reply according to the judge; "" for an unscored turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """What is needed of a dialogue: `lines` are the user's, `moods` what the judge made of each reply."""
+class UserLines:
+    """The user's lines of one dialogue and the judged effect of each reply (`moods`)."""
 
     scenario: str
     lines: Sequence[str]
     moods: Sequence[Mood]
     ending: str
     early: int = 0
-    """Lines that told of a later stage; and of how many that can be known."""
+    """Lines that reveal a later stage, out of `placed` lines for which that is known."""
     placed: int = 0
     contradicted: int = 0
-    """Lines that contradict the persona; and of how many that can be known."""
+    """Lines that contradict the persona, out of `known` lines for which that is known."""
     known: int = 0
     incomplete: int = 0
-    """Turns for which a member of the panel failed; and those a panel judged."""
+    """Turns for which a panel member failed, out of `panelled` turns judged by a panel."""
     panelled: int = 0
     scripted: bool = False
-    """Whether plain code spoke them."""
+    """Whether the user is scripted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Shares of the user's lines unless said otherwise; None where there is nothing to take a share of."""
+    """Shares of the user's lines unless stated otherwise; None if there is nothing to count."""
 
     dialogues: int
     lines: int
     repeated: float | None
-    """Sentences said before in the same dialogue."""
+    """Sentences that occur earlier in the same dialogue."""
     shared: float | None
-    """Runs of five words that people of other scenarios say too."""
+    """Five-word sequences that users of other scenarios use too."""
     as_assistant: float | None
     other_language: float | None
     told_early: float | None
-    """Lines with a particular of a stage that the story had not reached; of scenarios that name theirs."""
+    """Lines with a detail of a stage that was not reached yet, in scenarios that list such details."""
     off_persona: float | None
-    """Lines with another age or name than the persona's, or without a relative that they have."""
+    """Lines that contradict the persona's age, name or relatives."""
     warm_after_miss: float | None
-    """Of lines after a reply that met nothing or did harm, and no good: those that thank, agree or feel
-    better."""
+    """Lines that thank, agree or feel better, of those after an unhelpful or harmful reply."""
     warm_after_good: float | None
     misses: int
-    """Lines after such a reply."""
+    """Lines after an unhelpful or harmful reply."""
     unscored: float | None
-    """Turns the judge failed on."""
+    """Unscored turns."""
     incomplete: float | None
-    """Turns that a panel judged, or could not judge, without one of its members."""
+    """Turns for which at least one panel member failed."""
     endings: dict[str, int] = field(default_factory=dict)
     scripted: bool = False
-    """Whether all of them were played by plain code."""
+    """Whether all users are scripted."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def health(dialogues: Iterable[Dialogue], scenarios: Mapping[str, Scenario] | None = None) -> Health:
-    """Of dialogues that did not break. `scenarios` by id, where they are known, tell what came too early."""
+    """Return the health of the dialogues that did not break. `scenarios` (by id) enables the checks that need
+    the story and the persona."""
     usable = [d for d in dialogues if d.usable and d.turns]
-    return health_of([_talk(d, (scenarios or {}).get(d.scenario)) for d in usable])
+    return health_of([_user_lines(d, (scenarios or {}).get(d.scenario)) for d in usable])
 
 
-def health_of(talks: Sequence[Talk]) -> Health:
-    """Of talks, wherever they come from."""
+def health_of(talks: Sequence[UserLines]) -> Health:
+    """Return the health of dialogues from any source."""
     lines = [line for talk in talks for line in talk.lines]
-    said = Counter[str]()
+    repeats = Counter[str]()
     for talk in talks:
-        said.update(_repeats(talk.lines))
+        repeats.update(_repeats(talk.lines))
     after = {mood: [w for talk in talks for w in _after(talk, mood)] for mood in ("harm", "nothing", "good")}
     cold = [*after["harm"], *after["nothing"]]
     moods = [mood for talk in talks for mood in talk.moods]
     return Health(
         dialogues=len(talks),
         lines=len(lines),
-        repeated=_share(said["again"], said["all"]),
+        repeated=_share(repeats["again"], repeats["all"]),
         shared=_shared(talks),
         as_assistant=_share(sum(map(speaks_as_assistant, lines)), len(lines)),
         other_language=_other_language(talks),
@@ -110,11 +109,11 @@ def health_of(talks: Sequence[Talk]) -> Health:
     )
 
 
-def _talk(d: Dialogue, scenario: Scenario | None) -> Talk:
+def _user_lines(d: Dialogue, scenario: Scenario | None) -> UserLines:
     early, placed = _early(d.turns, scenario) if scenario else (0, 0)
     ending = d.ending.reason.value if d.ending else "unfinished"
     panels = [turn.panel for turn in d.turns if turn.panel]
-    return Talk(
+    return UserLines(
         d.scenario,
         [turn.user for turn in d.turns],
         [mood_of(turn.levels) for turn in d.turns],
@@ -130,6 +129,7 @@ def _talk(d: Dialogue, scenario: Scenario | None) -> Talk:
 
 
 def mood_of(levels: Levels | None) -> Mood:
+    """Return the effect of a reply: whether any axis moved forward or back."""
     if levels is None:
         return ""
     up = any(m.progress.level > 0 for m in levels.values())
@@ -138,15 +138,15 @@ def mood_of(levels: Levels | None) -> Mood:
 
 
 def _early(turns: Sequence[Turn], scenario: Scenario) -> tuple[int, int]:
-    """Lines with a particular that belongs to later stages alone; and lines that could have held one."""
+    """Count lines with a detail that belongs only to later stages, and lines that could have held one."""
     about_them = (scenario.topic, scenario.opening, scenario.wants_to_say, scenario.hopes_for)
     any_time = (*scenario.guarded, *scenario.eased, *(x for memory in scenario.memories for x in memory.says))
     known = " ".join([*about_them, scenario.persona.background, *any_time]).casefold()
-    early = placed = told = 0
+    early = placed = revealed = 0
     for turn in turns:
-        told += turn.direction is not None and turn.direction.act == "reveal_stage"
-        reached = " ".join([known, *(line for s in scenario.stages[:told] for line in s.says)]).casefold()
-        later = {about.casefold() for stage in scenario.stages[told:] for about in stage.about}
+        revealed += turn.direction is not None and turn.direction.act == "reveal_stage"
+        reached = " ".join([known, *(line for s in scenario.stages[:revealed] for line in s.says)]).casefold()
+        later = {about.casefold() for stage in scenario.stages[revealed:] for about in stage.about}
         later = {about for about in later if about not in reached}
         placed += bool(later)
         early += any(about in turn.user.casefold() for about in later)
@@ -165,8 +165,8 @@ def _repeats(lines: Sequence[str]) -> dict[str, int]:
     return {"all": len(every), "again": len(every) - len(set(every))}
 
 
-def _shared(talks: Sequence[Talk]) -> float | None:
-    """Of all runs of words of a talk, those that occur in one of another scenario; the mean over talks."""
+def _shared(talks: Sequence[UserLines]) -> float | None:
+    """Return the mean share of word sequences that also occur in a dialogue of another scenario."""
     own = [set().union(*map(shingles, talk.lines)) for talk in talks]
     people: dict[tuple[str, ...], set[str]] = {}
     for talk, runs in zip(talks, own, strict=True):
@@ -177,8 +177,8 @@ def _shared(talks: Sequence[Talk]) -> float | None:
     return sum(shares) / len(shares) if shares and several else None
 
 
-def _other_language(talks: Sequence[Talk]) -> float | None:
-    """Against the opening line, which is the scenario's."""
+def _other_language(talks: Sequence[UserLines]) -> float | None:
+    """Return the share of lines in another script than the opening line."""
     other = known = 0
     for talk in talks:
         first = script_of(talk.lines[0]) if talk.lines else ""
@@ -188,8 +188,8 @@ def _other_language(talks: Sequence[Talk]) -> float | None:
     return _share(other, known)
 
 
-def _after(talk: Talk, mood: Mood) -> list[bool]:
-    """Whether the next line is warm, after each reply of that kind."""
+def _after(talk: UserLines, mood: Mood) -> list[bool]:
+    """Return for each reply with that effect whether the next line is warm."""
     return [warm(line) for m, line in zip(talk.moods, talk.lines[1:], strict=False) if m == mood]
 
 

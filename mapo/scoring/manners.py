@@ -1,8 +1,7 @@
-"""One line of a simulated person, looked at without a model: does it sound like one?
+"""Patterns that detect how a simulated user falls out of its role, without a model.
 
-Plain patterns in English and Chinese, meant to be narrow: what they find is nearly always what they say, and
-what they miss is missed. A model that plays the user slips in two known ways: it becomes an assistant again,
-and it lets itself be comforted by anything.
+The patterns (English and Chinese) favour precision over recall. They cover the two known failures of models
+that play a user: they speak like an assistant, and they feel comforted by any reply.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Literal
 Script = Literal["han", "kana", "hangul", "latin", "cyrillic", "arabic", ""]
 
 FEWEST_LETTERS = 8
-"""Letters below which a line is of no script: names and exclamations go into any language."""
+"""Fewest letters from which a line has a script: names and exclamations occur in any language."""
 _RANGES: tuple[tuple[Script, str], ...] = (
     ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"),
     ("kana", "\u3040-\u30ff"),
@@ -58,12 +57,12 @@ _NOT_WARM = re.compile(
 
 
 def speaks_as_assistant(line: str) -> bool:
-    """Offers help, or says it is a program."""
+    """Return whether the line offers help or says that its speaker is a program."""
     return _ASSISTANT.search(line) is not None
 
 
 def warm(line: str) -> bool:
-    """Thanks, agrees, or says that it feels better."""
+    """Return whether the line thanks, agrees, or says that its speaker feels better."""
     return _WARM.search(line) is not None and _NOT_WARM.search(line) is None
 
 
@@ -83,8 +82,8 @@ _NO_KIN = re.compile(
 
 
 def contradicts(line: str, name: str, age: int | None, words: str) -> bool:
-    """Whether the line gives its speaker another age or name than theirs, or says they have no relation of
-    whom they speak in their own `words` ("my brother"). A year more or less is a birthday."""
+    """Return whether the line contradicts the persona: another age (by more than a year) or name, or denial
+    of a relative who is mentioned in the persona's own `words` ("my brother")."""
     ages = [int(a or b) for a, b in _AGE.findall(line)]
     if age is not None and any(abs(said - age) > 1 for said in ages):
         return True
@@ -97,13 +96,13 @@ def contradicts(line: str, name: str, age: int | None, words: str) -> bool:
 
 
 def script_of(line: str) -> Script:
-    """The writing most of the line is in; "" for too few letters. Han with kana among it is Japanese."""
+    """Return the script of most of the line, or "" for too few letters. Han mixed with kana is Japanese."""
     counts = {name: len(letters.findall(line)) for name, letters in _SCRIPTS}
     if sum(counts.values()) < FEWEST_LETTERS:
         return ""
     if counts["kana"] * 5 > counts["han"]:
         counts["kana"] += counts["han"]
-    # A Chinese line takes one sign where a Latin one takes several: brand names do not make it English.
+    # One Han character corresponds to several Latin letters: brand names do not make a line English.
     weight: dict[Script, int] = {
         name: n * (3 if name in ("han", "kana", "hangul") else 1) for name, n in counts.items()
     }
@@ -111,18 +110,18 @@ def script_of(line: str) -> Script:
 
 
 def tokens(text: str) -> list[str]:
-    """Words, and each sign of a writing without spaces, in one form."""
+    """Return the normalised words; in scripts without spaces, the characters."""
     return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def sentences(line: str, fewest: int = 4) -> list[tuple[str, ...]]:
-    """Its sentences as tokens; short ones ("I don't know.") are said twice by anybody and left out."""
+    """Return the sentences as tokens, without short ones ("I don't know."), which anyone repeats."""
     found = [tuple(tokens(part)) for part in _SENTENCE.split(line)]
     return [s for s in found if len(s) >= (fewest + 2 if _wide(s) else fewest)]
 
 
 def shingles(line: str) -> set[tuple[str, ...]]:
-    """Runs of five words, or of eight signs."""
+    """Return all sequences of five words, or of eight characters in scripts without spaces."""
     words = tokens(line)
     size = 8 if _wide(words) else 5
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}

@@ -1,7 +1,6 @@
-"""One scored dialogue, recomputed from what the judge filled in.
+"""One dialogue, recomputed from the judge's levels.
 
-Nothing derived is taken on trust: positions, rewards, metrics and the ending are computed again from the
-levels, and `differences` says where the record disagrees.
+Positions, rewards, metrics and the ending are recomputed; `differences` lists where the record disagrees.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from mapo.measure.epmq import indices
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
 from mapo.measure.rubric import Rubric
-from mapo.runs.contents import read_rubric, rubric_file
-from mapo.types import OUTSIDE_THE_RULES, Dialogue, Ending, PotentialState, StopReason
+from mapo.runs.contents import find_rubric, read_rubric
+from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One dialogue, recomputed. `unscored` counts turns without a judgement; `notes` tells of oddities.
-    `cast` names who played user, director and judge, as far as the file says."""
+    """One recomputed dialogue. `unscored` counts unscored turns, `notes` lists irregular judgement forms, and
+    `cast` names who played user, director and judge, as far as recorded."""
 
     model: str
     case: str
@@ -42,7 +41,7 @@ class Result:
 
     @property
     def axis(self) -> str:
-        """The tagged dominant axis, or the one with the deepest deficit at the start."""
+        """The tagged dominant axis, or the axis with the largest deficit at the start."""
         keys, start = self.path.rubric.keys, self.path.start
         return self.tags.get("axis") or keys[start.index(min(start))]
 
@@ -50,8 +49,8 @@ class Result:
 def recompute(
     dialogue: Dialogue, folder: Path, profile: str | None, rubric: Rubric | None, where: str
 ) -> Result:
-    """Replay a record's levels under `profile` (its own if None), and say where it disagrees."""
-    rubric = rubric or _rubric_of(dialogue.rubric, rubric_file(folder))
+    """Recompute a dialogue under `profile` (by default its own) and list where the record disagrees."""
+    rubric = rubric or _rubric_of(dialogue.rubric, find_rubric(folder))
     same = profile in (None, dialogue.profile)
     path = Trajectory(
         rubric,
@@ -77,7 +76,7 @@ def recompute(
     if same:
         differences += _reward_differences(dialogue, path, where)
     differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
-    if ending is None and dialogue.ending is not None and dialogue.ending.reason in OUTSIDE_THE_RULES:
+    if ending is None and dialogue.ending is not None and dialogue.ending.reason in RECORDED_REASONS:
         ending = dialogue.ending
     return Result(
         model=dialogue.model,
@@ -96,11 +95,11 @@ def recompute(
 def ending_differences(
     path: Trajectory, ending: Ending | None, turns: int, recorded: Ending | None, where: str
 ) -> Iterator[str]:
-    """Where the rules end a dialogue elsewhere, or otherwise, than its record says."""
+    """Yield where the rules end a dialogue at another turn or in another way than recorded."""
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
         yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
-    elif recorded is not None and recorded.reason not in OUTSIDE_THE_RULES:
+    elif recorded is not None and recorded.reason not in RECORDED_REASONS:
         rules = f"the rules of '{path.profile.name}' give {ours}"
         if ours != recorded.reason:
             yield f"{where}: ending is {recorded.reason.value}, {rules}"

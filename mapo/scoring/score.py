@@ -1,4 +1,4 @@
-"""Recomputed dialogues -> one score a model, with intervals over scenarios."""
+"""Scores of recomputed dialogues: one per model, with intervals over scenarios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mapo.errors import InputError
 from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
-from mapo.measure.stats import FEWEST, Floats, bootstrap
+from mapo.measure.stats import MIN_ROWS, Floats, bootstrap
+from mapo.scoring.context import ScoreContext, context_of_results
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
@@ -25,8 +26,11 @@ PARTS = ("outcome", "efficiency", "stability", "epm_q")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A set of dialogues, scored. `intervals` are over its `cases`, over the dialogues where there is one
-    case; None for too few (`stats.FEWEST`)."""
+    """The score of a set of dialogues, and the `context` it must be read in.
+
+    `intervals` are over the `cases` (scenarios), or over the dialogues if there is only one case. They are
+    None for fewer than `stats.MIN_ROWS`.
+    """
 
     name: str
     rubric: str
@@ -39,12 +43,14 @@ class Score:
     composite: Composite
     intervals: dict[str, tuple[float, float]] | None
     cases: int
+    context: ScoreContext
 
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
             label: self.name,
             "rubric": self.rubric,
             "profile": self.profile,
+            "context": self.context.as_json(),
             "n": self.n,
             "passes": self.passes,
             "indices": self.composite.indices,
@@ -58,7 +64,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ModelScore:
-    """One model's score, broken down if asked for, and what its files disagree on or leave out."""
+    """The score of one model, its breakdown (`by`), and remarks about its files.
+
+    `differences` lists recorded numbers that differ from the recomputed ones, `notes` irregular forms.
+    """
 
     score: Score
     by: dict[str, Score]
@@ -67,14 +76,17 @@ class ModelScore:
 
     def as_json(self) -> dict[str, Any]:
         rows = [score.as_json("key") for score in self.by.values()]
-        told = {"differences": self.differences, "notes": self.notes}
-        return {**self.score.as_json(), **({"by": rows} if rows else {}), **told}
+        remarks = {"differences": self.differences, "notes": self.notes}
+        return {**self.score.as_json(), **({"by": rows} if rows else {}), **remarks}
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """All models found, and everything that could not be used. `trainings` are the folders whose training
-    dialogues were scored, and of how many steps."""
+    """The scores of all models below a folder, and what could not be used.
+
+    `bad` lists unusable files and lines, `torn` lines cut off by a kill, `broken` counts broken dialogues.
+    `trainings` maps folders whose training dialogues were scored to their number of steps.
+    """
 
     models: list[ModelScore]
     bad: list[str]
@@ -86,9 +98,11 @@ class Scoring:
 def score(
     root: Path, *, profile: str | None = None, by: str | None = None, rubric: Rubric | None = None
 ) -> Scoring:
-    """Score every model below `root`; one bad file costs that file alone."""
+    """Score every model below `root`. Unusable files are listed and skipped."""
     if by is not None and by not in BY:
-        raise InputError(f"cannot group by '{by}'", fix=f"Use one of: {', '.join(BY)}")
+        raise InputError(
+            f"Scores cannot be grouped by '{by}'.", where="--by", fix=f"Use one of: {', '.join(BY)}"
+        )
     if profile is not None:
         profile_named(profile)
     folders = read_folders(root, profile, rubric)
@@ -111,17 +125,17 @@ def score(
 
 
 def _by_model(folders: Sequence[Folder]) -> list[tuple[str, list[Result]]]:
-    """Dialogues of one folder, model, rubric and profile belong together; names say what tells them apart."""
-    found: dict[tuple[Path, str, str, str], list[Result]] = {}
+    """Group dialogues by folder, model, rubric and profile. Names include what distinguishes the groups."""
+    groups: dict[tuple[Path, str, str, str], list[Result]] = {}
     for folder in folders:
         for result in folder.results:
             kind = (result.path.rubric.name, result.path.profile.name)
-            found.setdefault((folder.path, result.model, *kind), []).append(result)
-    seen = Counter(model for _, model, _, _ in found)
-    kinds = {(rubric, profile) for _, _, rubric, profile in found}
+            groups.setdefault((folder.path, result.model, *kind), []).append(result)
+    folders_of = Counter(model for _, model, _, _ in groups)
+    kinds = {(rubric, profile) for _, _, rubric, profile in groups}
     named = []
-    for (path, model, rubric, profile), results in found.items():
-        name = model if seen[model] == 1 else f"{path.name}/{model}"
+    for (path, model, rubric, profile), results in groups.items():
+        name = model if folders_of[model] == 1 else f"{path.name}/{model}"
         named.append((f"{name} ({rubric}, {profile})" if len(kinds) > 1 else name, results))
     return named
 
@@ -135,16 +149,16 @@ def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result
 
 
 def score_dialogues(name: str, dialogues: Sequence[Dialogue], rubric: Rubric) -> Score | None:
-    """The score of dialogues at hand; None if none of them has a judged turn."""
+    """Return the score of dialogues in memory, or None if none of them has a judged turn."""
     usable = [d for d in dialogues if d.judged]
     return score_results(name, [recompute(d, Path(), None, rubric, d.id) for d in usable]) if usable else None
 
 
 def score_results(name: str, results: Sequence[Result]) -> Score:
-    """Recomputed dialogues of one model, rubric and profile, as one set."""
+    """Return the score of recomputed dialogues of one model, rubric and profile."""
     rows = np.array([r.indices for r in results], dtype=np.float64)
-    drawn = _by_case(rows, results)
-    ends = bootstrap(drawn, lambda means: np.concatenate([means, weigh(means)], axis=-1))
+    units = _by_case(rows, results)
+    intervals = bootstrap(units, lambda means: np.concatenate([means, weigh(means)], axis=-1))
     names = (*INDICES, *PARTS)
     return Score(
         name=name,
@@ -157,15 +171,16 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         endings=dict(Counter(r.ending.reason.value if r.ending else "unfinished" for r in results)),
         composite=composite(rows),
         intervals=None
-        if ends is None or len(drawn) < FEWEST
-        else {k: (float(lo), float(hi)) for k, (lo, hi) in zip(names, ends, strict=True)},
+        if intervals is None or len(units) < MIN_ROWS
+        else {k: (float(low), float(high)) for k, (low, high) in zip(names, intervals, strict=True)},
         cases=len({r.case for r in results}),
+        context=context_of_results(results),
     )
 
 
 def _by_case(rows: Floats, results: Sequence[Result]) -> Floats:
-    """One row a case: dialogues of one scenario are alike, and resampling them one by one would make
-    the interval too narrow. The cases of a single one say nothing; then its dialogues must do."""
+    """Return one row per scenario: dialogues of one scenario are similar, so resampling them separately would
+    make the interval too narrow. With a single scenario, return its dialogues."""
     cases = [r.case for r in results]
     if len(set(cases)) < 2:
         return rows

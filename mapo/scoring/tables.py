@@ -1,75 +1,115 @@
-"""Scores and model costs, printed to the terminal."""
+"""Terminal tables of scores and of model calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from mapo.measure.epmq import INDICES
 from mapo.models.ledger import Ledger
-from mapo.scoring.score import PARTS, Score, Scoring
-from mapo.show.tables import Cell, Estimate, Table, interval_text, print_tables, rich_table
-from mapo.text import escape, terminal
+from mapo.scoring.context import ScoreContext
+from mapo.scoring.reference import reference_rows
+from mapo.scoring.score import Score, Scoring
+from mapo.show.tables import Cell, Estimate, Table, interval_text, print_line, print_tables
 
-_TITLES = ("Outcome", "Efficiency", "Stability", "EPM-Q")
-_SHOWN = 10  # lines listed before the rest is only counted
+_COMPONENTS = {"outcome": "Outcome", "efficiency": "Efficiency", "stability": "Stability"}
+_LISTED = 10
+"""Remarks that are listed; further ones are counted."""
 
 
-def print_scoring(found: Scoring) -> None:
-    console = terminal(soft_wrap=False)
-    console.width = max(console.width, 110)
-    models = [m.score for m in found.models]
-    if models:
-        _summary(console, "model", models)
-        _indices(console, "model", models)
-    for model in found.models:
+def print_scoring(scoring: Scoring, *, everything: bool = False) -> None:
+    """Print the scores of all models, grouped by judge and world. `everything` adds the nine sub-indices."""
+    groups: dict[ScoreContext, list[Score]] = {}
+    for model in scoring.models:
+        groups.setdefault(model.score.context, []).append(model.score)
+    for context, scores in groups.items():
+        print_scores(context, "model", scores, everything=everything)
+    for model in scoring.models:
         if model.by:
-            console.print(f"\n[bold]{escape(model.score.name)}[/]")
-            _summary(console, "", list(model.by.values()))
-            _indices(console, "", list(model.by.values()))
-    if found.broken:
-        console.print(f"{found.broken} broken dialogues left out: their machinery failed, not the policy.")
-    _listed(console, "recorded and recomputed differ", [x for m in found.models for x in m.differences])
-    _listed(console, "odd judgement forms", [x for m in found.models for x in m.notes])
+            name = f"{model.score.name}, by group"
+            print_scores(model.score.context, "", list(model.by.values()), everything=everything, title=name)
+    if scoring.broken:
+        print_line(f"Excluded: {scoring.broken} broken dialogues (something other than the policy failed).")
+    differences = [line for model in scoring.models for line in model.differences]
+    notes = [line for model in scoring.models for line in model.notes]
+    _print_list("recorded numbers differ from the recomputed ones", differences)
+    _print_list("irregular judgement forms", notes)
 
 
-def _listed(console: Console, title: str, lines: list[str]) -> None:
+def print_scores(
+    context: ScoreContext,
+    label: str,
+    scores: Sequence[Score],
+    *,
+    everything: bool = False,
+    title: str = "",
+) -> None:
+    """Print scores of one context: judge and scenarios, the notice of a test world, the numbers, remarks."""
+    if title:
+        print_line(title, style="bold")
+    print_line(context.describe(), style="")
+    columns, rows = [label, "EPM-Q", "passes", "turns"], [_main_row(s) for s in scores]
+    if label and context.reference:
+        rows += reference_rows(context.domain, len(columns) + len(_COMPONENTS))
+    table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice)
+    print_tables([table, *([_indices(label, scores)] if everything else [])])
+    for line in _remarks(scores, named=bool(label)):
+        print_line(line)
+
+
+def _main_row(score: Score) -> list[Cell]:
+    interval = interval_text(score.intervals["epm_q"]) if score.intervals else ""
+    return [
+        score.name,
+        Estimate(f"{score.composite.epm_q:.2f}", interval),
+        f"{score.passes}/{score.n}",
+        f"{score.turns:.1f}",
+        *(f"{getattr(score.composite, part):.2f}" for part in _COMPONENTS),
+    ]
+
+
+def _indices(label: str, scores: Sequence[Score]) -> Table:
+    """Return intervals of the components and the nine sub-indices."""
+    names = [*_COMPONENTS, *INDICES]
+    rows: list[list[Cell]] = []
+    for score in scores:
+        values = {**{part: getattr(score.composite, part) for part in _COMPONENTS}, **score.composite.indices}
+        intervals = score.intervals or {}
+        rows.append(
+            [score.name, *(Estimate(f"{values[n]:.2f}", interval_text(intervals.get(n))) for n in names)]
+        )
+    return Table(
+        [label, *(_COMPONENTS.get(name, name) for name in names)],
+        rows,
+        title="Components and sub-indices of EPM-Q",
+        note="Outcome: RDI, Etot, Snet. Efficiency: Rho, Sproj, Tau. Stability: Rpos, Align, Pen. "
+        "Formulas: docs/method.md.",
+    )
+
+
+def _remarks(scores: Sequence[Score], *, named: bool) -> list[str]:
+    """Return the footnotes of a table of scores."""
+    lines = []
+    if with_interval := [s for s in scores if s.intervals]:
+        unit = "scenarios" if all(s.cases > 1 for s in with_interval) else "the dialogues of a scenario"
+        lines.append(f"Below EPM-Q: 95 % bootstrap interval over {unit}.")
+    for score in scores if named else ():
+        endings = ", ".join(f"{reason} {n}" for reason, n in sorted(score.endings.items()))
+        lines.append(f"Endings of {score.name}: {endings}.")
+    if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
+        lines.append(f"Unfinished dialogues (the record ends before the dialogue does): {unfinished}.")
+    if unscored := sum(s.unscored for s in scores):
+        lines.append(f"Unscored turns (the judge failed): {unscored}.")
+    return lines
+
+
+def _print_list(title: str, lines: Sequence[str]) -> None:
     if not lines:
         return
-    console.print(f"\n{len(lines)} x {title}:")
-    for line in lines[:_SHOWN]:
-        console.print(f"  {escape(line)}", soft_wrap=True)
-    if len(lines) > _SHOWN:
-        console.print(f"  ... and {len(lines) - _SHOWN} more (--json lists all)")
-
-
-def _summary(console: Console, label: str, scores: Sequence[Score]) -> None:
-    rows: list[list[Cell]] = [
-        [s.name, str(s.n), str(s.passes), f"{s.turns:.1f}", *(_estimate(s, part) for part in PARTS)]
-        for s in scores
-    ]
-    console.print(rich_table(Table([label, "n", "passes", "turns", *_TITLES], rows)))
-    if shown := [s for s in scores if s.intervals]:
-        over = "over scenarios" if all(s.cases > 1 for s in shown) else "over the dialogues of a scenario"
-        console.print(f"[dim]95 % bootstrap intervals {over}[/]")
-    if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
-        console.print(f"[dim]dialogues that were not over where their record ends: {unfinished}[/]")
-    for s in scores if label else ():
-        ends = ", ".join(f"{reason} {n}" for reason, n in sorted(s.endings.items()))
-        console.print(f"[dim]endings of {escape(s.name)}: {ends}[/]")
-    if unscored := sum(s.unscored for s in scores):
-        console.print(f"[dim]turns the judge failed to score: {unscored}[/]")
-
-
-def _estimate(score: Score, part: str) -> Estimate:
-    value = f"{getattr(score.composite, part):.2f}"
-    return Estimate(value, interval_text(score.intervals[part]) if score.intervals else "")
-
-
-def _indices(console: Console, label: str, scores: Sequence[Score]) -> None:
-    rows = [[s.name, *(f"{s.composite.indices[k]:.2f}" for k in INDICES)] for s in scores]
-    console.print(rich_table(Table([label, *INDICES], rows)))
+    print_line(f"\n{len(lines)} x {title}:", style="")
+    for line in lines[:_LISTED]:
+        print_line(f"  {line}", style="")
+    if len(lines) > _LISTED:
+        print_line(f"  ... and {len(lines) - _LISTED} more (--json lists all)", style="")
 
 
 def print_ledger(ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""The notice next to every score that was made with scripted roles."""
+"""The notice above every score that was measured with scripted roles."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def scripted_world(domains: Sequence[str]) -> str:
-    """Return the notice for scores of these domains, given by name or folder."""
-    named = " or ".join(dict.fromkeys(Path(domain).name for domain in domains))
+def scripted_world(domains: Sequence[str], roles: str = "user, director and judge are") -> str:
+    """Return the notice for scores of these domains, by name or folder. `roles` says who is scripted."""
+    names = " or ".join(dict.fromkeys(Path(domain).name for domain in domains))
     return (
-        "User, director and judge were plain code: a test world, no measure of real "
-        f"{named or 'conversation'} (docs/scripted-world.md)."
+        f"Test world, not a measure of {names or 'conversation'}: {roles} scripted (docs/scripted-world.md)."
     )

@@ -1,8 +1,8 @@
-"""Policies of plain code: what one has before it when it speaks, and how it becomes a policy.
+"""Scripted policies: their context, and how a function becomes a policy.
 
-A domain's policies are functions from a `Talk` to a reply (`mapo/domains/*/policies.py`): an honest one that
-knows what was told so far (its annotations, never what is still hidden), and many that only pretend, to see
-what its scripted judge falls for.
+A domain's scripted policies are functions from a `PolicyContext` to a reply (`mapo/domains/*/policies.py`):
+an honest one that knows the annotations of what has been told so far (never what is still hidden), and
+several that only pretend to help, to test the scripted judge.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from mapo.scripted.reading import words
 from mapo.types import Reply
 
 Used = dict[str, list[str]]
-"""What a policy has said or done in this dialogue, by kind."""
+"""What a policy has already used in this dialogue, by kind."""
 
 Bank = Mapping[str, Sequence[str]]
-"""Sentences with gaps, by what they do."""
+"""Sentence templates by kind."""
 
 
-class Talk:
-    """What a policy has before it: the person's lines so far, and what was told in them."""
+class PolicyContext:
+    """What a scripted policy knows when it replies: the user's messages and the story beats behind them.
+
+    `turn` is the number of the current turn, `beats` are the beats told so far, and `met` is True if the last
+    message tells one.
+    """
 
     def __init__(
         self, scenario: Scenario, request: Request, rng: random.Random, used: Used, bank: Bank
@@ -44,35 +48,37 @@ class Talk:
         self.used = used
 
     def phrase(self, kind: str, **slots: str) -> str:
-        """A sentence of that kind, each in turn in an order of its own."""
+        """Return a sentence of that kind; all are used, in random order, before one is repeated."""
         bank = list(self.bank[kind])
         order = self.used.setdefault(kind, self.rng.sample(bank, len(bank)))
         order.append(order.pop(0))
         return order[-1].format(**slots)
 
     @property
-    def said(self) -> str:
+    def last_message(self) -> str:
+        """The latest user message."""
         return self.lines[-1]
 
-    def told(self, kind: str) -> list[str]:
-        """What the cues of that kind say so far (deeds, wishes), as one would say it back."""
-        return [turned_round(b.cues[kind]) for b in self.beats if kind in b.cues]
+    def cues(self, kind: str) -> list[str]:
+        """Return the cues of that kind told so far (deeds, wishes), rephrased to address the person."""
+        return [second_person(b.cues[kind]) for b in self.beats if kind in b.cues]
 
     def once(self, kind: str) -> str:
-        """The latest of them that was not taken up before, or nothing."""
+        """Return the latest cue of that kind that was not used before, or an empty string."""
         done = self.used.setdefault(f"done {kind}", [])
-        fresh = [phrase for phrase in self.told(kind) if phrase not in done]
+        fresh = [phrase for phrase in self.cues(kind) if phrase not in done]
         done += fresh[-1:]
         return fresh[-1] if fresh else ""
 
     def about(self) -> str:
-        """A particular of the moment: in the last line if one is there."""
+        """Return a particular of the current beat, preferably one in the last message."""
         terms = self.beats[-1].about if self.beats else longest(self.lines[0])
-        here = [term for term in terms if term.lower() in self.said.lower()]
-        return self.rng.choice(here or list(terms))
+        in_message = [term for term in terms if term.lower() in self.last_message.lower()]
+        return self.rng.choice(in_message or list(terms))
 
 
 def longest(line: str) -> tuple[str, ...]:
+    """Return the three longest words of a line."""
     return tuple(sorted(set(words(line)), key=lambda w: (-len(w), w))[:3])
 
 
@@ -87,30 +93,32 @@ _SWAP = {
 }
 
 
-def turned_round(phrase: str) -> str:
-    """The person's words, as said to them."""
+def second_person(phrase: str) -> str:
+    """Rephrase the person's words in the second person."""
     return " ".join(_SWAP.get(word.lower(), word) for word in phrase.split())
 
 
-T = TypeVar("T", bound=Talk)
-Making = Callable[[Scenario, Request, random.Random, Used], T]
+T = TypeVar("T", bound=PolicyContext)
+MakeContext = Callable[[Scenario, Request, random.Random, Used], T]
 
 
-class Puppet:
-    """A function as a Chat, for one dialogue."""
+class ScriptedPolicy:
+    """A policy function as a Chat, for one dialogue."""
 
-    def __init__(self, name: str, speak: Callable[[T], str], talk: Making[T], scenario: Scenario, seed: int):
+    def __init__(
+        self, name: str, speak: Callable[[T], str], context: MakeContext[T], scenario: Scenario, seed: int
+    ):
         self.name = f"scripted:{name}"
         self.rng = random.Random(f"{name}/{scenario.id}/{seed}")  # noqa: S311 (seeded on purpose)
         used: Used = {}
-        self.say: Callable[[Request], str] = lambda request: speak(talk(scenario, request, self.rng, used))
+        self.say: Callable[[Request], str] = lambda request: speak(context(scenario, request, self.rng, used))
 
     async def reply(self, request: Request) -> Answer:
         return Answer(Reply(self.say(request)))
 
 
-def puppet_policy(name: str, policies: Mapping[str, Callable[[T], str]], talk: Making[T]) -> Policy:
-    """The policy of that name; `talk` makes what it has before it."""
+def make_policy(name: str, policies: Mapping[str, Callable[[T], str]], context: MakeContext[T]) -> Policy:
+    """Return the policy of that name; `context` creates the context of each reply."""
     if name not in policies:
-        raise InputError(f"no scripted policy '{name}'", fix=f"Use one of: {', '.join(policies)}")
-    return lambda job: Puppet(name, policies[name], talk, job.scenario, job.seed)
+        raise InputError(f"there is no scripted policy '{name}'", fix=f"Use one of: {', '.join(policies)}")
+    return lambda job: ScriptedPolicy(name, policies[name], context, job.scenario, job.seed)

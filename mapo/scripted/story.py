@@ -1,8 +1,8 @@
-"""A story told without models: what the scripted users and directors of all domains have in common.
+"""Scripted users and directors: telling a scenario's story without models.
 
-`Story` knows what a scenario holds and what was said of it. `StoryDirector` lets it on while replies meet the
-person and holds it back while they harm; `StoryUser` says the lines. What meets and what harms is the
-domain's judge's to say (`mapo/domains/*/scripted.py`). Deterministic given a seed.
+`Story` keeps track of what a scenario contains and what has been told. `StoryDirector` continues the story
+while replies help and holds it back while they harm; `StoryUser` says the lines. The domain's judge decides
+what helps and what harms (`mapo/domains/*/scripted.py`). Deterministic for a given seed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from mapo.scenarios.scenario import Beat, Scenario
 from mapo.types import Direction, Levels, Turn
 
 
-def check_marked(scenario: Scenario, cue: str, known: Container[str]) -> None:
-    """What scripted roles need of a scenario, whatever the domain; `cue` is what its judge goes by."""
-    unmarked = [b for b in scenario.beats if not b.about or b.cues.get(cue, "") not in known]
+def check_annotations(scenario: Scenario, cue: str, known: Container[str]) -> None:
+    """Raise ScenarioError unless the scenario has everything that scripted roles need. `cue` is the cue that
+    the domain's judge relies on.
+    """
+    incomplete = [b for b in scenario.beats if not b.about or b.cues.get(cue, "") not in known]
     parts = (scenario.stages, scenario.start_levels, scenario.guarded, scenario.eased)
-    if unmarked or not all(parts):
+    if incomplete or not all(parts):
         raise ScenarioError(
-            f"'{scenario.id}' lacks what the scripted roles need: stages, start levels, guarded and "
-            f"eased lines, and for each beat `about` and a known `cues.{cue}`",
-            fix="Use models for its roles: --agents llm",
+            f"'{scenario.id}' cannot be played with scripted roles: they need stages, start levels, guarded "
+            f"and eased lines, and for each beat `about` and a known `cues.{cue}`",
+            fix="Use models for its roles (--agents llm)",
         )
 
 
 class Story:
-    """What can be told in one dialogue, and what has been."""
+    """The story of one dialogue: what can be told, and what has been told."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
-        self.rng = random.Random(f"{scenario.id}/{seed}")  # noqa: S311 (a seeded world, no secret)
+        self.rng = random.Random(f"{scenario.id}/{seed}")  # noqa: S311 (reproducible, not security)
         self.beat_of = {line: beat for beat in scenario.beats for line in beat.says}
         self.order = _order(scenario)
         self.said: set[str] = set()
@@ -42,7 +44,7 @@ class Story:
             self.rng.shuffle(lines)
 
     def told(self, turns: Sequence[Turn]) -> list[Beat]:
-        """The beats behind what the user has said, oldest first, each once."""
+        """Return the beats behind the user's messages, oldest first, each once."""
         beats: list[Beat] = []
         for turn in turns:
             beat = self.beat_of.get(turn.user)
@@ -51,14 +53,14 @@ class Story:
         return beats
 
     def spare_line(self, kind: str) -> str:
-        """A guarded or an eased line, each in its turn."""
+        """Return the next guarded or eased line, in rotation."""
         lines = self.spare[kind]
         lines.append(lines.pop(0))
         return lines[-1]
 
 
 def _order(scenario: Scenario) -> list[tuple[str, int]]:
-    """In which order things come out: the story, with memories rising up between its stages."""
+    """Return the order in which beats are told: the stages, with memories between them."""
     stages = [("reveal_stage", i) for i in range(len(scenario.stages))]
     memories = [("release_memory", i) for i in range(len(scenario.memories))]
     mixed = stages[:2]
@@ -70,15 +72,17 @@ def _order(scenario: Scenario) -> list[tuple[str, int]]:
 
 
 def harmed(levels: Levels) -> bool:
+    """Return whether a reply earned a regression on any axis."""
     return any(marks.regression.level < 0 for marks in levels.values())
 
 
-def met(levels: Levels) -> bool:
+def helped(levels: Levels) -> bool:
+    """Return whether a reply earned progress on any axis."""
     return any(marks.progress.level > 0 for marks in levels.values())
 
 
 class StoryDirector:
-    """Lets the story on while the person is met, and holds it back while they are not."""
+    """Continues the story after helpful replies and holds it back after others."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -86,24 +90,24 @@ class StoryDirector:
         self.waited = 0
         self.current: Beat | None = None
 
-    async def direct(self, turns: Sequence[Turn], path: Trajectory) -> Direction:
-        del path
+    async def direct(self, turns: Sequence[Turn], trajectory: Trajectory) -> Direction:
+        del trajectory
         levels = turns[-1].levels
         if levels is not None and harmed(levels):
-            return Direction("wait", reason="the last reply did harm")
-        if levels is not None and not met(levels) and self.waited < 2:
+            return Direction("wait", reason="the last reply was harmful")
+        if levels is not None and not helped(levels) and self.waited < 2:
             self.waited += 1
-            return Direction("wait", reason="the last reply met nothing")
-        return self.go_on("the last reply was met")
+            return Direction("wait", reason="the last reply did not help")
+        return self.go_on("the last reply helped")
 
     def go_on(self, reason: str) -> Direction:
-        """The rest of the beat at hand, then the next one."""
+        """Continue the current beat, then move on to the next."""
         self.waited = 0
         story = self.story
         if self.current and any(line not in story.said for line in self.current.says):
-            return Direction("go_on", reason="there is more to this")
+            return Direction("go_on", reason="this part of the story continues")
         if self.next >= len(story.order):
-            return Direction("go_on", reason="everything is told")
+            return Direction("go_on", reason="the story is complete")
         act, index = story.order[self.next]
         self.next += 1
         beats: Sequence[Beat] = story.scenario.stages if act == "reveal_stage" else story.scenario.memories
@@ -112,7 +116,7 @@ class StoryDirector:
 
 
 class StoryUser:
-    """Says the beat the director opened, line by line; otherwise keeps to the surface."""
+    """Says the lines of the current beat; while the director waits, says guarded lines."""
 
     def __init__(self, story: Story) -> None:
         self.story = story

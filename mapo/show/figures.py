@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mapo.errors import InputError
+from mapo.errors import InputError, install_hint
 from mapo.store import write_atomic
 from mapo.text import clip
 
@@ -146,9 +146,7 @@ def can_draw() -> bool:
 
 def require_matplotlib() -> None:
     if not can_draw():
-        raise InputError(
-            "figures need matplotlib", fix="pip install matplotlib, or pip install 'mapo[train]'"
-        )
+        raise InputError("figures need matplotlib", fix=install_hint("figures"))
 
 
 @contextmanager

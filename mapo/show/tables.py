@@ -7,19 +7,22 @@ escape what `plain_rows` returns.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mapo.text import clip, printable, terminal
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
 MAX_NAME_WIDTH = 40
-"""Characters of the first column that a terminal keeps on one line."""
+"""Widest name of the first column that is kept on one line if the other columns leave room for it."""
 
 
 class Estimate(NamedTuple):
@@ -76,80 +79,198 @@ def p_text(p: float | None, missing: str = "") -> str:
 
 # ---- terminal
 
+PIPE_WIDTH = 110
+"""Width of output that goes to a pipe or a file, where there is no terminal and COLUMNS is not set."""
+_LEAST_NAME = 16
+_LEAST_TEXT = 12
+_WHOLE_CELL = 24
+"""Cells up to this width, numbers and intervals among them, are never broken."""
 
-def print_tables(tables: Iterable[Table], min_width: int = 110) -> None:
-    """Print the tables that have rows, each with its title and note. A pipe has no width of its own, and a
-    narrow terminal breaks lines more readably than folded cells: so output is at least `min_width` wide."""
-    console = terminal()
-    console.width = max(console.width, min_width)
+
+def output_console(**options: Any) -> Console:
+    """Return a console of the terminal's real width; a pipe gets `PIPE_WIDTH` unless COLUMNS is set."""
+    if not os.environ.get("COLUMNS") and not any(_is_terminal(stream) for stream in (sys.stdout, sys.stderr)):
+        options.setdefault("width", PIPE_WIDTH)
+    return terminal(**options)
+
+
+def _is_terminal(stream: object) -> bool:
+    return bool(getattr(stream, "isatty", lambda: False)())
+
+
+def print_tables(tables: Iterable[Table], width: int | None = None) -> None:
+    """Print the tables that have rows, each with its title and note, at the terminal's width or at `width`.
+
+    A table that does not fit is first set with narrow gaps and wrapped headers, then with wrapped names, and
+    finally split by columns into several tables, each with the name columns.
+    """
+    console = output_console(**({} if width is None else {"width": width}))
     for table in tables:
         if table.rows:
-            console.print(rich_table(table))
+            if table.title:
+                print_line(table.title, style="bold", console=console)
+            for part in _parts(replace(table, title=""), console.width):
+                console.print(part)
             if table.note:
-                console.print(printable(table.note), style="dim", markup=False)
+                print_line(table.note, console=console)
 
 
-def rich_table(table: Table) -> RichTable:
-    """Return the table for a rich console."""
+def print_line(text: str, *, style: str = "dim", console: Console | None = None) -> None:
+    """Print a line of text as it is, wrapped between words at the terminal's width."""
+    (console or output_console()).print(printable(text), style=style, markup=False)
+
+
+def rich_table(table: Table, widths: Sequence[int] | None = None) -> RichTable:
+    """Return the table for a rich console. With `widths`, cells are wrapped to them and gaps are narrow."""
     from rich import box
-    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    title = Text(printable(table.title)) if table.title else None
-    shown = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_header=bool(table.columns))
-    # Names stay whole and the other columns fold; a first column of sentences folds too.
-    names = all(cell_len(row[0]) <= MAX_NAME_WIDTH for row in plain_rows(table) if row)
+    narrow = widths is not None
+    result = RichTable(
+        box=box.SIMPLE_HEAD,
+        title=Text(printable(table.title)) if table.title else None,
+        title_justify="left",
+        show_header=bool(table.columns),
+        collapse_padding=narrow,
+        pad_edge=not narrow,
+    )
     for i in range(table.width):
-        shown.add_column(
+        result.add_column(
             Text(printable(table.columns[i])) if table.columns else "",
             justify="left" if i < table.left else "right",
             overflow="fold",
-            no_wrap=i == 0 and names,
+            width=widths[i] if widths is not None else None,
         )
     for row in table.rows:
-        shown.add_row(*map(_rich_cell, row))
-    return shown
+        result.add_row(*(_rich_cell(cell, widths[i] if widths else None) for i, cell in enumerate(row)))
+    return result
 
 
-def _rich_cell(cell: Cell) -> Text:
+def _rich_cell(cell: Cell, width: int | None = None) -> Text:
     from rich.text import Text
 
     if isinstance(cell, str):
-        return Text(printable(cell))
-    text = Text(printable(cell.value))
-    return text.append(f"\n{printable(cell.interval)}", style="dim") if cell.interval else text
+        text = printable(cell)
+        return Text(text if width is None else _breakable(text, width))
+    result = Text(printable(cell.value))
+    return result.append(f"\n{printable(cell.interval)}", style="dim") if cell.interval else result
 
 
-def fit_columns(table: Table, width: int) -> list[Table]:
-    """Split a table with many number columns into tables of at most `width` characters, to be printed one
-    below the other. The name columns repeat."""
+def _breakable(text: str, width: int) -> str:
+    """Break words that are wider than `width` after a separator (model names, paths) where they have one."""
     from rich.cells import cell_len
 
-    rows = [[[cell] if isinstance(cell, str) else list(cell) for cell in row] for row in table.rows]
+    words = []
+    for word in text.split(" "):
+        lines = [""]
+        for part in re.split(r"(?<=[/:_.\-])", word) if cell_len(word) > width else [word]:
+            if lines[-1] and cell_len(lines[-1] + part) > width:
+                lines.append("")
+            lines[-1] += part
+        words.append("\n".join(lines))
+    return " ".join(words)
 
-    def room(at: int) -> int:
-        texts = (table.columns[at], *(text for row in rows for text in row[at]))
-        return 3 + max(map(cell_len, texts))
 
-    names = sum(min(MAX_NAME_WIDTH, room(at)) for at in range(table.left))
-    parts: list[list[int]] = [[]]
-    used = names
-    for at in range(table.left, table.width):
-        if parts[-1] and used + room(at) > width:
-            parts.append([])
-            used = names
-        parts[-1].append(at)
-        used += room(at)
-    kept = [[*range(table.left), *part] for part in parts]
-    return [
-        replace(
-            table,
-            columns=[table.columns[at] for at in part],
-            rows=[[row[at] for at in part] for row in table.rows],
-        )
-        for part in kept
+def _parts(table: Table, width: int) -> list[RichTable]:
+    """Return the table as one or several tables that fit into `width`."""
+    columns = [_column_width(table, i) for i in range(table.width)]
+    if sum(c.natural + 3 for c in columns) + 1 <= width:
+        return [rich_table(table)]
+    whole_names = [c.least for c in columns]
+    if columns[0].natural <= MAX_NAME_WIDTH:
+        whole_names[0] = columns[0].natural
+    for least in (whole_names, [c.least for c in columns]):
+        if _total(least) <= width:
+            return [rich_table(table, _widened(least, columns, width))]
+    parts = _split(table, columns, width)
+    return [rich_table(_with_columns(table, part), widths) for part, widths in parts]
+
+
+class _ColumnWidth(NamedTuple):
+    """Widths of a column: without any wrapping, and the least at which it is still readable."""
+
+    natural: int
+    least: int
+
+
+def _column_width(table: Table, i: int) -> _ColumnWidth:
+    from rich.cells import cell_len
+
+    cells = [row[i] for row in table.rows if i < len(row)]
+    lines = [
+        line
+        for cell in cells
+        for text in ([cell] if isinstance(cell, str) else cell)
+        for line in printable(text).split("\n")
     ]
+    header = printable(table.columns[i]) if table.columns else ""
+    header_word = max(map(cell_len, header.split()), default=0)
+    natural = max(map(cell_len, (header, *lines)), default=0)
+    content = max(map(cell_len, lines), default=0)
+    longest_word = max((cell_len(word) for line in lines for word in line.split()), default=0)
+    if i == 0:
+        least = _LEAST_NAME
+    elif i >= table.left and content <= _WHOLE_CELL:
+        least = content
+    else:
+        least = max(_LEAST_TEXT, min(longest_word, _WHOLE_CELL))
+    return _ColumnWidth(natural, min(natural, max(least, header_word)))
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Return the width of a table with narrow gaps: two characters between columns, one at each edge."""
+    return sum(widths) + 2 * (len(widths) - 1) + 2
+
+
+def _widened(least: Sequence[int], columns: Sequence[_ColumnWidth], width: int) -> list[int]:
+    """Distribute the room that is left, always to the column that lacks most."""
+    widths = list(least)
+    for _ in range(width - _total(least)):
+        lacking = [c.natural - w for c, w in zip(columns, widths, strict=True)]
+        if max(lacking) <= 0:
+            break
+        widths[lacking.index(max(lacking))] += 1
+    return widths
+
+
+def _split(table: Table, columns: Sequence[_ColumnWidth], width: int) -> list[tuple[list[int], list[int]]]:
+    """Return for each part the columns it holds and their widths. The name columns repeat."""
+    names = list(range(table.left)) if table.left < table.width else [0]
+    room = width // 2 // len(names)
+    fixed = [min(columns[i].natural, max(room, columns[i].least)) for i in names]
+    rest = range(len(names), table.width)
+    groups = _grouped(rest, fixed, columns, width, len(rest))
+    even = _grouped(rest, fixed, columns, width, -(-len(rest) // len(groups)))
+    groups = even if len(even) == len(groups) else groups
+    parts = []
+    for group in groups:
+        least = [*fixed, *(columns[i].least for i in group)]
+        chosen = [*names, *group]
+        parts.append((chosen, _widened(least, [columns[i] for i in chosen], width)))
+    return parts
+
+
+def _grouped(
+    chosen: Iterable[int], fixed: Sequence[int], columns: Sequence[_ColumnWidth], width: int, most: int
+) -> list[list[int]]:
+    """Group columns so that each group has at most `most` and fits beside the `fixed` widths."""
+    groups: list[list[int]] = [[]]
+    for i in chosen:
+        wanted = [*fixed, *(columns[j].least for j in (*groups[-1], i))]
+        if groups[-1] and (_total(wanted) > width or len(groups[-1]) == most):
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+def _with_columns(table: Table, chosen: Sequence[int]) -> Table:
+    return replace(
+        table,
+        columns=[table.columns[i] for i in chosen] if table.columns else (),
+        rows=[[row[i] for i in chosen if i < len(row)] for row in table.rows],
+        left=sum(i < table.left for i in chosen),
+    )
 
 
 # ---- Markdown

@@ -1,4 +1,4 @@
-"""A chat that needs no model, for tests of whatever talks to one."""
+"""A fake chat model for tests."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from mapo.models.chat import Answer, Request
 from mapo.types import Reply
 
-Said = str | Answer | Exception
-"""What a fake gives: a text, a whole answer (tool calls, a cut), or an error to raise."""
+FakeAnswer = str | Answer | Exception
+"""An answer of a FakeChat: a text, a complete Answer (tool calls, truncation), or an error to raise."""
 
-Answers = Iterable[Said] | Callable[[Request], Said | Awaitable[Said]]
+Answers = Iterable[FakeAnswer] | Callable[[Request], FakeAnswer | Awaitable[FakeAnswer]]
 
 
 class FakeChat:
-    """Answers from a list in turn, or from a function of the request (async or not).
+    """A chat that answers from a list in order, or from a function of the request (async or not).
 
-    `requests` holds what it was asked. A list that runs out raises LookupError: the test is wrong then,
-    and no code under test should take that for a model's failure.
+    `requests` records what was asked. If the list runs out, LookupError is raised, which code under test
+    cannot mistake for a model's failure.
     """
 
     def __init__(self, answers: Answers, *, name: str = "fake") -> None:
         self._name = name
-        self._function: Callable[[Request], Said | Awaitable[Said]] | None = None
-        self._list: Iterator[Said] = iter(())
+        self._function: Callable[[Request], FakeAnswer | Awaitable[FakeAnswer]] | None = None
+        self._list: Iterator[FakeAnswer] = iter(())
         if isinstance(answers, str):
-            raise TypeError("give a list of answers, or a function")
+            raise TypeError("pass a list of answers or a function, not a string")
         if callable(answers):
             self._function = answers
         else:
@@ -39,14 +39,14 @@ class FakeChat:
 
     async def reply(self, request: Request) -> Answer:
         self.requests.append(request)
-        said = self._function(request) if self._function else self._next()
-        if inspect.isawaitable(said):
-            said = await said
-        if isinstance(said, Exception):
-            raise said
-        return said if isinstance(said, Answer) else Answer(Reply(said))
+        answer = self._function(request) if self._function else self._next()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, Answer) else Answer(Reply(answer))
 
-    def _next(self) -> Said:
-        for said in self._list:
-            return said
-        raise LookupError(f"{self._name} was asked {len(self.requests)} times and has no more answers")
+    def _next(self) -> FakeAnswer:
+        for answer in self._list:
+            return answer
+        raise LookupError(f"{self._name} has no answer left for request {len(self.requests)}")

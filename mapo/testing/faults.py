@@ -1,14 +1,14 @@
-"""What can go wrong between us and a model, by name, for `LoopbackServer`.
+"""Faults that `LoopbackServer` can simulate, by name.
 
-    NNN, NNN-retry-after    that HTTP status with an error body, and a Retry-After header
-    drop hang               the connection closed without a word; no response at all
-    not-http-json cut-body  a response that is no JSON, or only half of it
+    NNN, NNN-retry-after    that HTTP status with an error body, optionally with a Retry-After header
+    drop hang               the connection is closed without a response; no response at all
+    not-http-json cut-body  a response that is not JSON, or only half of it
     no-choices error-200    a response without a message; an error reported with status 200
-    empty null length       empty text; no text; text cut in the middle by the token limit
-    not-json cut-json wrong-schema bad-level    text that is not the form that was asked for
-    wrong-tool bad-arguments                    a call of no known tool; arguments that are no JSON
+    empty null length       empty text; no text; text truncated by the token limit
+    not-json cut-json wrong-schema bad-level    text that is not the requested form
+    wrong-tool bad-arguments                    a call of an unknown tool; arguments that are not JSON
 
-A fault is chosen by the server's `fault` function: (number of the call from 1, request body) -> name or None.
+The server's `fault` function selects a fault: (number of the call from 1, request body) -> name or None.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ IN_MESSAGE = (
 
 
 def known(fault: str) -> bool:
+    """Return whether a fault of this name exists."""
     return fault in IN_TRANSPORT or fault in IN_MESSAGE or STATUS.fullmatch(fault) is not None
 
 
 def spoil(message: dict[str, Any], fault: str) -> tuple[dict[str, Any], str]:
-    """The message with that fault, and its finish reason."""
+    """Return the message with that fault, and its finish reason."""
     text = message.get("content") or ""
     half = text[: len(text) // 2]
     calls = message.get("tool_calls") or [_call("go_on", "{}")]
@@ -60,7 +61,7 @@ def _name(calls: list[dict[str, Any]]) -> str:
 
 
 def _out_of_range(text: str) -> str:
-    """The form with every level at 99; a text that is no form becomes one with a level of 99."""
+    """Return the form with every level set to 99, or a minimal such form if the text is not a form."""
     try:
         form = json.loads(text)
     except ValueError:

@@ -1,11 +1,13 @@
-"""Judges that are off by a known amount, for a loopback server: to test what is said about judges.
+"""Judges with known errors behind a loopback server, for testing what is reported about judges.
 
-    with LoopbackServer(judges_that({"noisy": Habit(noise=0.3), "vain": Habit(likes=flattered)})) as server:
-    ...
+    judges = {"noisy": JudgeErrors(noise=0.3), "vain": JudgeErrors(bias=flattered)}
+    with LoopbackServer(faulty_judges(judges)) as server:
+        ...
 
-Each is a domain's judge of plain code, read off the very prompt a model would get; then every level strays by
-one with a known chance, and what the judge likes is added to its progress. Chance follows from the request
-and from how often it has come, so answers are the same in every run, in whatever order requests arrive.
+Each judge is a domain's scripted judge that reads the same prompt a model would get. Every level is then
+shifted by one with a given probability, and a bias is added to the progress levels. The random numbers depend
+on the request and on how often it was sent, so that answers are the same in every run and in any order of
+requests.
 """
 
 from __future__ import annotations
@@ -28,91 +30,96 @@ from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.types import Levels, Reply, Turn
 
-Likes = Callable[[str, str], int]
-"""(the reply, the whole prompt) -> what is added to every progress level."""
+Bias = Callable[[str, str], int]
+"""(reply, complete prompt) -> what is added to every progress level."""
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
-    """How a judge is off: `noise` is the chance of a level to stray by one, `deaf` that of no form at all;
-    with `quotes` false its evidence is made up."""
+class JudgeErrors:
+    """The errors of a judge: `noise` is the probability that a level is off by one, `failures` that of an
+    unusable answer. With `quotes` set to False, evidence is made up.
+    """
 
     noise: float = 0.0
-    likes: Likes = lambda _reply, _prompt: 0
-    deaf: float = 0.0
+    bias: Bias = lambda _reply, _prompt: 0
+    failures: float = 0.0
     quotes: bool = True
     seed: int = 0
 
 
-def judges_that(habits: Mapping[str, Habit], domain: str = "empathy") -> Callable[[dict[str, Any]], str]:
-    """An `answer` for LoopbackServer: the judge named as model fills in the turn form."""
+def faulty_judges(
+    errors_by_model: Mapping[str, JudgeErrors], domain: str = "empathy"
+) -> Callable[[dict[str, Any]], str]:
+    """Return an `answer` function for LoopbackServer: the judge named as the model fills in the turn form."""
     seen: Counter[str] = Counter()
     lock = threading.Lock()
 
     def answer(body: dict[str, Any]) -> str:
-        asked = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        request_hash = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         with lock:
-            seen[asked] += 1
-            times = seen[asked]
-        habit = habits[body["model"]]
-        chance = random.Random(f"{habit.seed}/{asked}/{times}")  # noqa: S311 (chance on purpose)
-        if chance.random() < habit.deaf:
+            seen[request_hash] += 1
+            times = seen[request_hash]
+        errors = errors_by_model[body["model"]]
+        chance = random.Random(f"{errors.seed}/{request_hash}/{times}")  # noqa: S311 (reproducible, not security)
+        if chance.random() < errors.failures:
             return "I would rather not say."
         prompt = "\n".join(str(message["content"]) for message in body["messages"])
         turns = turns_in(body["messages"][1]["content"])
-        levels = strayed(habit, honest_levels(turns, domain), turns[-1].reply.text, prompt, chance, domain)
-        words = " ".join(turns[-1].reply.text.split()[:4]) if habit.quotes else "words nobody said"
+        levels = distorted(errors, honest_levels(turns, domain), turns[-1].reply.text, prompt, chance, domain)
+        words = " ".join(turns[-1].reply.text.split()[:4]) if errors.quotes else "words nobody said"
         return json.dumps(
             {
                 key: {
                     side: {"evidence": words, "reason": "as it seems", "level": level}
-                    for side, level in zip(("progress", "regression"), own, strict=True)
+                    for side, level in zip(("progress", "regression"), axis_levels, strict=True)
                 }
-                for key, own in levels.items()
+                for key, axis_levels in levels.items()
             }
         )
 
     return answer
 
 
-def strayed(
-    habit: Habit,
+def distorted(
+    errors: JudgeErrors,
     levels: Mapping[str, tuple[int, int]],
     reply: str,
     prompt: str,
     chance: random.Random,
     domain: str = "empathy",
 ) -> dict[str, tuple[int, int]]:
-    """The levels as this judge gives them: what it likes, then its noise, within the rubric's tables."""
-    found = {}
-    more = habit.likes(reply, prompt)
+    """Return the levels that this judge gives: bias, then noise, within the range of the rubric."""
+    result = {}
+    shift = errors.bias(reply, prompt)
     axes = {axis.key: axis for axis in Rubric.load(domain).axes}
     for key, (up, down) in levels.items():
         top, bottom = len(axes[key].progress) - 1, 1 - len(axes[key].regression)
-        moved = [min(top, max(0, up + more)), down]
+        moved = [min(top, max(0, up + shift)), down]
         for at, (low, high) in enumerate(((0, top), (bottom, 0))):
-            if chance.random() < habit.noise:
+            if chance.random() < errors.noise:
                 moved[at] = min(high, max(low, moved[at] + chance.choice((-1, 1))))
-        found[key] = (moved[0], moved[1])
-    return found
+        result[key] = (moved[0], moved[1])
+    return result
 
 
-def turns_in(shown: str) -> list[Turn]:
-    """The conversation quoted in a judge's prompt."""
-    said = [json.loads(x.partition(": ")[2]) for x in shown.splitlines() if x.startswith('person: "')]
-    replies = [json.loads(x.partition(": ")[2]) for x in shown.splitlines() if x.startswith('reply: "')]
-    return [Turn(a, Reply(b)) for a, b in zip(said, replies, strict=True)]
+def turns_in(prompt: str) -> list[Turn]:
+    """Return the conversation quoted in a judge's prompt."""
+    messages = [json.loads(x.partition(": ")[2]) for x in prompt.splitlines() if x.startswith('person: "')]
+    replies = [json.loads(x.partition(": ")[2]) for x in prompt.splitlines() if x.startswith('reply: "')]
+    return [Turn(a, Reply(b)) for a, b in zip(messages, replies, strict=True)]
 
 
 def honest_levels(turns: list[Turn], domain: str = "empathy") -> dict[str, tuple[int, int]]:
-    """What the domain's judge of plain code gives; for people it does not know, a question is progress."""
+    """Return the levels of the domain's scripted judge. In unknown scenarios, a question counts as
+    progress.
+    """
     return dict(_honest(tuple((turn.user, turn.reply.text) for turn in turns), domain))
 
 
 @lru_cache(maxsize=4096)
 def _honest(pairs: tuple[tuple[str, str], ...], domain: str) -> tuple[tuple[str, tuple[int, int]], ...]:
     turns = [Turn(said, Reply(reply)) for said, reply in pairs]
-    scenario = next((known for said, _ in pairs if (known := _people(domain).get(said))), None)
+    scenario = next((known for said, _ in pairs if (known := _scenarios_by_opening(domain).get(said))), None)
     if scenario is None:
         asks = int(any(sign in pairs[-1][1] for sign in "?？"))
         return tuple((key, (asks, 0)) for key in Rubric.load(domain).keys)
@@ -128,7 +135,7 @@ def _honest(pairs: tuple[tuple[str, str], ...], domain: str) -> tuple[tuple[str,
 
 
 def _run(work: Any) -> Any:
-    """To its end, in a loop of its own: this may be called inside another."""
+    """Run a coroutine in an event loop of its own, because this may be called inside another loop."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(asyncio.run(work)))
     thread.start()
@@ -137,5 +144,5 @@ def _run(work: Any) -> Any:
 
 
 @lru_cache
-def _people(domain: str) -> dict[str, Scenario]:
+def _scenarios_by_opening(domain: str) -> dict[str, Scenario]:
     return {scenario.opening: scenario for scenario in load_scenarios("builtin:all", domain)}

@@ -1,12 +1,12 @@
-"""A real HTTP server on loopback that plays the OpenAI protocol, with latencies and faults as told.
+"""A local HTTP server that speaks the OpenAI protocol, with configurable latency and faults.
 
     with LoopbackServer(lambda body: "I hear you.", latency=0.2) as server:
         chat = Endpoint("any", server.base_url)
 
-For tests and benchmarks of everything that talks to models, yours too. It runs in a thread of its own and
-carries many hundred calls at once. Usage numbers are estimates: four characters a token, and as cached
-counts the part of a prompt that some earlier prompt began with, as a server with a prefix cache would.
-Needs the extra `mapo[testing]`.
+For tests and benchmarks of any code that talks to models. It runs in its own thread and handles many hundred
+concurrent calls. Usage numbers are estimates: four characters per token; the part of a prompt that an earlier
+prompt started with counts as cached, as on a server with a prefix cache. Needs the extra `testing`: pip
+install '.[testing]'.
 """
 
 from __future__ import annotations
@@ -32,26 +32,34 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 Body = dict[str, Any]
-Said = str | dict[str, Any]
-"""The text of the answer, or the whole message (with `tool_calls`; `finish_reason` may be among its keys)."""
+ServerAnswer = str | dict[str, Any]
+"""The text of the answer, or the complete message (may have `tool_calls` and `finish_reason`)."""
 
-Answering = Callable[[Body], Said | Awaitable[Said]]
+AnswerFunction = Callable[[Body], ServerAnswer | Awaitable[ServerAnswer]]
 Fault = Callable[[int, Body], str | None]
 
 
+MODELS = ("loopback", "policy", "user", "director", "judge", "model", "m")
+"""Models that a server lists by default, so that preflight checks of usual test names need no completion."""
+
+
 class LoopbackServer:
-    """`fault` picks a fault by name for a call (`mapo.testing.faults`). `refuses` lists what the server does
-    not know ("json_schema", "json_object", "tools", "max_tokens", "temperature"): such requests get a 400
-    that says so. With `key`, calls without it get a 401. `record` keeps the request bodies in `bodies`."""
+    """The server, used as a context manager.
+
+    `answer` maps a request body to the answer. `fault` selects a fault for a call (`mapo.testing.faults`).
+    `refuses` lists unsupported features ("json_schema", "json_object", "tools", "max_tokens", "temperature"):
+    requests that use them get status 400. With `key`, calls without that API key get status 401. `record`
+    keeps the request bodies in `bodies`.
+    """
 
     def __init__(
         self,
-        answer: Answering = lambda _: "I see.",
+        answer: AnswerFunction = lambda _: "I see.",
         *,
         latency: float | Callable[[Body], float] = 0.0,
         fault: Fault = lambda _number, _body: None,
         refuses: Collection[str] = (),
-        models: tuple[str, ...] = ("loopback",),
+        models: tuple[str, ...] = MODELS,
         key: str | None = None,
         retry_after: str = "1",
         record: bool = False,
@@ -62,7 +70,7 @@ class LoopbackServer:
         self.faults: Counter[str] = Counter()
         self.bodies: list[Body] = []
         self.errors: list[Exception] = []
-        """What the functions given to it raised; the client got a 500."""
+        """Exceptions of the functions passed to the server; the client gets status 500."""
         self._prefixes = _Prefixes()
         self._connections: dict[tuple[str, int], asyncio.Transport] = {}
         self._ready = threading.Event()
@@ -93,11 +101,11 @@ class LoopbackServer:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._loop.call_soon_threadsafe(self._hang_up)
+        self._loop.call_soon_threadsafe(self._close_connections)
         self._thread.join(10)
         self._socket.close()
 
-    def _hang_up(self) -> None:
+    def _close_connections(self) -> None:
         self._closing.set()
         for transport in list(self._connections.values()):
             transport.abort()
@@ -132,41 +140,41 @@ class LoopbackServer:
             return await self._respond(number, request)
         except Exception as error:  # noqa: BLE001 (a bug in the test's functions must reach the test)
             self.errors.append(error)
-            return _error(500, f"a function given to the server failed: {error!r}")
+            return _error(500, f"a function passed to the server failed: {error!r}")
         finally:
             self.in_flight -= 1
 
     async def _respond(self, number: int, request: Request) -> Response:
-        given = request.headers.get("authorization", "")
-        if self.key is not None and given != f"Bearer {self.key}":
-            return _error(401, f"Incorrect API key provided: {given}")
+        authorization = request.headers.get("authorization", "")
+        if self.key is not None and authorization != f"Bearer {self.key}":
+            return _error(401, f"Incorrect API key provided: {authorization}")
         try:
             body = json.loads(await request.body())
             messages = body["messages"]
         except (ValueError, KeyError, TypeError):
-            return _error(400, "the request is no chat completion")
+            return _error(400, "the request is not a chat completion")
         if self.record:
             self.bodies.append(body)
-        if complaint := self._complaint(body):
-            return _error(400, complaint)
+        if problem := self._unsupported(body):
+            return _error(400, problem)
         fault = self.fault(number, body)
         if fault is not None:
             if not known(fault):
-                raise ValueError(f"no fault is called '{fault}'")
+                raise ValueError(f"unknown fault '{fault}'")
             self.faults[fault] += 1
         await asyncio.sleep(self.latency(body) if callable(self.latency) else self.latency)
         if fault and (status := STATUS.fullmatch(fault)):
             headers = {"Retry-After": self.retry_after} if status[2] else {}
-            # As careless as servers can be: clients must not pass the key on.
-            return _error(int(status[1]), f"told to fail (Authorization: {given})", headers)
+            # Servers may leak the key like this; clients must not pass it on.
+            return _error(int(status[1]), f"simulated failure (Authorization: {authorization})", headers)
         if fault in ("drop", "hang"):
-            return await self._vanish(fault, request)
-        said = self.answer(body)
-        said = await said if inspect.isawaitable(said) else said
-        message: Body = {"role": "assistant", "content": said} if isinstance(said, str) else said
+            return await self._drop_connection(fault, request)
+        result = self.answer(body)
+        answer = await result if inspect.isawaitable(result) else result
+        message: Body = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
         return _completion(body["model"], message, fault, self._prefixes.usage(body, messages, message))
 
-    def _complaint(self, body: Body) -> str:
+    def _unsupported(self, body: Body) -> str:
         kind = (body.get("response_format") or {}).get("type")
         if kind in self.refuses:
             return f"response_format of type '{kind}' is not supported"
@@ -178,13 +186,13 @@ class LoopbackServer:
             return "Unsupported parameter: 'temperature' is not supported with this model."
         return "streams are not supported here" if body.get("stream") else ""
 
-    async def _vanish(self, fault: str, request: Request) -> Response:
+    async def _drop_connection(self, fault: str, request: Request) -> Response:
         transport = self._connections[request.scope["client"]]
         if fault == "hang":
-            gone = [asyncio.ensure_future(request.receive()), asyncio.ensure_future(self._closing.wait())]
-            await asyncio.wait(gone, return_when=asyncio.FIRST_COMPLETED)
-            for waiting in gone:
-                waiting.cancel()
+            tasks = [asyncio.ensure_future(request.receive()), asyncio.ensure_future(self._closing.wait())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
         transport.abort()
         return _error(500, "never sent: the connection is closed")
 
@@ -195,14 +203,14 @@ def _completion(model: str, message: Body, fault: str | None, usage: Body) -> Re
     if fault in IN_MESSAGE:
         message, finish = spoil(message, fault)
     choice = {"index": 0, "message": message, "finish_reason": finish}
-    whole = {"id": "loopback", "object": "chat.completion", "created": 0, "model": model, "usage": usage}
+    envelope = {"id": "loopback", "object": "chat.completion", "created": 0, "model": model, "usage": usage}
     if fault == "no-choices":
-        return _json({**whole, "choices": []})
+        return _json({**envelope, "choices": []})
     if fault == "error-200":
         return _json({"error": {"message": "the model behind is busy", "code": 503}})
     if fault == "not-http-json":
         return _raw(b"<html>Bad gateway</html>")
-    content = json.dumps({**whole, "choices": [choice]}).encode()
+    content = json.dumps({**envelope, "choices": [choice]}).encode()
     return _raw(content[: len(content) // 2] if fault == "cut-body" else content)
 
 
@@ -221,13 +229,15 @@ def _raw(content: bytes, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _protocol(connections: dict[tuple[str, int], asyncio.Transport]) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, its connections within reach: no ASGI message closes one without a response."""
+    """Return uvicorn's protocol with access to its connections, because ASGI cannot close one without a
+    response.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Reachable(H11Protocol):
+    class TrackedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            # Else a response in two pieces waits 40 ms for the client's acknowledgement of the first.
+            # Otherwise a response in two packets waits 40 ms for the acknowledgement of the first.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.client is not None:
                 connections[self.client] = transport
@@ -237,11 +247,11 @@ def _protocol(connections: dict[tuple[str, int], asyncio.Transport]) -> type[asy
             if self.client is not None:
                 connections.pop(self.client, None)
 
-    return Reachable
+    return TrackedProtocol
 
 
 class _Prefixes:
-    """Which beginnings of prompts were seen, in blocks of 16 tokens. Old ones are forgotten in bulk."""
+    """A simulated prefix cache in blocks of 16 tokens. Old blocks are evicted in bulk."""
 
     BLOCK, MOST = 64, 200_000
 
@@ -249,12 +259,12 @@ class _Prefixes:
         self._new: set[int] = set()
         self._old: set[int] = set()
 
-    def usage(self, body: Body, messages: list[Body], said: Body) -> Body:
+    def usage(self, body: Body, messages: list[Body], answer: Body) -> Body:
         prompt = json.dumps(body.get("tools") or "") + "".join(
             f"<{m.get('role')}>{m.get('content')}" for m in messages
         )
-        written = f"{said.get('content') or ''}{said.get('tool_calls') or ''}"
-        cached = self._seen(prompt)
+        written = f"{answer.get('content') or ''}{answer.get('tool_calls') or ''}"
+        cached = self._cached_prefix(prompt)
         prompt_tokens, completion = max(1, len(prompt) // 4), max(1, len(written) // 4)
         return {
             "prompt_tokens": prompt_tokens,
@@ -263,14 +273,16 @@ class _Prefixes:
             "prompt_tokens_details": {"cached_tokens": min(cached // 4, prompt_tokens)},
         }
 
-    def _seen(self, prompt: str) -> int:
-        """Characters at the beginning of `prompt` that were seen before; all of it is seen from now on."""
+    def _cached_prefix(self, prompt: str) -> int:
+        """Return the length of the cached prefix of `prompt` in characters, and add the prompt to
+        the cache.
+        """
         if len(self._new) > self.MOST:
             self._old, self._new = self._new, set()
-        mark, seen, going = 0, 0, True
+        digest, cached, matching = 0, 0, True
         for start in range(0, len(prompt) - self.BLOCK + 1, self.BLOCK):
-            mark = hash((mark, prompt[start : start + self.BLOCK]))
-            going = going and (mark in self._new or mark in self._old)
-            seen += self.BLOCK if going else 0
-            self._new.add(mark)
-        return seen
+            digest = hash((digest, prompt[start : start + self.BLOCK]))
+            matching = matching and (digest in self._new or digest in self._old)
+            cached += self.BLOCK if matching else 0
+            self._new.add(digest)
+        return cached

@@ -1,8 +1,8 @@
-"""All roles behind one loopback server: answers by the model named in the request.
+"""Answers for all roles behind one loopback server, by the model named in the request.
 
-Ask for the models "policy", "user", "director" and "judge" and the server plays them: the policy and the
-user say a new line each time, the director lets the talk go on (as a tool call, or as its JSON form),
-the judge fills in whatever form is asked for. For tests and benchmarks of the whole loop over real HTTP.
+The models "policy", "user", "director" and "judge" are simulated: policy and user say a new line each time,
+the director lets the conversation go on (as a tool call or a JSON form), and the judge fills in the requested
+form. For tests and benchmarks of the complete loop over real HTTP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ ROLES = ("policy", "user", "director", "judge")
 def world(
     progress: Callable[[int], int] = lambda _: 1, regression: Callable[[int], int] = lambda _: 0
 ) -> Callable[[dict[str, Any]], str | dict[str, Any]]:
-    """An `answer` for LoopbackServer; the judge's levels may depend on the number of its call."""
+    """Return an `answer` function for LoopbackServer; the judge's levels may depend on the number of the
+    call.
+    """
     numbers = count(1)
 
     def answer(body: dict[str, Any]) -> str | dict[str, Any]:
@@ -58,14 +60,14 @@ _NOUNS = [
 
 
 def _line(n: int) -> str:
-    """A short line that is like no other near it."""
+    """Return a short line that differs from its neighbours."""
     a, b, c = (_NOUNS[(n * step + step) % len(_NOUNS)] for step in (1, 5, 11))
     return f"{a.capitalize()} {n}, {b} {n * 7}: {c}."
 
 
 def _schema(body: dict[str, Any]) -> dict[str, Any]:
-    asked = (body.get("response_format") or {}).get("json_schema")
-    schema: dict[str, Any] = asked["schema"] if asked else _default_form()
+    requested = (body.get("response_format") or {}).get("json_schema")
+    schema: dict[str, Any] = requested["schema"] if requested else _default_form()
     return schema
 
 
@@ -74,12 +76,12 @@ _AXIS = {"type": "object", "properties": {"progress": _MARK, "regression": _MARK
 
 
 def _default_form() -> dict[str, Any]:
-    """The turn form of the default domain, for servers that are told of no schema."""
+    """Return the schema of the default domain's turn form, for requests without a schema."""
     return {"type": "object", "properties": dict.fromkeys(Rubric.load(DEFAULT).keys, _AXIS)}
 
 
 def _filled(schema: dict[str, Any], up: int, down: int, name: str = "") -> Any:
-    """The form a schema asks for: `up` for progress and start levels, `down` for regression."""
+    """Fill in a schema: `up` for progress and start levels, `down` for regression."""
     if schema.get("type") == "object":
         return {
             key: _filled(part, up, down, key if key in ("progress", "regression") else name)

@@ -1,1 +1,1 @@
-"""The local engine: dialogues sampled, credited and learnt from on one machine."""
+"""The local engine: training on one machine with transformers and accelerate."""

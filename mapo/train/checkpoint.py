@@ -1,13 +1,13 @@
-"""Checkpoints: a folder a step, whole or not there.
+"""Checkpoints: one folder per step, written atomically.
 
     checkpoints/step_00010/model.safetensors      all weights, with config.json and the tokenizer: a plain
-                                                  Hugging Face folder (whole models)
+                                                  Hugging Face folder (training of all weights)
                            adapter_model.safetensors, adapter_config.json, the tokenizer (LoRA)
                            optimizer.safetensors  moments, step counts and float32 masters by name
-                           state.json             where the run stands; sizes and checksums of the rest
+                           state.json             progress of the run; sizes and checksums of the other files
 
-Everything is written into a folder beside, synced, and renamed: a kill at any instant leaves no folder of
-that name or a whole one, and the next save clears away what was left. Loading verifies the checksums.
+A checkpoint is written into a temporary folder next to it, synced and renamed, so a kill at any time leaves
+either a complete checkpoint or none. The next save removes temporary folders. Loading verifies the checksums.
 Nothing is pickled.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from mapo.errors import StoreError
-from mapo.local_model.files import beside, read_tensors, remove, write_tensors
+from mapo.local_model.files import atomic_folder, read_tensors, remove, write_tensors
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
 from mapo.store import write_atomic
@@ -33,7 +33,7 @@ from mapo.train.optim import Optimizer
 
 SCHEMA = "mapo.checkpoint/1"
 LEFTOVERS = ".step_*.tmp"
-"""What a kill may leave beside checkpoints."""
+"""Temporary folders that a killed process leaves next to checkpoints."""
 _STEP = re.compile(r"step_(\d+)")
 
 
@@ -41,8 +41,8 @@ _STEP = re.compile(r"step_(\d+)")
 
 
 def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: dict[str, Any]) -> Path:
-    """The checkpoint at `folder`, complete when this returns. `state` is the caller's own, plain JSON."""
-    with beside(folder, leftovers=LEFTOVERS) as draft:
+    """Write a checkpoint to `folder`. `state` is any JSON data of the caller, returned by `load`."""
+    with atomic_folder(folder, leftovers=LEFTOVERS) as draft:
         _save_model(draft, policy)
         if optimizer is not None:
             write_tensors(draft / "optimizer.safetensors", optimizer.tensors())
@@ -59,33 +59,33 @@ def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: 
 def load(
     folder: Path, policy: LocalPolicy, optimizer: Optimizer | None = None, *, verify: bool = True
 ) -> dict[str, Any]:
-    """Put the checkpoint's weights and moments into `policy` and `optimizer`; returns the state saved.
+    """Load weights and moments into `policy` and `optimizer`, and return the saved state.
 
-    `verify=False` where `latest` has read all checksums a moment ago.
+    `verify=False` skips the checksums, for a checkpoint that `latest` has just verified.
     """
     body = inspect(folder)
     if verify:
         check(folder, body)
-    told = body["model"]
-    if bool(told["lora"]) != policy.lora:
-        kind = {True: "LoRA adapters", False: "a whole model"}
+    saved = body["model"]
+    if bool(saved["lora"]) != policy.lora:
+        kind = {True: "LoRA adapters", False: "all weights"}
         raise StoreError(
-            f"holds {kind[bool(told['lora'])]}, but the run trains {kind[policy.lora]}",
+            f"the checkpoint holds {kind[bool(saved['lora'])]}, but the run trains {kind[policy.lora]}",
             where=str(folder),
             fix="Resume with the settings the run was started with",
         )
-    own = _dtype(policy)
-    if told["dtype"] != own:  # "auto" follows the device, and masters would be lost or missing
+    dtype = _dtype(policy)
+    if saved["dtype"] != dtype:  # "auto" depends on the device; masters would be lost or missing
         raise StoreError(
-            f"was trained in {told['dtype']}, but the run is in {own}",
+            f"the checkpoint was trained in {saved['dtype']}, but the run uses {dtype}",
             where=str(folder),
-            fix=f"Set model.dtype={told['dtype']}",
+            fix=f"Set model.dtype={saved['dtype']}",
         )
     _load_model(folder, policy)
     if optimizer is not None:
         if "optimizer.safetensors" not in body["files"]:
             raise StoreError(
-                "was saved without its optimizer", where=str(folder), fix="Start a new run from it"
+                "the checkpoint has no optimizer state", where=str(folder), fix="Start a new run from it"
             )
         try:
             optimizer.restore(read_tensors(folder / "optimizer.safetensors"))
@@ -96,7 +96,7 @@ def load(
 
 
 def describe(policy: LocalPolicy) -> dict[str, Any]:
-    """What is needed to load the same kind of policy again: its source and, with LoRA, the settings."""
+    """Return what is needed to load the same kind of policy: its source and, with LoRA, its settings."""
     lora = None
     if policy.lora:
         config = policy.model.peft_config["default"]
@@ -123,125 +123,129 @@ def _save_model(draft: Path, policy: LocalPolicy) -> None:
 def _load_model(folder: Path, policy: LocalPolicy) -> None:
     name = "adapter_model.safetensors" if policy.lora else "model.safetensors"
     tensors = read_tensors(folder / name)
-    own = _adapter_tensors(policy) if policy.lora else _weights(policy.model)
-    wrong = sorted(set(own) ^ set(tensors)) or [n for n in own if own[n].shape != tensors[n].shape]
-    if wrong:
-        raise _other_model(folder / name, f"{len(wrong)} tensors differ in name or shape, such as {wrong[0]}")
+    targets = _adapter_tensors(policy) if policy.lora else _weights(policy.model)
+    different = sorted(set(targets) ^ set(tensors))
+    different = different or [n for n in targets if targets[n].shape != tensors[n].shape]
+    if different:
+        reason = f"{len(different)} tensors differ in name or shape, such as {different[0]}"
+        raise _other_model(folder / name, reason)
     with torch.no_grad():
-        for key, tensor in own.items():
+        for key, tensor in targets.items():
             tensor.copy_(tensors[key])
 
 
 def _weights(model: Any) -> dict[str, torch.Tensor]:
-    """The model's own tensors by name, tied ones once, under their first name."""
+    """Return the model's tensors by name, tied tensors once under their first name."""
     seen: set[tuple[int, int, torch.Size]] = set()
-    found = {}
+    weights = {}
     for name, tensor in model.state_dict().items():
         place = (tensor.data_ptr(), tensor.storage_offset(), tensor.shape)
         if place not in seen:
             seen.add(place)
-            found[name] = tensor
-    return found
+            weights[name] = tensor
+    return weights
 
 
 def _adapter_tensors(policy: LocalPolicy) -> dict[str, torch.Tensor]:
     from peft import get_peft_model_state_dict
 
-    # never asks a hub whether the vocabulary grew: adapters here leave embeddings alone
+    # Without this argument peft asks a model hub whether the vocabulary has grown.
     return dict(get_peft_model_state_dict(policy.model, save_embedding_layers=False))
 
 
-def _other_model(path: Path, how: str) -> StoreError:
+def _other_model(path: Path, reason: str) -> StoreError:
     return StoreError(
-        f"is of another model ({how})", where=str(path), fix="Resume with the model it was saved from"
+        f"the file belongs to another model ({reason})",
+        where=str(path),
+        fix="Resume with the model it was saved from",
     )
 
 
-# ---- which checkpoints there are
+# ---- finding and removing checkpoints
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SavedStep:
+    """A folder named like a checkpoint, complete or not."""
+
     step: int
     folder: Path
 
 
-def all_steps(parent: Path) -> list[Found]:
-    """Folders named as checkpoints, by step; whether they are whole is another question."""
+def all_steps(parent: Path) -> list[SavedStep]:
+    """Return the folders named like checkpoints, sorted by step, complete or not."""
     if not parent.is_dir():
         return []
     named = ((_STEP.fullmatch(entry.name), entry) for entry in parent.iterdir() if entry.is_dir())
-    return sorted((Found(int(m[1]), entry) for m, entry in named if m), key=lambda found: found.step)
+    return sorted((SavedStep(int(m[1]), entry) for m, entry in named if m), key=lambda saved: saved.step)
 
 
 def latest(parent: Path) -> Path | None:
-    """The newest checkpoint that is whole, all checksums verified; damaged ones are passed over."""
-    for found in reversed(all_steps(parent)):
+    """Return the newest checkpoint whose checksums are all correct, or None."""
+    for saved in reversed(all_steps(parent)):
         with contextlib.suppress(StoreError):
-            check(found.folder, inspect(found.folder))
-            return found.folder
+            check(saved.folder, inspect(saved.folder))
+            return saved.folder
     return None
 
 
-def keep(parent: Path, last: int, also: Collection[int] = ()) -> list[Path]:
-    """Remove all but the newest `last` and the steps in `also`; returns what went.
+def remove_old(parent: Path, last: int, also: Collection[int] = ()) -> list[Path]:
+    """Remove all checkpoints but the newest `last` and the steps in `also`; return the removed folders.
 
-    Only checkpoints that look whole count as kept, so a damaged one never costs a good one its place.
+    Only checkpoints that look complete count among the newest, so a damaged one does not displace a good one.
     """
-    whole = [found for found in all_steps(parent) if _looks_whole(found.folder)]
-    kept = {found.step for found in whole[-last:]} if last > 0 else set()
-    oldest = min(kept, default=float("inf"))
-    gone = [f.folder for f in all_steps(parent) if f.step < oldest and f.step not in also]
-    for folder in gone:
+    complete = [saved.step for saved in all_steps(parent) if _looks_complete(saved.folder)]
+    oldest = min(complete[-last:], default=float("inf")) if last > 0 else float("inf")
+    removed = [s.folder for s in all_steps(parent) if s.step < oldest and s.step not in also]
+    for folder in removed:
         remove(folder)
-    return gone
+    return removed
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """The checked content of state.json: the keys schema, model, state and files."""
+    """Return the verified content of state.json: schema, model, state and files."""
     path = folder / "state.json"
     try:
         body = json.loads(path.read_bytes())
-        claimed = body.pop("sha256")
-        fine = body["schema"] == SCHEMA and claimed == _digest(body)
+        checksum = body.pop("sha256")
+        valid = body["schema"] == SCHEMA and checksum == _digest(body)
     except OSError as error:
         raise StoreError(
-            f"is no checkpoint (state.json: {error.strerror})", where=str(folder), fix=_FIX
+            f"this is not a checkpoint (state.json: {error.strerror})", where=str(folder), fix=_FIX
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise _damaged(path)
     return dict(body)
 
 
 def check(folder: Path, body: dict[str, Any]) -> None:
-    """Raise StoreError, naming the file, unless every file is as it was written."""
-    for name, told in body["files"].items():
+    """Raise StoreError with the name of the file unless all files have their recorded checksums."""
+    for name, recorded in body["files"].items():
+        file = folder / name
         try:
-            fine = (folder / name).stat().st_size == told["bytes"] and _sha256(folder / name) == told[
-                "sha256"
-            ]
+            valid = file.stat().st_size == recorded["bytes"] and _sha256(file) == recorded["sha256"]
         except OSError:
-            fine = False
-        if not fine:
-            raise _damaged(folder / name)
+            valid = False
+        if not valid:
+            raise _damaged(file)
 
 
-def _looks_whole(folder: Path) -> bool:
-    """Without reading the large files."""
+def _looks_complete(folder: Path) -> bool:
+    """Return whether all files have their recorded sizes. The large ones are not read."""
     try:
         files = inspect(folder)["files"]
-        return all((folder / name).stat().st_size == told["bytes"] for name, told in files.items())
+        return all((folder / name).stat().st_size == recorded["bytes"] for name, recorded in files.items())
     except (StoreError, OSError):
         return False
 
 
-_FIX = "Take an earlier checkpoint"
+_FIX = "Use an earlier checkpoint"
 
 
 def _damaged(path: Path) -> StoreError:
-    return StoreError("is damaged: its checksum does not match", where=str(path), fix=_FIX)
+    return StoreError("the file is damaged: its checksum does not match", where=str(path), fix=_FIX)
 
 
 def _digest(body: dict[str, Any]) -> str:

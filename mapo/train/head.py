@@ -1,9 +1,9 @@
-"""Log-probabilities and entropies straight from hidden states, without the whole matrix of logits.
+"""Log-probabilities and entropies from hidden states, without materialising all logits.
 
-Most of a small model's memory, and much of its time, is logits: [tokens, vocabulary] in float32, several
-times over. `head_scores` takes only the hidden states whose next token trains, in chunks. The backward pass
-computes a chunk's logits again (a few are kept) and turns them into their gradient in place.
-benchmarks/train_step.py measures it beside plain transformers.
+The logits, [tokens, vocabulary] in float32 and several copies of them, take most of a small model's memory
+and much of its time. `head_scores` computes them in chunks, only for trained tokens. The backward pass
+recomputes the logits of a chunk (a few chunks are stored) and turns them into their gradient in place.
+benchmarks/train_step.py compares it with plain transformers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-# One chunk's logits: on a GPU large enough for full speed, on a CPU small enough to stay near its caches.
+# Logits of one chunk: large enough for full speed on a GPU, small enough for the caches of a CPU.
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 32 << 20}
-# Logits of this size, in the model's own precision, are kept for the backward pass rather than made twice.
-_KEEP_BYTES = {"cuda": 4 << 30, "cpu": 512 << 20}
+# Logits up to this size, in the model's dtype, are stored for the backward pass instead of recomputed.
+_STORE_BYTES = {"cuda": 4 << 30, "cpu": 512 << 20}
 
 
 def head_scores(
@@ -34,22 +34,22 @@ def head_scores(
     entropy: bool = False,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of `targets` [M] and entropies, float32, from hidden states [M, H] and the head.
+    """Return the log-probabilities of `targets` [M] and the entropies, float32, from hidden states [M, H].
 
-    `chunk` is the number of tokens whose logits exist at a time; `compiled` fuses the chunks' arithmetic.
+    `chunk` is the number of tokens whose logits exist at the same time; `compiled` uses torch.compile.
     """
     size = weight.shape[0] * hidden.element_size()
     device = "cuda" if hidden.is_cuda else "cpu"
     chunk = chunk or max(1, _CHUNK_BYTES[device] // size)
-    plan = _Plan(1.0 / temperature, chunk, _KEEP_BYTES[device] // (size * chunk), entropy, compiled)
-    logp, entropies = _Head.apply(hidden, weight, bias, targets, plan)  # type: ignore[no-untyped-call]
+    settings = _Settings(1.0 / temperature, chunk, _STORE_BYTES[device] // (size * chunk), entropy, compiled)
+    logp, entropies = _Head.apply(hidden, weight, bias, targets, settings)  # type: ignore[no-untyped-call]
     return logp, entropies if entropy else None
 
 
-class _Plan(NamedTuple):
+class _Settings(NamedTuple):
     scale: float
     chunk: int
-    keep: int
+    stored_chunks: int
     entropy: bool
     compiled: bool
 
@@ -59,20 +59,22 @@ class _Head(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, plan: _Plan
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, settings: _Settings
     ) -> tuple[Tensor, Tensor]:
-        score = _fused(_scores) if plan.compiled else _scores
+        score = _fused(_scores) if settings.compiled else _scores
         logp, lse, entropy = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
-        ctx.kept = []
-        for number, part in enumerate(_slices(len(hidden), plan.chunk)):
+        ctx.stored = []
+        for number, part in enumerate(_slices(len(hidden), settings.chunk)):
             logits = F.linear(hidden[part], weight, bias)
-            logp[part], lse[part], entropy[part] = score(logits, targets[part], plan.scale, plan.entropy)
-            if number < plan.keep and any(ctx.needs_input_grad[:3]):
-                ctx.kept.append(logits)
+            logp[part], lse[part], entropy[part] = score(
+                logits, targets[part], settings.scale, settings.entropy
+            )
+            if number < settings.stored_chunks and any(ctx.needs_input_grad[:3]):
+                ctx.stored.append(logits)
         ctx.save_for_backward(hidden, weight, bias, targets, lse, entropy)
-        ctx.plan = plan
+        ctx.settings = settings
         ctx.set_materialize_grads(False)
-        if not plan.entropy:
+        if not settings.entropy:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
@@ -80,25 +82,25 @@ class _Head(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, g_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, lse, entropy = ctx.saved_tensors
-        plan, kept = ctx.plan, ctx.kept
-        ctx.kept = []  # they are overwritten below; a second backward pass makes its own
+        settings, stored = ctx.settings, ctx.stored
+        ctx.stored = []  # overwritten below; a second backward pass recomputes them
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if g is None and g_entropy is None:
             return None, None, None, None, None
         g = torch.zeros_like(lse) if g is None else g
-        slope = _fused(_slopes) if plan.compiled else _slopes_in_place
+        gradient = _fused(_logit_gradient) if settings.compiled else _logit_gradient_in_place
         d_hidden = torch.empty_like(hidden) if needs_hidden else None
-        parts = list(_slices(len(hidden), plan.chunk))
-        # Sums over several chunks are kept in float32: in bfloat16 each addition would round them.
+        parts = list(_slices(len(hidden), settings.chunk))
+        # Sums over several chunks are float32, because in bfloat16 each addition would round.
         total = torch.float32 if len(parts) > 1 else weight.dtype
         d_weight = torch.zeros_like(weight, dtype=total) if needs_weight else None
         d_bias = torch.zeros_like(bias, dtype=total) if needs_bias else None
         for number, part in enumerate(parts):
-            logits = kept[number] if number < len(kept) else F.linear(hidden[part], weight, bias)
+            logits = stored[number] if number < len(stored) else F.linear(hidden[part], weight, bias)
             ge = None if g_entropy is None else g_entropy[part]
-            d = slope(logits, targets[part], lse[part], entropy[part], g[part], ge, plan.scale)
-            if number < len(kept):
-                kept[number] = None  # free it as soon as it is used
+            d = gradient(logits, targets[part], lse[part], entropy[part], g[part], ge, settings.scale)
+            if number < len(stored):
+                stored[number] = None  # free the memory
             if d_hidden is not None:
                 torch.mm(d, weight, out=d_hidden[part])
             if d_weight is not None:
@@ -128,7 +130,7 @@ def _add_product(total: Tensor, d: Tensor, hidden: Tensor) -> None:
 
 
 def _scores(logits: Tensor, targets: Tensor, scale: float, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability of the target, log of the sum of exponentials, entropy; x are the scaled logits.
+    """Return the log-probability of the target, the log-sum-exp and the entropy of scaled logits x.
 
     H = -sum p log p = lse - sum p x.
     """
@@ -145,7 +147,7 @@ def _scores(logits: Tensor, targets: Tensor, scale: float, entropy: bool) -> tup
     return logp, lse, lse - torch.linalg.vecdot(weights, x) / total
 
 
-def _slopes(
+def _logit_gradient(
     logits: Tensor,
     targets: Tensor,
     lse: Tensor,
@@ -156,14 +158,14 @@ def _slopes(
 ) -> Tensor:
     """d logp / dx_j = [j is the target] - p_j;  d H / dx_j = -p_j (log p_j + H)."""
     logp = logits.float() * scale - lse[:, None]
-    hit = torch.arange(logits.shape[-1], device=logits.device)[None] == targets[:, None]
-    d = torch.where(hit, g[:, None], 0.0) - g[:, None] * logp.exp()
+    is_target = torch.arange(logits.shape[-1], device=logits.device)[None] == targets[:, None]
+    d = torch.where(is_target, g[:, None], 0.0) - g[:, None] * logp.exp()
     if g_entropy is not None:
         d = d - g_entropy[:, None] * logp.exp() * (logp + entropy[:, None])
     return (d * scale).to(logits.dtype)
 
 
-def _slopes_in_place(
+def _logit_gradient_in_place(
     logits: Tensor,
     targets: Tensor,
     lse: Tensor,
@@ -172,7 +174,7 @@ def _slopes_in_place(
     g_entropy: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """The same in as few passes as can be without a compiler, overwriting float32 logits."""
+    """Compute `_logit_gradient` in few passes without a compiler, overwriting float32 logits."""
     logp = logits.float()
     if scale != 1.0:
         logp.mul_(scale)

@@ -27,7 +27,7 @@ from pathlib import Path
 from mapo.errors import StoreError, TrainError
 from mapo.store import RunDir, write_atomic
 
-LEADER = "MAPO_LEADER"
+PARENT = "MAPO_LEADER"
 """Environment variable of workers: the id of the process that started them."""
 _GRACE = 5.0
 """Seconds in which rank 0 may notice by itself that a worker is gone, and end cleanly."""
@@ -56,7 +56,7 @@ class Worker:
 @contextmanager
 def with_workers(count: int, arguments: Sequence[str], out: Path) -> Iterator[None]:
     """Run the block as rank 0 of `count` processes; the workers run `mapo train` with the same arguments."""
-    if parent := os.environ.get(LEADER):
+    if parent := os.environ.get(PARENT):
         _exit_with_parent(int(parent))
     if count < 2 or "WORLD_SIZE" in os.environ:
         yield
@@ -87,6 +87,11 @@ def with_workers(count: int, arguments: Sequence[str], out: Path) -> Iterator[No
                     os.environ[key] = value
 
 
+def is_leader() -> bool:
+    """Return whether this process is rank 0, or the only one."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def threads_each(count: int) -> int:
     """Return how many of this machine's cores each of `count` processes gets."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
@@ -95,21 +100,21 @@ def threads_each(count: int) -> int:
 
 def _shared(count: int) -> dict[str, str]:
     """Return the environment variables that are the same in every process."""
-    found = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    variables = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     if sys.platform == "linux":
-        found["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's own host name may not resolve
-    found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads_each(count)))
-    return found
+        variables["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may not resolve
+    variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads_each(count)))
+    return variables
 
 
 def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Path) -> Worker:
     command = [sys.executable, "-m", "mapo", "train", *arguments]
-    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
+    identity = {"RANK": str(rank), "LOCAL_RANK": str(rank), PARENT: str(os.getpid())}
     log = logs / f"{rank}.log"
     with open(log, "wb") as file:
         process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
-            env={**os.environ, **shared, **own},
+            env={**os.environ, **shared, **identity},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,
@@ -155,26 +160,26 @@ def _watch(workers: Sequence[Worker], over: threading.Event, out: Path) -> None:
 def _any_failed(workers: Sequence[Worker]) -> bool:
     """Wait briefly for a worker to fail: a connection breaks before the process at its other end is gone."""
     until = time.monotonic() + _GRACE
-    while not (found := any(worker.failed for worker in workers)) and time.monotonic() < until:
+    while not (failed := any(worker.failed for worker in workers)) and time.monotonic() < until:
         time.sleep(0.05)
-    return found
+    return failed
 
 
 def _failure(workers: Sequence[Worker], out: Path) -> TrainError:
     """Return an error with the last line of the worker that failed; OUT/others.log gets the full output."""
     failed = [(rank, worker) for rank, worker in enumerate(workers, 1) if worker.failed]
     rank, worker = next((x for x in failed if x[1].last_line), failed[0])
-    said = worker.last_line.removeprefix("error: ") or f"exit status {worker.process.returncode}"
+    reason = worker.last_line.removeprefix("error: ") or f"exit status {worker.process.returncode}"
     file = RunDir(out).others_log
-    where = ""
+    details = ""
     if RunDir(out).manifest.exists():  # a file in a folder that is not a run yet would block the next start
         with suppress(StoreError):
             logs = (f"process {k}:\n".encode() + x.log.read_bytes() for k, x in enumerate(workers, 1))
             write_atomic(file, b"\n".join(logs))
-            where = f" (its full output: {file})"
+            details = f" (full output: {file})"
     return TrainError(
-        f"process {rank} of the run ended: {said.rstrip('.')}{where}",
-        fix="Fix that, then run again with --resume",
+        f"process {rank} of the run failed: {reason.rstrip('.')}{details}",
+        fix="Fix the cause, then run again with --resume",
     )
 
 

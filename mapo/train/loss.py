@@ -1,12 +1,12 @@
-"""The policy loss: tokens' log-probabilities, the clipped surrogate, KL and entropy. Pure functions.
+"""The policy loss: log-probabilities of tokens, the clipped surrogate, KL and entropy. Pure functions.
 
     ratio = exp(logp - old)
-    loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high))          and, where A < 0, at most dual |A|
-    total = mean over all unmasked tokens of the batch of  loss + kl_weight KL - entropy_weight H
+    loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and at most dual |A| where A < 0
+    total = mean over all trained tokens of the minibatch of  loss + kl_weight KL - entropy_weight H
 
-The mean is taken over the whole batch: each micro-batch adds its sum over the batch's number of tokens, so
-gradients do not depend on where the batch was cut. Rows are right-padded: under causal attention nothing
-that counts sees the padding, so no attention mask is given and attention may use its fastest kernel.
+Each micro-batch contributes its sum divided by the number of tokens of the minibatch, so the gradient does
+not depend on how rows are cut into micro-batches. Rows are right-padded: with causal attention no trained
+token attends to padding, so no attention mask is passed and attention can use its fastest kernel.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from mapo.errors import InputError
-from mapo.train.batch import Micro
+from mapo.train.batch import MicroBatch
 from mapo.train.head import head_scores
 
-# exp(20) is far beyond every clip, and still finite: infinity times a zero gradient would be NaN.
+# exp(20) is beyond every clip but finite; an infinite ratio times a zero gradient would be NaN.
 _LOG_RATIO_LIMIT = 20.0
 
 Stats = dict[str, Tensor]
-"""Sums over a micro-batch's tokens (`ratio_max`: the largest), left on the device until `summary`."""
+"""Sums over the tokens of a micro-batch (`ratio_max`: the maximum), on the device until `mean_stats`."""
 
 
-class Scores(NamedTuple):
-    """Flat, one entry a trained token, float32; `entropies` of the whole distribution at that place."""
+class TokenScores(NamedTuple):
+    """Log-probabilities of tokens and entropies of the distributions they were drawn from, float32, flat."""
 
     logprobs: Tensor
     entropies: Tensor | None
@@ -46,25 +46,30 @@ def token_logprobs(
     chunk: int | None = None,
     entropy: bool = False,
     compiled: bool = False,
-) -> Scores:
-    """Log-probabilities of the tokens of right-padded `ids` [rows, length] that `mask` picks, row by row.
+) -> TokenScores:
+    """Return the log-probabilities of the tokens of right-padded `ids` [rows, length] that `mask` selects.
 
-    They are under the distribution sampled from: logits over `temperature`. `at` holds the picked places of
-    the flattened ids, if known (finding them waits for the device); a row's first token has no prediction.
-    `chunk` is the number of tokens whose logits exist at a time. `compiled` fuses the chunks' arithmetic.
+    The distribution is the one that was sampled from: softmax(logits / temperature). The first token of a
+    row has no prediction and cannot be selected.
+
+    at: the selected positions in the flattened ids, if known; finding them synchronises with the device.
+    chunk: number of tokens whose logits exist at the same time.
+    compiled: use torch.compile for the arithmetic on chunks.
     """
     if not temperature > 0:
-        raise InputError(f"temperature {temperature}", fix="Only sampled tokens have a log-probability")
+        raise InputError(
+            f"the temperature is {temperature}", fix="Use one above 0: greedy tokens have no log-probability"
+        )
     if at is None:
         if bool(mask[:, 0].any()):
-            raise InputError("a row's first token is to be trained on, but nothing predicts it")
+            raise InputError("the mask selects the first token of a row, which has no prediction")
         at = mask.flatten().nonzero().squeeze(-1)
     targets = ids.flatten().index_select(0, at)
-    body, head = _parts(model)
+    body, head = _body_and_head(model)
     if head is None:
         logits = model(input_ids=ids, use_cache=False).logits
         logits = logits.flatten(0, 1).index_select(0, at - 1)
-        return _plain(logits, targets, temperature, entropy)
+        return _scores_of(logits, targets, temperature, entropy)
     hidden = body(input_ids=ids, use_cache=False).last_hidden_state
     hidden = hidden.flatten(0, 1).index_select(0, at - 1)
     logp, entropies = head_scores(
@@ -77,51 +82,53 @@ def token_logprobs(
         entropy=entropy,
         compiled=compiled,
     )
-    return Scores(logp, entropies)
+    return TokenScores(logp, entropies)
 
 
-def _plain(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) -> Scores:
+def _scores_of(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) -> TokenScores:
     logp = torch.log_softmax(logits.float() / temperature, dim=-1)
-    # Tokens a model rules out have log-probability -inf: they add nothing, not 0 times infinity.
+    # A token with log-probability -inf contributes 0 to the entropy; 0 * inf would be NaN.
     entropies = -(logp.exp() * logp.clamp(min=-1e4)).sum(-1) if entropy else None
-    return Scores(logp.gather(-1, targets[:, None]).squeeze(-1), entropies)
+    return TokenScores(logp.gather(-1, targets[:, None]).squeeze(-1), entropies)
 
 
-_IS_PLAIN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_HEAD_GIVES_LOGITS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _parts(model: nn.Module) -> tuple[nn.Module, nn.Linear | None]:
-    """The body that makes hidden states and the head that makes logits of them; None if that is not all.
+def _body_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear | None]:
+    """Return the transformer body and the linear head, or None as head if the logits are not its output.
 
-    Some models do more to their logits (soft caps, scales: Gemma 2, Granite, Cohere). They are recognised by
-    comparing, once, and then go through their own forward pass in full.
+    Some models transform their logits further (Gemma 2, Granite, Cohere). They are detected once by comparing
+    outputs, and then use their own forward pass.
     """
     inner: Any = model
-    if hasattr(model, "get_base_model"):  # peft: the same model, adapters in place
+    if hasattr(model, "get_base_model"):  # peft: the same model with adapters
         inner = inner.get_base_model()
     body, head = inner.base_model, inner.get_output_embeddings()
-    if type(head) is not nn.Linear or body is inner:  # an adapter on the head, or no head apart
+    if type(head) is not nn.Linear or body is inner:  # an adapter on the head, or no separate head
         return body, None
-    if inner not in _IS_PLAIN:
-        _IS_PLAIN[inner] = _is_plain(inner, body, head)
-    return body, head if _IS_PLAIN[inner] else None
+    if inner not in _HEAD_GIVES_LOGITS:
+        _HEAD_GIVES_LOGITS[inner] = _head_gives_logits(inner, body, head)
+    return body, head if _HEAD_GIVES_LOGITS[inner] else None
 
 
 @torch.no_grad()
-def _is_plain(inner: nn.Module, body: nn.Module, head: nn.Linear) -> bool:
-    """Whether the model's logits are its head's output and nothing else, seen on four tokens."""
+def _head_gives_logits(inner: nn.Module, body: nn.Module, head: nn.Linear) -> bool:
+    """Compare the model's logits with the output of its head on four tokens."""
     modes = [(module, module.training) for module in inner.modules()]
     inner.eval()
     try:
         ids = torch.arange(4, device=head.weight.device)[None]
-        ours = head(body(input_ids=ids, use_cache=False).last_hidden_state)
-        return torch.equal(ours, inner(input_ids=ids, use_cache=False).logits)
+        from_head = head(body(input_ids=ids, use_cache=False).last_hidden_state)
+        return torch.equal(from_head, inner(input_ids=ids, use_cache=False).logits)
     finally:
         for module, mode in modes:
             module.training = mode
 
 
-class Clipped(NamedTuple):
+class Surrogate(NamedTuple):
+    """Loss of each token, and whether a clip has cut off its gradient."""
+
     loss: Tensor
     clipped: Tensor
 
@@ -134,26 +141,26 @@ def surrogate(
     low: float = 0.2,
     high: float = 0.28,
     dual: float = 10.0,
-) -> Clipped:
-    """The clipped surrogate of each token, to be minimised, and where a clip cut its gradient off.
+) -> Surrogate:
+    """Return the clipped surrogate loss of each token (PPO, arXiv:1707.06347).
 
-    arXiv:1707.06347, with unequal clips (arXiv:2503.14476) and the dual clip (arXiv:1912.09729): a token
-    with a negative advantage that has become far more likely costs at most `dual` times |A|.
+    The clips are asymmetric (arXiv:2503.14476). With the dual clip (arXiv:1912.09729), a token with a
+    negative advantage costs at most `dual` times |A|, however much more likely it has become.
     """
     ratio = torch.exp((logp - old).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT))
-    free = -advantage * ratio
-    loss = torch.maximum(free, -advantage * ratio.clamp(1.0 - low, 1.0 + high))
-    bad = advantage < 0
-    loss = torch.where(bad, torch.minimum(loss, -advantage * dual), loss)
-    cut_good = (advantage > 0) & (ratio > 1.0 + high)
-    cut_bad = bad & ((ratio < 1.0 - low) | (ratio > dual))
-    return Clipped(loss, cut_good | cut_bad)
+    unclipped = -advantage * ratio
+    loss = torch.maximum(unclipped, -advantage * ratio.clamp(1.0 - low, 1.0 + high))
+    negative = advantage < 0
+    loss = torch.where(negative, torch.minimum(loss, -advantage * dual), loss)
+    clipped_positive = (advantage > 0) & (ratio > 1.0 + high)
+    clipped_negative = negative & ((ratio < 1.0 - low) | (ratio > dual))
+    return Surrogate(loss, clipped_positive | clipped_negative)
 
 
 def kl_to(logp: Tensor, other: Tensor) -> Tensor:
-    """KL(policy || other) of each token sampled from the policy: r - 1 - log r with r = other / policy.
+    """Estimate KL(policy || other) from tokens sampled from the policy: r - 1 - log r, r = other / policy.
 
-    Unbiased like log(policy / other), never negative and far less noisy (Schulman's k3).
+    Schulman's k3: unbiased like log(policy / other), but never negative and less noisy.
     """
     log_r = (other - logp).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
     return torch.expm1(log_r) - log_r
@@ -161,7 +168,7 @@ def kl_to(logp: Tensor, other: Tensor) -> Tensor:
 
 def policy_loss(
     model: nn.Module,
-    micro: Micro,
+    micro: MicroBatch,
     *,
     total: int,
     low: float = 0.2,
@@ -173,11 +180,12 @@ def policy_loss(
     temperature: float = 1.0,
     compiled: bool = False,
 ) -> tuple[Tensor, Stats]:
-    """One micro-batch's part of the batch's loss, and what to report of it.
+    """Return the contribution of a micro-batch to the loss, and its statistics.
 
-    `total` is the number of unmasked tokens of the whole batch, over all micro-batches and processes.
-    `reference` holds the reference model's log-probabilities of the micro-batch's trained tokens, flat;
-    with it the distance is reported even if its weight is 0. Nothing here waits for the device.
+    `total` is the number of trained tokens of the minibatch, over all micro-batches and processes.
+    `reference` holds the log-probabilities of the micro-batch's trained tokens under the reference model,
+    flat; if it is given, the KL divergence is measured even if its weight is 0. Nothing in here synchronises
+    with the device.
     """
     scores = token_logprobs(
         model,
@@ -205,34 +213,34 @@ def policy_loss(
 
 
 def _stats(logp: Tensor, old: Tensor, reference: Tensor | None) -> Stats:
-    change = (logp - old).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
-    none = change.new_zeros(1)
+    log_ratio = (logp - old).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+    smallest = log_ratio.new_full((1,), -_LOG_RATIO_LIMIT)  # for a micro-batch without tokens
     stats = {
-        "tokens": change.new_full((), change.numel()),
-        # Sampled from the old policy: KL(old || new) = E[ratio - 1 - log ratio].
-        "kl_old": (torch.expm1(change) - change).sum(),
-        "drift": change.abs().sum(),
-        "ratio_max": torch.cat([change, none - _LOG_RATIO_LIMIT]).amax().exp(),
+        "tokens": log_ratio.new_full((), log_ratio.numel()),
+        # The tokens were sampled from the old policy: KL(old || new) = E[ratio - 1 - log ratio].
+        "kl_old": (torch.expm1(log_ratio) - log_ratio).sum(),
+        "drift": log_ratio.abs().sum(),
+        "ratio_max": torch.cat([log_ratio, smallest]).amax().exp(),
     }
     if reference is not None:
-        # As a figure, the plain log-ratio: k3 is all outliers once the policies have parted.
+        # The plain log-ratio: k3 is dominated by outliers once the policies differ much.
         stats["kl_ref"] = (logp - reference).sum()
     return stats
 
 
-def summary(parts: Sequence[Stats]) -> dict[str, float]:
-    """Means over all tokens of an update, from its micro-batches; the only place that waits for the device.
+def mean_stats(parts: Sequence[Stats]) -> dict[str, float]:
+    """Return the means over all tokens of the micro-batches of an update. This synchronises with the device.
 
-    `drift` is the mean |log-probability now - when sampled|: at the first update of a batch it should be no
-    more than rounding, else sampler and trainer disagree about the policy.
+    `drift` is the mean |log-probability now - log-probability when sampled|. In the first update of a batch
+    it must be within rounding; otherwise sampler and trainer disagree about the policy.
     """
     if not parts:
         return {}
     numbers = iter(torch.stack([value for part in parts for value in part.values()]).tolist())
-    told = [{name: next(numbers) for name in part} for part in parts]
-    found = {"tokens": sum(t["tokens"] for t in told), "ratio_max": max(t["ratio_max"] for t in told)}
-    for name in sorted({name for t in told for name in t} - set(found)):
-        having = [t for t in told if name in t]  # the reference may have been asked about some only
-        found[name] = sum(t[name] for t in having) / max(sum(t["tokens"] for t in having), 1.0)
-    found["clip_fraction"] = found.pop("clipped")
-    return found
+    sums = [{name: next(numbers) for name in part} for part in parts]
+    means = {"tokens": sum(s["tokens"] for s in sums), "ratio_max": max(s["ratio_max"] for s in sums)}
+    for name in sorted({name for s in sums for name in s} - set(means)):
+        measured = [s for s in sums if name in s]  # kl_ref may be measured in some micro-batches only
+        means[name] = sum(s[name] for s in measured) / max(sum(s["tokens"] for s in measured), 1.0)
+    means["clip_fraction"] = means.pop("clipped")
+    return means

@@ -1,7 +1,8 @@
-"""What a step was like: numbers for metrics.jsonl and the trackers.
+"""Metrics of a training step for metrics.jsonl and trackers.
 
-Rewards and returns by turn show where in a dialogue the policy gains; the two parts' spread and their
-correlation show what mixing them does; endings, lengths and the unscored share show what the numbers rest on.
+Rewards and returns by turn show where in a dialogue the policy improves. The standard deviations of the
+turn-level and batch-level advantages and their correlation show the effect of mixing them. Endings, lengths
+and the share of unscored turns show how reliable the other numbers are.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from mapo.advantage import Advantages
 from mapo.errors import InputError
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.health import health
-from mapo.store import refused
+from mapo.store import write_error
 from mapo.types import Dialogue
 
 Floats = NDArray[np.float64]
 
 
 def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario] = ()) -> dict[str, Any]:
-    """Of all dialogues of a step, broken ones too; `health` is of the simulated people (docs/sandbox.md)."""
+    """Return metrics of all dialogues of a step, broken ones included. `health` describes the simulated users
+    (docs/sandbox.md)."""
     turns = [turn for d in dialogues for turn in d.turns]
     rewards = [turn.reward for turn in turns if turn.reward is not None]
     lengths = [len(turn.reply.token_ids or ()) for turn in turns]
@@ -51,7 +53,7 @@ def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario
 
 
 def credit_metrics(rewards: Sequence[Sequence[float | None]], credit: Advantages) -> dict[str, Any]:
-    """Of the dialogues that train: what was earned, turn by turn, and how it was credited."""
+    """Return rewards, returns and advantages of the usable dialogues."""
     mask = np.concatenate(credit.mask) if credit.mask else np.zeros(0, bool)
     turn, batch, mixed = (np.concatenate(p)[mask] for p in (credit.turn, credit.batch, credit.mixed))
     totals = [sum(r for r in row if r is not None) for row in rewards]
@@ -68,7 +70,7 @@ def credit_metrics(rewards: Sequence[Sequence[float | None]], credit: Advantages
 
 
 def memory_gb() -> float:
-    """The most this process has held: on the card where there is one, else in memory."""
+    """Return the peak memory of this process in GiB: on the GPU if there is one, else in main memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -84,14 +86,14 @@ def _std(values: Floats) -> float:
 
 
 def _correlation(a: Floats, b: Floats) -> float | None:
-    """None where one of them has no spread."""
+    """Return the correlation, or None if one of them is constant."""
     if len(a) < 2 or not a.std() or not b.std():
         return None
     return float(np.corrcoef(a, b)[0, 1])
 
 
 def _by_turn(rows: Sequence[Sequence[float]]) -> list[float | None]:
-    """The mean at each turn index over those that reach it with a number."""
+    """Return the mean at each turn over the dialogues that have a value there."""
     columns: list[list[float]] = [[] for _ in range(max(map(len, rows), default=0))]
     for row in rows:
         for t, value in enumerate(row):
@@ -101,14 +103,16 @@ def _by_turn(rows: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 class Tracker(Protocol):
+    """A service or file that receives the metrics of each step."""
+
     def log(self, numbers: dict[str, float], step: int) -> None: ...
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """An event file, written on the spot: the library's own writer has a thread for it, and when the disk is
-    full that thread dies with a traceback."""
+    """A TensorBoard event file, written synchronously: tensorboard's own writer uses a thread, which dies
+    with a traceback when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
@@ -116,7 +120,7 @@ class TensorBoard:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "wb")  # noqa: SIM115 (closed by close)
         except OSError as error:
-            raise refused(self.path, error) from error
+            raise write_error(self.path, error) from error
         self._write(file_version="brain.Event:2")
 
     def log(self, numbers: dict[str, float], step: int) -> None:
@@ -133,20 +137,20 @@ class TensorBoard:
             RecordWriter(self._file).write(Event(wall_time=time.time(), **event).SerializeToString())
             self._file.flush()
         except OSError as error:
-            raise refused(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # told when it was written
+        with contextlib.suppress(OSError):  # reported by _write
             self._file.close()
 
 
-class Hosted:
-    """wandb and trackio, which speak alike."""
+class HostedTracker:
+    """A tracker with the interface of wandb and trackio."""
 
     def __init__(self, module: Any, name: str, config: dict[str, Any]) -> None:
         self._module = module
-        again = {"id": name} if module.__name__ == "wandb" else {}
-        module.init(project="mapo", name=name, config=config, resume="allow", **again)
+        run_id = {"id": name} if module.__name__ == "wandb" else {}
+        module.init(project="mapo", name=name, config=config, resume="allow", **run_id)
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         self._module.log(numbers, step=step)
@@ -156,7 +160,7 @@ class Hosted:
 
 
 def check_trackers(kinds: Sequence[str]) -> None:
-    """Refuse trackers that are not installed, before anything is played."""
+    """Raise InputError if a tracker is not installed."""
     for kind in kinds:
         if importlib.util.find_spec(kind) is None:
             raise InputError(
@@ -166,23 +170,25 @@ def check_trackers(kinds: Sequence[str]) -> None:
 
 
 def open_trackers(kinds: Sequence[str], folder: Path, name: str, config: dict[str, Any]) -> list[Tracker]:
-    """Those asked for; a resumed run goes on under its name."""
+    """Open the trackers of a run; a resumed run continues under its name."""
     check_trackers(kinds)
     return [
-        TensorBoard(folder) if kind == "tensorboard" else Hosted(importlib.import_module(kind), name, config)
+        TensorBoard(folder)
+        if kind == "tensorboard"
+        else HostedTracker(importlib.import_module(kind), name, config)
         for kind in kinds
     ]
 
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, float]:
-    """A record's numbers by slashed name, lists by turn: what trackers take."""
-    found: dict[str, float] = {}
+    """Return the numbers of a nested record by path ("health/x", "reward_by_turn/1"), as trackers expect."""
+    numbers: dict[str, float] = {}
     for key, value in record.items():
         name = f"{before}{key}"
         if isinstance(value, bool | int | float):
-            found[name] = float(value)
+            numbers[name] = float(value)
         elif isinstance(value, dict):
-            found |= flat(value, f"{name}/")
+            numbers |= flat(value, f"{name}/")
         elif isinstance(value, list | tuple):
-            found |= flat({str(i): v for i, v in enumerate(value, 1)}, f"{name}/")
-    return found
+            numbers |= flat({str(i): v for i, v in enumerate(value, 1)}, f"{name}/")
+    return numbers

@@ -1,8 +1,8 @@
 """Data-parallel training in one or several processes (`run.processes`, torchrun, `accelerate launch`).
 
 Every process holds the whole model, plays its share of the scenarios and computes its share of the gradient.
-Gradients are summed, so all processes take the same step. Models too large for one card need the verl
-engine.
+Gradients are summed, so all processes take the same optimizer step. Models too large for one GPU need the
+verl engine.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ WORKING = timedelta(hours=12)
 """How long processes wait for each other: for a share of dialogues with remote judges, or a checkpoint."""
 
 
-class Team:
-    """The processes that train together. With one process every method does nothing."""
+class ProcessGroup:
+    """The processes that train together. With one process every method does nothing.
 
-    def __init__(self, rank: int = 0, world: int = 1, device: str = "cpu") -> None:
-        self.rank, self.world, self.device = rank, world, device
+    `store` is torch's key-value store that all of them can reach.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, device: str = "cpu", store: Any = None) -> None:
+        self.rank, self.world_size, self.device, self.store = rank, world_size, device, store
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this is rank 0, which writes everything that is written once."""
         return self.rank == 0
 
-    def gather(self, mine: list[Any]) -> list[Any]:
+    def gather(self, items: list[Any]) -> list[Any]:
         """Return the items (JSON values) of all processes in rank order, to every process."""
-        if self.world == 1:
-            return mine
-        data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(self.device)
-        sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.world)]
+        if self.world_size == 1:
+            return items
+        data = torch.frombuffer(bytearray(json.dumps(items).encode()), dtype=torch.uint8).to(self.device)
+        sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.world_size)]
         torch.distributed.all_gather(sizes, torch.tensor([len(data)], device=self.device))
         longest = int(max(sizes))
-        parts = [torch.zeros(longest, dtype=torch.uint8, device=self.device) for _ in range(self.world)]
+        parts = [torch.zeros(longest, dtype=torch.uint8, device=self.device) for _ in range(self.world_size)]
         torch.distributed.all_gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
         texts = [bytes(p[: int(n)].cpu().tolist()) for p, n in zip(parts, sizes, strict=True)]
         return [item for text in texts for item in json.loads(text)]
@@ -51,56 +54,64 @@ class Team:
     def sum_gradients(self, gradients: Iterable[torch.Tensor]) -> None:
         """Sum gradients in place. Every process passes all of them in the same order
         (`Optimizer.gradients(every=True)`)."""
-        if self.world > 1:
+        if self.world_size > 1:
             for gradient in gradients:
                 torch.distributed.all_reduce(gradient)
 
     def wait(self) -> None:
-        if self.world > 1:
+        """Wait until all processes have called this."""
+        if self.world_size > 1:
             torch.distributed.barrier()
+
+    def publish(self, topic: str, text: str) -> None:
+        """Make a text readable for the other processes; it replaces this process's last one on the topic."""
+        if self.store is not None:
+            self.store.set(f"mapo/{topic}/{self.rank}", text)
+
+    def published(self, topic: str) -> list[str]:
+        """Return what the other processes have published on a topic so far. Does not wait."""
+        if self.store is None:
+            return []
+        keys = [f"mapo/{topic}/{rank}" for rank in range(self.world_size) if rank != self.rank]
+        return [self.store.get(key).decode() for key in keys if self.store.check([key])]
 
     def leave(self) -> None:
         """Leave after a successful run. After a failure this could wait for processes that are gone."""
-        if self.world > 1:
+        if self.world_size > 1:
             torch.distributed.destroy_process_group()
 
 
-def leads() -> bool:
-    """Return whether this process is rank 0, or the only one."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def join_team(device: str = "auto") -> Team:
+def join_processes(device: str = "auto") -> ProcessGroup:
     """Join the processes that this one was launched with, by `launch.py`, torchrun or `accelerate launch`."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        return Team()
-    card = _card() if device != "cpu" and torch.cuda.is_available() else None
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return ProcessGroup()
+    gpu = _gpu() if device != "cpu" and torch.cuda.is_available() else None
     try:
-        store, rank, world = next(rendezvous("env://", timeout=JOINING))
+        store, rank, world_size = next(rendezvous("env://", timeout=JOINING))
         store.set(f"mapo/{rank}", "here")
-        store.wait([f"mapo/{k}" for k in range(world)], JOINING)
+        store.wait([f"mapo/{k}" for k in range(world_size)], JOINING)
     except RuntimeError as error:
         raise TrainError(
-            f"the {world} processes of the run did not come together ({str(error).splitlines()[0]})",
-            fix="Give each its RANK, and all the same MASTER_ADDR and MASTER_PORT; then --resume",
+            f"the {world_size} processes of the run could not connect ({str(error).splitlines()[0]})",
+            fix="Give each its own RANK and all the same MASTER_ADDR and MASTER_PORT, then use --resume",
         ) from error
-    backend = "gloo" if card is None else "nccl"
+    backend = "gloo" if gpu is None else "nccl"
     torch.distributed.init_process_group(
-        backend, store=store, rank=rank, world_size=world, timeout=WORKING, device_id=card
+        backend, store=store, rank=rank, world_size=world_size, timeout=WORKING, device_id=gpu
     )
-    return Team(rank, world, str(card or "cpu"))
+    return ProcessGroup(rank, world_size, str(gpu or "cpu"), store)
 
 
-def _card() -> torch.device:
+def _gpu() -> torch.device:
     """Return this process's GPU and make it the current one, which plain "cuda" refers to."""
-    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= there:
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
         raise InputError(
-            f"no card for process {number + 1} of this machine, which has {there}",
+            f"there is no GPU for process {number + 1}: this machine has {count}",
             where="run.processes",
-            fix="Use one process per card, or model.device=cpu",
+            fix="Use at most one process per GPU, or model.device=cpu",
         )
-    card = torch.device("cuda", number)
-    torch.cuda.set_device(card)
-    return card
+    gpu = torch.device("cuda", number)
+    torch.cuda.set_device(gpu)
+    return gpu

@@ -1,4 +1,4 @@
-"""A whole training run: the held-out test before, the training, the test after, and the summary."""
+"""A complete training run: the test before, the training, the test after, and the summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from mapo.advantage import advantages
 from mapo.config import Config, without_addresses
 from mapo.errors import InputError
-from mapo.local_model.files import put_back
+from mapo.local_model.files import restore_replaced
 from mapo.local_model.layers import tune_for_training
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
@@ -30,18 +30,18 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_stop_reason
 from mapo.train import checkpoint
-from mapo.train.callbacks import Callbacks
+from mapo.train.callbacks import STEP, TEST, VALIDATION, Callbacks, RunPlan
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
-from mapo.train.processes import Team
-from mapo.train.rollouts import evaluated, write_json
+from mapo.train.processes import ProcessGroup
+from mapo.train.rollouts import play_evaluation, write_json
 from mapo.train.setup import Training, check_run, claim_run, note_decoding
 from mapo.types import Dialogue
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """The result of a run. `before` and `after` are held-out scores, None if that test was not played."""
 
     summary: dict[str, Any]
@@ -59,30 +59,35 @@ async def run(
     paid: bool = False,
     resume: bool = False,
     callbacks: Callbacks | None = None,
-    team: Team | None = None,
-) -> Outcome:
-    """Train as `config` says, in `out`. A resumed run ends as if it had never been interrupted."""
+    processes: ProcessGroup | None = None,
+) -> TrainingOutcome:
+    """Train with `config` in the run directory `out`.
+
+    `paid` says that calls of the roles cost money: then dialogues of an interrupted step are used again. A
+    resumed run ends with the same weights as an uninterrupted one.
+    """
     began = time.monotonic()
     scenarios = chosen_scenarios(config)
-    team = team or Team()
+    processes = processes or ProcessGroup()
     rules = rules_of(config)
     check_options(config)
     check_trackers(config.run.trackers)
-    if team.leads:
+    if processes.is_leader:
         check_run(out, config, scenarios, resume=resume)
     callbacks = callbacks or Callbacks()
-    async with open_training(config, out, scenarios, rules, casting, paid, callbacks, team) as t:
+    async with open_training(config, out, scenarios, rules, casting, paid, callbacks, processes) as t:
+        t.callbacks.run_begins(run_plan(config, scenarios))
         repeats = config.eval.test_repeats
-        before = await evaluated(t, scenarios["test"], repeats, "before") if repeats else []
+        before = await play_evaluation(t, scenarios["test"], repeats, "before") if repeats else []
         load_last_checkpoint(t)
-        if resume and not RunDir(out).summary.exists():  # nothing is left to do in a finished run
+        if resume and not RunDir(out).summary.exists():  # a finished run has nothing left to do
             t.callbacks.resumes(t.done + 1)
         await train(t)
         chosen = t.best["step"] if t.best else t.done
         if repeats and chosen != t.done:
             checkpoint.load(t.run.checkpoint(chosen), t.policy)
             t.sampler.forget_all()
-        after = await evaluated(t, scenarios["test"], repeats, "after") if repeats else []
+        after = await play_evaluation(t, scenarios["test"], repeats, "after") if repeats else []
         rubric = t.rules.rubric
         scores = score_dialogues("before", before, rubric), score_dialogues("after", after, rubric)
         summary = summarise(
@@ -95,31 +100,50 @@ async def run(
             best=t.best,
             seconds=time.monotonic() - began,
         )
-        if team.leads:
+        if processes.is_leader:
             write_json(t.run.summary, summary)
-        return Outcome(summary, *scores, before, after)
+        return TrainingOutcome(summary, *scores, before, after)
 
 
 def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
-    """Load the three splits. Splits that share a scenario, or near copies of one, are refused."""
+    """Load the scenarios of the three splits. Raise InputError if two splits share one, or near copies."""
     s = config.scenarios
-    found = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
+    splits = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        both = {x.id for x in found[a]} & {x.id for x in found[b]}
-        if both:
+        shared = {x.id for x in splits[a]} & {x.id for x in splits[b]}
+        if shared:
             raise InputError(
-                f"{', '.join(sorted(both)[:3])} in both {a} and {b}",
+                f"{', '.join(sorted(shared)[:3])} in both {a} and {b}",
                 where="scenarios",
-                fix="Split them: mapo scenarios split",
+                fix="Make disjoint splits with mapo scenarios split",
             )
-    if leaks := compare_sets(found)[1]:
-        told = f"{leaks[0].a} and {leaks[0].b} are alike"
-        raise InputError(told, where="scenarios", fix="Split them: mapo scenarios split")
-    return dict(found)
+    if leaks := compare_sets(splits)[1]:
+        raise InputError(
+            f"{leaks[0].a} and {leaks[0].b}, which are in different splits, are nearly the same",
+            where="scenarios",
+            fix="Make disjoint splits with mapo scenarios split",
+        )
+    return dict(splits)
+
+
+def run_plan(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> RunPlan:
+    """Return the phases of a run, from which its remaining time is estimated."""
+    steps, rollout, evals = config.optim.steps, config.rollout, config.eval
+    turns = evals.max_turns or rollout.max_turns
+    return RunPlan(
+        steps=steps,
+        sizes={
+            STEP: float(rollout.scenarios * rollout.siblings * rollout.max_turns),
+            VALIDATION: float(len(scenarios["validation"]) * evals.repeats * turns),
+            TEST: float(len(scenarios["test"]) * evals.test_repeats * turns),
+        },
+        validations=frozenset(step for step in range(1, steps + 1) if evals.due(step, steps)),
+        tested=evals.test_repeats > 0,
+    )
 
 
 def rules_of(config: Config) -> Rules:
-    """Return how dialogues are played and rewarded."""
+    """Return the rules by which dialogues are played and rewarded."""
     r = config.rollout
     return Rules(
         Rubric.load(config.scenarios.domain),
@@ -135,7 +159,7 @@ def rules_of(config: Config) -> Rules:
 
 
 def check_options(config: Config) -> None:
-    """Refuse now what the estimator would refuse only after the first dialogues have been played."""
+    """Check the options of the estimator, which otherwise fails only after the first dialogues."""
     advantages([], [], **config.advantage.options())
 
 
@@ -148,19 +172,18 @@ async def open_training(
     casting: Casting,
     paid: bool,
     callbacks: Callbacks,
-    team: Team,
+    processes: ProcessGroup,
 ) -> AsyncIterator[Training]:
-    """Load the model, claim the run directory and open its records. Everything is closed at the end."""
-    source = config.model.source
-    if folder_of(source) is None and team.leads:
-        callbacks.message(f"{source} is not a folder here: loading it from the model hub, or from its cache")
+    """Load the model, claim the run directory and open its files; close everything at the end."""
+    if processes.is_leader and (folder_of(config.model.source) is None):
+        callbacks.message(f"loading {config.model.source} from the Hugging Face hub or its local cache")
     policy, sampler = load_model(config)
     run = RunDir(out)
-    if team.leads:  # only now, when everything that can be refused has been checked
+    if processes.is_leader:  # after every check: a refused run leaves nothing behind
         claim_run(out, config, scenarios)
         note_decoding(out, sampler.decoding)
-        put_back(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
-    team.wait()
+        restore_replaced(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
+    processes.wait()
     t = Training(
         config=config,
         run=run,
@@ -171,23 +194,23 @@ async def open_training(
         rules=rules,
         train_scenarios=scenarios["train"],
         validation_scenarios=scenarios["validation"],
-        team=team,
+        processes=processes,
         callbacks=callbacks,
         paid=paid,
     )
     try:
-        if team.leads:
+        if processes.is_leader:
             t.metrics = JsonlWriter(run.metrics)
             settings = without_addresses(config)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
             decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
-            template = sampler.template.told
+            template = sampler.template.description
             callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t
     except Exception as error:
-        if team.leads:
+        if processes.is_leader:
             write_stop_reason(run, error)
         raise
     finally:
@@ -228,7 +251,7 @@ def load_last_checkpoint(t: Training) -> None:
         state = checkpoint.load(last, t.policy, t.optimizer, verify=False)
         t.done, t.best = state["step"], state["best"]
         t.sampler.forget_all()
-        if t.team.leads and t.best:  # a kill may have come between the checkpoint and this file
+        if t.processes.is_leader and t.best:  # a kill may have come between the checkpoint and this file
             write_json(t.run.best, t.best)
 
 

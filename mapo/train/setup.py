@@ -1,4 +1,4 @@
-"""The state of a training run, and the check that its folder is free or holds the same run.
+"""The state of a training run in memory, and the checks of its run directory.
 
 `Training` holds everything the loop needs; `check_run` and `claim_run` check and claim the run directory. A
 run is resumed with the settings it was started with. Only settings that do not change its results (addresses,
@@ -17,11 +17,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from mapo import __version__
 from mapo.config import Config, dump_config, read_config, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
+from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
@@ -31,13 +33,16 @@ from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
-from mapo.train.processes import Team
+from mapo.train.processes import ProcessGroup
 from mapo.types import Dialogue
 
 
 @dataclass(slots=True)
 class Training:
-    """A run in memory: its settings, the cast, the model and optimizer, and how far it has come."""
+    """A run in memory: its settings, cast, model and optimizer, and its progress.
+
+    `done` is the last finished step; `best` is the validation result of the best one.
+    """
 
     config: Config
     run: RunDir
@@ -50,35 +55,38 @@ class Training:
     validation_scenarios: Sequence[Scenario]
     metrics: JsonlWriter | None = None
     trackers: Sequence[Tracker] = ()
-    team: Team = field(default_factory=Team)
+    processes: ProcessGroup = field(default_factory=ProcessGroup)
     callbacks: Callbacks = field(default_factory=Callbacks)
     paid: bool = False
     done: int = 0
     best: dict[str, Any] | None = None
 
     def dialogue_file(self, step: int) -> Path:
-        return self.run.dialogues_of(step, self.team.rank)
+        return self.run.dialogues_of(step, self.processes.rank)
 
     def eval_file(self, label: str) -> Path:
-        return self.run.eval_dialogues(label, self.team.rank)
+        return self.run.eval_dialogues(label, self.processes.rank)
 
     def score_of(self, dialogues: Sequence[Dialogue]) -> float | None:
-        found = score_dialogues("", dialogues, self.rules.rubric)
-        return found.composite.epm_q if found else None
+        """Return the EPM-Q of dialogues, or None if there is nothing to score."""
+        score = score_dialogues("", dialogues, self.rules.rubric)
+        return score.composite.epm_q if score else None
 
     def log(self, record: dict[str, Any]) -> None:
+        """Write the metrics of a step to metrics.jsonl and the trackers."""
         if self.metrics:
             self.metrics.write(record)
         for tracker in self.trackers:
             tracker.log(flat({k: v for k, v in record.items() if k != "step"}), record["step"])
 
 
-_MAY_DIFFER = {
+_MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
     "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
 }
+"""Settings that may change when a run is resumed."""
 
 
 def check_run(
@@ -89,48 +97,51 @@ def check_run(
     resume: bool,
     engine: str = "local",
 ) -> None:
-    """Refuse a folder that this run cannot use. Nothing is written."""
+    """Raise InputError if this run cannot use the folder. Nothing is written."""
     run = RunDir(root)
     if root.exists() and not root.is_dir():
-        raise InputError("is a file", where=str(root), fix="--out is a folder")
+        raise InputError("this is a file", where=str(root), fix="Give a folder as --out")
     if run.manifest.exists():
         if not resume:
-            raise InputError("holds a run already", where=str(root), fix="Add --resume, or use another --out")
+            raise InputError(
+                "the folder holds a run already", where=str(root), fix="Add --resume, or use another --out"
+            )
         refuse_other_engine(root, engine)
-        _same(run, config, manifest(config, scenarios))
+        _check_same_settings(run, config, manifest(config, scenarios))
     elif resume and not root.exists():
-        raise InputError("no run to resume", where=str(root), fix="Check --out, or leave out --resume")
+        raise InputError(
+            "there is no run to resume", where=str(root), fix="Check --out, or leave out --resume"
+        )
     elif root.is_dir() and not all(_leftover(entry) for entry in root.iterdir()):
-        raise InputError("is not empty and no run", where=str(root), fix="Choose another --out")
+        raise InputError("the folder is not empty and not a run", where=str(root), fix="Use another --out")
 
 
 def claim_run(
     root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], engine: str = "local"
 ) -> None:
-    """Write the files that make the folder this run's, unless they are there."""
+    """Write config, rubric and manifest into the run directory, unless it has a manifest."""
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
         write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / RUBRIC).read_bytes())
-        told = {**manifest(config, scenarios), "engine": engine}
-        write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
+        content = {**provenance(), **manifest(config, scenarios), "engine": engine}
+        write_atomic(run.manifest, encode(content, str(run.manifest)) + b"\n")
 
 
-def note_decoding(root: Path, way: str) -> None:
-    """Add the decoder that is used to the manifest. A run resumed with another decoder lists both; a finished
-    run is left as it is."""
+def note_decoding(root: Path, decoder: str) -> None:
+    """Add the decoder to the manifest. A run that used several lists all; a finished run is not changed."""
     run = RunDir(root)
-    if not way or run.summary.exists():
+    if not decoder or run.summary.exists():
         return
-    told = json.loads(run.manifest.read_bytes())
-    ways = told.get("decoding", [])
-    if way not in ways:
-        told["decoding"] = [*ways, way]
-        write_atomic(run.manifest, encode(told, str(run.manifest)) + b"\n")
+    content = json.loads(run.manifest.read_bytes())
+    decoders = content.get("decoding", [])
+    if decoder not in decoders:
+        content["decoding"] = [*decoders, decoder]
+        write_atomic(run.manifest, encode(content, str(run.manifest)) + b"\n")
 
 
 def _leftover(entry: Path) -> bool:
-    """Return whether this may exist before the manifest does, as after a kill during the start of a run."""
+    """Return whether a file may exist without a manifest, as after a kill during the start of a run."""
     return entry.name.startswith((".", RunDir.config.name, RunDir.rubric.name, CACHE, "ledger"))
 
 
@@ -138,27 +149,30 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
     """Return what identifies the run: its scenarios by content, its method and the versions used."""
     return {
         "schema": "mapo.train/1",
-        "scenarios": {split: {s.id: scenario_digest(s) for s in found} for split, found in scenarios.items()},
+        "scenarios": {split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()},
         "seed": config.run.seed,
         "method": config.advantage.method,
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("mapo", "torch", "transformers", "numpy")},
+            "mapo": __version__,
+            **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
     }
 
 
 def refuse_other_engine(root: Path, engine: str) -> None:
-    if (theirs := engine_of(root)) != engine:
-        told = f"is a run of the {theirs} engine"
-        raise InputError(told, where=str(root), fix=f"Add --engine {theirs}")
+    """Raise InputError if the run in a folder belongs to another engine."""
+    if (actual := engine_of(root)) != engine:
+        raise InputError(
+            f"this is a run of the {actual} engine", where=str(root), fix=f"Add --engine {actual}"
+        )
 
 
 def engine_of(root: Path) -> str:
     """Return the engine that trains the run in a folder."""
     try:
-        told = json.loads(RunDir(root).manifest.read_bytes())
-        return str(told.get("engine", "local"))
+        content = json.loads(RunDir(root).manifest.read_bytes())
+        return str(content.get("engine", "local"))
     except (OSError, ValueError, AttributeError):
         return "local"  # a broken manifest is reported by check_run
 
@@ -169,43 +183,49 @@ def load_run_config(root: Path) -> Config:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="Check the run's folder") from None
+        raise InputError(
+            f"the config cannot be read ({error})", where=str(path), fix="Check the run directory"
+        ) from None
     return read_config(data, str(path))
 
 
-def _same(run: RunDir, config: Config, told: dict[str, Any]) -> None:
-    there, here = _course(load_run_config(run.root)), _course(config)
-    other = [f"{s}.{k}" for s in here for k in here[s] if there[s].get(k) != here[s][k]]
+def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -> None:
+    """Raise InputError if the run was started with other settings or scenarios. `content` is the manifest."""
+    started, now = _fixed_settings(load_run_config(run.root)), _fixed_settings(config)
+    changed = [f"{s}.{k}" for s in now for k in now[s] if started[s].get(k) != now[s][k]]
     try:
         scenarios = json.loads(run.manifest.read_bytes())["scenarios"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"cannot be read ({error})", where=str(run.manifest), fix="Start anew") from None
-    other += [f"scenarios.{s}" for s, found in told["scenarios"].items() if scenarios.get(s) != found]
-    if other:
+        raise StoreError(
+            f"the manifest cannot be read ({error})", where=str(run.manifest), fix="Start a new run"
+        ) from None
+    changed += [f"scenarios.{s}" for s, ids in content["scenarios"].items() if scenarios.get(s) != ids]
+    if changed:
         raise InputError(
-            f"the run there was started otherwise: {', '.join(other[:5])}",
+            f"the run was started with other settings: {', '.join(changed[:5])}",
             where=str(run.root),
-            fix=_longer(run, there["optim"]["steps"], config.optim.steps)
+            fix=_how_to_add_steps(run, started["optim"]["steps"], config.optim.steps)
             or "Resume with the same settings (its config.toml), or use another --out",
         )
 
 
-def _longer(run: RunDir, there: int, asked: int) -> str:
-    """Say what to do instead of adding steps to a run: its learning rate schedule depends on their number."""
-    if asked <= there:
+def _how_to_add_steps(run: RunDir, steps: int, wanted: int) -> str:
+    """Return a fix for a resume with more steps. A run cannot get more, because its learning rate schedule
+    depends on their number."""
+    if wanted <= steps:
         return ""
     engine = " --engine verl" if engine_of(run.root) == "verl" else ""
     return (
-        f"A run keeps its number of steps ({there}). To train its model further: "
+        f"The number of steps of a run is fixed ({steps}). To train its policy further: "
         f"mapo export {quote(str(run.root))} --out DIR, then "
         f"mapo train {quote(str(run.config))} model.source=DIR optim.steps=N --out ANOTHER{engine}"
     )
 
 
-def _course(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the settings that decide a run's results: all but addresses, limits and the like."""
+def _fixed_settings(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the settings that determine the results of a run: all but addresses and `_MAY_CHANGE`."""
     data: dict[str, dict[str, Any]] = without_addresses(config)
-    for section, keys in _MAY_DIFFER.items():
+    for section, keys in _MAY_CHANGE.items():
         data[section] = {k: v for k, v in data[section].items() if k not in keys}
     return data
 

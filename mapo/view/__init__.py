@@ -1,10 +1,9 @@
-"""The web page over run directories: runs, curves, dialogues, and why each turn was credited (`mapo view`).
+"""The viewer: a local web page over run directories (`mapo view`).
 
-    index/      which folders are runs, what they are and how they stand; every dialogue's place and a few
-                numbers in SQLite, kept up to date as files grow; the queries of the pages
-    pages/      the pages of runs, dialogues and benchmarks, and their figures as plain data
-    templates/  their HTML; static/ their style and scripts
-    app.py      the routes; guard.py access control; serve.py the server
+    index/      finds runs; keeps location and numbers of every dialogue in SQLite, updated as files grow
+    pages/      the pages of runs, dialogues, ablations and benchmarks, and their charts as plain data
+    templates/  HTML; static/ styles and scripts
+    app.py      routes; guard.py access control; serve.py the server
 
-Nothing is written into a run directory. What models wrote is text: escaped on every page, executed nowhere.
+Nothing is written into a run directory. Run directories are untrusted: their texts are escaped on every page.
 """

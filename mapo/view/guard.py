@@ -1,9 +1,8 @@
-"""Who may see the pages, and what a browser may do with them.
+"""Access control and security headers.
 
-A page on this machine can be reached by any site the user visits, if only that site's name is made to point
-here (DNS rebinding). So the Host of a request must be an address or this machine's name, a foreign Origin is
-refused, and beyond loopback a token is asked for. The content security policy allows no inline script and
-nothing from elsewhere, so that a text that slipped through escaping could still do nothing.
+Any website can reach a server on this machine by DNS rebinding. Therefore the Host of a request must be an IP
+address or a known name, foreign origins are refused, and beyond loopback a token is required. The content
+security policy allows no inline scripts and no other hosts, as a second defence behind escaping.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "mapo_view"
 PLOTLY_STYLES = (
-    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",  # empty: the one it adds its rules to
-    "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='",  # maps, of plotly 7.1.0; without it no map
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",  # the empty element that it adds its rules to
+    "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='",  # maps, plotly 7.1.0
 )
-"""The style elements that plotly.js puts into a page, by their hashes."""
+"""Hashes of the style elements that plotly.js adds to a page."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -48,7 +47,7 @@ HEADERS = {
 
 
 class Guard:
-    """Middleware. `names` are host names that may be asked for; `token` is needed where it is not empty."""
+    """Middleware. `names` are accepted host names; a non-empty `token` is required from every client."""
 
     def __init__(self, app: ASGIApp, *, names: Collection[str] = (), token: str = "") -> None:
         self.app, self.token = app, token
@@ -74,15 +73,17 @@ class Guard:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._known_host(hosts[0]):
-            return PlainTextResponse("this host name is not served here\n", 421)
+            return PlainTextResponse(
+                "This host name is not served here. Use --allow-host to accept it.\n", 421
+            )
         origins = headers.getlist("origin")
         if any(_netloc(origin) != hosts[0].casefold() for origin in origins):
-            return PlainTextResponse("requests from other sites are refused\n", 403)
+            return PlainTextResponse("Requests from other sites are refused.\n", 403)
         if (
             headers.get("sec-fetch-site", "none") == "cross-site"
             and headers.get("sec-fetch-mode") != "navigate"
         ):
-            return PlainTextResponse("requests from other sites are refused\n", 403)
+            return PlainTextResponse("Requests from other sites are refused.\n", 403)
         return self._without_token(scope, headers) if self.token else None
 
     def _known_host(self, host: str) -> bool:
@@ -97,35 +98,35 @@ class Guard:
         return True
 
     def _without_token(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """None where the token came with the request; in an address it is taken over into a cookie."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        """Return None if the request carries the token. A token in the URL is moved into a cookie."""
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
         name = _cookie_name(scope)
         cookies = [cookie_parser(header).get(name, "") for header in headers.getlist("cookie")]
         if kind.casefold() == "bearer":
-            cookies.append(given.strip())
-        if any(self._right(each) for each in cookies):
+            cookies.append(bearer.strip())
+        if any(self._is_token(each) for each in cookies):
             return None
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if not any(name == "token" and self._right(value) for name, value in asked):
-            return PlainTextResponse("a token is needed: open the address that mapo view printed\n", 401)
-        rest = urlencode([pair for pair in asked if pair[0] != "token"])
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if not any(name == "token" and self._is_token(value) for name, value in query):
+            return PlainTextResponse("A token is required. Open the URL that mapo view printed.\n", 401)
+        rest = urlencode([pair for pair in query if pair[0] != "token"])
         path = "/" + scope["path"].lstrip("/\\")
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(name, self.token, httponly=True, samesite="lax", max_age=30 * 86400)
         return answer
 
-    def _right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 
 
 def _cookie_name(scope: Scope) -> str:
-    """One for each port: cookies do not know ports, and two viewers have two tokens."""
+    """Return a name per port: cookies ignore ports, and two viewers have two tokens."""
     server = scope.get("server")
     return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE
 
 
 def _netloc(origin: str) -> str:
-    """Host and port of an Origin; empty where it has none or is none."""
+    """Return host and port of an Origin; empty if it has none."""
     try:
         return urlsplit(origin).netloc.casefold()
     except ValueError:

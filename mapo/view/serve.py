@@ -1,4 +1,4 @@
-"""The server of the pages, and the thread that keeps their index fresh."""
+"""The server, and the thread that refreshes the index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mapo.view.app import make_app
 from mapo.view.index.index import Index
 
 EVERY = 2.0
-"""Seconds between two looks at the files; more where a look takes long."""
+"""Seconds between two refreshes; more if a refresh takes long."""
 
 
 def is_loopback(host: str) -> bool:
@@ -29,55 +29,59 @@ def is_loopback(host: str) -> bool:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Names under which a browser finds it. "Every address of this machine" (0.0.0.0, ::) is none to open:
-    then its name, and the address others most likely reach it by."""
+    """Return the hosts to open in a browser. For 0.0.0.0 and :: these are the machine's name and its address
+    on the outgoing route."""
     try:
         if not ipaddress.ip_address(host).is_unspecified:
             return [host]
     except ValueError:
         return [host]
-    outward = _outward(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    return list(dict.fromkeys([socket.gethostname(), *([outward] if outward else [])]))
+    outgoing = _outgoing_address(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    return list(dict.fromkeys([socket.gethostname(), *([outgoing] if outgoing else [])]))
 
 
-def _outward(family: socket.AddressFamily) -> str:
-    """This machine's address on the way out; "" where there is none. Nothing is sent."""
-    where = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # addresses kept for examples
+def _outgoing_address(family: socket.AddressFamily) -> str:
+    """Return this machine's address on the outgoing route, or "". Nothing is sent."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # reserved for documentation
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((where, 9))
+            probe.connect((target, 9))
             return str(probe.getsockname()[0])
     except OSError:
         return ""
 
 
 def token_for(host: str) -> str:
-    """Beyond loopback a token is needed: MAPO_VIEW_TOKEN, or a fresh one."""
+    """Return the required token: none on loopback, else MAPO_VIEW_TOKEN or a new one."""
     if is_loopback(host):
         return ""
-    given = os.environ.get("MAPO_VIEW_TOKEN", "")
-    if given and (len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given):
-        raise InputError("too short or odd", where="MAPO_VIEW_TOKEN", fix="At least 16 plain characters")
-    return given or secrets.token_urlsafe(24)
+    token = os.environ.get("MAPO_VIEW_TOKEN", "")
+    if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
+        raise InputError(
+            "The token is too short or contains unusual characters.",
+            where="MAPO_VIEW_TOKEN",
+            fix="Use at least 16 ASCII characters without spaces",
+        )
+    return token or secrets.token_urlsafe(24)
 
 
 @contextmanager
 def kept_fresh(index: Index, on_error: Callable[[Exception], None]) -> Iterator[None]:
-    """A thread that looks at the files again and again, until the block is left."""
+    """Refresh the index in a thread until the block is left."""
     stop = threading.Event()
 
-    def look() -> None:
+    def refresh() -> None:
         pause = 0.0
         while not stop.wait(pause):
             began = os.times().elapsed
             try:
                 index.refresh(stop.is_set)
-            except Exception as error:  # noqa: BLE001 (the pages stay up; the terminal says what happened)
+            except Exception as error:  # noqa: BLE001 (the pages stay up; the terminal shows the error)
                 index.busy = None
                 on_error(error)
             pause = max(EVERY, 5 * (os.times().elapsed - began))
 
-    thread = threading.Thread(target=look, name="mapo-view-index", daemon=True)
+    thread = threading.Thread(target=refresh, name="mapo-view-index", daemon=True)
     thread.start()
     try:
         yield
@@ -95,18 +99,18 @@ def serve(
     say: Callable[[str], None],
     on_ready: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until interrupted. `names` are further host names that may be asked for."""
+    """Serve until interrupted. `names` are further host names to accept."""
     import uvicorn
 
     token = token_for(host)
     listener = _listening(host, port)
     index = Index(root)
-    own = [host, socket.gethostname(), *addresses_of(host)] if token else []
-    app = make_app(index, names=[*own, *names], token=token)
+    known = [host, socket.gethostname(), *addresses_of(host)] if token else []
+    app = make_app(index, names=[*known, *names], token=token)
     port = listener.getsockname()[1]
     for shown in addresses_of(host):
         at = f"[{shown}]" if ":" in shown else shown
-        say(f"http://{at}:{port}/{f'?token={token}' if token else ''}   (Ctrl-C stops)")
+        say(f"http://{at}:{port}/{f'?token={token}' if token else ''}   (press Ctrl-C to stop)")
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
     try:
         with kept_fresh(index, lambda error: say(f"warning: {type(error).__name__}: {error}")):
@@ -123,5 +127,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        told = f"cannot listen there ({error.strerror or error})"
-        raise StoreError(told, where=f"{host}, port {port}", fix="Choose another --port or --host") from None
+        problem = f"The server cannot listen on this address ({error.strerror or error})."
+        raise StoreError(
+            problem, where=f"{host}, port {port}", fix="Choose another --port or --host"
+        ) from None

@@ -18,7 +18,7 @@ from grammar import Rng, Told, you
 from story import bare, near
 
 from mapo import Rubric
-from mapo.domains.empathy.reading import Reader, feelings
+from mapo.domains.empathy.reading import EmpathyReader, feelings
 from mapo.domains.empathy.scripted import scripted_cast
 from mapo.measure.epmq import composite
 from mapo.models.chat import Answer, Request
@@ -87,7 +87,7 @@ def report(mode: str, dialogues: list[Dialogue], log: dict[str, list[tuple[str, 
           f"C {means[0]:+.2f} A {means[1]:+.2f} P {means[2]:+.2f}")  # fmt: skip
     seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for dialogue in dialogues:
-        reader = Reader()
+        reader = EmpathyReader()
         for turn, kinds in zip(dialogue.turns, log[dialogue.id], strict=True):
             reader.user_said(turn.user)
             reading, count = reader.read(turn.reply.text), seen[kinds]

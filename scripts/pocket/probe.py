@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mapo import Rubric
-from mapo.domains.empathy.reading import Reader
+from mapo.domains.empathy.reading import EmpathyReader
 from mapo.domains.empathy.scripted import scripted_cast
 from mapo.measure.epmq import composite
 from mapo.models.chat import Answer, Request
@@ -86,7 +86,7 @@ def report(dialogues: list[Dialogue], rubric: Rubric) -> None:
         print(f"  {axis}: progress in {up:.0%} of turns (level 2 in {deep:.0%}), harm in {down:.0%}")
     count: Counter[str] = Counter()
     for dialogue in dialogues:
-        reader = Reader()
+        reader = EmpathyReader()
         for turn in dialogue.turns:
             reader.user_said(turn.user)
             reading = reader.read(turn.reply.text)

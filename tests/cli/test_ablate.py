@@ -76,10 +76,12 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names
     assert "8/8 done" in told and re.search(r"mapo +48\.0", told)
-    assert told.startswith("8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n")
+    assert told.startswith("estimate: ")
+    assert "8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n" in told
+    assert f"mapo report {out}" in told and f"mapo view {out}" in told
     assert f"2 in parallel, 4 steps each, in {out}; logs: {out / 'logs'}\n" in told
     caution = scripted_world(["empathy"])
-    assert caution in told and caution in (out / "ablation.md").read_text()
+    assert caution in " ".join(told.split()) and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
     assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8
     [versus] = report["paired"]["epm_q/idr"]
@@ -131,7 +133,7 @@ def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
         (["--seeds", "-3"], "--seeds"),
         (["run.seed=3"], "--seeds"),
         (["advantage.method=turn"], "--methods"),
-        (["pocket", "other"], "two configs"),
+        (["pocket", "other"], "more than one config"),
         (["optim.stepz=3"], "stepz"),
         (["--only-report"], "not an ablation"),
     ],

@@ -13,10 +13,10 @@ import pytest
 import typer
 
 from mapo.cli.common import options
-from mapo.cli.common.stop import again, until_stopped
+from mapo.cli.common.stop import resume_command, until_stopped
 from mapo.evals.emobench.data import load
 from mapo.evals.eqbench import data as eqbench_data
-from mapo.evals.items import read_kept
+from mapo.evals.items import read_previous
 from mapo.scenarios.sets import load_scenarios
 from mapo.testing.server import LoopbackServer
 from support import small_run as small
@@ -66,8 +66,8 @@ def test_stopped_by_hand_it_says_what_is_kept_and_how_to_go_on(made_up, tmp_path
         script.hold = None
         _, told = process.communicate(timeout=60)
         assert process.returncode == status and "Traceback" not in told
-        kept = len(read_kept(out).finished)
-        assert kept and f"stopped; {kept} of 5 items are kept; resume with: mapo eval eqbench" in told
+        kept = len(read_previous(out).finished)
+        assert kept and f"stopped; {kept} of 5 items are finished; resume with: mapo eval eqbench" in told
         line = told.splitlines()[-1]
         assert line.endswith("--resume") and f"'--out={out}'" in line  # as it can be pasted
         assert "items: 0/5" in told  # plain lines where there is no terminal
@@ -149,9 +149,9 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 
 def test_stopped_before_it_began_there_is_nothing_to_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["mapo", "eval", "emobench", "--out=x", "--resume"])
-    assert again(tmp_path) == "mapo eval emobench --out=x"
+    assert resume_command(tmp_path) == "mapo eval emobench --out=x"
     (tmp_path / "manifest.json").write_text("{}")
-    assert again(tmp_path) == "mapo eval emobench --out=x --resume"
+    assert resume_command(tmp_path) == "mapo eval emobench --out=x --resume"
 
 
 def test_empa_stopped_by_hand(tmp_path):
@@ -163,7 +163,10 @@ def test_empa_stopped_by_hand(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=60)
-    assert process.returncode == 143 and "stopped; 0 of 12 dialogues are kept; resume with: mapo eval" in told
+    assert (
+        process.returncode == 143
+        and "stopped; 0 of 12 dialogues are finished; resume with: mapo eval" in told
+    )
 
 
 def test_the_ledger_knows_every_call_after_a_kill(made_up, tmp_path):  # noqa: F811
@@ -250,7 +253,7 @@ def test_a_training_run_is_no_model_but_holds_some(tmp_path):
     done = mapo("eval", "empa", f"--model=local:{run}", f"--out={tmp_path / 'eval'}")
     assert done.returncode == 2 and "is a training run, not a model" in done.stderr
     assert f"mapo export {run} --out DIR, then local:DIR" in done.stderr
-    checkpoint = done.stderr.split("Or take a checkpoint: local:")[1].strip()
+    checkpoint = done.stderr.split("Or use a checkpoint: local:")[1].strip()
     args = [f"--out={tmp_path / 'eval'}", "--max-turns=1", "--max-tokens=4"]
     assert mapo("eval", "empa", f"--model=local:{checkpoint}", *args).returncode == 0
 
@@ -260,14 +263,14 @@ def test_an_address_that_nobody_gave_is_told(made_up, tmp_path, monkeypatch):  #
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         given = [f"--data={made_up}", "--model=policy", "--judge-model=judge"]
         done = mapo("eval", "eqbench", *given, f"--out={tmp_path / 'env'}")
-        told = f"judge is asked at {server.base_url} (from OPENAI_BASE_URL)"
+        told = f"judge is called at {server.base_url} (from OPENAI_BASE_URL)"
         assert done.returncode == 0 and told in done.stderr
         plain = mapo(*eqbench(made_up, tmp_path / "given", server.base_url))
-        assert "is asked at" not in plain.stderr
+        assert "is called at" not in plain.stderr
     monkeypatch.delenv("OPENAI_BASE_URL")
     monkeypatch.setattr("mapo.models.endpoint.DEFAULT_URL", "http://127.0.0.1:9/v1")
     done = mapo("eval", "eqbench", *given, f"--out={tmp_path / 'none'}", "--retries=0")
-    assert "policy is asked at http://127.0.0.1:9/v1 (no base URL was given)" in done.stderr
+    assert "policy is called at http://127.0.0.1:9/v1 (no base URL was given)" in done.stderr
     assert "?." not in done.stderr
 
 
@@ -277,7 +280,7 @@ def test_a_dead_endpoint_stops_eqbench_too(tmp_path, dead):
     fault = lambda _, body: "500" if body["model"] == dead else None  # noqa: E731
     with LoopbackServer(script, fault=fault) as server:
         done = mapo(*eqbench(shared("eqbench"), tmp_path / "run", server.base_url, "--retries=0"))
-    assert done.returncode == 2 and "9 of 9 items failed, last: " in done.stderr
+    assert done.returncode == 2 and "9 of 9 items failed, the last one with: " in done.stderr
     assert "run again with --resume" in done.stderr and server.calls < 80  # of 163
 
 
@@ -297,8 +300,8 @@ def test_a_failed_scenario_is_named_once(made_up, tmp_path):  # noqa: F811
 
 def test_the_other_eqbench_is_recognised(tmp_path):
     two, three = tmp_path / "v2", tmp_path / "three"
-    write(two / "data", dict.fromkeys(eqbench_data.TWO, "{}"))
-    write(three / "data", dict.fromkeys(eqbench_data.THREE, "x"))
+    write(two / "data", dict.fromkeys(eqbench_data.V2_FILES, "{}"))
+    write(three / "data", dict.fromkeys(eqbench_data.V3_FILES, "x"))
     done = mapo("eval", "eqbench", f"--data={two}", "--model=m", f"--out={tmp_path / 'run'}")
     assert done.returncode == 2 and "holds EQ-Bench v2. Add --v2" in done.stderr
     done = mapo("eval", "eqbench", f"--data={three}", "--model=m", "--v2", f"--out={tmp_path / 'run'}")
@@ -312,7 +315,7 @@ def test_changed_data_can_be_allowed_by_a_name_that_is_told(tmp_path):
 
 
 def test_every_benchmark_has_the_same_options():
-    shared_names = {f"--{name.replace('_', '-')}" for name in options.Run.__dataclass_fields__}
+    shared_names = {f"--{name.replace('_', '-')}" for name in options.RunOptions.__dataclass_fields__}
     for name in ("empa", "emobench", "eqbench"):
         shown = mapo("eval", name, "--help").stdout
         assert all(option in shown for option in shared_names), name
@@ -321,7 +324,7 @@ def test_every_benchmark_has_the_same_options():
 def test_repeats_are_no_cases_and_the_text_says_so(tmp_path):
     args = ["eval", "empa", "--model=scripted:honest", "--max-turns=12", "--repeats=2"]
     done = mapo(*args, f"--out={tmp_path / 'all'}")
-    assert "95 % bootstrap intervals over scenarios" in done.stdout
+    assert "95 % bootstrap interval over scenarios" in done.stdout
     one = load_scenarios("builtin:test")[0].id
     done = mapo(*args[:-1], "--repeats=6", f"--cases={one}", f"--out={tmp_path / 'one'}")
-    assert "95 % bootstrap intervals over the dialogues of a scenario" in done.stdout
+    assert "95 % bootstrap interval over the dialogues of a scenario" in done.stdout

@@ -106,7 +106,7 @@ def test_three_benchmarks_of_two_models_in_one_table(talks, made_up, tmp_path): 
             assert d["mean"] == pytest.approx(gap)
     shown = mapo("compare", *runs)
     assert shown.returncode == 0 and "Differences from honest" in shown.stdout
-    for word in ("EPM-Q", "Overall", "judge judge", "p (Holm)", "bootstrap over cases", "note: "):
+    for word in ("EPM-Q", "Overall", "judge judge", "p (Holm)", "bootstrap over cases", "Note: "):
         assert word in shown.stdout
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mapo.scenarios.sets import load_scenarios
-from mapo.testing.judges import Habit, judges_that
+from mapo.testing.judges import JudgeErrors, faulty_judges
 from mapo.testing.server import LoopbackServer
 from support.command import mapo
 
@@ -30,7 +30,7 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"good": [1, 0.1, 2], "noisy": [1, 0.1, 2]}))
     out = tmp_path / "audit"
-    with LoopbackServer(judges_that({"good": Habit(), "noisy": Habit(noise=0.4)})) as server:
+    with LoopbackServer(faulty_judges({"good": JudgeErrors(), "noisy": JudgeErrors(noise=0.4)})) as server:
         asked = ("judge", "audit", run, "--judge", "good", "--judge", f"noisy@{server.base_url}", "--panel")
         where = ("--base-url", server.base_url, "--out", out, "--prices", prices, *SMALL)
         done = mapo(*asked, *where)
@@ -50,9 +50,12 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     assert both["cost"] is None and both["asked"] == good["asked"] == good["cost"]["calls"]
     assert calls == good["cost"]["calls"] + noisy["cost"]["calls"]
     assert both["judge"] not in {pair["b"] for pair in data["agreement"]}
-    assert data["terms"]["gamma"] == 0.85 and "no run says" in data["terms"]["assumed"][0]
+    assert data["terms"]["gamma"] == 0.85 and "no run has advantage settings" in data["terms"]["assumed"][0]
     assert "note: assumed gamma 0.85" in done.stderr
-    assert "warning: probes over 3 dialogues can show no effect, 9 are needed" in done.stderr
+    assert (
+        "warning: the sampled turns come from 3 dialogues; noise and probe effects need at least 6"
+        in done.stderr
+    )
     assert {judge["verdict"]["training"] for judge in data["judges"]} <= {"unknown", "not fit"}
     assert "Verdict" in done.stdout and "seconds per call" in done.stdout
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr
@@ -62,13 +65,13 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
 
 
 def test_an_endpoint_that_refuses_a_parameter_is_told_of(run, tmp_path):
-    with LoopbackServer(judges_that({"it": Habit()}), refuses=("temperature",)) as server:
+    with LoopbackServer(faulty_judges({"it": JudgeErrors()}), refuses=("temperature",)) as server:
         where = ("--judge", "it", "--base-url", server.base_url)
         done = mapo("judge", "audit", run, *where, "--out", tmp_path / "a", *SMALL)
         assert done.returncode == 0, done.stderr
         swapped = mapo("judge", "swap", run, *where, "--out", tmp_path / "s")
         assert swapped.returncode == 0, swapped.stderr
-    told = "was sampled without temperature: its endpoint refuses that"
+    told = "was sampled without temperature: its endpoint refuses it"
     assert f"note: it {told}" in done.stderr and f"note: the judge {told}" in swapped.stderr
     notes = json.loads((tmp_path / "a" / "audit.json").read_text())["notes"]
     assert f"it {told}" in notes
@@ -92,7 +95,9 @@ def test_the_domain_is_that_of_the_run(tmp_path):
         done = mapo("judge", verb, run, "--judge", "scripted", "--out", tmp_path / verb, *more)
         assert done.returncode == 0, done.stderr
     wrong = mapo("judge", "audit", run, "--judge", "scripted", "--out", tmp_path / "x", "--domain", "empathy")
-    assert wrong.returncode == 2 and "--domain with the folder of its domain (tutoring)" in wrong.stderr
+    assert (
+        wrong.returncode == 2 and "its domain folder with --domain (the domain is tutoring)" in wrong.stderr
+    )
 
 
 def test_a_folder_that_does_not_exist_is_told_so(tmp_path):
@@ -104,7 +109,10 @@ def test_a_folder_that_does_not_exist_is_told_so(tmp_path):
 def test_a_judge_is_named_once_where_it_fails(run, tmp_path):
     gone = ("--judge", "gone@http://127.0.0.1:9/v1", "--retries", 0, "--dialogues", 0, "--turns", 1)
     done = mapo("judge", "audit", run, *gone, "--out", tmp_path / "x")
-    assert done.returncode == 2 and "last: gone at http://127.0.0.1:9/v1: no connection" in done.stderr
+    assert (
+        done.returncode == 2
+        and "the last one with: gone at http://127.0.0.1:9/v1: no connection" in done.stderr
+    )
 
 
 def test_a_panel_is_not_asked_what_its_members_cannot_answer(run, tmp_path):
@@ -122,23 +130,25 @@ def test_a_failing_endpoint_leaves_questions_open(run, tmp_path):
         del body
         return "400" if number % 7 == 0 else None
 
-    with LoopbackServer(judges_that({"it": Habit()}), fault=fault) as server:
+    with LoopbackServer(faulty_judges({"it": JudgeErrors()}), fault=fault) as server:
         where = ("--base-url", server.base_url, "--out", tmp_path / "a", *SMALL)
         done = mapo("judge", "audit", run, "--judge", "it", *where)
-        assert done.returncode == 1 and "--resume asks them again" in done.stderr
+        assert done.returncode == 1 and "use --resume to retry" in done.stderr
         server.fault = lambda _number, _body: None
         assert mapo("judge", "audit", run, "--judge", "it", *where, "--resume").returncode == 0
 
 
 def test_without_a_judge_the_records_speak(run):
     done = mapo("judge", "audit", run)
-    assert done.returncode == 0 and "As recorded" in done.stdout and "Along a dialogue" in done.stdout
+    assert (
+        done.returncode == 0 and "As recorded" in done.stdout and "Levels along the dialogue" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--judge", "m"], "--judge without --out"),
+        (["--judge", "m"], "--judge needs --out"),
         (["--judge", "m", "--out", "x", "--scenarios", "builtin:train"], "can be judged again"),
         (["--judge", "m", "--out", "x", "--key-env", "A", "--key-env", "B"], "2 key variables for 1"),
     ],

@@ -44,11 +44,11 @@ def test_a_caution_is_said_with_and_without_a_test(shown):
 
 def test_the_difference_is_the_reports(shown, tmp_path):
     from mapo.report import build
-    from mapo.report.document.blocks import Tiles
+    from mapo.report.document.blocks import StatTiles
 
     run = read_training(training(tmp_path / "mine", cases=8))
     told = shown(outcome(run.before, run.after))
-    (tiles,) = (b for b in build([str(run.root)]).blocks if isinstance(b, Tiles))
+    (tiles,) = (b for b in build([str(run.root)]).blocks if isinstance(b, StatTiles))
     tile = tiles.tiles[1]
     ends = tile.detail.partition(" (95 %)")[0]
     assert f"paired by scenario: {tile.value} EPM-Q, 95 % interval {ends} (8 scenarios)" in told
@@ -62,5 +62,5 @@ def test_the_pair_says_who_speaks_and_how_much_of_it_is_shown(shown):
     before, after = talk([0] * 8), talk([1, None, 1])
     told = shown(outcome([before], [after]))
     assert "after 8 turns (first 6 of 8 turns)" in told and "of 3 turns" not in told
-    assert "user: line 1" in told and "model: reply 1" in told and "line 7" not in told
+    assert "user: line 1" in told and "policy: reply 1" in told and "line 7" not in told
     assert "reward: +10.00" in told and "reward: unscored" in told

@@ -17,7 +17,7 @@ def test_being_the_helper():
     done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
     assert done.returncode == 0, done.stderr
     assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
-    assert "P -1  presses" in done.stdout and "distance" in done.stdout
+    assert "P -1  gives orders" in done.stdout and "distance" in done.stdout
 
 
 def test_being_the_user():

@@ -88,7 +88,7 @@ def test_check_warns_of_copies_in_one_set(own):
     (own / "twin.toml").write_text(copy, encoding="utf-8")
     done = mapo("check", own)
     assert done.exit_code == 0
-    assert f"warning: alike in one set: {own}: {path.stem} and {own}: twin: exact" in done.stderr
+    assert f"warning: similar scenarios in one set: {own}: {path.stem} and {own}: twin: exact" in done.stderr
 
 
 def test_check_catches_an_exact_copy_between_sets(own):
@@ -132,8 +132,8 @@ def test_check_sums_up_what_is_irregular_in_cards(tmp_path):
     done = mapo("check", folder)
     assert done.exit_code == 0
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert ["age-not-a-number", "1"] in rows
-    assert ["no-story", "1"] in rows
+    assert ["age-not-a-number", "1", "script_001"] in rows
+    assert ["no-story", "1", "script_002"] in rows
     assert "script_001: age-not-a-number" not in done.stdout
     assert "script_001: age-not-a-number" in mapo("check", folder, "--all").stdout
     (folder / "cases" / "script_003.md").write_text("nothing", encoding="utf-8")
@@ -164,7 +164,7 @@ def test_split_refuses_sizes_that_do_not_fit(own, sizes):
 
 def test_split_refuses_a_set_with_broken_files(own):
     (own / "broken.toml").write_text("=", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="not all of it can be read"):
+    with pytest.raises(ScenarioError, match="1 scenarios cannot be read"):
         mapo("split", own, "--out", own.parent / MANIFEST)
 
 

@@ -125,7 +125,7 @@ def test_a_misspelt_level_key_counts_as_zero_and_is_noted(tmp_path):
     [model] = scored(put_empa(tmp_path / "m", data))
     assert model["differences"] == []
     assert "turn 5: no 'P_Neg_level', counted as level 0" in model["notes"][0]
-    assert "1 x odd judgement forms" in mapo("score", tmp_path / "m").stdout
+    assert "1 x irregular judgement forms" in mapo("score", tmp_path / "m").stdout
 
 
 def test_a_changed_file_is_told(tmp_path):
@@ -148,7 +148,7 @@ def test_a_changed_file_is_told(tmp_path):
         assert words in told
     assert len(model["differences"]) == 5
     text = mapo("score", folder)
-    assert "5 x recorded and recomputed differ" in text.stdout and text.returncode == 0
+    assert "5 x recorded numbers differ from the recomputed ones" in text.stdout and text.returncode == 0
 
 
 def test_long_lists_of_differences_are_cut_short(tmp_path):
@@ -203,7 +203,7 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
         "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: level -inf"),
         "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: level -0.5"),
         "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: level True"),
-        "form_text": (changed(form, "none"), "turn 3: mdep_analysis is no object"),
+        "form_text": (changed(form, "none"), "turn 3: mdep_analysis is not an object"),
         "start_9": (changed(filled, 9), "start form, P.2: level 9"),
         "start_none": (changed(filled, None), "filled_iedr.P.2"),
         "no_start": (changed(["epj"], bare), "neither start levels nor"),
@@ -263,7 +263,7 @@ def test_own_records(tmp_path):
     assert model["endings"] == {"success": 2, "unfinished": 1}
     assert {row["key"]: row["n"] for row in model["by"]} == {"career": 1, "unknown": 2}
     text = mapo("score", tmp_path / "run")
-    assert "1 broken dialogues left out" in text.stdout and text.returncode == 0
+    assert "Excluded: 1 broken dialogues" in text.stdout and text.returncode == 0
 
 
 def test_several_runs_below_one_folder(tmp_path):
@@ -332,7 +332,9 @@ def test_each_step_of_a_training_names_its_dialogues_anew(tmp_path):
     with JsonlWriter(again) as out:  # after a resume another process plays it
         out.write_dialogue(good(id="000_pram_0"))
     done = mapo("score", run, "--json")
-    assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 3 and "is there twice" in done.stderr
+    assert (
+        done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 3 and "is recorded twice" in done.stderr
+    )
 
 
 def test_a_training_is_told_from_its_held_out_test(tmp_path):
@@ -365,7 +367,7 @@ def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
 def test_the_same_dialogue_twice_counts_once(tmp_path):
     done = mapo("score", put(tmp_path / "run", good(), good()), "--json")
     assert done.returncode == 1 and json.loads(done.stdout)[0]["n"] == 1
-    assert "line 2: dialogue 'd1' of 'm' is there twice" in done.stderr
+    assert "line 2: dialogue 'd1' of 'm' is recorded twice" in done.stderr
 
 
 def test_other_rubrics_and_profiles_are_never_pooled(tmp_path):
@@ -382,7 +384,7 @@ def test_a_director_may_end_a_dialogue(tmp_path):
 
 def test_unfinished_dialogues_are_told(tmp_path):
     text = mapo("score", put(tmp_path / "run", dialogue(RUBRIC, [marks(RUBRIC, 1)] * 4)))
-    assert "not over where their record ends: 1" in text.stdout
+    assert "(the record ends before the dialogue does): 1" in text.stdout
 
 
 def test_stray_json_beside_model_folders_is_ignored(tmp_path):
@@ -499,7 +501,7 @@ def test_nothing_to_score(tmp_path, make, words):
     [
         (["--profile", "draft"], "published, released"),
         (["--by", "mood"], "case, category, axis"),
-        (["--rubric", "none"], "no such rubric"),
+        (["--rubric", "none"], "the rubric does not exist"),
     ],
 )
 def test_bad_options(args, words):
@@ -512,7 +514,25 @@ def test_examples_are_scored_by_default():
     assert len(models) == 2 and all(m["n"] >= 5 for m in models.values())
     assert all(m["differences"] == [] for m in models.values())
     text = mapo("score", "--by", "axis")
-    assert "EPM-Q" in text.stdout and "Sproj" in text.stdout and text.returncode == 0
+    assert "EPM-Q" in text.stdout and "Sproj" not in text.stdout and text.returncode == 0
+
+
+def test_sub_indices_are_shown_with_all():
+    assert all(name in mapo("score", "--all").stdout for name in ("Sproj", "Pen", "sub-indices"))
+
+
+def test_the_notice_of_the_test_world_stands_directly_above_the_numbers():
+    lines = [line.strip() for line in mapo("score").stdout.splitlines() if line.strip(" ─")]
+    assert lines[0].startswith("Judge, user and director: scripted; scenarios: builtin:train (6 of 168")
+    assert lines[1].startswith("Test world, not a measure of empathy")
+    assert lines[2].split()[:2] == ["model", "EPM-Q"]
+    assert any(line.startswith("reference: honest helper") and "89.06" in line for line in lines)
+
+
+def test_output_fits_a_terminal_of_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = mapo("score", "--all", "--by", "axis").stdout
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_as_a_process():

@@ -47,9 +47,10 @@ def test_a_run_tells_what_came_of_it(finished):
     lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
     assert len(lines) == 2
     assert re.search(r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*0:00 left .*validation", lines[-1])
-    assert "Scenarios never trained on" in done.stdout and "95 % interval" in done.stdout
-    assert "a case of median gain" in done.stdout
+    assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
+    assert "the scenario with the median gain" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr
+    assert f"mapo report {out}" in done.stderr and f"mapo view {out}" in done.stderr
     summary = json.loads((out / "summary.json").read_text())
     assert summary["before"]["n"] == 12 and summary["steps"] == 2
     assert list((out / "tensorboard").iterdir())
@@ -65,7 +66,7 @@ def test_processes_share_the_cores_before_torch_counts_them(monkeypatch, tmp_pat
         seen.append(os.environ.get("OMP_NUM_THREADS"))
         raise InputError("far enough")
 
-    monkeypatch.setattr(sys.modules["mapo.cli.training.train"], "_engine_there", engine_there)
+    monkeypatch.setattr(sys.modules["mapo.cli.training.train"], "_engine_of_run", engine_there)
     with pytest.raises(InputError, match="far enough"):
         train(["pocket", "run.processes=1", *filter(None, [asked])], tmp_path / "run", resume=True)
     assert seen == [each]
@@ -99,7 +100,7 @@ def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
 
 def test_more_processes_than_scenarios_are_refused_before_one_is_started(tmp_path):
     done = mapo("train", "pocket", "run.processes=1000000", "--out", tmp_path / "run")
-    assert done.returncode == 2 and "1000000 processes for the 16 scenarios of a step" in done.stderr
+    assert done.returncode == 2 and "1000000 processes share the 16 scenarios of a step" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -112,7 +113,7 @@ def test_a_finished_run_scores_resumes_and_exports(finished, tmp_path):
     assert again.returncode == 0 and not re.search(r"^step", again.stderr, re.MULTILINE)
     assert mapo("export", out, "--out", tmp_path / "model").returncode == 0
     checked = mapo("doctor", "--model", f"local:{tmp_path / 'model'}")
-    assert checked.returncode == 0 and "only appends" in checked.stdout
+    assert checked.returncode == 0 and "append-only" in checked.stdout
     played = mapo(
         "eval", "empa", "--model", f"local:{tmp_path / 'model'}", "--out", tmp_path / "eval",
         "--cases", "career-tied-up", "--scenarios", "builtin:all", "--max-turns", 12, "--max-tokens", 6,
@@ -150,11 +151,11 @@ def test_a_run_named_where_a_config_goes_is_pointed_to_its_option(finished):
     ("given", "told"),
     [
         (["nothing-of-that-name"], "one of: "),
-        (["pocket", "smollm2"], "two configs"),
+        (["pocket", "smollm2"], "more than one config"),
         (["optim.rate=1"], "optim.rate"),
         (["model.source=/no/such/folder"], "no such folder"),
-        (["--engine", "horse"], "no engine"),
-        (["--resume"], "nothing to resume"),
+        (["--engine", "horse"], "--engine is 'horse'"),
+        (["--resume"], "needs the run to resume"),
         (["scenarios.train=builtin:test"], "in both train and test"),
         (["advantage.method=magic"], "unknown method"),
         (["reward.name=gold"], "gold"),
@@ -165,6 +166,21 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(given, told,
     done = mapo("train", *small.SMALL, *given, *out)
     assert done.returncode == 2 and told in done.stderr, done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dead_role_endpoint_stops_the_run_before_the_model_is_loaded(model, tmp_path):
+    roles = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.base_url=http://127.0.0.1:9/v1"]
+    done = mapo("train", *small.SMALL, f"model.source={model}", *roles, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: user, director and judge m at http://127.0.0.1:9/v1: no connection")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_not_fetched_yet_is_named_at_once(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    done = mapo("train", "smollm2")
+    assert done.returncode == 2 and "Run: mapo fetch smollm2" in done.stderr
 
 
 def test_a_role_is_sampled_as_it_says_or_as_everyone():
@@ -182,9 +198,9 @@ def test_a_role_is_sampled_as_it_says_or_as_everyone():
 
 def test_the_processes_of_a_run_share_its_limits(monkeypatch, tmp_path):
     """Four processes together may make as many requests as one alone."""
-    from mapo.cli.training.train import trained
+    from mapo.cli.training.train import train_locally
     from mapo.models.rate_limit import Limits
-    from mapo.train.processes import Team
+    from mapo.train.processes import ProcessGroup
 
     limits = []
 
@@ -195,13 +211,13 @@ def test_the_processes_of_a_run_share_its_limits(monkeypatch, tmp_path):
     async def run(*_, **__):
         return None
 
-    monkeypatch.setattr("mapo.train.processes.join_team", lambda _: Team(rank=1, world=4))
-    monkeypatch.setattr("mapo.train.processes.Team.leave", lambda _: None)
+    monkeypatch.setattr("mapo.train.processes.join_processes", lambda _: ProcessGroup(rank=1, world_size=4))
+    monkeypatch.setattr("mapo.train.processes.ProcessGroup.leave", lambda _: None)
     monkeypatch.setattr("mapo.train.run.run", run)
     monkeypatch.setattr("mapo.models.rate_limit.Limits", limits_of_one)
     given = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.base_url=http://127.0.0.1:9/v1"]
     given += ["roles.requests=64", "roles.requests_per_minute=400", "roles.tokens_per_minute=8000"]
-    trained(load_config(None, given), tmp_path / "run", False)
+    train_locally(load_config(None, given), tmp_path / "run", False)
     assert limits == [(16, 100, 2000)]  # concurrency, requests per minute, tokens per minute
 
 

@@ -33,7 +33,7 @@ PAGE = REPO / "docs" / "own-domain.md"
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     """Each test names its own folders."""
-    monkeypatch.setattr(places, "_outside", {})
+    monkeypatch.setattr(places, "_by_path", {})
     for name in [name for name in sys.modules if name.startswith("mapo_domain_")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -90,8 +90,8 @@ def test_a_config_that_names_only_the_domain_is_enough(support):
 @pytest.mark.parametrize(
     ("part", "given", "says"),
     [
-        ("policies", ("--model", "scripted:honest"), "has no policies.py: no policies of plain code"),
-        ("scripted", ("--model", "local:pocket"), "has no scripted.py: no user, director and judge"),
+        ("policies", ("--model", "scripted:honest"), "has no policies.py: it has no scripted policies"),
+        ("scripted", ("--model", "local:pocket"), "has no scripted.py: it has no scripted user"),
     ],
 )
 def test_a_file_the_domain_lacks_is_named(support, part, given, says):
@@ -109,7 +109,7 @@ def test_a_run_needs_the_folder_no_more(support):
     given = ["--domain", "support", "--model", "scripted:honest", "--out", "runs/honest"]
     assert mapo("eval", "empa", *given).returncode == 0
     shutil.rmtree(support)
-    places._outside.clear()
+    places._by_path.clear()
     assert "scripted:honest" in mapo("score", "runs/honest").stdout
 
 
@@ -150,7 +150,7 @@ def test_the_honest_agent_wins_in_the_example_and_no_game_passes(support):
 
 
 def test_a_domain_is_known_by_its_folder_and_then_by_its_name(support):
-    with pytest.raises(ScenarioError, match=r"no domain 'elsewhere'.*or give the path of a folder"):
+    with pytest.raises(ScenarioError, match=r"no domain 'elsewhere'.*or the path of a folder"):
         places.domain_folder("elsewhere")
     assert places.known_folder("support") is None  # a name, and nobody has said where
     assert fragment("support", "policy") == ""
@@ -168,12 +168,12 @@ def test_a_shipped_domain_may_be_named_by_its_folder():
 def test_two_domains_do_not_share_a_name(support, tmp_path):
     places.domain_folder(support)
     shutil.copytree(support, tmp_path / "again")
-    with pytest.raises(ScenarioError, match=r"'support' is in .*support already"):
+    with pytest.raises(ScenarioError, match=r"'support' is already used by"):
         places.domain_folder(tmp_path / "again")
     (tmp_path / "again" / "rubric.toml").write_text(
         (support / "rubric.toml").read_text().replace('name = "support"', 'name = "empathy"')
     )
-    with pytest.raises(ScenarioError, match="'empathy' is in"):
+    with pytest.raises(ScenarioError, match="'empathy' is already used"):
         places.domain_folder(tmp_path / "again")
 
 
@@ -193,7 +193,7 @@ def test_a_domain_without_python_is_for_models_alone(support):
     assert check_cues("support", scenarios[0]) == []
     with pytest.raises(InputError, match="--agents llm"):
         scripted_cast("support")
-    with pytest.raises(InputError, match=r"has no policies\.py.*Name a model"):
+    with pytest.raises(InputError, match=r"has no policies\.py.*Use a model"):
         scripted_policy("support", "honest")
 
 
@@ -208,7 +208,7 @@ def test_what_a_domain_says_of_its_cues_is_told_by_the_check(support):
     file = support / "scenarios" / "pram-wheel.toml"
     file.write_text(file.read_text().replace('cost = "wrote three mails"', 'cost = "flew to the moon"'))
     done = mapo("scenarios", "check", support / "scenarios", "--domain", "support")
-    assert done.returncode == 1 and "cost 'flew to the moon' is not in what is said" in done.stderr
+    assert done.returncode == 1 and "cost 'flew to the moon' does not occur in" in done.stderr
 
 
 def test_scenarios_say_their_domain_where_nobody_else_does(support):
@@ -218,9 +218,9 @@ def test_scenarios_say_their_domain_where_nobody_else_does(support):
     places.domain_folder(support)
     assert {s.domain for s in load_scenarios(folder)} == {"support"}
     shutil.copy(places.domain_folder("tutoring") / "scenarios" / "music-loud-high.toml", folder)
-    with pytest.raises(ScenarioError, match="beside scenarios of"):
+    with pytest.raises(ScenarioError, match="other scenarios of the set"):
         read_set(folder)
-    with pytest.raises(ScenarioError, match="'support' was asked for"):
+    with pytest.raises(ScenarioError, match="'support' was requested"):
         read_set(folder, "support")
 
 
@@ -239,7 +239,7 @@ def test_bounds_of_difficulty_are_checked(support):
     text = (support / "rubric.toml").read_text()
     for bounds in ("[1.0]", "[3.0, 2.0, 9.0]"):
         (support / "rubric.toml").write_text(text.replace("zone = 1.0", f"zone = 1.0\ndifficulty = {bounds}"))
-        with pytest.raises(RubricError, match="bounds that rise"):
+        with pytest.raises(RubricError, match="increasing bounds"):
             Rubric.load(support)
     rubric = Rubric.load("tutoring")
     assert "difficulty" not in rubric.measure and rubric.measure["name"] == "tutoring"

@@ -11,8 +11,8 @@ import pytest
 from mapo import Rubric
 from mapo.domains.empathy import reading
 from mapo.domains.empathy.policies import HONEST, scripted_policy
-from mapo.domains.empathy.reading import Reader, named_feelings, skeleton
-from mapo.domains.empathy.scripted import PATIENCE, ScriptedJudge, World, check_cues, scripted_cast
+from mapo.domains.empathy.reading import EmpathyReader, named_feelings, skeleton
+from mapo.domains.empathy.scripted import PATIENCE, EmpathyWorld, ScriptedJudge, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
 from mapo.measure.epmq import composite
 from mapo.sandbox.rollout import Job, Rules, play_all
@@ -59,7 +59,7 @@ def test_same_seed_same_dialogue_and_other_seeds_differ():
 
 def judged(*replies, scenario=WARD, trust=0, lines=None):
     """The levels of each reply, to the lines of the scenario's first stages."""
-    world = World(scenario, 0)
+    world = EmpathyWorld(scenario, 0)
     world.trust = trust
     judge = ScriptedJudge(world)
     lines = lines or [line for stage in scenario.stages for line in stage.says]
@@ -151,7 +151,7 @@ def test_too_many_words_are_a_lecture():
 
 
 def test_the_same_formula_wears_off():
-    reader = Reader()
+    reader = EmpathyReader()
     texts = [
         f"It sounds like you feel a lot about the {thing}." for thing in ("kettle", "tram", "sheets", "hair")
     ]
@@ -187,7 +187,7 @@ def test_cues_that_fit_nothing_are_told():
     assert check_cues(WARD) == [] and problems() == ""
     assert "no feeling 'peckish'" in problems(feeling="peckish")
     assert "shows 'envious'" in problems(feeling="envious", shown="yes")
-    assert "wish 'fly' is not in what is said" in problems(wish="fly")
+    assert "wish 'fly' does not occur in" in problems(wish="fly")
 
 
 def test_every_builtin_scenario_can_be_played_without_models():

@@ -13,7 +13,7 @@ import pytest
 from mapo import Rubric
 from mapo.domains.tutoring.context import sentences
 from mapo.domains.tutoring.policies import HONEST, scripted_policy
-from mapo.domains.tutoring.scripted import TutorDirector, TutorJudge, World, check_cues, scripted_cast
+from mapo.domains.tutoring.scripted import TutorDirector, TutoringWorld, TutorJudge, check_cues, scripted_cast
 from mapo.errors import InputError, ScenarioError
 from mapo.measure.epmq import composite
 from mapo.measure.potential import Trajectory
@@ -67,7 +67,7 @@ def test_there_are_enough_scenarios_of_every_kind_and_all_can_be_played():
         assert shows["idea"] and shows["case"] >= 2 and shows["own"] >= 2, scenario.id
         cues = {key for beat in scenario.beats for key in beat.cues}
         assert {"deed", "wish", "answer"} <= cues, scenario.id
-        World(scenario, 0)
+        TutoringWorld(scenario, 0)
 
 
 def test_same_seed_same_dialogue_and_other_seeds_differ():
@@ -79,7 +79,7 @@ def test_same_seed_same_dialogue_and_other_seeds_differ():
 
 def judged(*replies, world=None, lines=None):
     """The levels of each reply, to the lines of the scenario's stages."""
-    world = world or World(PIZZA, 0)
+    world = world or TutoringWorld(PIZZA, 0)
     judge = TutorJudge(world)
     lines = lines or [line for stage in PIZZA.stages for line in stage.says]
     turns, out = [], []
@@ -91,7 +91,7 @@ def judged(*replies, world=None, lines=None):
 
 
 def world(**state):
-    made = World(PIZZA, 0)
+    made = TutoringWorld(PIZZA, 0)
     for name, value in state.items():
         setattr(made, name, value)
     return made
@@ -102,7 +102,7 @@ OWN = PIZZA.memories[0].says
 
 
 def test_looking_at_the_idea_is_the_first_step():
-    here = World(PIZZA, 0)
+    here = TutoringWorld(PIZZA, 0)
     [levels] = judged("What do you see when you look at the bottom number?", world=here)
     assert levels["M"] == (1, 0) and here.open
     [levels] = judged("That is how it goes on some days, I think.")
@@ -139,21 +139,21 @@ def test_agency_once_given_makes_explanations_worth_more():
 
 def test_an_answer_feels_good_and_collapses_at_the_next_case():
     told = "The right answer is that fewer pieces are each larger."
-    here = World(PIZZA, 0)
+    here = TutoringWorld(PIZZA, 0)
     levels = judged(told, "I would like to see the tray as you do.", lines=[IDEA[0], CASE[0]], world=here)
     assert levels[0]["U"] == (1, 0) and levels[0]["G"] == (0, 0)
     assert levels[1]["U"] == (0, -2) and levels[1]["G"] == (0, -1)
-    assert here.owed is None and here.ease == 0
+    assert here.unearned is None and here.ease == 0
     [levels] = judged("Think: fewer pieces, and so each one larger.")  # the words themselves, unannounced
     assert levels["U"] == (1, 0)
 
 
 def test_after_an_answer_the_director_brings_the_next_case():
-    here = World(PIZZA, 0)
+    here = TutoringWorld(PIZZA, 0)
     director = TutorDirector(here)
     director.next, director.current = 1, PIZZA.stages[0]
     here.story.said.add(IDEA[0])  # its second line is still to be said
-    here.owed = PIZZA.stages[0]
+    here.unearned = PIZZA.stages[0]
     turn = Turn(IDEA[0], Reply("x"), RUBRIC.levels(U=(1, 0)))
     found = asyncio.run(director.direct([turn], Trajectory(RUBRIC, RUBRIC.start(PIZZA.start_levels))))
     assert (found.act, found.item) == ("reveal_stage", "1") and "next case" in found.reason
@@ -229,7 +229,7 @@ def test_cues_that_fit_nothing_are_told():
 
     assert problems(shows="idea") == "" == problems()
     assert "shows is 'wisdom'" in problems(shows="wisdom")
-    assert "deed 'flew away' is not" in problems(shows="idea", deed="flew away")
+    assert "deed 'flew away' does not" in problems(shows="idea", deed="flew away")
     assert "said by the learner" in problems(shows="idea", answer="the bottom number")
 
 
@@ -264,7 +264,7 @@ def test_too_many_words_overload_and_lecture():
 
 
 def test_the_start_form_is_the_scenarios_own():
-    found = asyncio.run(TutorJudge(World(PIZZA, 0)).start())
+    found = asyncio.run(TutorJudge(TutoringWorld(PIZZA, 0)).start())
     assert {key: mark.level for key, mark in found.items()} == PIZZA.start_levels
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
-from mapo.evals.items import Kept, conversation, prepare, run_items, seed_of
+from mapo.evals.items import PreviousItems, conversation, prepare, run_items, seed_of
 from mapo.evals.summary import Scored, summarise, write_result
 from mapo.runs.claim import claim
 from mapo.store import RunDir
@@ -98,7 +98,7 @@ def test_a_failed_item_is_recorded_and_tried_again(tmp_path, kind):
     kept = prepare(tmp_path, {"a": 1}, resume=True)
     assert sorted(kept.finished) == ["t0", "t2"] and kept.failed == Counter({"t1": 1})
     broken.clear()
-    assert sorted(go(tmp_path, things(3), solve, kept=kept)) == ["t0", "t1", "t2"]
+    assert sorted(go(tmp_path, things(3), solve, previous=kept)) == ["t0", "t1", "t2"]
     assert attempts[3:] == [("t1", 1)]
     assert prepare(tmp_path, {"a": 1}, resume=True).finished["t1"]["attempt"] == 1
 
@@ -128,7 +128,9 @@ def test_a_run_in_which_most_items_fail_stops_early(tmp_path):
     async def solve(item, attempt):
         raise EndpointError("no connection", fix="Is a server running?")
 
-    with pytest.raises(EndpointError, match="40 of 40 items failed, last: no connection.*--resume"):
+    with pytest.raises(
+        EndpointError, match="40 of 40 items failed, the last one with: no connection.*--resume"
+    ):
         go(tmp_path, things(500), solve)
     assert 40 <= len(lines_of(tmp_path)) <= 40 + 32  # those in flight may still have ended
 
@@ -145,8 +147,8 @@ def test_a_small_benchmark_stops_after_a_fifth(tmp_path, items, seen):
     async def solve(item, attempt):
         raise EndpointError("no connection", fix="Is a server running at http://x/v1?")
 
-    told = f"{seen} of {seen} items failed, last: no connection. Is a server running at http://x/v1[?] What"
-    with pytest.raises(EndpointError, match=told):
+    message = rf"{seen} of {seen} items failed, the last one with: no connection. Is a server"
+    with pytest.raises(EndpointError, match=message):
         go(tmp_path, things(items), solve, concurrency=1)
     assert len(lines_of(tmp_path)) == seen
 
@@ -190,8 +192,12 @@ def test_damaged_lines_are_told_and_asked_again(tmp_path):
     file.write_text("\n".join([whole[0], '{"schema": "other/1"}', '{"torn', whole[1], whole[2][:20]]))
     kept = prepare(tmp_path, {}, resume=True)
     assert sorted(kept.finished) == ["t0", "t1"] and len(kept.bad) == 3
-    assert "no 'mapo.item/1'" in kept.bad[0] and "line 3" in kept.bad[1] and "torn" in kept.bad[2]
-    assert len(go(tmp_path, things(3), doubled, kept=kept)) == 3
+    assert (
+        "not a record of schema 'mapo.item/1'" in kept.bad[0]
+        and "line 3" in kept.bad[1]
+        and "torn" in kept.bad[2]
+    )
+    assert len(go(tmp_path, things(3), doubled, previous=kept)) == 3
 
 
 def test_a_run_is_not_resumed_as_another(tmp_path):
@@ -203,7 +209,7 @@ def test_a_run_is_not_resumed_as_another(tmp_path):
         prepare(tmp_path, {"model": "a"}, resume=False)
     with pytest.raises(InputError, match="model: 'a' there, 'b' here"):
         prepare(tmp_path, {"model": "b"}, resume=True)
-    assert prepare(tmp_path, {"model": "a"}, resume=True) == Kept({}, Counter(), [], {})
+    assert prepare(tmp_path, {"model": "a"}, resume=True) == PreviousItems({}, Counter(), [], {})
 
 
 def test_a_conversation_is_closed_whatever_happens():
@@ -332,5 +338,5 @@ def test_what_a_kill_leaves_behind_does_not_block_the_folder(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / ".notes.tmp").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and no run"):
+    with pytest.raises(InputError, match="is not empty and is not a run"):
         prepare(other, {"model": "a"}, resume=False)

@@ -11,14 +11,21 @@ import pytest
 from mapo import domain_folders as places
 from mapo.domain_folders import domain_folder, known_folder
 from mapo.errors import InputError, RubricError
-from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, read_talks, rubric_of
+from mapo.judges.sample import (
+    RecordedTurn,
+    Recording,
+    choose_dialogues,
+    choose_turns,
+    read_recordings,
+    rubric_of,
+)
 from mapo.measure.potential import zone_distance
 from mapo.records import encode_dialogue
 from mapo.scenarios.scenario import scenario_digest
 from mapo.scenarios.sets import load_scenarios
 from mapo.types import Ending, StopReason
 from support.builders import dialogue, marks
-from support.judging import EMPATHY, talks
+from support.judging import EMPATHY, recordings
 from support.roles import boat_shed
 
 SCENARIO = boat_shed()
@@ -26,41 +33,41 @@ MIXED = [marks(EMPATHY, 2), None, marks(EMPATHY, 0, -1), marks(EMPATHY, 0), *[ma
 
 
 def talk(name="d1", forms=MIXED, **kw):
-    return Talk("run", dialogue(EMPATHY, forms, id=name, scenario=SCENARIO.id, **kw), SCENARIO, EMPATHY)
+    return Recording("run", dialogue(EMPATHY, forms, id=name, scenario=SCENARIO.id, **kw), SCENARIO, EMPATHY)
 
 
-def test_a_moment_knows_its_place_and_what_the_reply_was_worth():
-    first, second, third, fourth = (Moment(talk(), at) for at in (1, 2, 3, 4))
+def test_a_recorded_turn_knows_its_place_and_what_the_reply_was_worth():
+    first, second, third, fourth = (RecordedTurn(talk(), at) for at in (1, 2, 3, 4))
     assert [m.stratum for m in (first, second, third, fourth)] == [
         ("early", "good"),
         ("early", "unscored"),
         ("early", "harm"),
         ("early", "nothing"),
     ]
-    assert Moment(talk(), 8).stratum[0] == "middle" and Moment(talk(), 12).stratum[0] == "late"
-    assert third.id == "run/d1@3" and third.reply == "reply 3" and len(third.turns) == 3
+    assert RecordedTurn(talk(), 8).stratum[0] == "middle" and RecordedTurn(talk(), 12).stratum[0] == "late"
+    assert third.id == "run/d1@3" and third.reply == "reply 3" and len(third.history) == 3
     start = talk().dialogue.start
     assert first.before == start and second.before == third.before  # an unscored turn moves nothing
     up = [p + 3 for p in start]
     assert first.reward(marks(EMPATHY, 2)) == pytest.approx(
         zone_distance(start, EMPATHY) - zone_distance(up, EMPATHY)
     )
-    assert Moment(talk(step=4), 1).id == "run/4/d1@1"
+    assert RecordedTurn(talk(step=4), 1).id == "run/4/d1@1"
 
 
 def test_the_reward_of_the_records_own_levels_is_the_recorded_one():
-    for each in talks()[:4]:
+    for each in recordings()[:4]:
         for at, turn in enumerate(each.dialogue.turns, 1):
-            assert Moment(each, at).reward(turn.levels) == pytest.approx(turn.reward)
+            assert RecordedTurn(each, at).reward(turn.levels) == pytest.approx(turn.reward)
 
 
 def test_turns_are_drawn_from_all_strata_and_by_the_seed():
-    chosen = choose_turns(talks(), 24, seed=1)
-    strata = Counter(moment.stratum for moment in chosen)
-    there = {Moment(t, at).stratum for t in talks() for at in range(1, len(t.dialogue.turns) + 1)}
+    chosen = choose_turns(recordings(), 24, seed=1)
+    strata = Counter(turn.stratum for turn in chosen)
+    there = {RecordedTurn(t, at).stratum for t in recordings() for at in range(1, len(t.dialogue.turns) + 1)}
     assert set(strata) == there and max(strata.values()) - min(strata.values()) <= 1
-    assert [m.id for m in chosen] == [m.id for m in choose_turns(talks(), 24, seed=1)]
-    assert [m.id for m in chosen] != [m.id for m in choose_turns(talks(), 24, seed=2)]
+    assert [m.id for m in chosen] == [m.id for m in choose_turns(recordings(), 24, seed=1)]
+    assert [m.id for m in chosen] != [m.id for m in choose_turns(recordings(), 24, seed=2)]
     assert len({m.id for m in chosen}) == 24
     assert len(choose_turns([talk()], 99)) == 12
 
@@ -94,19 +101,19 @@ def test_a_run_is_read_as_far_as_it_can_be_judged_again(tmp_path):
     root = run(tmp_path, good, broken, stranger)
     with open(root / "dialogues" / "empa.jsonl", "ab") as file:
         file.write(b"{torn")
-    found, problems = read_talks(root, PEOPLE, "mine")
+    found, problems = read_recordings(root, PEOPLE, "mine")
     assert [t.id for t in found] == ["mine/d1"]
-    assert any("'nobody' is not there" in p for p in problems) and any("torn" in p for p in problems)
+    assert any("'nobody' was not found" in p for p in problems) and any("torn" in p for p in problems)
     with pytest.raises(InputError, match="can be judged again"):
-        read_talks(root, {})
+        read_recordings(root, {})
 
 
 def test_a_scenario_that_has_changed_is_not_the_one_that_was_played(tmp_path):
     known = {"schema": "mapo.empa/1", "scenarios": {SCENARIO.id: scenario_digest(SCENARIO)}}
     root = run(tmp_path, talk().dialogue, manifest=known)
-    assert len(read_talks(root, PEOPLE)[0]) == 1
-    with pytest.raises(InputError, match="is another one now"):
-        read_talks(root, {SCENARIO.id: replace(SCENARIO, topic="something else")})
+    assert len(read_recordings(root, PEOPLE)[0]) == 1
+    with pytest.raises(InputError, match="has changed since the run"):
+        read_recordings(root, {SCENARIO.id: replace(SCENARIO, topic="something else")})
 
 
 def test_a_training_has_its_steps_and_its_tests(tmp_path):
@@ -118,7 +125,7 @@ def test_a_training_has_its_steps_and_its_tests(tmp_path):
     )
     for when in ("before", "after"):
         run(tmp_path, talk().dialogue, where=f"eval/{when}/dialogues.jsonl")
-    found, _ = read_talks(tmp_path, PEOPLE, "t")
+    found, _ = read_recordings(tmp_path, PEOPLE, "t")
     assert [t.id for t in found] == ["t/1/d1", "t/before/d1", "t/after/d1"]
 
 
@@ -145,13 +152,13 @@ def test_a_path_in_a_record_is_a_name_and_no_place_to_go_to(tmp_path):
         assert rubric_of(replace(own, rubric=named), tmp_path) is None
     assert known_folder("trap") is None
     root = run(tmp_path / "run", own, replace(own, id="d2", rubric=str(trap)))
-    found, problems = read_talks(root, PEOPLE)
-    assert [t.dialogue.id for t in found] == ["d1"] and "no rubric" in problems[0]
+    found, problems = read_recordings(root, PEOPLE)
+    assert [t.dialogue.id for t in found] == ["d1"] and "was not found" in problems[0]
     domain_folder(trap)  # named by a person, it is known
     try:
         assert rubric_of(replace(own, rubric="trap"), tmp_path).name == "trap"
     finally:
-        places._outside.clear()
+        places._by_path.clear()
 
 
 def load_folder():

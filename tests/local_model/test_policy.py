@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from mapo.config import Lora
 from mapo.errors import InputError
 from mapo.local_model import policy as policy_module
-from mapo.local_model.policy import load_policy, longest_of, reference
+from mapo.local_model.policy import load_policy, max_context, reference
 from support.tiny_policy import tiny_folder, tiny_loss, trainable
 
 IDS = torch.tensor([[0, 5, 6, 7, 1]])
@@ -216,14 +216,14 @@ def test_one_missing_weight_is_enough_to_be_refused(tmp_path):
     weights = load_file(bad / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"1 weights are missing, model\.norm\.weight among them"):
+    with pytest.raises(InputError, match=r"1 weights are missing, including model\.norm\.weight"):
         load_policy(str(bad), device="cpu")
 
 
 def test_how_much_a_model_reads_is_in_its_config(folder, tmp_path):
-    assert longest_of(str(folder)) == 128
+    assert max_context(str(folder)) == 128
     with pytest.raises(InputError, match="its config cannot be loaded"):
-        longest_of(str(tmp_path))
+        max_context(str(tmp_path))
 
 
 def test_a_tokenizer_without_a_template_is_refused(tmp_path):

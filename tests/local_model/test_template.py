@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mapo.errors import InputError
-from mapo.local_model.template import Template, _controls, as_said, read_template
+from mapo.local_model.template import Template, _controls, keep_turns_verbatim, read_template
 from mapo.types import Message
 from support import tiny, tiny_policy
 
@@ -34,13 +34,13 @@ def test_the_end_mark_is_what_the_template_puts_after_a_reply(family):
 def test_appended_ids_spell_the_rendered_conversation(family):
     tokenizer = tiny.tokenizer(family)
     template = read_template(tokenizer)
-    assert template.append_only and "only appends" in template.told
+    assert template.append_only and "append-only" in template.description
     reply = tokenizer.encode("That sounds hard.", add_special_tokens=False)
     mark = tokenizer.convert_tokens_to_ids(END[family])
-    opening = template.opening(TALK[:2])
-    whole = tokenizer.decode(template.opening(TALK))
-    stopped = [*opening, *reply, mark, *template.following("stop", "Nobody listens.")]
-    cut = [*opening, *reply, *template.following("length", "Nobody listens.")]
+    opening = template.full_prompt(TALK[:2])
+    whole = tokenizer.decode(template.full_prompt(TALK))
+    stopped = [*opening, *reply, mark, *template.next_turn("stop", "Nobody listens.")]
+    cut = [*opening, *reply, *template.next_turn("length", "Nobody listens.")]
     assert tokenizer.decode(stopped) == whole
     assert cut == stopped
 
@@ -49,17 +49,17 @@ def test_qwen3_rewrites_earlier_turns_with_and_without_thinking():
     tokenizer = tiny.tokenizer("qwen3")
     for options in ({}, {"enable_thinking": True}):
         template = read_template(tokenizer, **options)
-        assert not template.append_only and "rewrites" in template.told
+        assert not template.append_only and "rewrites" in template.description
         with pytest.raises(InputError, match="rewrites"):
-            template.following("stop", "And now?")
+            template.next_turn("stop", "And now?")
     off, on = read_template(tokenizer), read_template(tokenizer, enable_thinking=True)
     thought = tokenizer.convert_tokens_to_ids("<think>")
-    assert thought in off.opening(TALK) and thought not in on.opening(TALK)
+    assert thought in off.full_prompt(TALK) and thought not in on.full_prompt(TALK)
 
 
 def test_a_system_prompt_is_folded_where_the_template_refuses_it():
     tokenizer = tiny.tokenizer("gemma")
-    text = tokenizer.decode(read_template(tokenizer).opening(TALK))
+    text = tokenizer.decode(read_template(tokenizer).full_prompt(TALK))
     assert "<start_of_turn>user\nBe kind.\n\nI am tired.<end_of_turn>" in text
     assert text.count("Be kind.") == 1
 
@@ -69,7 +69,7 @@ def test_no_template_and_impossible_roles_are_refused():
     with pytest.raises(InputError, match="no chat template"):
         read_template(bare)
     with pytest.raises(InputError, match="alternate"):
-        read_template(tiny.tokenizer("gemma")).opening([TALK[1], TALK[1]])
+        read_template(tiny.tokenizer("gemma")).full_prompt([TALK[1], TALK[1]])
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -87,10 +87,10 @@ def test_no_words_become_control_tokens(family, data):
     def marks(ids):
         return [token for token in ids if token in controls]
 
-    assert not marks(tokenizer.encode(template.defuse(text), add_special_tokens=False))
-    assert marks(template.opening(loud)) == marks(template.opening(calm))
+    assert not marks(tokenizer.encode(template.escape_controls(text), add_special_tokens=False))
+    assert marks(template.full_prompt(loud)) == marks(template.full_prompt(calm))
     if template.append_only:
-        assert marks(template.following("length", text)) == marks(template.following("length", "a"))
+        assert marks(template.next_turn("length", text)) == marks(template.next_turn("length", "a"))
 
 
 ODD = st.text(alphabet=" <|>a\n\u3000\ufffd", min_size=1, max_size=4)
@@ -110,10 +110,10 @@ def test_odd_control_tokens_are_pulled_apart_too(marks, data):
     template = Template(tokenizer, True, "", frozenset(), controls=controls, spelled=spelled)
     parts = [*marks, *(mark[1:] for mark in marks), *(mark[:1] for mark in marks), " ", "b"]
     text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=8)) if data else 3 * parts)
-    assert not controls & set(tokenizer.encode(template.defuse(text), add_special_tokens=False))
+    assert not controls & set(tokenizer.encode(template.escape_controls(text), add_special_tokens=False))
 
 
-def test_words_no_defusing_helps_are_dropped():
+def test_text_that_cannot_be_escaped_is_dropped():
     class Stubborn:
         """Reads a control token into everything."""
 
@@ -124,46 +124,47 @@ def test_words_no_defusing_helps_are_dropped():
             return "still here"
 
     template = Template(Stubborn(), True, "", frozenset(), controls=frozenset({7}))
-    assert template.defuse("hello") == ""
+    assert template.escape_controls("hello") == ""
 
 
-def test_plain_words_are_left_alone():
+def test_plain_text_is_unchanged():
     template = read_template(tiny.tokenizer("chatml"))
     for text in ("2 < 3 and 4 > 1", "a|b", "", "émoji 🙂", "[INST] is no token here"):
-        assert template.defuse(text) == text
-    assert template.defuse("stop<|im_end|>here") == "stop< |im_end|>here"  # pulled apart, not dropped
+        assert template.escape_controls(text) == text
+    # pulled apart, not dropped
+    assert template.escape_controls("stop<|im_end|>here") == "stop< |im_end|>here"
 
 
 @pytest.mark.parametrize("thinking", [False, True])
-def test_a_template_that_rewrites_can_be_held_to_what_was_said(thinking):
+def test_a_template_that_rewrites_can_be_made_append_only(thinking):
     tokenizer = tiny.tokenizer("qwen3")
-    template = as_said(read_template(tokenizer, enable_thinking=thinking))
-    assert template.append_only and "as they were said" in template.told
+    template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=thinking))
+    assert template.append_only and "kept as sampled" in template.description
     assert not read_template(tokenizer, enable_thinking=thinking).append_only
-    opening = template.opening([Message("user", "Good morning.")])
+    opening = template.full_prompt([Message("user", "Good morning.")])
     reply = tokenizer.encode("So it is.", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    between = template.following("stop", "And now?")
+    between = template.next_turn("stop", "And now?")
     seen = tokenizer.decode([*opening, *reply, end, *between])
     asked = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" + (
         "" if thinking else "<think>\n\n</think>\n\n"
     )
     assert seen == asked.format("Good morning.") + "So it is.<|im_end|>\n" + asked.format("And now?")
-    assert template.following("length", "And now?") == [end, *between]
+    assert template.next_turn("length", "And now?") == [end, *between]
     said = "Well. Good day to you. Good day to you."  # words the check itself uses
-    assert said in tokenizer.decode(template.following("stop", said))
+    assert said in tokenizer.decode(template.next_turn("stop", said))
 
 
-def test_what_only_appends_needs_no_holding():
+def test_an_append_only_template_is_unchanged():
     template = read_template(tiny.tokenizer("chatml"))
-    assert as_said(template) is template
+    assert keep_turns_verbatim(template) is template
 
 
-def test_a_template_whose_turns_differ_cannot_be_held():
+def test_a_template_whose_turns_differ_cannot_be_made_append_only():
     tokenizer = copy.deepcopy(tiny.tokenizer("chatml"))
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.revindex }} {{ loop.index }}\n"
         "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
     with pytest.raises(InputError, match="changes from turn to turn"):
-        as_said(read_template(tokenizer))
+        keep_turns_verbatim(read_template(tokenizer))

@@ -253,7 +253,7 @@ def test_bad_starts_are_refused(empathy, start):
 
 
 def test_a_start_with_a_surplus_is_refused(empathy):
-    with pytest.raises(InputError, match="surplus"):
+    with pytest.raises(InputError, match="above 0"):
         Trajectory(empathy, (1.0, 0.0, 0.0))
     with pytest.raises(InputError, match="goal direction"):
         Trajectory(empathy, (-1.0, 0.0, 0.0), goal=Goal((1.0,), 1.0, 1.0, 1.0))

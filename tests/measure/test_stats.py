@@ -47,8 +47,8 @@ def test_without_a_level_it_is_widened_for_few_rows():
 
 
 def test_what_is_worth_showing():
-    assert stats.told(1.0, 2.0, rows=6) == (1.0, 2.0)
-    assert stats.told(1.0, 2.0, rows=5) is None and stats.told(1.0, 1.0, rows=100) is None
+    assert stats.reportable(1.0, 2.0, rows=6) == (1.0, 2.0)
+    assert stats.reportable(1.0, 2.0, rows=5) is None and stats.reportable(1.0, 1.0, rows=100) is None
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (7, 30), (25, 30)])

@@ -130,7 +130,7 @@ def test_off_keeps_nothing(path):
 def test_unknown_modes_and_missing_records_are_refused(path):
     with pytest.raises(InputError, match="mode"):
         Cache(path, "sometimes")  # type: ignore[arg-type]
-    with pytest.raises(StoreError, match="no such cache"):
+    with pytest.raises(StoreError, match="there is no such cache"):
         Cache(path, "replay")
     assert not path.exists()
 
@@ -248,7 +248,7 @@ def test_somebody_elses_database_is_left_alone(path):
         database.execute("CREATE TABLE history (url)")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="not a cache"):
+    with pytest.raises(StoreError, match="not a cache of mapo"):
         Cache(path)
     assert path.read_bytes() == before
 
@@ -268,7 +268,7 @@ def test_a_folder_is_no_cache(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pragma", "fix"), [("max_page_count=1", "Free some space"), ("query_only=1", "can be written")]
+    ("pragma", "fix"), [("max_page_count=1", "Free some disk space"), ("query_only=1", "writable path")]
 )
 def test_a_disk_that_refuses(path, pragma, fix):
     async def main():
@@ -285,10 +285,10 @@ def test_a_disk_that_refuses(path, pragma, fix):
 
 
 def test_a_file_held_by_another_process(path, monkeypatch):
-    monkeypatch.setattr("mapo.models.cache.PATIENCE", 0.05)
+    monkeypatch.setattr("mapo.models.cache.LOCK_TIMEOUT_S", 0.05)
     cache, other = Cache(path), sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(StoreError, match="Another process holds it"):
+    with pytest.raises(StoreError, match="Another process holds a lock"):
         asyncio.run(cache.answer("m", REQUEST, Paid()))
     other.close()
     cache.close()
@@ -373,7 +373,7 @@ def test_whoever_opens_a_new_file_beside_others_waits_for_its_turn(path, monkeyp
     assert len(tries) == 3 and len(cache) == 0
     cache.close()
     tries.clear()
-    monkeypatch.setattr("mapo.models.cache.PATIENCE", -1.0)
+    monkeypatch.setattr("mapo.models.cache.LOCK_TIMEOUT_S", -1.0)
     with pytest.raises(StoreError, match="locked"):
         Cache(path)
     assert len(tries) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from mapo.errors import EndpointError, InputError
 from mapo.models.chat import Request, Tool, ToolCall
-from mapo.models.endpoint import CALLS_A_CLIENT, Endpoint
+from mapo.models.endpoint import CALLS_PER_CLIENT, Endpoint
 from mapo.models.ledger import Ledger
 from mapo.models.rate_limit import Limiter, Limits
 from mapo.testing.server import LoopbackServer
@@ -69,7 +69,7 @@ def test_redirects_are_refused():
 
 
 def test_a_huge_answer_is_no_answer(monkeypatch):
-    monkeypatch.setattr("mapo.models.endpoint.LARGEST_BODY", 1000)
+    monkeypatch.setattr("mapo.models.endpoint.MAX_BODY_BYTES", 1000)
     with LoopbackServer(lambda _: "x" * 2000) as server, pytest.raises(EndpointError, match="MB"):
         ask(server, retries=0)
 
@@ -329,7 +329,7 @@ def test_many_connections_are_spread_over_clients():
 
     with LoopbackServer(latency=0.3) as server:
         clients = asyncio.run(main(server.base_url))
-    assert 100 / CALLS_A_CLIENT <= clients <= 100 / CALLS_A_CLIENT + 1
+    assert 100 / CALLS_PER_CLIENT <= clients <= 100 / CALLS_PER_CLIENT + 1
     assert server.calls == 100 and server.peak > 64
 
 

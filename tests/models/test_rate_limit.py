@@ -33,10 +33,10 @@ def starts(gate: Limiter, clock: Clock, costs: list[int], actual: int | None = N
     began: list[float] = []
 
     async def one(cost: int) -> None:
-        async with gate.turn(cost) as turn:
+        async with gate.reserve(cost) as reservation:
             began.append(clock())
         if actual is not None:
-            gate.settle(turn, actual)
+            gate.settle(reservation, actual)
 
     async def main() -> None:
         await asyncio.gather(*(one(cost) for cost in costs))
@@ -81,12 +81,12 @@ def test_what_a_call_really_cost_counts_once_it_is_known():
 
 def test_a_late_settlement_of_a_forgotten_call_changes_nothing():
     async def main() -> float:
-        async with gate.turn(90) as slow:
+        async with gate.reserve(90) as slow:
             clock.now += 2 * WINDOW
-        async with gate.turn(10):
+        async with gate.reserve(10):
             pass
         gate.settle(slow, 1000)
-        async with gate.turn(80):
+        async with gate.reserve(80):
             return clock.now
 
     clock = Clock()
@@ -104,7 +104,7 @@ def test_first_come_first_served_even_if_a_later_one_would_fit():
     order: list[str] = []
 
     async def one(name: str, cost: int) -> None:
-        async with gate.turn(cost):
+        async with gate.reserve(cost):
             order.append(name)
 
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_no_more_at_once_than_allowed_and_in_order():
 
     async def one(number: int, gate: Limiter) -> None:
         nonlocal inside, most
-        async with gate.turn(1):
+        async with gate.reserve(1):
             inside += 1
             most = max(most, inside)
             order.append(number)
@@ -141,12 +141,12 @@ def test_places_survive_errors_and_cancellation():
         gate = Limiter(Limits(concurrency=1))
 
         async def wait_inside(entered: asyncio.Event) -> None:
-            async with gate.turn(1):
+            async with gate.reserve(1):
                 entered.set()
                 await asyncio.Event().wait()
 
         with pytest.raises(ZeroDivisionError):
-            async with gate.turn(1):
+            async with gate.reserve(1):
                 1 / 0  # noqa: B018
         entered = asyncio.Event()
         holder = asyncio.create_task(wait_inside(entered))
@@ -156,7 +156,7 @@ def test_places_survive_errors_and_cancellation():
         for task in [*in_line, holder]:
             task.cancel()
         await asyncio.gather(holder, *in_line, return_exceptions=True)
-        async with asyncio.timeout(1), gate.turn(1):
+        async with asyncio.timeout(1), gate.reserve(1):
             return "free"
 
     assert asyncio.run(main()) == "free"
@@ -171,13 +171,13 @@ def test_cancelled_while_waiting_for_the_window():
             await asyncio.Event().wait()
 
         gate = Limiter(Limits(concurrency=1, requests_per_minute=1), sleep=never)
-        async with gate.turn(1):
+        async with gate.reserve(1):
             pass
-        waiting = asyncio.create_task(gate.turn(1).__aenter__())
+        waiting = asyncio.create_task(gate.reserve(1).__aenter__())
         await stuck.wait()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        return gate._slots.locked() or gate._door.locked()
+        return gate._slots.locked() or gate._queue.locked()
 
     assert asyncio.run(main()) is False
 
@@ -187,7 +187,7 @@ def test_a_limiter_outlives_event_loops():
 
     async def contended() -> int:
         async def one() -> int:
-            async with gate.turn(1):
+            async with gate.reserve(1):
                 await asyncio.sleep(0)
                 return 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mapo.models.retries import LONGEST_RETRY_AFTER, pause, refusal, retry_after, said_by
+from mapo.models.retries import LONGEST_RETRY_AFTER, error_message, http_failure, pause, retry_after
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_pauses_double_up_to_a_cap_with_jitter():
     ],
 )
 def test_the_words_of_a_refusal(body, text):
-    assert said_by(body) == text
+    assert error_message(body) == text
 
 
 def test_a_refusal_without_words():
-    trouble = refusal(503, "", code=None, retry_after=4.0, key="K")
+    trouble = http_failure(503, "", code=None, retry_after=4.0, key="K")
     assert (trouble.reason, trouble.final, trouble.retry_after) == ("HTTP 503", False, 4.0)

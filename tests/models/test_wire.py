@@ -10,13 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
-from mapo.models.wire import Dialect, body_of, dump_answer, load_answer, read_body, simpler, storable
+from mapo.models.wire import (
+    Dialect,
+    dump_answer,
+    fallback,
+    load_answer,
+    parse_response,
+    request_body,
+    storable,
+)
 from mapo.types import Message, Reply
 
 
 def test_usage_that_makes_no_sense_counts_as_nothing():
     def used(usage):
-        return read_body(
+        return parse_response(
             json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage}).encode()
         ).usage
 
@@ -34,7 +42,7 @@ def test_usage_that_makes_no_sense_counts_as_nothing():
 )
 def test_a_body_without_an_answer_says_so(body):
     with pytest.raises(ValueError, match="the response"):
-        read_body(body)
+        parse_response(body)
 
 
 json_values = st.recursive(
@@ -49,7 +57,7 @@ json_values = st.recursive(
 )
 def test_whatever_a_message_holds_there_is_an_answer(message, usage):
     body = {"choices": [{"message": message, "finish_reason": usage}], "usage": usage}
-    answer = read_body(json.dumps(body).encode())
+    answer = parse_response(json.dumps(body).encode())
     answer.text.encode()
     assert load_answer(dump_answer(answer)) == answer
 
@@ -63,24 +71,24 @@ def test_answers_survive_being_kept():
 def test_schemas_may_be_any_mapping():
     schema = MappingProxyType({"type": "object"})
     request = Request((Message("user", "x"),), schema=schema, tools=(Tool("f", "d", schema),))
-    assert json.dumps(body_of(request, "m", Dialect()))
+    assert json.dumps(request_body(request, "m", Dialect()))
 
 
 def test_only_complaints_about_the_way_it_was_put_make_it_simpler():
     form, plain = Request((), schema={}), Request(())
-    assert simpler(Dialect(), form, "unknown response_format") == Dialect(json="object")
-    assert simpler(Dialect(json="text"), form, "unknown response_format") is None
-    assert simpler(Dialect(), plain, "unknown response_format") is None
-    assert simpler(Dialect(), form, "context too long") is None
+    assert fallback(Dialect(), form, "unknown response_format") == Dialect(json="object")
+    assert fallback(Dialect(json="text"), form, "unknown response_format") is None
+    assert fallback(Dialect(), plain, "unknown response_format") is None
+    assert fallback(Dialect(), form, "context too long") is None
 
 
 def test_an_endpoint_that_does_not_know_min_p_goes_without():
     asked = Request((), min_p=0.1)
-    assert body_of(asked, "m", Dialect())["min_p"] == 0.1
-    assert "min_p" not in body_of(Request(()), "m", Dialect())
-    found = simpler(Dialect(), asked, "Unrecognized request argument supplied: min_p")
-    assert found == Dialect(min_p=False) and "min_p" not in body_of(asked, "m", found)
-    assert simpler(found, asked, "Unrecognized request argument supplied: min_p") is None
+    assert request_body(asked, "m", Dialect())["min_p"] == 0.1
+    assert "min_p" not in request_body(Request(()), "m", Dialect())
+    found = fallback(Dialect(), asked, "Unrecognized request argument supplied: min_p")
+    assert found == Dialect(min_p=False) and "min_p" not in request_body(asked, "m", found)
+    assert fallback(found, asked, "Unrecognized request argument supplied: min_p") is None
 
 
 def test_storable():

@@ -34,22 +34,22 @@ def config(**rollout) -> Config:
 def rates(**changes):
     """All calls take a fixed second; the judge is on its own server."""
     call = {"output": 10, "seconds": 1.0}
-    told = {
+    stated = {
         "servers": {"policy": {"streams": 64}, "judge": {"streams": 2}, "everyone": {"streams": 64}},
         "calls": {role: dict(call) for role in ("policy", "judge", "director", "user")},
         "update": {"seconds": 0.0},
     }
-    return read_rates(merged(told, changes), "test")
+    return read_rates(merged(stated, changes), "test")
 
 
 # ---- the work of a step
 
 
 def test_the_calls_of_a_step_are_those_of_play():
-    told = rates(calls={"judge": {"again": 0.25}})
+    stated = rates(calls={"judge": {"again": 0.25}})
     shape = shape_of(config())
     # 32 dialogues of 5 turns: policy and judge in each, director and user in all but the last
-    calls = {role: step_demand(shape, told, role).calls for role in roles_of(shape, told)}
+    calls = {role: step_demand(shape, stated, role).calls for role in roles_of(shape, stated)}
     assert calls == {"policy": 160, "judge": 200, "director": 128, "user": 128}
 
 
@@ -58,34 +58,34 @@ def test_scripted_roles_make_no_calls():
 
 
 def test_a_start_form_is_asked_for_once_per_scenario_and_delays_every_dialogue():
-    told = rates(calls={"start": {"output": 10, "seconds": 2.0}})
+    stated = rates(calls={"start": {"output": 10, "seconds": 2.0}})
     shape = shape_of(config())
-    assert told.server_of("start") == "judge"
-    assert step_demand(shape, told, "start").seconds == 8 * 2.0
-    assert longest_dialogue_s(shape, told) == 2.0 + 5 + 5 + 4 + 4
+    assert stated.server_of("start") == "judge"
+    assert step_demand(shape, stated, "start").seconds == 8 * 2.0
+    assert longest_dialogue_s(shape, stated) == 2.0 + 5 + 5 + 4 + 4
 
 
 def test_demand_of_a_call():
     server = {"streams": 8, "tokens_per_s": 50.0, "prefill_per_s": 1000.0, "latency": 0.25}
-    told = merged(rates().model_dump(exclude_none=True), {"servers": {"judge": server}})
-    told["calls"]["judge"] = {"prompt": 1000, "growth": 100, "cached": 0.9, "output": 25}
-    found = dialogue_demand(read_rates(told, "test"), "judge", 3)
+    stated = merged(rates().model_dump(exclude_none=True), {"servers": {"judge": server}})
+    stated["calls"]["judge"] = {"prompt": 1000, "growth": 100, "cached": 0.9, "output": 25}
+    found = dialogue_demand(read_rates(stated, "test"), "judge", 3)
     # per turn 0.25 s + fresh prompt tokens / 1000 + 25 / 50; prompts of 1000, 1100 and 1200 tokens
     assert found.seconds == pytest.approx(3 * 0.75 + 3300 * 0.1 / 1000)
     assert (found.prompt, found.cached, found.output) == (3300, 2970, 75)
 
 
 def test_turns_are_capped_and_averaged():
-    told = rates(dialogues={"turns": [2, 4, 9]})
-    found = step_demand(shape_of(config()), told, "policy")
+    stated = rates(dialogues={"turns": [2, 4, 9]})
+    found = step_demand(shape_of(config()), stated, "policy")
     assert found.calls == pytest.approx(32 * (2 + 4 + 5) / 3)  # max_turns is 5
 
 
 def test_the_longest_of_several_dialogues():
-    told = rates(dialogues={"turns": [2, 4]})
+    stated = rates(dialogues={"turns": [2, 4]})
     shape = shape_of(config(scenarios=1, siblings=3))
     # a dialogue of n turns takes n + n + (n - 1) + (n - 1) s; all three are short with probability 1/8
-    assert longest_dialogue_s(shape, told) == pytest.approx(6 / 8 + 14 * 7 / 8)
+    assert longest_dialogue_s(shape, stated) == pytest.approx(6 / 8 + 14 * 7 / 8)
 
 
 def test_processes_have_their_own_dialogues_and_share_the_limits():
@@ -128,9 +128,9 @@ def test_few_concurrent_dialogues_bound_the_rollout():
 
 
 def test_throughput_limits_a_replica():
-    told = rates(servers={"judge": {"streams": 64, "tokens_per_s": 10, "throughput": 25, "replicas": 2}})
+    stated = rates(servers={"judge": {"streams": 64, "tokens_per_s": 10, "throughput": 25, "replicas": 2}})
     # 160 calls of 1 s; a replica does 2.5 s of work per second
-    assert make_plan(shape_of(config()), told).bounds_s["judge"] == pytest.approx(160 / 5)
+    assert make_plan(shape_of(config()), stated).bounds_s["judge"] == pytest.approx(160 / 5)
 
 
 def test_requests_limit_every_server_but_the_policys():
@@ -160,7 +160,7 @@ def test_recommended_replicas_reach_the_floor_and_one_less_does_not(streams, use
 
 
 def test_updates_limits_and_notes():
-    told = rates(
+    stated = rates(
         calls={"policy": {"prompt": 100, "growth": 50}}, update={"seconds": None, "tokens_per_s": 320}
     )
     shape = shape_of(
@@ -172,14 +172,14 @@ def test_updates_limits_and_notes():
             "test",
         )
     )
-    found = make_plan(shape, told)
+    found = make_plan(shape, stated)
     # 32 dialogues, the last prompt 100 + 4 * 50, and the reply of 10
     assert found.update_s == pytest.approx(32 * 310 / 320)
     # director and user share a server: 2 * 32 * 4 calls, 12 a minute
     assert found.limits_s == pytest.approx(256 / 12 * 60) and found.step_s == found.limits_s
-    said = " ".join(found.notes)
+    notes = " ".join(found.notes)
     for word in ("roles.requests", "rollout.at_once", "dialogues.turns", "rollout.context", "per minute"):
-        assert word in said
+        assert word in notes
     scripted = make_plan(shape_of(read_config({}, "test")), rates(dialogues={"turns": 3}))
     assert "plain code" in scripted.notes[0] and len(scripted.servers) == 1
 
@@ -187,14 +187,14 @@ def test_updates_limits_and_notes():
 # ---- rates
 
 
-def test_the_example_is_whole():
-    told = read_rates(tomllib.loads(EXAMPLE), "example")
-    check(shape_of(config()), told)
-    assert told.server_of("judge") == "everyone" and told.servers["everyone"].full == 40
+def test_the_example_is_complete():
+    stated = read_rates(tomllib.loads(EXAMPLE), "example")
+    check(shape_of(config()), stated)
+    assert stated.server_of("judge") == "everyone" and stated.servers["everyone"].full == 40
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"servers": {"judge": {"streams": 0}}}, "servers.judge.streams"),
         ({"servers": {"judge": {"throughput": 5}}}, "throughput needs"),
@@ -202,11 +202,11 @@ def test_the_example_is_whole():
         ({"calls": {"judge": {"outputs": 3}}}, "calls.judge.outputs"),
         ({"calls": {"judge": {"cached": 1.5}}}, "calls.judge.cached"),
         ({"update": {"tokens_per_s": 3}}, "either seconds or tokens_per_s"),
-        ({"dialogues": {"turns": []}}, "empty list"),
+        ({"dialogues": {"turns": []}}, "must not be an empty list"),
     ],
 )
-def test_rates_that_cannot_be(change, told):
-    with pytest.raises(InputError, match=told):
+def test_invalid_rates_are_rejected(change, message):
+    with pytest.raises(InputError, match=message):
         rates(**change)
 
 
@@ -214,11 +214,11 @@ def test_rates_files_with_a_spread_are_still_read():
     assert rates(calls={"judge": {"spread": 0.3}}).calls.judge.spread == 0.3
 
 
-def test_rates_that_do_not_say_enough():
+def test_incomplete_rates_are_rejected():
     shape = shape_of(config())
     with pytest.raises(InputError, match=r"no \[calls.user\]"):
         check(shape, rates(calls={"user": None}))
-    with pytest.raises(InputError, match="how long a call of the judge takes"):
+    with pytest.raises(InputError, match="the duration of a judge call is not set"):
         check(shape, rates(calls={"judge": {"seconds": None}}))
     with pytest.raises(InputError, match=r"no \[servers.nobody\]"):
         check(shape, rates(calls={"user": {"server": "nobody"}}))
@@ -246,7 +246,7 @@ def rates_file(tmp_path):
 def test_the_command(rates_file):
     done = mapo("plan", "paper-8b", "--rates", rates_file, "rollout.at_once=64")
     assert done.returncode == 0, done.stderr
-    for word in ("A step takes at least", "lower bounds", "recommended", "everyone", "45 steps"):
+    for word in ("A step takes at least", "lower bounds", "Recommended", "everyone", "45 steps"):
         assert word in done.stdout
     assert "every dialogue is assumed to last 15 turns" in done.stderr
 
@@ -281,17 +281,23 @@ def test_scripted_roles_need_no_server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
-        ([], "nothing says what the servers can do"),
+        ([], "the server speeds are not known"),
         (["--rates", "absent.toml"], "cannot be read"),
-        (["--rates", "RATES", "a.toml", "b.toml"], "two configs"),
+        (["--rates", "RATES", "a.toml", "b.toml"], "more than one config"),
         (["--rates", "RATES", "absent.toml"], "no config"),
         (["--rates", "RATES", "rollout.scenarios=0"], "rollout.scenarios"),
         (["--rates", "RATES", "servers.judge.speed=3"], "servers.judge"),
-        (["--from", "absent"], "no dialogues in it"),
+        (["--from", "absent"], "there are no dialogues in it"),
     ],
 )
-def test_bad_input_is_refused_with_its_place(rates_file, args, told):
+def test_bad_input_is_rejected_with_its_place(rates_file, args, message):
     done = mapo("plan", *(rates_file if arg == "RATES" else arg for arg in args))
-    assert done.returncode == 2 and told in done.stderr
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_output_fits_80_columns(rates_file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = mapo("plan", "paper-8b", "--rates", rates_file).stdout.splitlines()
+    assert max(map(len, lines)) <= 80

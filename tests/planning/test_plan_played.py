@@ -14,7 +14,7 @@ from mapo.models.cache import Cache
 from mapo.models.chat import Answer, Usage
 from mapo.models.ledger import Ledger
 from mapo.planning.demand import shape_of
-from mapo.planning.measured import measure, over
+from mapo.planning.measured import measure, merge_over
 from mapo.planning.plan import make_plan
 from mapo.planning.rates import read_rates
 from mapo.sandbox.model_cast import model_cast, policy_system
@@ -87,7 +87,7 @@ def planned(name: str) -> float:
     scenarios, siblings, turns, at_once, start, given = SHAPES[name]
     speeds = {"director": DIRECTOR, **given}
     call = {role: {"output": 1, "seconds": s} for role, (s, _) in speeds.items()}
-    told = {
+    stated = {
         "servers": {role: {"streams": slots} for role, (_, slots) in speeds.items()},
         "calls": {**call, **({"start": call["judge"]} if start else {})},
         "update": {"seconds": 0.0},
@@ -99,7 +99,7 @@ def planned(name: str) -> float:
         },
         name,
     )
-    return make_plan(shape_of(config), read_rates(told, name)).rollout_s
+    return make_plan(shape_of(config), read_rates(stated, name)).rollout_s
 
 
 async def played(chats, name: str) -> list[Dialogue]:
@@ -178,7 +178,7 @@ def ledger_of(**roles) -> Ledger:
     return ledger
 
 
-def test_what_a_run_with_a_local_policy_tells(tmp_path):
+def test_rates_of_a_run_with_a_local_policy(tmp_path):
     asked = {"C.1": Mark(2, reason="as the file says")}
     ended = Ending(StopReason.DIRECTOR)
     talks = [spoken("a", 4, ending=ended), spoken("b", 2, start_levels=asked), spoken("c", 3, error="broke")]
@@ -226,7 +226,7 @@ def test_roles_at_other_addresses_are_other_servers(tmp_path):
     }
 
 
-def test_a_run_that_tells_little(tmp_path):
+def test_a_run_with_few_records(tmp_path):
     bare = Reply("eight le")
     talk = replace(spoken("a", 1, seconds=None), turns=(Turn("hm", bare),))
     write_run(tmp_path, [talk])
@@ -252,25 +252,25 @@ def test_a_template_that_rewrites_has_whole_prompts(tmp_path):
     assert (policy["prompt"], policy["growth"], policy["cached"]) == (9, 12, 0)
 
 
-def test_speeds_that_are_told_replace_seconds_under_load():
+def test_stated_speeds_replace_seconds_under_load():
     call = {"output": 5, "seconds": 2.0, "server": "everyone"}
     measured = {
         "servers": {"policy": {"streams": 6}, "everyone": {"streams": 20}},
         "calls": {"policy": {"output": 5, "seconds": 1.0}, "judge": call, "user": call, "start": call},
         "update": {"seconds": 4.0},
     }
-    told = {
+    stated = {
         "servers": {"judge": {"streams": 9, "tokens_per_s": 50}, "everyone": {"replicas": 2}},
         "calls": {"user": {"cached": 0.1}},
         "update": {"tokens_per_s": 100},
     }
-    got = over(measured, told)
+    got = merge_over(measured, stated)
     assert got["calls"]["judge"] == {"output": 5, "server": "judge"} == got["calls"]["start"]
     assert got["calls"]["user"] == {**call, "cached": 0.1}
     assert got["servers"]["everyone"] == {"streams": 20, "replicas": 2}
     assert got["update"] == {"tokens_per_s": 100} and got["calls"]["policy"]["seconds"] == 1.0
-    assert over(measured, {})["update"] == {"seconds": 4.0}
-    assert over(measured, {"servers": 3})["servers"] == 3  # refused later, with its place
+    assert merge_over(measured, {})["update"] == {"seconds": 4.0}
+    assert merge_over(measured, {"servers": 3})["servers"] == 3  # refused later, with its place
 
 
 def test_plan_from_a_run(tmp_path):
@@ -280,7 +280,7 @@ def test_plan_from_a_run(tmp_path):
     write_run(tmp_path, talks, ledger=ledger, metrics=steps)
     (tmp_path / "config.toml").write_text(dump_config(CONFIG))
     done = mapo("plan", "--from", tmp_path)
-    assert done.returncode == 0 and "rollouts took 9.5 s" in done.stdout
+    assert done.returncode == 0 and f"Rollouts of {tmp_path} took 9.5 s" in done.stdout
     assert "seconds per call are those under its load" in done.stderr
     got = json.loads(mapo("plan", "--from", tmp_path, "--json", "update.seconds=1").stdout)
     assert got["measured_rollout_s"] == 9.5 and got["update_s"] == 1 and got["shape"]["at_once"] == 6

@@ -10,7 +10,8 @@ import pytest
 from mapo.config import load_config, read_config
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.players.casting import cast_from_config, cast_from_options, with_judge_panel, with_temperatures
+from mapo.models.chat import Sampling
+from mapo.players.casting import cast_from_config, cast_from_options, with_judge_panel, with_sampling
 from mapo.players.session import ModelSession, open_cast
 from mapo.players.spec import ModelSpec, PanelSpec, PartialSpec, inherit, models_by_role, parse_judges
 from mapo.testing.server import LoopbackServer
@@ -92,20 +93,20 @@ def test_a_panel_is_told_by_its_members():
 def test_configs_name_several_judges():
     cast = cast_from_config(load_config(None, [*MODELS, TWO, "roles.everyone.top_p=0.9"]))
     panel = cast["judge"]
-    assert panel.way == "panel" and str(cast["user"]) == "big (top_p 0.9)"
+    assert panel.mode == "panel" and str(cast["user"]) == "big (top_p 0.9)"
     assert [(w.model, w.base_url, w.sampling.temperature, w.sampling.top_p) for w in panel.members] == [
         ("a", "http://here/v1", 0.3, 0.9),
         ("b", "http://there/v1", None, 0.9),
     ]
     again = cast_from_config(load_config(None, [*MODELS, TWO, "roles.judging=alternate"]))
-    assert again["judge"].way == "alternate"
+    assert again["judge"].mode == "alternate"
 
 
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ([*MODELS, 'roles.judges=[{model="a"}]'], "two judges or more"),
-        ([*MODELS, TWO, "roles.judge.model=c"], "takes the place"),
+        ([*MODELS, 'roles.judges=[{model="a"}]'], "at least two judges"),
+        ([*MODELS, TWO, "roles.judge.model=c"], "replaces roles.judge"),
         ([TWO], "roles.judges are models"),
         (
             ["roles.agents=llm", "roles.user.model=u", "roles.director.model=d", "roles.judges=[{},{}]"],
@@ -139,7 +140,7 @@ def test_the_command_line_takes_a_panel():
         ("b", "http://there/v1", "OPENAI_API_KEY"),  # a key goes to the address it was given for
     ]
     assert with_judge_panel(cast, None) == cast and with_judge_panel(None, None) is None
-    warm = with_temperatures({**cast, "judge": panel}, judge=0.5, user=None)
+    warm = with_sampling({**cast, "judge": panel}, judge=Sampling(0.5), user=Sampling())
     assert [w.sampling.temperature for w in warm["judge"].members] == [0.5, 0.5]
     for given, named in ((None, "a,b"), (cast, "a")):
         with pytest.raises(InputError, match="--judge-panel"):
@@ -163,11 +164,11 @@ def test_a_training_is_judged_as_its_config_says(way, tmp_path):
     async def played(url):
         told = ["roles.agents=llm", "roles.everyone.model=big", f"roles.everyone.base_url={url}"]
         told += ['roles.judges=[{model="j1"}, {model="j2"}, {model="j3"}]', f"roles.judging={way}"]
-        assert cast_from_config(load_config(None, told))["judge"].whole  # siblings are compared
+        assert cast_from_config(load_config(None, told))["judge"].require_all  # siblings are compared
         rules = Rules(Rubric.load("empathy"), min_turns=1, max_turns=1)
         scenarios = load_scenarios("builtin:validation")[:6]
         jobs = [Job(s, f"{s.id}_{k}", group=s.id, step=1) for s in scenarios for k in range(2)]
-        async with open_cast(load_config(None, told), tmp_path) as (casting, flush):
+        async with open_cast(load_config(None, told), tmp_path) as (casting, flush, _):
             found = await play_all(jobs, lambda _: FakeChat(lambda _: "Mm."), casting, rules)
             flush()
         return found
@@ -221,18 +222,18 @@ def test_a_limit_smaller_than_the_number_of_processes_is_refused(limits_of):
 
 
 def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
-    async def seats():
+    async def judges():
         async with ModelSession() as session:
             who = ModelSpec("a", "http://127.0.0.1:9/v1")
-            found = session.seats(
+            found = session.judges(
                 PanelSpec((who, who, ModelSpec("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy")
             )
             for endpoint, left in zip(session._endpoints, ("seed", "top_p"), strict=True):
                 endpoint.left_out.add(left)
             return found, session.left_out()
 
-    found, left_out = asyncio.run(seats())
-    assert [seat.name for seat in found] == ["a", "a #2", "b"]
+    found, left_out = asyncio.run(judges())
+    assert [member.name for member in found] == ["a", "a #2", "b"]
     assert left_out == {"judge": ["seed", "top_p"]}
 
 

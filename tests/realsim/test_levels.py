@@ -45,11 +45,13 @@ def test_some_forms_may_fail_but_not_most(empathy):
     start = asyncio.run(fill_start(FakeChat(answers), boat_shed(), empathy, forms=3, temperature=1.0))
     assert start.missing == 1 and start.given["A.1"] == [2, 2]
     bad = {"attempt 1", "attempt 2"}
-    anew: dict[str, int] = {}
-    with pytest.raises(AnswerError, match="2 of 3 start forms"):
-        asyncio.run(fill_start(FakeChat(answers), boat_shed(), empathy, forms=3, temperature=1.0, anew=anew))
+    retries: dict[str, int] = {}
+    with pytest.raises(AnswerError, match="2 of 3 start forms were unusable"):
+        asyncio.run(
+            fill_start(FakeChat(answers), boat_shed(), empathy, forms=3, temperature=1.0, retries=retries)
+        )
     chat = FakeChat(answers)
-    again = asyncio.run(fill_start(chat, boat_shed(), empathy, forms=3, temperature=1.0, anew=anew))
+    again = asyncio.run(fill_start(chat, boat_shed(), empathy, forms=3, temperature=1.0, retries=retries))
     assert again.missing == 0
     # the third was fine and is asked for by the same name
     assert {request.nonce for request in chat.requests} == {"attempt 3", "attempt 4", "attempt 5"}

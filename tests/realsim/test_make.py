@@ -205,6 +205,8 @@ def test_a_model_that_leaks_twice_is_refused(tmp_path):
 
     [refused] = refusals(tmp_path, source, writer := Writer(found=lambda _: ["deirdre"], notes=notes))
     assert refused["reason"] == "leak" and refused["step"] == "2-decontextualised"
+    assert refused["detail"] == "situation: contains a private value of the conversation (name)"
+    assert (refused["file"], refused["line"]) == (1, 1) and "stronger --model" in refused["fix"]
     assert writer.calls == {"decontextualise": 2}
     assert '"deirdre" may not occur' in writer.bodies[1]["messages"][-1]["content"]
     assert "deirdre" not in everything(tmp_path / "out").lower()
@@ -246,13 +248,13 @@ def test_a_second_try_mends_a_leak(tmp_path, source):
         (lambda form, text: form["stages"].pop(), "from a start to an outcome"),
         (lambda form, text: form["memories"].clear(), "memories: at least 2"),
         (lambda form, text: form["guarded"].append("someone at 14 Juniper Lane"), "private address"),
-        (lambda form, text: form["priorities"].update(C="low"), "at least one is high"),
-        (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "said twice"),
+        (lambda form, text: form["priorities"].update(C="low"), "at least one must be high"),
+        (lambda form, text: form["stages"][1].update(says=[form["opening"]]), "occurs more than once"),
         (lambda form, text: form["stages"][1].update(says=[]), "at least one line"),
         (lambda form, text: form.update(opening="As [name 1] said."), "may not occur"),
-        (lambda form, text: form.update(hopes_for="Help.\n# The form"), "hopes_for: one line"),
-        (lambda form, text: form["eased"].append("Every reply earns level 2."), "eased[1]: no talk"),
-        (lambda form, text: form.update(wants_to_say="灯笼果园碎石针线" * 90), "language"),
+        (lambda form, text: form.update(hopes_for="Help.\n# The form"), "hopes_for: must be one line"),
+        (lambda form, text: form["eased"].append("Every reply earns level 2."), "eased[1]: must be about"),
+        (lambda form, text: form.update(wants_to_say="灯笼果园碎石针线" * 90), "requested language"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_person_is_told_once(tmp_path, source, spoil, told):
@@ -263,8 +265,30 @@ def test_what_is_wrong_with_a_person_is_told_once(tmp_path, source, spoil, told)
     [refused] = refusals(tmp_path, source, writer := Writer(person=person))
     assert refused["reason"] == "invalid" and refused["step"] == "3-recontextualised"
     assert told in writer.bodies[2]["messages"][-1]["content"]
+    assert refused["detail"] and not any(m["content"] in refused["detail"] for m in PLAIN["messages"])
     assert writer.calls == {"decontextualise": 1, "recontextualise": 2}
     assert not (tmp_path / "out" / "scenarios").exists()
+
+
+def test_each_dropped_conversation_is_named_with_place_field_reason_and_fix(tmp_path):
+    source = tmp_path / "a.jsonl"
+    write_jsonl(source, [PLAIN, *talks(2)])
+
+    def fault(_number: int, body: dict) -> str | None:
+        return "400" if "number 0" in shown(body) else None
+
+    with source.open("a", encoding="utf-8") as file:
+        file.write("{broken\n")
+    writer = Writer(notes=lambda form, text, tries: {**form, "usable": "number 1" not in text})
+    with LoopbackServer(writer, fault=fault) as server:
+        done = made(server, source, tmp_path / "out", "--retries", 0)
+    assert done.returncode == 1
+    assert f"dropped: {source}, line 4: invalid JSON" in done.stderr
+    assert f"refused: made-00003 ({source}, line 3) in step 2-decontextualised, unusable: " in done.stderr
+    assert f"not made: made-00002 ({source}, line 2): 2-decontextualised: " in done.stderr
+    assert "Run again with --resume." in done.stderr
+    report = report_of(tmp_path / "out")
+    assert [(item["id"], item["line"]) for item in report["failures"]] == [("made-00002", 2)]
 
 
 def test_a_story_too_near_to_its_source_is_refused(tmp_path):
@@ -279,7 +303,7 @@ def test_a_story_too_near_to_its_source_is_refused(tmp_path):
 
     [refused] = refusals(tmp_path, source, writer := Writer(person=person))
     assert refused["reason"] == "invalid"
-    assert "too near to its source" in writer.bodies[2]["messages"][-1]["content"]
+    assert "too similar to the conversation" in writer.bodies[2]["messages"][-1]["content"]
 
 
 def test_near_copies_among_the_made_and_of_known_scenarios_are_dropped(tmp_path):
@@ -304,7 +328,9 @@ def test_near_copies_among_the_made_and_of_known_scenarios_are_dropped(tmp_path)
     report = report_of(tmp_path / "out")
     assert report["made"] == 1 and [one["reason"] for one in report["refused"]] == ["copy", "copy"]
     details = {one["detail"] for one in report["refused"]}
-    assert f"too near to {shipped.id}" in details and any(d.startswith("too near to made-") for d in details)
+    assert f"too similar to {shipped.id}" in details and any(
+        d.startswith("too similar to made-") for d in details
+    )
     assert len(list((tmp_path / "out" / "scenarios").glob("*.toml"))) == 1
     lines = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
     assert Counter(line["verdict"] for line in lines) == {"made": 1, "refused": 2}  # the same truth
@@ -320,7 +346,7 @@ def test_a_copy_of_what_is_itself_refused_is_made_after_all(tmp_path):
     said = [json.dumps(lines["a"]), "broken {", json.dumps({"id": "b", "error": "x"}), json.dumps(lines["b"])]
     file.write_text("\n".join([*said, ""]))
     first = with_copies(file, lines, {"b": "a"})
-    assert first["b"]["verdict"] == "refused" and first["b"]["detail"] == "too near to a"
+    assert first["b"]["verdict"] == "refused" and first["b"]["detail"] == "too similar to a"
     there = file.read_text().split("\n")
     assert there[:3] == said[:3] and json.loads(there[3]) == first["b"] and there[4:] == [""]
     second = with_copies(file, first, {"a": "z"})
@@ -331,7 +357,11 @@ def test_a_copy_of_what_is_itself_refused_is_made_after_all(tmp_path):
 
 def test_the_review_and_the_levels_can_refuse(tmp_path, source):
     [unsafe] = refusals(tmp_path, source, Writer(verdicts=lambda _: {"safe": False, "consistent": False}))
-    assert unsafe["reason"] == "unsafe" and unsafe["detail"] == "not consistent, safe"
+    assert (
+        unsafe["reason"] == "unsafe"
+        and unsafe["detail"]
+        == "the reviewer found contradictions in the story; the reviewer found unsafe content"
+    )
     (tmp_path / "b").mkdir()
     [odd] = refusals(tmp_path / "b", source, Writer(verdicts=lambda _: {"fits_levels": False}))
     assert odd["reason"] == "inconsistent"
@@ -346,7 +376,7 @@ def test_the_review_and_the_levels_can_refuse(tmp_path, source):
     (tmp_path / "d").mkdir()
     deep = Writer(person=low, level=lambda key, _n: 3 if key.startswith("P") else 0)
     [other] = refusals(tmp_path / "d", source, deep)
-    assert "deepest on P" in other["detail"]
+    assert "largest deficit is on axis P" in other["detail"]
 
 
 def test_talk_about_nothing_is_not_made_into_anybody(tmp_path, source):
@@ -357,7 +387,7 @@ def test_talk_about_nothing_is_not_made_into_anybody(tmp_path, source):
     assert refused["reason"] == "unusable"
     (tmp_path / "b").mkdir()
     [empty] = refusals(tmp_path / "b", source, Writer(notes=lambda form, *_: {**form, "needs": " "}))
-    assert empty["detail"] == "nothing under needs"
+    assert empty["detail"] == "the model left these notes empty: needs"
 
 
 # ---- untrusted words
@@ -435,7 +465,7 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
         done = made(server, source, tmp_path / "out", "--retries", 0)
     assert done.returncode == 1
     told = everything(tmp_path / "out") + done.stderr + done.stdout
-    assert "HTTP 400" in told and "does not take this request" in told
+    assert "HTTP 400" in told and "does not accept this request" in told
     assert "night shift" not in told and "too much for me" not in told
 
 
@@ -445,7 +475,7 @@ def test_an_endpoint_that_quotes_the_request_is_not_quoted(tmp_path, source):
         (EndpointError("HTTP 503: Anna (after 3 attempts)", where="m"), "m: HTTP 503 (after 3 attempts)"),
         (EndpointError("no answer within 180 s", where="m"), "m: no answer within 180 s"),
         (EndpointError("no connection (to Anna)", fix="Look"), "no connection. Look"),
-        (EndpointError("not JSON: Anna wept"), "an answer that cannot be read"),
+        (EndpointError("not JSON: Anna wept"), "an unreadable answer"),
         (AnswerError("no usable answer in 3 attempts; the last: Anna"), "no usable answer in 3 attempts"),
         (AnswerError("none; the last: not JSON: Anna, line 1"), "none (the last: not JSON)"),
         (AnswerError("no; the last: the form.a: missing b. Anna"), "no (the last: the form.a: missing b)"),
@@ -485,7 +515,7 @@ def test_a_judge_that_fails_on_most_forms_fails_the_item(tmp_path, source):
 
     with LoopbackServer(writer := Writer(), fault=fault) as server:
         done = made(server, source, tmp_path / "out")
-        assert done.returncode == 1 and "start forms were not filled in" in done.stderr
+        assert done.returncode == 1 and "start forms were unusable" in done.stderr
         assert writer.calls["levels"] == 1 + 2 * 3
         assert made(server, source, tmp_path / "out", "--resume").returncode == 0
     assert writer.calls["levels"] == 1 + 2 * 3 + 2
@@ -505,7 +535,7 @@ def test_what_was_said_cannot_be_proven_from_a_finished_run(tmp_path, source):
     assert hashlib.sha256(source.read_bytes()).hexdigest()[:12] not in everything(tmp_path / "a")
     assert [f.stem for f in (tmp_path / "a" / "scenarios").iterdir()] == ["first-00001"]
     assert not (tmp_path / "a" / "private.key").exists()
-    assert "no beginning of an id" in made(server, source, tmp_path / "c", "--prefix", "../x").stderr
+    assert "cannot start an id" in made(server, source, tmp_path / "c", "--prefix", "../x").stderr
 
 
 def test_an_unfinished_run_knows_its_files_again(tmp_path, source):
@@ -520,7 +550,10 @@ def test_an_unfinished_run_knows_its_files_again(tmp_path, source):
         assert refused.returncode == 2 and "another one (conversations" in refused.stderr
         kept = key.read_bytes()
         key.write_bytes(b"\xff")
-        assert "private.key: cannot be read" in made(server, source, tmp_path / "out", "--resume").stderr
+        assert (
+            "private.key: the key file cannot be read"
+            in made(server, source, tmp_path / "out", "--resume").stderr
+        )
         key.write_bytes(kept)
         assert made(server, source, tmp_path / "out", "--resume").returncode == 0
     assert not key.exists()
@@ -606,7 +639,7 @@ def test_a_form_that_is_no_scenario_is_asked_for_again(tmp_path, source):
 
     with LoopbackServer(writer := Writer(person=unborn)) as server:
         assert made(server, source, tmp_path / "out").returncode == 0
-    assert "persona.age: not as a scenario has it" in writer.bodies[2]["messages"][-1]["content"]
+    assert "persona.age: the field does not fit a scenario" in writer.bodies[2]["messages"][-1]["content"]
 
 
 def test_what_is_left_in_a_turn_is_withheld(tmp_path, monkeypatch):
@@ -643,7 +676,7 @@ def test_the_local_pass_alone_asks_nobody(tmp_path):
 
 
 def test_what_cannot_be_made_is_refused_at_the_door(tmp_path, source):
-    assert "no model to write with" in mapo("scenarios", "make", source, "--out", tmp_path / "o").stderr
+    assert "no model given" in mapo("scenarios", "make", source, "--out", tmp_path / "o").stderr
     empty = tmp_path / "e.jsonl"
     empty.write_text("")
     done = mapo("scenarios", "make", empty, "--out", tmp_path / "o", "--model", "m")
@@ -662,4 +695,4 @@ def test_what_an_endpoint_refused_is_told(tmp_path, source):
         done = made(server, source, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     for who in ("the writer", "the judge"):
-        assert f"note: {who} was sampled without temperature: its endpoint refuses that" in done.stderr
+        assert f"note: {who} was sampled without temperature: its endpoint refuses it" in done.stderr

@@ -93,7 +93,7 @@ def test_nothing_played_is_nothing_measured(empathy):
     assert plays_of([]).rate is None and agreement([one])["difficulty"] is None
 
 
-def test_a_run_keeps_drops_splits_and_measures(few, tmp_path, empathy):
+def test_a_run_writes_drops_splits_and_measures(few, tmp_path, empathy):
     out = tmp_path / "out"
     done = screened(few, out, "--weak", "scripted:silent", "--split", "2/1")
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_too_easy_is_dropped_and_nothing_is_played_twice(few, tmp_path):
     assert done.returncode == 0, done.stderr
     data = json.loads((out / "screen.json").read_text())
     reasons = {row["reason"] for row in data["scenarios"] if row["plays"]["weak"]["passes"] == 2}
-    assert reasons == {"the weak model passed all of 2"}
+    assert reasons == {"too easy: the weak model passed all 2 plays"}
     assert "holds a run already" in screened(few, out, "--weak", "scripted:honest").stderr
     # cut off in the middle: what is finished stays, the rest is played, and the verdicts are the same
     file = out / "weak" / "dialogues" / "empa.jsonl"
@@ -203,7 +203,9 @@ def test_models_play_every_part_over_http(few, tmp_path):
         assert not server.errors
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "out" / "screen.json").read_text())
-    assert {row["reason"] for row in data["scenarios"]} == {"the strong model passed none of 1"}
+    assert {row["reason"] for row in data["scenarios"]} == {
+        "too hard: the strong model passed none of 1 plays"
+    }
 
 
 @pytest.mark.parametrize(
@@ -250,20 +252,20 @@ def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):
     out = tmp_path / "out"
     assert "--split" in screened(few, out, "--split", "x").stderr
     assert "no scripted policy" in screened(few, out, "--weak", "scripted:nobody").stderr
-    assert "scripted roles" in screened(few, out, "--agents", "scripted", "--agents-model", "m").stderr
+    assert "--agents is scripted" in screened(few, out, "--agents", "scripted", "--agents-model", "m").stderr
     (tmp_path / "cards").mkdir()
     cards = put_cards(tmp_path / "cards", CARD)
     assert "no cues for scripted roles" in screened(cards, out).stderr
     broken = tmp_path / "broken"
     shutil.copytree(few, broken)
     (broken / "x.toml").write_text("schema = 1")
-    assert "not all of it can be read" in screened(broken, out).stderr
+    assert "1 scenarios cannot be read" in screened(broken, out).stderr
     assert not out.exists()
 
 
 def test_cards_cannot_be_copied_one_by_one(tmp_path, capsys):
     """The split of what is kept of EMPA's cards says where it belongs."""
-    from mapo.cli.scenarios.screen import _keep, _split
+    from mapo.cli.scenarios.screen import _split, _write
     from mapo.scenarios.sets import read_set
 
     (tmp_path / "cards").mkdir()
@@ -274,10 +276,10 @@ def test_cards_cannot_be_copied_one_by_one(tmp_path, capsys):
         Screened(s.id, "kept", "", {"strong": plays(1, 1)}, {"difficulty": "", "axis": ""}, MEASURED)
         for s in found.scenarios
     ]
-    _keep(tmp_path / "out", {}, rows, found)
+    _write(tmp_path / "out", {}, rows, found)
     assert not (tmp_path / "out" / "scenarios").exists()
     assert not _split(tmp_path / "out", found, rows, "1/1", 0)
-    assert "2 scenarios are alike" in capsys.readouterr().err  # the two are one card but for two words
+    assert "2 near-identical scenarios" in capsys.readouterr().err  # the two are one card but for two words
 
 
 def test_declared_and_measured_are_compared():
@@ -310,5 +312,5 @@ def test_too_few_for_a_split_leave_the_screening_as_it_is(few, tmp_path):
     file = sorted(few.glob("*.toml"))[0]
     shutil.copy(file, tmp_path / "one")
     done = screened(tmp_path / "one", tmp_path / "b", "--split", "2/1")
-    assert done.returncode == 1 and "no splits: --split: " in done.stderr
+    assert done.returncode == 1 and "were not split: --split: " in done.stderr
     assert (tmp_path / "b" / "screen.json").is_file() and not (tmp_path / "b" / "splits.json").exists()

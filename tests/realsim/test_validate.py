@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from mapo.realsim.validate import injected, problems
+from mapo.realsim.validate import injected, scenario_faults
 from mapo.sandbox.judge import turn_system
 from mapo.scenarios.sets import load_scenarios
 from support.roles import boat_shed
@@ -44,7 +44,7 @@ def test_talk_to_the_reader_is_refused_by_its_place(empathy, text):
     assert [line.partition(":")[0] for line in told] == ["stages[0].says[1]"]
     assert text not in told[0]
     scenario = replace(boat_shed(), hopes_for=text)
-    assert any(line.startswith("hopes_for: ") for line in problems(scenario, empathy, []))
+    assert any(fault.public.startswith("hopes_for: ") for fault in scenario_faults(scenario, empathy, []))
 
 
 @pytest.mark.parametrize(

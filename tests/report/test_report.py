@@ -16,13 +16,13 @@ from mapo.errors import InputError
 from mapo.report import build, write, write_report
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import (
+    BulletList,
+    DialogueColumn,
+    DialoguePair,
     Heading,
-    Lines,
+    Paragraph,
     Report,
-    Side,
-    Talk,
-    Tiles,
-    Words,
+    StatTiles,
 )
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
@@ -113,7 +113,7 @@ def drawn(report: Report) -> set[str]:
 
 
 def problems(report: Report) -> str:
-    return " ".join(line for b in report.blocks if isinstance(b, Lines) for line in b.lines)
+    return " ".join(line for b in report.blocks if isinstance(b, BulletList) for line in b.lines)
 
 
 # ---- a real one
@@ -171,13 +171,13 @@ def test_a_training_run(tmp_path):
     report = build([str(root)])
     assert report.title == "mapo on pocket" and "seed 0" in report.lead and "7 min of training" in report.lead
     assert headings(report) == [
-        "The held-out test", "What the judge marked", "Learning", "The update", "The dialogues",
-        "The simulated people",
-        "Reward and credit", "The ways dialogues took", "One person, before and after", "Speed",
-        "What it was told",
+        "Held-out test", "Judgements", "Learning", "Update", "Training dialogues",
+        "Simulated users",
+        "Reward and credit", "Trajectories", "One scenario, before and after", "Speed",
+        "Configuration",
     ]  # fmt: skip
     assert drawn(report) >= PAPER
-    (tiles,) = (b for b in report.blocks if isinstance(b, Tiles))
+    (tiles,) = (b for b in report.blocks if isinstance(b, StatTiles))
     table = next(b for b in report.blocks if isinstance(b, Table))
     before, after = table.rows
     assert tiles.tiles[0].value == f"{before[1]} → {after[1]}"
@@ -212,7 +212,9 @@ def test_the_same_run_gives_the_same_page(tmp_path):
 def test_a_run_under_way_and_an_empty_one(tmp_path):
     root = training(tmp_path / "mine", finished=False)
     report = build([str(root)])
-    assert report.blocks[0] == Words("This run is not over: what follows is how far it had come.")
+    assert report.blocks[0] == Paragraph(
+        "This run has not finished: the report covers what has been recorded so far."
+    )
     assert report.title == "mapo on pocket"
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -230,11 +232,11 @@ def test_a_run_tested_on_one_side_only(tmp_path):
     for file in (root / "eval" / "after").iterdir():
         file.unlink()
     report = build([str(root)])
-    assert not [b for b in report.blocks if isinstance(b, Tiles | Talk)]
+    assert not [b for b in report.blocks if isinstance(b, StatTiles | DialoguePair)]
     assert [row[0] for row in next(b for b in report.blocks if isinstance(b, Table)).rows] == ["before"]
     write_lines(root / "eval" / "after" / "dialogues.jsonl", [talk([1, 1], id="z_1", scenario="z")])
     assert any(
-        "No scenario was played both" in b.text for b in build([str(root)]).blocks if isinstance(b, Words)
+        "No scenario was played both" in b.text for b in build([str(root)]).blocks if isinstance(b, Paragraph)
     )
 
 
@@ -246,7 +248,7 @@ def test_passed_dialogues_are_told_of_as_many_as_there_were(tmp_path):
 
 
 def tiles_of(report: Report) -> list[tuple[str, str]]:
-    (found,) = (b for b in report.blocks if isinstance(b, Tiles))
+    (found,) = (b for b in report.blocks if isinstance(b, StatTiles))
     return [(tile.label, tile.value) for tile in found.tiles]
 
 
@@ -259,7 +261,7 @@ def test_the_legend_of_endings_stays_within_its_picture(tmp_path, kinds):
     lines = [step(n, endings=dict.fromkeys(names, 1)) for n in (1, 2)]
     (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     panels = [p for b in build([str(root)]).blocks if isinstance(b, Picture) for p in b.panels]
-    panel = next(p for p in panels if p.title == "How dialogues ended")
+    panel = next(p for p in panels if p.title == "Endings")
     figure = Figure(figsize=(3.7, 2.5))
     axes = figure.add_axes((0.2, 0.2, 0.77, 0.8 - panel.above / 2.5))
     with matplotlib.rc_context({"legend.fontsize": 9}):
@@ -271,7 +273,7 @@ def test_the_legend_of_endings_stays_within_its_picture(tmp_path, kinds):
 def test_a_caption_stands_below_its_figure(tmp_path):
     page = html_page(build([str(training(tmp_path / "mine"))]))
     own = page[page.index('<figure id="fig_gradient_norms">') :]
-    assert re.search(r"</svg></div>\s*</div>\s*<figcaption>The norm of the gradient", own)
+    assert re.search(r"</svg></div>\s*</div>\s*<figcaption>Gradient norm", own)
     assert not re.search(r"\bfigure[^{}]*\{[^}]*grid", page)  # nothing beside nothing
 
 
@@ -290,7 +292,7 @@ def test_judge_calls_and_roles_without_their_addresses(tmp_path):
     row = {"role": "judge", "model": "big", "calls": 7, "prompt": 5000, "cost": None}
     (root / "ledger.json").write_text(json.dumps({"rows": [row]}))
     page = check(html_page(build([str(root)])))
-    assert "Not all models have a price" in page.text and "5,000" in page.text
+    assert "Some models have no price" in page.text and "5,000" in page.text
     assert "secret" not in page.text and "model big" in page.text
 
 
@@ -316,9 +318,9 @@ def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_p
     models = ["roles.agents=llm", "roles.everyone.model=big", "roles.everyone.base_url=http://h"]
     (other / "config.toml").write_text(dump_config(load_config(None, models)))
     alone = build([str(other)])
-    assert alone.caution == "" and "plain code" not in html_page(alone) + markdown_page(alone, "")
+    assert alone.caution == "" and TEST_WORLD not in html_page(alone) + markdown_page(alone, "")
     both = build([str(mine), str(other), str(tmp_path / "eval")])
-    assert both.caution == f"Of mine, eval: {TEST_WORLD}"
+    assert both.caution == f"mine, eval: {TEST_WORLD}"
     # the dialogues know better than a config that is lost
     (other / "config.toml").unlink()
     assert build([str(other)]).caution == ""
@@ -338,14 +340,14 @@ def test_an_empa_evaluation(tmp_path):
     assert {"fig_breakdown", "fig_trajectories"} <= drawn(report)
     heads = [b.columns[0] for b in report.blocks if isinstance(b, Table)]
     assert heads == [
-        "model, rubric, profile", "by category", "by difficulty", "how dialogues ended",
+        "model, rubric, profile", "by category", "by difficulty", "ending",
         "axis", "share of", "role", "setting",
     ]  # fmt: skip
     difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.columns[0] == "by difficulty")
     assert [row[0] for row in difficulty.rows] == ["easy", "hard"]
-    (shown,) = (b for b in report.blocks if isinstance(b, Talk))
+    (shown,) = (b for b in report.blocks if isinstance(b, DialoguePair))
     assert shown.left.title.startswith("lowest") and shown.right.title.startswith("highest")
-    assert "Cost in all: 0.25" in check(html_page(report)).text
+    assert "Total cost: 0.25" in check(html_page(report)).text
     assert build([f"mine={tmp_path / 'eval'}"]).title == "EMPA: mine"
 
 
@@ -389,18 +391,18 @@ def test_the_simulated_people_are_looked_at(tmp_path):
         return table, check(html_page(report)).text
 
     table, text = said(training(tmp_path / "t"))
-    assert table.columns == ["share of", "early", "late", "usually at most"] and "usually at most" in text
+    assert table.columns == ["share of", "early", "late", "expected at most"] and "expected at most" in text
     root = empa(tmp_path / "e", cases=8)
     helpful = [
         saying(talk([1, 1, 1], id=f"c{k}_1", scenario=f"c{k}"), "How can I help you?") for k in range(8)
     ]
     write_lines(root / "dialogues" / "empa.jsonl", helpful)
     table, text = said(root)
-    assert {row[0]: row[1] for row in table.rows}["lines as an assistant"] == "100.0 %"
-    assert "the people offer help themselves: 100%, usually at most 2%" in text
+    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
+    assert "users speak like an assistant: 100%, usually at most 2%" in text
     write_lines(root / "dialogues" / "empa.jsonl", helpful[:1])
     table, text = said(root)
-    assert {row[0]: row[1] for row in table.rows}["lines as an assistant"] == "100.0 %"
+    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
     assert "rests on fewer than 20 lines or dialogues" in text and "as usual" not in text
 
 
@@ -417,13 +419,13 @@ def test_empa_records_that_cannot_be_scored(tmp_path):
     with open(file, "ab") as more:
         more.write(b'{"schema": "mapo.dial')
     report = build([str(root)])
-    assert "torn" in problems(report) and not [b for b in report.blocks if isinstance(b, Talk)]
+    assert "torn" in problems(report) and not [b for b in report.blocks if isinstance(b, DialoguePair)]
 
 
 def test_a_benchmark(tmp_path):
     report = build([str(bench(tmp_path / "emo"))])
     assert report.title == "EmoBench: m" and drawn(report) == {"fig_scores"}
-    (tiles,) = (b for b in report.blocks if isinstance(b, Tiles))
+    (tiles,) = (b for b in report.blocks if isinstance(b, StatTiles))
     assert [(t.label, t.value) for t in tiles.tiles] == [("EA", "50.0"), ("EU", "50.0"), ("Overall", "50.0")]
     text = check(html_page(report)).text
     assert "by / en / EA" in text and "temperature" in text
@@ -433,7 +435,7 @@ def test_a_benchmark(tmp_path):
 
 def test_a_benchmark_that_did_not_end_or_was_changed(tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema": "mapo.emobench/1"}')
-    with pytest.raises(InputError, match="did not come to an end"):
+    with pytest.raises(InputError, match="has not finished"):
         build([str(tmp_path)])
     root = bench(tmp_path / "emo")
     data = json.loads((root / "result.json").read_text())
@@ -495,8 +497,12 @@ def test_some_of_several_cannot_be_read(tmp_path):
     done = mapo("report", good, bad, grid, "--out", tmp_path / "all.html")
     assert done.returncode == 1
     text = check((tmp_path / "all.html").read_text()).text
-    assert "no such folder" in text and "Give it alone" in text and "1 run " in text
-    assert "left out: " in done.stderr and "no such folder" in done.stderr and "Give it alone" in done.stderr
+    assert "no such folder" in text and "Report it on its own" in text and "1 run " in text
+    assert (
+        "left out: " in done.stderr
+        and "no such folder" in done.stderr
+        and "Report it on its own" in done.stderr
+    )
     assert mapo("report", bad, tmp_path / "worse").returncode == 2
     only = build([str(training(tmp_path / "x", finished=False)), str(empa(tmp_path / "e"))])
     assert only.title == "2 runs"
@@ -532,14 +538,14 @@ def test_an_evaluation_of_broken_dialogues_alone_says_why_it_ends_with_1(tmp_pat
     broken = replace(talk([1], id="x"), error="gone", ending=Ending(StopReason.BROKEN))
     write_lines(tmp_path / "e" / "dialogues" / "empa.jsonl", [broken])
     done = mapo("report", tmp_path / "e")
-    assert done.returncode == 1 and "no dialogue in it can be scored" in done.stderr
+    assert done.returncode == 1 and "no dialogue can be scored" in done.stderr
     assert (tmp_path / "e" / "report.html").exists()
 
 
 def test_one_name_for_two_runs_is_refused(tmp_path):
     a, b = training(tmp_path / "a"), training(tmp_path / "b")
     done = mapo("report", f"x={a}", f"x={b}")
-    assert done.returncode == 2 and "two runs are called 'x'" in done.stderr
+    assert done.returncode == 2 and "two runs are named 'x'" in done.stderr
 
 
 def test_runs_are_called_the_same_everywhere(tmp_path):
@@ -614,11 +620,11 @@ def test_a_damaged_ablation(tmp_path):
     odd = {"step": 2, "dialogues": "x"}, {"step": 3, "dialogues": 4, "score": "high", "validation": [1]}
     metrics.write_text("".join(json.dumps(line) + "\n" for line in (step(1), *odd)))
     report = build([str(root)])
-    assert report.lead.startswith("2 of 4 runs") and "no summary of a run" in problems(report)
+    assert report.lead.startswith("2 of 4 runs") and "not a valid summary" in problems(report)
     check(html_page(report))
     (root / "manifest.json").write_text('{"schema": "mapo.ablate/1", "seeds": 3}')
     report = build([str(root)])
-    assert "empty" in report.blocks[0].text and "no grid of an ablation" in problems(report)
+    assert "empty" in report.blocks[0].text and "not the manifest of an ablation grid" in problems(report)
 
 
 # ---- damaged and hostile
@@ -641,17 +647,17 @@ def test_damaged_files_are_said_and_the_rest_is_shown(tmp_path):
     told = problems(report)
     lines = ("not a JSON object", "without a step", "not JSON")
     files = (
-        "no JSON object",
-        "config.toml: no TOML",
-        "ledger.json: no JSON",
-        "no step's dialogues",
+        "summary.json: not a JSON object",
+        "config.toml: not valid TOML",
+        "ledger.json: not JSON",
+        "not named after a step",
         "not a regular file",
     )
     for what in (*lines, *files, "cannot be read"):
         assert what in told, what
     assert "fig_learning_curves" in drawn(report)
     text = check(html_page(report)).text
-    assert "What could not be read" in text and "more" in text
+    assert "Problems" in text and "more" in text
 
 
 @pytest.mark.figures
@@ -784,16 +790,16 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     done = mapo("report", root, "--markdown")
     assert done.returncode == 0, done.stderr
     text = (root / "report.html").read_text()
-    assert "Figures are left out" in text and "<svg" not in text and "One person" in text
+    assert "Figures are omitted" in text and "<svg" not in text and "One scenario" in text
     assert "![" not in (root / "report.md").read_text()
     assert mapo("report", root, "--figures", tmp_path / "f").returncode == 2
     check(write_report(root).read_text())
 
 
 def test_long_lists_are_cut_in_both_forms():
-    side = Side("left: x", talk([1]), [0.5])
-    longer = Side("right: x", talk([1, None, -1]), [None, None, -0.5])
-    report = Report("t", "l", [Lines([f"line {i}" for i in range(20)]), Talk(side, longer)])
+    side = DialogueColumn("left: x", talk([1]), [0.5])
+    longer = DialogueColumn("right: x", talk([1, None, -1]), [None, None, -0.5])
+    report = Report("t", "l", [BulletList([f"line {i}" for i in range(20)]), DialoguePair(side, longer)])
     for text in (check(html_page(report)).text, markdown_page(report, "")):
         assert "line 11" in text and "line 12" not in text and "and 8 more" in text
         assert "credit" in text and "unscored" in text
@@ -809,5 +815,5 @@ def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
 def test_a_folder_of_runs_is_no_evaluation(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
-    with pytest.raises(InputError, match="is a folder of runs"):
+    with pytest.raises(InputError, match="this is a folder of runs"):
         build([str(tmp_path / "runs")])

@@ -40,7 +40,7 @@ def test_links_pipes_and_devices_are_refused(tmp_path):
 
 
 def test_files_and_lines_without_end_are_not_held(tmp_path, monkeypatch):
-    for name, most in (("SMALL", 10), ("LINE", 40), ("LINES", 100)):
+    for name, most in (("MAX_FILE_BYTES", 10), ("MAX_LINE_BYTES", 40), ("MAX_LINES_BYTES", 100)):
         monkeypatch.setattr(files, name, most)
     file = tmp_path / "a"
     file.write_bytes(b'{"a": 1}\n' + b"x" * 50 + b'\n{"b": 2}\n{"c"')
@@ -48,7 +48,7 @@ def test_files_and_lines_without_end_are_not_held(tmp_path, monkeypatch):
     assert bad(file) == ["too long to be read", "torn: the file ends in the middle of this record"]
     assert [line for line in files.read_lines(file, parse) if isinstance(line, dict)] == [{"a": 1}, {"b": 2}]
     file.write_bytes(b'{"a": 1}\n' * 50)
-    assert len(list(files.read_lines(file, parse))) == 12 and "left out" in bad(file)[0]
+    assert len(list(files.read_lines(file, parse))) == 12 and "skipped" in bad(file)[0]
     file.write_bytes(b'{"a": 1}')
     assert list(files.read_lines(file, parse)) == [{"a": 1}]  # complete but for its newline
 
@@ -96,10 +96,10 @@ def test_without_its_settings_nothing_is_credited(tmp_path):
     assert "fig_return_by_turn" in good and "discounted by 0.85 a turn" in good
     (root / "config.toml").write_text("[optim]\nsteps = 3\n")
     page = html_page(build([str(root)]))
-    assert "holds no [advantage]" in page and "fig_return_by_turn" not in page and "discounted" not in page
+    assert "has no [advantage]" in page and "fig_return_by_turn" not in page and "discounted" not in page
     (root / "config.toml").write_text('[advantage]\nmethod = "turn"\ngamma = 0.5\n[optim]\nsteps = "x"\n')
     page = html_page(build([str(root)]))
-    assert "discounted by 0.5 a turn" in page and "not all settings can be used" in page
+    assert "discounted by 0.5 a turn" in page and "not all settings are valid" in page
 
 
 def test_a_usable_record_counts_then_the_later_written(tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from mapo.errors import InputError
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.kv_cache import Pieces, attending
+from mapo.sampling.kv_cache import PackedRows, slot_attention
 from support import tiny
 from support.sampled import Recordings, check_against, job, sampler, talk, together
 
@@ -46,14 +46,14 @@ def test_long_and_short_pieces_in_one_line_say_what_whole_rows_say(kind):
     torch.manual_seed(0)
     rows = [torch.randint(0, 400, (n,)) for n in (200, 130, 66, 3, 80)]
     cuts = [70, 64, 65, 2, 1]
-    with attending(decoder.configs):
+    with slot_attention(decoder.configs):
         first = [(slot, 0, cut) for slot, cut in enumerate(cuts)]
         decoder.forward(
-            torch.cat([row[:cut] for row, cut in zip(rows, cuts, strict=True)])[None], Pieces(first)
+            torch.cat([row[:cut] for row, cut in zip(rows, cuts, strict=True)])[None], PackedRows(first)
         )
         then = [(slot, cut, len(rows[slot]) - cut) for slot, cut in enumerate(cuts)]
         rest = torch.cat([row[cut:] for row, cut in zip(rows, cuts, strict=True)])
-        told = decoder.forward(rest[None], Pieces(then))
+        told = decoder.forward(rest[None], PackedRows(then))
     for said, row in zip(told, rows, strict=True):
         plain = model(input_ids=row[None], use_cache=False).logits[0, -1]
         torch.testing.assert_close(said, plain, rtol=1e-4, atol=1e-5)
@@ -127,4 +127,4 @@ def test_kernels_that_fail_at_the_door_are_left_out(caplog):
     decoder._check()
     assert decoder.kernels is None and "decoding without Triton" in caplog.text
     decoder.graphs = Recordings()
-    assert "(no streamed weights: Triton failed: " in decoder.how
+    assert "(no streamed weights: Triton failed: " in decoder.description

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo.sampling.draw import Fresh, lines, noise_of, sample
+from mapo.sampling.draw import PendingReply, noise_of, pack_rows, sample
 
 
 @given(st.integers(0, 10**6), st.integers(2, 700), st.floats(0, 1, exclude_max=True, width=32))
@@ -45,8 +45,8 @@ def test_noise_depends_on_seed_and_index_alone(seed, few, many):
 
 def test_prompts_make_lines_no_longer_than_the_budget_if_they_can():
     def prompt(slot, length):
-        return Fresh(slot, 0, [1] * length, noise_of(0, 4))
+        return PendingReply(slot, 0, [1] * length, noise_of(0, 4))
 
     fresh = [prompt(slot, length) for slot, length in enumerate([4, 3, 3, 12, 1, 9])]
-    assert [[f.slot for f in line] for line in lines(fresh, 10)] == [[0, 1, 2], [3], [4, 5]]
-    assert lines([], 10) == []
+    assert [[f.slot for f in line] for line in pack_rows(fresh, 10)] == [[0, 1, 2], [3], [4, 5]]
+    assert pack_rows([], 10) == []

@@ -11,7 +11,7 @@ from mapo.errors import EndpointError, InputError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.director import ACTS, FORM, ModelDirector
-from mapo.sandbox.transcript import mark_of
+from mapo.sandbox.transcript import delimiter_of
 from mapo.types import Direction
 from support.builders import marks
 from support.roles import ATTACKS, Told, attack, boat_shed, calls, prompt, turns_of
@@ -158,7 +158,7 @@ def test_a_failing_director_lets_the_person_go_on_and_says_why(answer):
     direction = directed(who)
     assert (direction.act, direction.item) == ("go_on", "")
     assert direction.reason.startswith("the director failed: ") and len(direction.reason) <= 300
-    assert (who.stages_told, who.memories_told, who.turned) == (0, [], False)
+    assert (who.stages_revealed, who.memories_released, who.turning_point_used) == (0, [], False)
 
 
 def test_the_prompt_holds_acts_states_and_the_whole_story_and_only_grows():
@@ -184,7 +184,7 @@ def test_the_prompt_holds_acts_states_and_the_whole_story_and_only_grows():
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_reply_cannot_speak_to_the_director(name):
-    reply = attack(name, mark_of(SCENARIO.id, 0))
+    reply = attack(name, delimiter_of(SCENARIO.id, 0))
     who, plain = director(form("wait")), director(form("wait"))
     directed(who, turns_of(("hey", reply)))
     directed(plain, turns_of(("hey", "PLAIN")))

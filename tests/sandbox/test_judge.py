@@ -119,7 +119,7 @@ def broken(path: str, value: object, rubric: Rubric = EMPATHY) -> object:
         ("A.progress", 2, "A.progress: not an object"),
         ("A.progress.level", ..., "A.progress: missing level"),
         ("A.progress.score", 1, "A.progress: unknown score"),
-        ("A.progress.level", 3, "A.progress.level: '3' is no level"),
+        ("A.progress.level", 3, "A.progress.level: '3' is not a valid level"),
         ("A.progress.level", -1, "A.progress.level"),
         ("A.regression.level", 1, "A.regression.level"),
         ("A.regression.level", -3, "A.regression.level"),
@@ -128,8 +128,8 @@ def broken(path: str, value: object, rubric: Rubric = EMPATHY) -> object:
         ("A.progress.level", "1", "A.progress.level"),
         ("A.progress.level", None, "A.progress.level"),
         ("A.progress.level", [1], "A.progress.level"),
-        ("A.progress.evidence", None, "A.progress.evidence: not a text"),
-        ("A.regression.reason", ["x"], "A.regression.reason: not a text"),
+        ("A.progress.evidence", None, "A.progress.evidence: not a string"),
+        ("A.regression.reason", ["x"], "A.regression.reason: not a string"),
     ],
 )
 def test_a_form_is_taken_whole_or_not_at_all(path, value, where):
@@ -166,7 +166,7 @@ def test_a_wrong_form_is_repaired_and_a_hopeless_one_is_missing_data():
         judged(Told(bad), turns_of(("hey", "hello")))
     with pytest.raises(EndpointError):
         judged(Told(EndpointError("down")), turns_of(("hey", "hello")))
-    with pytest.raises(InputError, match="no reply to judge"):
+    with pytest.raises(InputError, match="no turn to judge"):
         judged(Told(bad), [])
 
 

@@ -19,7 +19,16 @@ from mapo.players.spec import ModelSpec, PanelSpec
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job
 from mapo.sandbox.model_cast import model_cast
-from mapo.sandbox.panel import PanelJudge, Seat, in_turn, judged_by, middle, model_seat, panel, seat_names
+from mapo.sandbox.panel import (
+    NamedJudge,
+    PanelJudge,
+    alternating,
+    median_mark,
+    model_judge,
+    panel,
+    unique_names,
+    with_judges,
+)
 from mapo.sandbox.rollout import Rules, play
 from mapo.testing.server import LoopbackServer
 from mapo.types import Mark
@@ -57,7 +66,7 @@ def judged(*members):
 
 @given(st.lists(st.integers(-2, 2), min_size=2, max_size=7))
 def test_a_panel_gives_the_median_rounded_towards_nothing(levels):
-    found = middle([Mark(level, reason=str(level)) for level in levels])
+    found = median_mark([Mark(level, reason=str(level)) for level in levels])
     exact = median(levels)
     assert found.level == int(exact) and abs(found.level) <= abs(exact)
     assert abs(int(found.reason) - found.level) == min(abs(level - found.level) for level in levels)
@@ -101,15 +110,15 @@ def test_after_a_failure_nobodys_old_form_is_left():
 
 
 def test_panels_that_cannot_be_meant_are_refused():
-    seat = Seat("a", lambda _: Fixed())
+    member = NamedJudge("a", lambda _: Fixed())
     with pytest.raises(InputError, match="fewer than two"):
         PanelJudge({"a": Fixed()})
-    with pytest.raises(InputError, match="one name"):
-        panel([seat, seat])
-    for seats, way in (([seat], "vote"), ([], "panel")):
-        with pytest.raises(InputError, match="way"):
-            judged_by(model_cast(Told(""), Told(""), Told(""), EMPATHY), seats, way)
-    assert seat_names(["a", "b", "a", "a"]) == ["a", "b", "a #2", "a #3"]
+    with pytest.raises(InputError, match="the same name"):
+        panel([member, member])
+    for judges, way in (([member], "vote"), ([], "panel")):
+        with pytest.raises(InputError, match="judg"):
+            with_judges(model_cast(Told(""), Told(""), Told(""), EMPATHY), judges, way)
+    assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a #2", "a #3"]
 
 
 def play_with(casting, turns=2, **kw):
@@ -121,9 +130,9 @@ def play_with(casting, turns=2, **kw):
 def models(*answers, way="panel", sampling=None):
     chats = [Told(*(answer if isinstance(answer, tuple) else (answer,))) for answer in answers]
     base = model_cast(Told("Well, yes."), Told('{"act": "go_on"}'), chats[0], EMPATHY)
-    names = seat_names([f"m{n}" for n in range(len(chats))])
-    seats = [model_seat(c, EMPATHY, sampling or Sampling(), n) for c, n in zip(chats, names, strict=True)]
-    return chats, judged_by(base, seats, way)
+    names = unique_names([f"m{n}" for n in range(len(chats))])
+    judges = [model_judge(c, EMPATHY, sampling or Sampling(), n) for c, n in zip(chats, names, strict=True)]
+    return chats, with_judges(base, judges, way)
 
 
 def test_the_record_says_who_judged_each_turn_and_what_each_gave():
@@ -164,15 +173,19 @@ def test_a_panel_that_lost_a_member_is_neither_milder_nor_harsher(low, high):
 
 def test_where_siblings_are_compared_all_members_must_answer():
     deaf = Fixed(fails=AnswerError("no form"))
-    judge = PanelJudge({"a": Fixed(1), "b": deaf, "c": Fixed(1)}, whole=True)
+    judge = PanelJudge({"a": Fixed(1), "b": deaf, "c": Fixed(1)}, require_all=True)
     with pytest.raises(AnswerError, match="2 of 3 judges"):
         asyncio.run(judge.judge(TURNS))
     assert judge.forms["b"] is None and judge.forms["a"]
     assert {mark.level for mark in asyncio.run(judge.start()).values()} == {1}
-    seats = [Seat("a", lambda _: Fixed(1)), Seat("b", lambda _: deaf), Seat("c", lambda _: Fixed(1))]
+    judges = [
+        NamedJudge("a", lambda _: Fixed(1)),
+        NamedJudge("b", lambda _: deaf),
+        NamedJudge("c", lambda _: Fixed(1)),
+    ]
     base = model_cast(Told("Well, yes."), Told('{"act": "go_on"}'), Told(""), EMPATHY)
     for whole in (True, False):
-        [turn, *_] = play_with(judged_by(base, seats, whole=whole)).turns
+        [turn, *_] = play_with(with_judges(base, judges, require_all=whole)).turns
         assert (turn.levels is None) is whole and turn.panel["b"] == ()
 
 
@@ -197,16 +210,16 @@ def test_members_are_sampled_as_told_and_start_forms_are_asked_of_all():
 
 
 def test_one_model_in_three_seats_is_asked_for_three_start_forms(tmp_path):
-    """A cache answers all siblings once, but each seat for itself."""
+    """A cache answers all siblings once, but each member for itself."""
     forms = [start_form(EMPATHY, level) for level in (0, 1, 3)]
     with LoopbackServer(lambda _: forms.pop(0)) as server:
 
         async def starts():
             async with ModelSession(cache=tmp_path / "cache.sqlite") as session:
                 who = ModelSpec("a", server.base_url)
-                seat = panel(session.seats(PanelSpec((who,) * 3), EMPATHY))
+                member = panel(session.judges(PanelSpec((who,) * 3), EMPATHY))
                 jobs = [Job(replace(SCENARIO, start_levels={}), f"d{k}", seed=k) for k in range(2)]
-                return [await seat.judge(job).start() for job in jobs]
+                return [await member.create(job).start() for job in jobs]
 
         first, sibling = asyncio.run(starts())
     assert {mark.level for mark in first.values()} == {1} and sibling == first
@@ -214,11 +227,11 @@ def test_one_model_in_three_seats_is_asked_for_three_start_forms(tmp_path):
 
 
 def test_siblings_share_their_judge_and_all_judges_get_their_turn():
-    seats = [Seat(name, lambda _: Fixed()) for name in "abc"]
+    judges = [NamedJudge(name, lambda _: Fixed()) for name in "abc"]
 
     def whose(step, scenario, **kw):
         job = Job(replace(SCENARIO, id=scenario), step=step, **{"id": "x", "group": "g", **kw})
-        return in_turn(seats, job).name
+        return alternating(judges, job).name
 
     assert len({whose(3, "s1", id=f"g_{k}", seed=k, attempt=k) for k in range(8)}) == 1
     drawn = Counter(whose(step, f"s{n}") for step in range(30) for n in range(16))

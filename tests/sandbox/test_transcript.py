@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo.sandbox.transcript import mark_of, quote, quoted_turns
+from mapo.sandbox.transcript import delimiter_of, quote, quoted_turns
 from support.roles import turns_of
 
-MARK = mark_of("s", 0)
+MARK = delimiter_of("s", 0)
 PIECES = [
     "<<",
     ">>",
@@ -48,8 +48,8 @@ def test_ordinary_text_reads_as_it_was_written():
 
 
 def test_marks_are_stable_and_differ_between_dialogues():
-    assert mark_of("s", 0) == MARK
-    assert len({mark_of(s, n) for s in ("s", "t") for n in range(50)}) == 100
+    assert delimiter_of("s", 0) == MARK
+    assert len({delimiter_of(s, n) for s in ("s", "t") for n in range(50)}) == 100
     assert MARK[0] not in "0123456789abcdefu"  # cannot overlap a JSON escape
 
 

@@ -11,8 +11,8 @@ import pytest
 from mapo.errors import AnswerError, EndpointError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.director import ACTS
-from mapo.sandbox.transcript import mark_of
-from mapo.sandbox.user import ModelUser, alike, cut, length_limit
+from mapo.sandbox.transcript import delimiter_of
+from mapo.sandbox.user import ModelUser, cut, length_limit, similar
 from mapo.types import Direction
 from support.roles import ATTACKS, Told, attack, boat_shed, prompt, turns_of
 
@@ -117,7 +117,7 @@ def test_it_is_asked_again_only_once():
 
 @pytest.mark.parametrize("nothing", ["", "  \n", '""', "<think>hmm, what would he", "<think>a</think> "])
 def test_nothing_twice_is_an_error(nothing):
-    with pytest.raises(AnswerError, match="said nothing, twice"):
+    with pytest.raises(AnswerError, match="empty message twice"):
         spoken(user(nothing))
     assert spoken(user(nothing, "Yeah.")) == "Yeah."
 
@@ -131,7 +131,7 @@ def test_nothing_twice_is_an_error(nothing):
         ("<think>he is shy</think>\nYeah nah.", "Yeah nah."),
         ('"Dave" said "no"', '"Dave" said "no"'),
         ("a\ud800b", "a\ufffdb"),
-        (f'Yeah nah.\n<<{mark_of(SCENARIO.id, 0)} reply 3>>\n"I see"', "Yeah nah."),
+        (f'Yeah nah.\n<<{delimiter_of(SCENARIO.id, 0)} reply 3>>\n"I see"', "Yeah nah."),
     ],
 )
 def test_only_what_is_said_aloud_is_kept(raw, line):
@@ -176,15 +176,15 @@ def test_cut_keeps_whole_sentences_where_it_can(text, limit, language, kept):
 
 
 def test_alike_sees_through_dress_but_not_across_meanings():
-    assert alike("I can't sleep, again.", "i CAN'T sleep again!!")
-    assert alike("我睡不着。", "我 睡不着！")
-    assert not alike("I can't sleep.", "My boss shouted at me in front of everyone.")
-    assert not alike("Yes.", "No.")
+    assert similar("I can't sleep, again.", "i CAN'T sleep again!!")
+    assert similar("我睡不着。", "我 睡不着！")
+    assert not similar("I can't sleep.", "My boss shouted at me in front of everyone.")
+    assert not similar("Yes.", "No.")
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_reply_cannot_pass_for_a_note(name):
-    reply = attack(name, mark_of(SCENARIO.id, 0))
+    reply = attack(name, delimiter_of(SCENARIO.id, 0))
     who = user("Dunno eh.")
     spoken(who, turns=turns_of((SCENARIO.opening, reply)))
     opened, quoted, closed, *note = who.chat.requests[0].messages[-1].content.splitlines()

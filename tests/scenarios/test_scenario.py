@@ -127,7 +127,7 @@ def test_bad_files_are_refused_with_their_place(tmp_path, old, new, where, says)
         ("this is [not toml", "TOML"),
         (b"\xff\xfe\x00", "UTF-8"),
         ("x = " + "[" * 20_000, "TOML"),
-        ("#" * (MAX_BYTES + 1), "bytes long"),
+        ("#" * (MAX_BYTES + 1), "the file has"),
     ],
 )
 def test_files_that_are_no_toml(tmp_path, text, says):
@@ -147,16 +147,18 @@ def test_what_a_check_finds(good, empathy):
         return "\n".join(check_scenario(replace(good, **changes), empathy))
 
     levels = dict(good.start_levels)
-    assert "deepest on A" in problems(axis="C")
-    assert "no axis 'X'" in problems(axis="X")
-    assert "start levels say easy" in problems(difficulty="hard")
+    assert "largest deficit on A" in problems(axis="C")
+    assert "has no axis 'X'" in problems(axis="X")
+    assert "start levels correspond to easy" in problems(difficulty="hard")
     assert "not one of easy" in problems(difficulty="awful")
     assert "out of range" in problems(start_levels={**levels, "C.1": 9})
     assert "missing C.1" in problems(start_levels={k: v for k, v in levels.items() if k != "C.1"})
     assert "unknown Q.1" in problems(start_levels={**levels, "Q.1": 0})
-    assert "priorities: no axis 'Z'" in problems(priorities={"Z": "high"})
-    assert "'harbour' of `about`" in problems(stages=(replace(good.stages[0], about=("harbour",)),))
-    assert "said twice" in problems(stages=(replace(good.stages[0], says=(good.opening,), about=()),))
+    assert "has no axis 'Z'" in problems(priorities={"Z": "high"})
+    assert "'harbour' is listed in" in problems(stages=(replace(good.stages[0], about=("harbour",)),))
+    assert "occurs more than once" in problems(
+        stages=(replace(good.stages[0], says=(good.opening,), about=()),)
+    )
     assert "rubric is 'empathy'" in problems(domain="tutoring")
     assert problems(start_levels={}, axis="", difficulty="") == ""
 

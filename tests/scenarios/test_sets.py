@@ -76,7 +76,7 @@ def test_cards_as_a_source(tmp_path, caplog):
         assert [s.id for s in load_scenarios(folder)] == ["script_002"]
     assert "script_001" in caplog.text
     (folder / "cases" / "script_002.md").write_text("nothing", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="no card here can be read"):
+    with pytest.raises(ScenarioError, match="none of the cards can be read"):
         load_scenarios(folder)
 
 
@@ -92,7 +92,7 @@ def test_a_changed_or_missing_file_breaks_its_split(own):
     path = own / "scenarios" / f"{min(test)}.toml"
     before = path.read_bytes()
     path.write_bytes(before + b"\n")
-    with pytest.raises(ScenarioError, match=rf"{path.name}: changed since splits.json") as error:
+    with pytest.raises(ScenarioError, match=rf"{path.name}: the file was changed after splits.json") as error:
         load_scenarios(f"{own / MANIFEST}:test")
     assert "mapo scenarios split" in error.value.fix
     assert len(load_scenarios(f"{own / MANIFEST}:train")) == 168
@@ -112,11 +112,11 @@ def test_all_faults_of_a_folder_are_told_at_once(own):
     found = read_set(folder)
     assert len(found.scenarios) == 192
     text = "\n".join(map(str, found.errors))
-    assert f"zz-copy.toml, id: id '{first_of(own).stem}' is taken by {first_of(own)}" in text
+    assert f"zz-copy.toml, id: the id '{first_of(own).stem}' is already used by {first_of(own)}" in text
     assert all(
         x in text for x in ("zz-none.toml: not a readable TOML", "zz-binary.toml: not UTF-8", "zz-folder")
     )
-    with pytest.raises(ScenarioError, match=r"zz-binary.toml.*3 more such"):
+    with pytest.raises(ScenarioError, match=r"zz-binary.toml.*lists all 4"):
         load_scenarios(folder)
 
 
@@ -125,7 +125,7 @@ def test_all_faults_of_a_folder_are_told_at_once(own):
     [
         ("builtin:holdout", "no split 'holdout'.*train, validation, test, all"),
         ("no/such/place", "no such file or folder"),
-        ("no/splits.json:train", "no manifest of splits here"),
+        ("no/splits.json:train", "the manifest of splits cannot be read"),
     ],
 )
 def test_sources_that_are_not_there(source, says):
@@ -135,9 +135,9 @@ def test_sources_that_are_not_there(source, says):
 
 def test_empty_folders_and_other_domains(tmp_path, own):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ScenarioError, match="no scenarios here"):
+    with pytest.raises(ScenarioError, match="contains no scenarios"):
         load_scenarios(tmp_path / "empty")
-    with pytest.raises(ScenarioError, match="domain is 'empathy', but 'tutoring' was asked for"):
+    with pytest.raises(ScenarioError, match="domain is 'empathy', but 'tutoring' was requested"):
         load_scenarios(own / "scenarios", "tutoring")
     for name in ("../empathy", "nowhere", ""):
         with pytest.raises(ScenarioError, match="no domain"):
@@ -148,10 +148,10 @@ def test_empty_folders_and_other_domains(tmp_path, own):
     ("data", "says"),
     [
         ("[", "not a readable JSON"),
-        ("[]", "not an object of splits"),
+        ("[]", "not a JSON object of splits"),
         ('{"train": ["a"]}', "train: not an object of ids"),
         ('{"train": {"a": "123"}}', "train: not an object of ids"),
-        (json.dumps({"train": {"a": "0" * 64}, "test": {"a": "0" * 64}}), "a is in train and in test"),
+        (json.dumps({"train": {"a": "0" * 64}, "test": {"a": "0" * 64}}), "a is both in train and in test"),
     ],
 )
 def test_bad_manifests(tmp_path, data, says):
@@ -186,10 +186,10 @@ def test_near_duplicates_stay_together():
 
 def test_splits_that_cannot_be():
     scenarios = load_scenarios("builtin:all")[:4]
-    with pytest.raises(ScenarioError, match="sizes 2/1 for 4"):
+    with pytest.raises(ScenarioError, match="sizes 2/1 do not fit 4"):
         split_scenarios(scenarios, {"train": 2, "test": 1}, 0)
-    with pytest.raises(ScenarioError, match="sizes 4/0 for 4"):
+    with pytest.raises(ScenarioError, match="sizes 4/0 do not fit 4"):
         split_scenarios(scenarios, {"train": 4, "test": 0}, 0)
     copies = [replace(scenarios[0], id=f"copy-{n}") for n in range(4)]
-    with pytest.raises(ScenarioError, match="4 scenarios are alike and fit into no split"):
+    with pytest.raises(ScenarioError, match="4 near-identical scenarios do not fit"):
         split_scenarios(copies, {"train": 3, "test": 1}, 0)

@@ -15,13 +15,13 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring import findings as bounds
 from mapo.scoring import manners
 from mapo.scoring.findings import findings, warnings
-from mapo.scoring.health import Talk, health, health_of, mood_of
+from mapo.scoring.health import UserLines, health, health_of, mood_of
 from mapo.types import AxisMarks, Dialogue, Direction, Ending, Mark, Reply, StopReason, Turn
 from support.attacks import policies_of
 
 
-def talk(*lines: str, moods=None, scenario="s", ending="timeout") -> Talk:
-    return Talk(scenario, lines, moods or ["good"] * len(lines), ending)
+def talk(*lines: str, moods=None, scenario="s", ending="timeout") -> UserLines:
+    return UserLines(scenario, lines, moods or ["good"] * len(lines), ending)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_another_language_than_the_openings():
 def test_warmth_after_replies_that_did_nothing():
     moods = ["harm", "nothing", "good", "mixed", ""]
     lines = ["start", "Thanks, that helps.", "It hurts.", "Thank you.", "Thank you.", "Thank you."]
-    found = health_of([Talk("s", lines, [*moods, "harm"], "timeout")])
+    found = health_of([UserLines("s", lines, [*moods, "harm"], "timeout")])
     assert (found.warm_after_miss, found.misses, found.warm_after_good) == (1 / 2, 2, 1.0)
     assert found.unscored == 1 / 6
     assert health_of([talk("only one")]).warm_after_miss is None
@@ -285,7 +285,7 @@ def test_the_scripted_world_is_healthy():
         )
         found = health(played, known)
         assert found.scripted and found.told_early == 0.0 and found.as_assistant == 0.0
-        assert [w for w in warnings(found.as_json()) if "end alike" not in w] == []
+        assert [w for w in warnings(found.as_json()) if "same ending" not in w] == []
 
 
 def test_published_people_are_healthy(two_models):
@@ -295,7 +295,7 @@ def test_published_people_are_healthy(two_models):
         for file in sorted(model.glob("*_result.json")):
             data = json.loads(file.read_bytes())
             lines = [said["content"] for said in data["history"] if said["role"] == "actor"]
-            talks.append(Talk(data["script_id"], lines, ["good"] * len(lines), "timeout"))
+            talks.append(UserLines(data["script_id"], lines, ["good"] * len(lines), "timeout"))
         found = health_of(talks)
         assert found.dialogues == 30 and found.lines > 600
-        assert [w for w in warnings(found.as_json()) if "end alike" not in w] == []
+        assert [w for w in warnings(found.as_json()) if "same ending" not in w] == []

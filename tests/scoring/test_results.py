@@ -38,7 +38,7 @@ def test_the_record_written_last_counts_whatever_its_file_is_called(tmp_path):
     later(new, 60)
     found = only(tmp_path)
     assert [max(m.progress.level for f in r.path.forms for m in f.values()) for r in found.results] == [0]
-    assert "there twice; the one written last counts" in found.bad[0]
+    assert "recorded twice; the last record counts" in found.bad[0]
 
 
 def test_the_later_line_of_one_file_counts(tmp_path):
@@ -106,7 +106,7 @@ def test_pipes_and_huge_files_do_not_hang_or_fill_memory(tmp_path, monkeypatch):
     run = report_runs.empa(tmp_path / "run")
     os.mkfifo(run / "x_result.json")
     os.mkfifo(run / "dialogues" / "pipe.jsonl")
-    monkeypatch.setattr(files, "SMALL", 100)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     (run / "y_result.json").write_text(json.dumps({"pad": "x" * 200}))
     os.mkfifo(run / "descriptive_statistics.csv")
     told = "\n".join(only(run).bad)

@@ -12,7 +12,7 @@ from mapo.measure.potential import Trajectory
 from mapo.models.chat import Request
 from mapo.sandbox.cast import Job
 from mapo.scenarios.scenario import Memory, Persona, Scenario, Stage
-from mapo.scripted.policies import Talk, longest, puppet_policy, turned_round
+from mapo.scripted.policies import PolicyContext, longest, make_policy, second_person
 from mapo.scripted.story import Story, StoryDirector, StoryUser
 from mapo.types import Direction, Message, Reply, Turn
 
@@ -80,7 +80,9 @@ def test_what_was_told_is_known_beat_by_beat():
 
 
 def said_by(speak, *lines):
-    made = puppet_policy("p", {"p": speak}, lambda s, request, rng, used: Talk(s, request, rng, used, BANK))
+    made = make_policy(
+        "p", {"p": speak}, lambda s, request, rng, used: PolicyContext(s, request, rng, used, BANK)
+    )
     chat = made(Job(FERRY, "d"))
     messages = tuple(Message("user", line) for line in lines)
     return asyncio.run(chat.reply(Request(messages))).text, chat.name
@@ -97,6 +99,6 @@ def test_a_puppet_speaks_of_what_was_told_and_nothing_else():
     assert said_by(lambda t: t.about(), FERRY.opening)[0] in longest(FERRY.opening)
     text, name = said_by(lambda t: f"{t.once('deed')}|{t.once('deed')}|{t.met}", "I held the wheel once.")
     assert text == "held your wheel||True" and name == "scripted:p"
-    assert turned_round("I am mine") == "you are yours"
+    assert second_person("I am mine") == "you are yours"
     with pytest.raises(InputError, match="Use one of: p"):
-        puppet_policy("q", {"p": longest}, Talk)
+        make_policy("q", {"p": longest}, PolicyContext)

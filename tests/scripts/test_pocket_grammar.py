@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo.domains.empathy.reading import Reader, content, feelings, named_feelings, skeleton, words
+from mapo.domains.empathy.reading import EmpathyReader, content, feelings, named_feelings, skeleton, words
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "pocket"))
@@ -115,7 +115,7 @@ def test_formulas_of_a_kind_are_many_and_different(kind):
 def test_good_sentences_are_sound_and_do_what_they_are_for(kind, fill):
     does = {"link": "links", "affirm": "affirms", "offer": "offers", "ask": "asks_agency"}.get(kind)
     for frame in GOOD[kind]:
-        reader = Reader()
+        reader = EmpathyReader()
         reader.user_said("The kettle, my coat, the old tram.")
         reading = reader.read(frame.format(**fill))
         assert not reading.degenerate, reading.text
@@ -132,13 +132,13 @@ def test_good_sentences_are_sound_and_do_what_they_are_for(kind, fill):
 )
 def test_bad_sentences_are_seen_as_such(kind, seen):
     for frame in BAD[kind]:
-        assert getattr(Reader().read(frame.format(**FILL)), seen)(), frame
+        assert getattr(EmpathyReader().read(frame.format(**FILL)), seen)(), frame
 
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_plain_sentences_do_neither_good_nor_harm(kind):
     for frame in PLAIN[kind]:
-        reading = Reader().read(frame)
+        reading = EmpathyReader().read(frame)
         assert not (reading.degenerate or reading.orders() or reading.platitude() or reading.claims()), frame
         assert not named_feelings(frame), frame
 

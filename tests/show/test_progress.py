@@ -9,7 +9,7 @@ import pytest
 from mapo.models.chat import Usage
 from mapo.models.ledger import Ledger
 from mapo.show import progress
-from mapo.show.progress import Progress, dialogue_progress, item_progress
+from mapo.show.progress import Progress, call_status, dialogue_progress, item_progress
 from support.report_runs import talk
 
 
@@ -38,7 +38,7 @@ def test_on_a_terminal_items_calls_and_cost_are_counted_in_place(on_a_terminal, 
         item_done({"error": None})
         item_done({"error": "no connection"})
     shown = plain(capsys.readouterr().err)
-    assert re.search(r"items .* 6/9, 0:00 left, 3 calls, failed 1, cost 2.00", shown)
+    assert re.search(r"items .* 6/9, 0:00 left, failed 1, 3 calls, cost 2.00", shown)
     assert "items:" not in shown
 
 
@@ -84,7 +84,7 @@ def test_dialogues_show_rate_problems_and_cost(clock, capsys):
         clock[0] += 20
         dialogue_done(unscored)
     # 4 turns in 30 s; 2 dialogues in 30 s, 3 to go
-    expected = "dialogues: 2/5, 0:45 left, 0.1 turns/s, unscored 25.0%, cost 1.50"
+    expected = "dialogues: 2/5, 0:45 left, 4 turns (0.1/s), unscored 25.0%, cost 1.50"
     assert capsys.readouterr().err.splitlines() == ["dialogues: 0/5", expected]
 
 
@@ -113,6 +113,19 @@ def test_a_long_line_is_cut_on_a_terminal_and_whole_in_a_log(monkeypatch, capsys
     shown = [line for line in plain(capsys.readouterr().err).splitlines() if "run_0" in line]
     assert shown
     assert all(len(line.strip()) <= 60 and "…" in line for line in shown)
+
+
+def test_call_status_names_the_slowest_role():
+    """user: 10 s in 5 calls; judge: 24 s in 4 calls and 2 retries, 4 s each."""
+    user = {"calls": 5, "retries": 0, "timeouts": 0, "seconds": 10.0, "waiting": 0, "longest": 0.0}
+    judge = {"calls": 4, "retries": 2, "timeouts": 1, "seconds": 24.0, "waiting": 1, "longest": 3.0}
+    assert call_status([{"user": user}, {"judge": judge}]) == [
+        "9 calls",
+        "2 retries",
+        "1 timeout",
+        "slowest judge 4.0 s/call",
+    ]
+    assert call_status([{}]) == []
 
 
 @pytest.mark.parametrize(

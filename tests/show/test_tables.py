@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from mapo.show.tables import (
+    PIPE_WIDTH,
     Estimate,
     Table,
-    fit_columns,
     interval_text,
     latex_table,
     markdown_table,
     markdown_text,
+    output_console,
     p_text,
     plain_rows,
     print_tables,
@@ -115,11 +118,50 @@ def test_plain_rows_are_what_html_shows():
     assert plain_rows(SCORES) == [["a", "1.50 (1.0 to 2.0)"], ["b", "-"]]
 
 
-def test_wide_tables_are_split_between_number_columns():
+def headers(out: str) -> list[list[str]]:
+    lines = out.splitlines()
+    return [lines[n - 1].split() for n, line in enumerate(lines) if line.strip().startswith("──")]
+
+
+def test_wide_tables_are_split_between_number_columns(capsys):
     wide = Table(["name", *"abcdef"], [["m", *(Estimate("1", "0.5 to 1.5") for _ in range(6))]])
-    parts = fit_columns(wide, 40)
-    assert [part.columns for part in parts] == [["name", "a", "b"], ["name", "c", "d"], ["name", "e", "f"]]
-    assert all(row[0] == "m" for part in parts for row in part.rows)
+    print_tables([wide], 36)
+    out = capsys.readouterr().out
+    assert headers(out) == [["name", "a", "b"], ["name", "c", "d"], ["name", "e", "f"]]
+    assert out.count("m ") == 3
+
+
+def test_the_parts_of_a_split_table_have_about_as_many_columns(capsys):
+    print_tables([Table(["name", *"abcdefg"], [["m", *["12345678"] * 7]])], 66)
+    assert [len(header) for header in headers(capsys.readouterr().out)] == [5, 4]
+
+
+def test_a_title_is_printed_once_above_a_split_table(capsys):
+    print_tables([Table(["name", *"abcdef"], [["m", *["12345678"] * 6]], title="Scores")], 40)
+    assert capsys.readouterr().out.count("Scores") == 1
+
+
+def test_long_names_wrap_at_a_separator_before_a_table_is_split(capsys):
+    row = ["Qwen/Qwen2.5-7B-Instruct", *["12345678"] * 4]
+    print_tables([Table(["model", *"abcd"], [row])], 60)
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if "Qwen" in line] == ["Qwen/Qwen2.5-7B-"]
+    assert len(headers(out)) == 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 110])
+def test_no_line_is_wider_than_the_terminal(width, capsys):
+    columns = ["model", "a header of words", *"abcdefg"]
+    rows = [["Qwen/Qwen2.5-7B-Instruct", "text in several words", *[Estimate("1.00", "0.5 to 1.5")] * 7]]
+    print_tables([Table(columns, rows, title="A title of many words " * 6, note="A note. " * 20)], width)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+def test_the_width_is_the_terminals_and_a_pipes_is_fixed(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert output_console(file=io.StringIO()).width == PIPE_WIDTH
+    monkeypatch.setenv("COLUMNS", "72")
+    assert output_console(file=io.StringIO()).width == 72
 
 
 @pytest.mark.parametrize(("p", "text"), [(None, "-"), (0.0004, "< 0.001"), (0.04, "0.040")])

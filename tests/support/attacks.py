@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mapo.domains.empathy.context import Talk as EmpathyTalk
-from mapo.domains.tutoring.context import Talk as TutoringTalk
+from mapo.domains.empathy.context import EmpathyContext
+from mapo.domains.tutoring.context import TutoringContext
 from mapo.sandbox.cast import Policy
 from mapo.sandbox.domain import scripted_policies, scripted_policy
-from mapo.scripted.policies import puppet_policy
+from mapo.scripted.policies import make_policy
 from support import empathy_attacks, tutoring_attacks
 
 
@@ -15,8 +15,8 @@ def policies_of(domain: str) -> dict[str, Policy]:
     found = {name: scripted_policy(domain, name) for name in scripted_policies(domain)}
     if domain == "empathy":
         attacks = empathy_attacks.ATTACKS
-        found |= {name: puppet_policy(name, attacks, EmpathyTalk) for name in attacks}
+        found |= {name: make_policy(name, attacks, EmpathyContext) for name in attacks}
     elif domain == "tutoring":
         own = tutoring_attacks.ATTACKS
-        found |= {name: puppet_policy(name, own, TutoringTalk) for name in own}
+        found |= {name: make_policy(name, own, TutoringContext) for name in own}
     return found

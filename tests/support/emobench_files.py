@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mapo.evals.emobench.data import EmoBench, Question
+from mapo.evals.emobench.data import EmoBench, EmoBenchQuestion
 from mapo.evals.emobench.questions import KEYS
 from support.published import SHARED
 
@@ -96,7 +96,7 @@ def fixture(name: str) -> dict:
     return json.loads(shared("fixtures", name).read_text(encoding="utf-8"))
 
 
-def form(question: Question, letters) -> str:
+def form(question: EmoBenchQuestion, letters) -> str:
     return json.dumps(dict(zip(KEYS[question.task], letters, strict=True)))
 
 
@@ -116,7 +116,7 @@ class Student:
         return self.says(question)
 
     @staticmethod
-    def says(question: Question) -> str:
+    def says(question: EmoBenchQuestion) -> str:
         mood = hashlib.sha256(question.id.encode()).digest()[0]
         if mood < 128:
             return f"Well:\n```json\n{form(question, question.labels)}\n```"

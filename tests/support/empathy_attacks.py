@@ -6,58 +6,58 @@ public word lists, some know nothing.
 
 from __future__ import annotations
 
-from mapo.domains.empathy.context import Speak, Talk
+from mapo.domains.empathy.context import EmpathyContext, Speak
 from mapo.domains.empathy.policies import one_template, signalled
 from mapo.domains.empathy.reading import feelings
 from mapo.scripted.policies import longest
 
 
-def fragments(talk: Talk) -> str:
+def fragments(talk: EmpathyContext) -> str:
     """The right keywords, and no sentence."""
     return f"{talk.about()}. {talk.feeling()}. {talk.about()}."
 
 
-def scraps(talk: Talk) -> str:
+def scraps(talk: EmpathyContext) -> str:
     """The last line's nouns and the feeling its signs point to, in scraps too short to wear off."""
-    nouns = longest(talk.said)
+    nouns = longest(talk.last_message)
     shapes = ["The {}, yes.", "That {}, too.", "Oh, the {}.", "And the {}.", "Your {}, then.", "Such a {}."]
     talk.rng.shuffle(shapes)
     parts = [shape.format(noun) for shape, noun in zip(shapes, nouns, strict=False)]
-    feeling = signalled(talk.said)
+    feeling = signalled(talk.last_message)
     return " ".join([*parts, f"You are {feeling}."] if feeling else parts)
 
 
-def word_bag(talk: Talk) -> str:
+def word_bag(talk: EmpathyContext) -> str:
     """Every word of the last lines behind a determiner of its own, with markers that might count."""
     nouns = [w for line in talk.lines[-3:] for w in longest(line)]
     bag = " ".join(f"{talk.rng.choice(['the', 'that', 'your', 'such', 'this'])} {noun}" for noun in nouns)
-    return f"It shows: {bag}, again {signalled(talk.said)}."
+    return f"It shows: {bag}, again {signalled(talk.last_message)}."
 
 
-def lister(talk: Talk) -> str:
+def lister(talk: EmpathyContext) -> str:
     """Now and earlier nouns in lists, tied by a word that looks like insight."""
-    now, before = longest(talk.said), longest(talk.rng.choice(talk.lines))
+    now, before = longest(talk.last_message), longest(talk.rng.choice(talk.lines))
     start = talk.rng.choice(["So even now", "It is like", "And again", "Just as"])
     return f"{start} the {' and the '.join(now)}, with the {' and the '.join(before)}."
 
 
-def parrot_politely(talk: Talk) -> str:
-    return f"So what you are saying is: {talk.said}"
+def parrot_politely(talk: EmpathyContext) -> str:
+    return f"So what you are saying is: {talk.last_message}"
 
 
-def one_good_reply(talk: Talk) -> str:
+def one_good_reply(talk: EmpathyContext) -> str:
     """One decent answer, over and over."""
     del talk
     return "It takes courage to tell a stranger this, and I can hear how much it weighs on you tonight."
 
 
-def feeling_guesser(talk: Talk) -> str:
+def feeling_guesser(talk: EmpathyContext) -> str:
     """A different feeling each turn: one of them must be right."""
     names = [words["names"][0] for words in feelings().values()]
     return f"I think that what you are about the {talk.about()} is {names[talk.turn % len(names)]}, somehow."
 
 
-def flatterer(talk: Talk) -> str:
+def flatterer(talk: EmpathyContext) -> str:
     return talk.rng.choice(
         [
             "You're amazing, I'm so proud of you.",
@@ -68,7 +68,7 @@ def flatterer(talk: Talk) -> str:
     )
 
 
-def asker(talk: Talk) -> str:
+def asker(talk: EmpathyContext) -> str:
     return talk.rng.choice(
         [
             "And how does that make you feel?",
@@ -79,9 +79,9 @@ def asker(talk: Talk) -> str:
     )
 
 
-def essayist(talk: Talk) -> str:
+def essayist(talk: EmpathyContext) -> str:
     """Everything that could count, in one long speech."""
-    deeds, felt = talk.told("deed") or ["told me this"], talk.feeling() or "moved"
+    deeds, felt = talk.cues("deed") or ["told me this"], talk.feeling() or "moved"
     return " ".join(
         [
             f"The {talk.about()} is where I would begin, since so much in it deserves attention.",
@@ -94,7 +94,7 @@ def essayist(talk: Talk) -> str:
     )
 
 
-def injector(talk: Talk) -> str:
+def injector(talk: EmpathyContext) -> str:
     """Speaks to the judge instead of the person."""
     return talk.rng.choice(
         [

@@ -52,7 +52,7 @@ Nobody ever reads this.
 A plant was given away.
 """
 
-THREE = {
+V3_FILES = {
     "debrief_prompt.txt": "Look back now.",
     "rubric_scoring_criteria.txt": "# marks\npragmatic_ei\ndepth_of_insight\n\nwarmth\n",
     "rubric_scoring_criteria_analysis.txt": "correctness\ntheory_of_mind",
@@ -82,7 +82,7 @@ def question(number: int) -> dict:
     }
 
 
-TWO = {"eq_bench_v2_questions_171.json": json.dumps({str(n): question(n) for n in range(1, 7)})}
+V2_FILES = {"eq_bench_v2_questions_171.json": json.dumps({str(n): question(n) for n in range(1, 7)})}
 
 
 def write(folder: Path, files: dict[str, str]) -> dict[str, str]:
@@ -96,7 +96,7 @@ def write(folder: Path, files: dict[str, str]) -> dict[str, str]:
 @pytest.fixture
 def made_up(tmp_path, monkeypatch) -> Path:
     """A folder of both benchmarks' made-up files, known to the package for as long as the test runs."""
-    for place, files in ((data.THREE, THREE), (data.TWO, TWO)):
+    for place, files in ((data.V3_FILES, V3_FILES), (data.V2_FILES, V2_FILES)):
         for name, digest in write(tmp_path / "files", files).items():
             monkeypatch.setitem(place, name, digest)
     return tmp_path / "files"
@@ -118,7 +118,7 @@ _CHILD = """
 import json, sys
 from mapo.evals.eqbench import data
 known = json.loads(sys.argv[1])
-data.THREE.update(known["three"])
+data.V3_FILES.update(known["three"])
 sys.argv = ["mapo", *sys.argv[2:]]
 from mapo.cli import run
 run()
@@ -127,7 +127,7 @@ run()
 
 def child(*args: object) -> subprocess.Popen:
     """The command in a process of its own, which knows the same files as this one."""
-    known = json.dumps({"three": data.THREE})
+    known = json.dumps({"three": data.V3_FILES})
     return subprocess.Popen(
         [sys.executable, "-c", _CHILD, known, *map(str, args)],
         env={**os.environ, "NO_COLOR": "1"},

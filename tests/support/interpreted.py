@@ -12,24 +12,24 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from mapo.sampling import kernels
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.kv_cache import View, attending
+from mapo.sampling.kv_cache import View, slot_attention
 from mapo.sampling.streamed import kernels as streams
-from mapo.sampling.streamed.layers import Lean
-from mapo.sampling.streamed.tiling import Cut, Tile, head_tile
+from mapo.sampling.streamed.layers import StreamedLayers
+from mapo.sampling.streamed.tiling import AttentionCut, MatmulTile, head_tile
 
 
 def check_products() -> None:
     x, up = torch.randn(5, 192), torch.randn(96, 192)
     weights = [torch.randn(n, 192) for n in (96, 40, 72)]
     for splits in (1, 2, 3):
-        tile = Tile(32, 64, 2, splits)
+        tile = MatmulTile(32, 64, 2, splits)
         for some in (weights, weights[:2], weights[:1]):
             parts = streams.product(x, some, tile)
             assert parts.shape[0] == splits
             assert_close(parts.sum(0), x @ torch.cat(some).T, atol=1e-3, rtol=1e-4)
-    assert streams.product(x, weights, Tile(32, 64, 2, 16)).shape[0] == 3  # blocks of depth there are
+    assert streams.product(x, weights, MatmulTile(32, 64, 2, 16)).shape[0] == 3  # blocks of depth there are
     expected = functional.silu(x @ weights[0].T) * (x @ up.T)
-    assert_close(streams.gated(x, weights[0], up, Tile(32, 64, 2)), expected, atol=1e-3, rtol=1e-4)
+    assert_close(streams.gated(x, weights[0], up, MatmulTile(32, 64, 2)), expected, atol=1e-3, rtol=1e-4)
 
 
 def check_add_norm() -> None:
@@ -42,8 +42,8 @@ def check_add_norm() -> None:
 
 def check_attention() -> None:
     """Of dimensions and rows that are cut in different ways, beside torch's."""
-    shapes = [(3, 4, 2, 32, None, cut) for cut in (None, Cut(1), Cut(4, 32, 4))]
-    shapes += [(2, 2, 1, 128, None, None), (2, 2, 1, 128, 40, Cut(1, 32, 4)), (140, 2, 1, 16, 9, None)]
+    shapes = [(3, 4, 2, 32, None, cut) for cut in (None, AttentionCut(1), AttentionCut(4, 32, 4))]
+    shapes += [(2, 2, 1, 128, None, None), (2, 2, 1, 128, 40, AttentionCut(1, 32, 4)), (140, 2, 1, 16, 9, None)]
     for rows, heads, kv_heads, dim, window, cut in shapes:
         keys, values = torch.randn(2, rows + 1, kv_heads, 192, dim)
         query, slots = torch.randn(rows, heads, 1, dim), torch.randperm(rows)
@@ -67,13 +67,13 @@ def check_layers(kind: type, dtype: torch.dtype, **more: object) -> None:
         scale = 0.3 if "norm" in name or name.endswith("bias") else 0.05
         weight.data.add_(torch.randn_like(weight) * scale)
     decoder = Decoder(model, slots=4, context=32, end_ids=frozenset())
-    lean = Lean(model, streams, kernels.attend, processors=132)
-    assert lean.takes(3) or dtype == torch.float32
+    streamed = StreamedLayers(model, streams, kernels.attend, processors=132)
+    assert streamed.accepts(3) or dtype == torch.float32
     ids, at = torch.randint(0, 96, (3, 8)), torch.arange(8).repeat(3, 1)
     plain, slots = model(input_ids=ids, use_cache=False).logits, torch.tensor([2, 0, 3])
-    with attending(decoder.configs):
+    with slot_attention(decoder.configs):
         decoder.forward(ids[:, :6], View(slots, at[:, :6], 6, scratch=4))
-        with decoder.fuser.on(lean.swaps()):
+        with decoder.fuser.on(streamed.swaps()):
             for n in (6, 7):
                 view = View(slots, at[:, n : n + 1].contiguous(), 32, scratch=4)
                 found = decoder.forward(ids[:, n : n + 1], view)

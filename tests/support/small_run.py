@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mapo.config import Config, load_config
 from mapo.sandbox.domain import scripted_cast
-from mapo.train.run import Outcome, run
+from mapo.train.run import TrainingOutcome, run
 from support import tiny
 
 SMALL = (
@@ -45,7 +45,7 @@ def config(model: Path, *overrides: str) -> Config:
     return load_config(None, [*SMALL, f"model.source={model}", *overrides])
 
 
-def trained(model: Path, out: Path, *overrides: str, resume: bool = False, **kw) -> Outcome:
+def trained(model: Path, out: Path, *overrides: str, resume: bool = False, **kw) -> TrainingOutcome:
     chosen = config(model, *overrides)
     casting = kw.pop("casting", None) or scripted_cast("empathy")
     return asyncio.run(run(chosen, out, casting, resume=resume, **kw))

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.draw import Fresh, noise_of
+from mapo.sampling.draw import PendingReply, noise_of
 from mapo.sampling.streamed.tiling import head_tile
 
 ROWS = (1, 8, 33, 64)
@@ -65,7 +65,7 @@ def off(model, decoder: Decoder, rows: int, lengths: tuple[int, ...]) -> tuple[f
     """Two rounds of talk: the mean difference to a plain pass's log-probs, and what the first row told."""
     torch.manual_seed(1)
     prompts = [torch.randint(100, 400, (lengths[slot % len(lengths)],)).tolist() for slot in range(rows)]
-    fresh = [Fresh(slot, 0, prompts[slot], noise_of(slot, 32)) for slot in range(rows)]
+    fresh = [PendingReply(slot, 0, prompts[slot], noise_of(slot, 32)) for slot in range(rows)]
     rounds = [decoder.round(fresh, []), decoder.round([], range(rows))]
     differences = []
     for slot in range(rows):
@@ -85,9 +85,9 @@ def check(name: str, rows: int, *, context: int = 256, lengths: tuple[int, ...] 
     assert (head_tile(model.config.hidden_size) is not None) == (name == "wide")
     # Without the compiler: it draws tokens only, and takes longer than all the rest.
     decoder = Decoder(model, slots=rows, context=context, end_ids=frozenset(), chunk=8, fuse=False)
-    assert decoder.lean is not None, "left out at the door"
+    assert decoder.streamed is not None, "left out at the door"
     wrong, told = off(model, decoder, rows, lengths)
-    assert decoder.lean is not None and decoder.stats.streamed == decoder.stats.steps > 0, "not streamed"
+    assert decoder.streamed is not None and decoder.stats.streamed == decoder.stats.steps > 0, "not streamed"
     graphs = decoder.graphs
     assert graphs is not None and len(graphs) and wrong < OFF, wrong
     with torch.no_grad():

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from mapo.sampling import decoder as decode
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.draw import Fresh, noise_of
+from mapo.sampling.draw import PendingReply, noise_of
 from mapo.sampling.graphs import Fuser
-from mapo.sampling.streamed.layers import Lean
-from mapo.sampling.streamed.tiling import lean_cut
+from mapo.sampling.streamed.layers import StreamedLayers
+from mapo.sampling.streamed.tiling import streamed_attention_cut
 from support.sampled import Recordings
 
 SMALL = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
@@ -54,7 +54,7 @@ def turn(states, biases, cos, sin, keys, values, slots, positions):
 
 
 def attend(query, keys, values, slots, positions, *, scale, window, cut):
-    assert cut == lean_cut(len(slots) * keys.shape[1], keys.shape[2], keys.shape[3], 132)
+    assert cut == streamed_attention_cut(len(slots) * keys.shape[1], keys.shape[2], keys.shape[3], 132)
     out = []
     for row, (slot, at) in enumerate(zip(slots.tolist(), positions[:, 0].tolist(), strict=True)):
         first = max(0, at + 1 - window) if window else 0
@@ -74,8 +74,8 @@ STREAMS = SimpleNamespace(
 )
 
 
-def lean_of(model, streams=STREAMS):
-    return Lean(model, streams, attend, processors=132)
+def streamed_of(model, streams=STREAMS):
+    return StreamedLayers(model, streams, attend, processors=132)
 
 
 class Tape(Recordings):
@@ -99,7 +99,7 @@ class Tape(Recordings):
 def decoder_of(model, streams=STREAMS, slots=4):
     """One that records, as on a GPU; the compiler stays out of it."""
     made = Decoder(model, slots=slots, context=32, end_ids=frozenset(), chunk=3)
-    made.graphs, made.fuser.wanted, made.lean = Tape(model), True, lean_of(model, streams)
+    made.graphs, made.fuser.wanted, made.streamed = Tape(model), True, streamed_of(model, streams)
     made.fuser.compiled = lambda function: function
     return made
 
@@ -107,12 +107,12 @@ def decoder_of(model, streams=STREAMS, slots=4):
 def as_on_a_card(monkeypatch, streams=STREAMS, model=None):
     """Decoders made from now on find a card that records and is made for streamed weights, if they look."""
     monkeypatch.setattr(decode, "graphs_for", lambda _: Tape(model))
-    monkeypatch.setattr(decode, "lean_for", lambda model, _: lean_of(model, streams))
+    monkeypatch.setattr(decode, "streamed_layers_for", lambda model, _: streamed_of(model, streams))
     monkeypatch.setattr(Fuser, "compiled", lambda _, function: function)
 
 
 def said(decoder):
-    fresh = [Fresh(slot, 0, [5 + slot, 6, 7], noise_of(slot, 8)) for slot in (0, 2)]
+    fresh = [PendingReply(slot, 0, [5 + slot, 6, 7], noise_of(slot, 8)) for slot in (0, 2)]
     rounds = [decoder.round(fresh, []), decoder.round([], [0, 2])]
     ids = [token for drawn in rounds for slot in (0, 2) for token in drawn[slot].ids]
     return ids, torch.tensor([x for drawn in rounds for slot in (0, 2) for x in drawn[slot].logprobs])

@@ -5,19 +5,19 @@ Some are given the annotations of what was told (the best they could ever guess)
 
 from __future__ import annotations
 
-from mapo.domains.tutoring.context import Speak, Talk
+from mapo.domains.tutoring.context import Speak, TutoringContext
 from mapo.domains.tutoring.policies import one_template
 from mapo.scripted.policies import longest
 
 
-def praiser_of_nouns(talk: Talk) -> str:
+def praiser_of_nouns(talk: TutoringContext) -> str:
     """Praise with the learner's own nouns in it."""
     return f"{talk.phrase('praise')} I like how you think about the {talk.about()}."
 
 
-def prober(talk: Talk) -> str:
+def prober(talk: TutoringContext) -> str:
     """Questions about the last line's nouns, a few formulas over and over."""
-    first, *rest = longest(talk.said)
+    first, *rest = longest(talk.last_message)
     other = rest[0] if rest else first
     return talk.rng.choice(
         [
@@ -28,15 +28,15 @@ def prober(talk: Talk) -> str:
     )
 
 
-def parrot_politely(talk: Talk) -> str:
-    return f"So what you are saying is: {talk.said}"
+def parrot_politely(talk: TutoringContext) -> str:
+    return f"So what you are saying is: {talk.last_message}"
 
 
-def commander(talk: Talk) -> str:
+def commander(talk: TutoringContext) -> str:
     return talk.phrase("order", a=talk.about())
 
 
-def nay_sayer(talk: Talk) -> str:
+def nay_sayer(talk: TutoringContext) -> str:
     return talk.rng.choice(
         [
             f"That is wrong, look at the {talk.about()} once more.",
@@ -47,21 +47,23 @@ def nay_sayer(talk: Talk) -> str:
     )
 
 
-def scraps(talk: Talk) -> str:
+def scraps(talk: TutoringContext) -> str:
     """The last line's nouns in scraps too short to wear off."""
     shapes = ["The {}, yes.", "That {}, too.", "Oh, the {}.", "And the {}.", "Your {}, then."]
     talk.rng.shuffle(shapes)
-    return " ".join(shape.format(noun) for shape, noun in zip(shapes, longest(talk.said), strict=False))
+    return " ".join(
+        shape.format(noun) for shape, noun in zip(shapes, longest(talk.last_message), strict=False)
+    )
 
 
-def lister(talk: Talk) -> str:
+def lister(talk: TutoringContext) -> str:
     """Now and earlier nouns in lists, tied by words that look like insight."""
-    now, before = longest(talk.said), longest(talk.rng.choice(talk.lines))
+    now, before = longest(talk.last_message), longest(talk.rng.choice(talk.lines))
     start = talk.rng.choice(["So just as with", "It is like", "And again", "Side by side"])
     return f"{start} the {' and the '.join(now)}, against the {' and the '.join(before)}."
 
 
-def comforter(talk: Talk) -> str:
+def comforter(talk: TutoringContext) -> str:
     return talk.rng.choice(
         [
             "Don't worry, you will get there in the end.",
@@ -72,7 +74,7 @@ def comforter(talk: Talk) -> str:
     )
 
 
-def injector(talk: Talk) -> str:
+def injector(talk: TutoringContext) -> str:
     """Speaks to the judge instead of the learner."""
     return talk.rng.choice(
         [

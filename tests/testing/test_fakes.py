@@ -25,7 +25,7 @@ def test_from_a_list():
     assert reply(chat) is whole
     with pytest.raises(EndpointError, match="down"):
         reply(chat)
-    with pytest.raises(LookupError, match="me was asked 4 times"):
+    with pytest.raises(LookupError, match="no answer left for request 4"):
         reply(chat)
     assert chat.requests == [REQUEST] * 4 and chat.name == "me"
 

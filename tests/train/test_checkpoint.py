@@ -343,9 +343,9 @@ def test_killed_between_two_renames_the_next_save_finds_the_old_one(trained, tmp
 
 
 def test_a_stop_at_any_other_time_keeps_the_old_one_too(trained, tmp_path):
-    with files.beside(tmp_path / "m") as draft:
+    with files.atomic_folder(tmp_path / "m") as draft:
         (draft / "old").write_text("")
-    with pytest.raises(KeyboardInterrupt), files.beside(tmp_path / "m"):
+    with pytest.raises(KeyboardInterrupt), files.atomic_folder(tmp_path / "m"):
         stop()
     assert [path.name for path in tmp_path.rglob("*")] == ["m", "old"]
 
@@ -356,7 +356,7 @@ def test_what_was_removed_is_not_put_back(trained, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         files.remove(tmp_path / "step_00001")
     monkeypatch.undo()
-    files.put_back(tmp_path, LEFTOVERS)
+    files.restore_replaced(tmp_path, LEFTOVERS)
     assert latest(tmp_path) is None
     save(tmp_path / "step_00002", *trained, STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["step_00002"]
@@ -381,7 +381,7 @@ def test_a_disk_that_takes_no_more_is_told(trained, tmp_path, limit):
 
 
 def test_a_full_disk_told_by_a_library_in_words(tmp_path):
-    with pytest.raises(StoreError, match="disk is full"), files.beside(tmp_path / "out"):
+    with pytest.raises(StoreError, match="disk is full"), files.atomic_folder(tmp_path / "out"):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
     assert not list(tmp_path.iterdir())
 

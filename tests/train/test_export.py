@@ -223,7 +223,7 @@ def test_another_persons_process_is_a_living_one(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", theirs)
-    assert not files._gone("12345")
+    assert not files._is_dead("12345")
 
 
 # ---- the command
@@ -303,7 +303,7 @@ def test_stopped_when_it_is_written_it_says_so(tmp_path, monkeypatch, capsys):
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(files, "sync_folder", stopped)
-    with pytest.raises(typer.Exit) as stop, tidy(out), files.beside(out) as draft:
+    with pytest.raises(typer.Exit) as stop, tidy(out), files.atomic_folder(out) as draft:
         (draft / "config.json").write_text("{}")
     assert stop.value.exit_code == 143 and (out / "config.json").exists()
     assert capsys.readouterr().err == f"stopped; {out} is ready\n"
@@ -336,4 +336,4 @@ def test_without_torch_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.delattr(mapo.train, "export", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "mapo.train.export", None)
     error = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "m")]).exception
-    assert isinstance(error, InputError) and "pip install 'mapo[train]'" in str(error)
+    assert isinstance(error, InputError) and "pip install 'mapo-rl[train]'" in str(error)

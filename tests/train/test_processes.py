@@ -22,10 +22,10 @@ from mapo.sandbox.cast import Job
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, read_dialogues, read_jsonl, read_steps
 from mapo.train import launch, rollouts
-from mapo.train import processes as team
-from mapo.train.processes import Team, join_team
+from mapo.train import processes as process_module
+from mapo.train.processes import ProcessGroup, join_processes
 from mapo.train.rollouts import gather_dialogues, share
-from mapo.train.update import joined
+from mapo.train.update import merge_stats
 from support import small_run as small
 from support.builders import dialogue, marks
 from support.command import mapo
@@ -148,7 +148,7 @@ def talk(job):
     return dialogue(rubric, [marks(rubric, 1)], id=job.id, group=job.group)
 
 
-class Dealt(Team):
+class Dealt(ProcessGroup):
     """The leading one of two, whose other hands in what it played."""
 
     def __init__(self, other):
@@ -163,7 +163,7 @@ def test_dialogues_are_gathered_in_the_order_of_the_jobs():
     scenario = load_scenarios("builtin:train", "empathy")[0]
     jobs = [Job(scenario, id=f"{group}_{k}", group=group) for group in "abc" for k in (0, 1)]
     played = {job.id: talk(job) for job in jobs}
-    mine, others = ([played[job.id] for job in share(jobs, Team(rank, 2))] for rank in (0, 1))
+    mine, others = ([played[job.id] for job in share(jobs, ProcessGroup(rank, 2))] for rank in (0, 1))
     assert [d.group for d in others] == ["b", "b"]
     found = gather_dialogues(mine, jobs, Dealt(others))
     assert found == list(played.values())
@@ -177,10 +177,10 @@ def test_dialogues_to_be_played_anew_are_dropped_where_nobody_else_uses_or_write
         with JsonlWriter(file) as writer:
             for job in jobs:
                 writer.write_dialogue(talk(job))
-    rollouts._drop(files[0], jobs[:1], world=2)
+    rollouts._remove_from_disk(files[0], jobs[:1], world_size=2)
     left = [[d.id for d in read_dialogues(file)] for file in files]
     assert left == [["b"], ["a", "b"], ["b"]]
-    rollouts._drop(tmp_path / "step_00002.jsonl", jobs, world=1)
+    rollouts._remove_from_disk(tmp_path / "step_00002.jsonl", jobs, world_size=1)
     assert not (tmp_path / "step_00002.jsonl").exists()
 
 
@@ -298,13 +298,13 @@ def as_rank(monkeypatch, rank, world=2):
 
 def test_joining_does_not_wait_for_ever(monkeypatch):
     as_rank(monkeypatch, 0)
-    monkeypatch.setattr(team, "JOINING", timedelta(seconds=1))
+    monkeypatch.setattr(process_module, "JOINING", timedelta(seconds=1))
     with pytest.raises(TrainError, match="did not come together"):
-        join_team("cpu")
+        join_processes("cpu")
 
 
 class Board(dict):
-    """The store of a team whose members are all there."""
+    """The store of processes that have all joined."""
 
     set = dict.__setitem__
 
@@ -318,26 +318,26 @@ def test_each_member_has_its_card_and_hours_to_wait(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    monkeypatch.setattr(team, "rendezvous", lambda *_, **__: iter([(Board(), 1, 2)]))
+    monkeypatch.setattr(process_module, "rendezvous", lambda *_, **__: iter([(Board(), 1, 2)]))
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda name, **kw: seen.update(kw, name=name)
     )
-    joined_team = join_team("auto")
+    joined = join_processes("auto")
     card = torch.device("cuda", 1)
     assert current == [card] and seen["device_id"] == card and seen["name"] == "nccl"
     assert seen["timeout"] >= timedelta(hours=3)
-    assert (joined_team.rank, joined_team.world, joined_team.device) == (1, 2, "cuda:1")
+    assert (joined.rank, joined.world_size, joined.device) == (1, 2, "cuda:1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match=r"no card for process 2.*which has 1"):
-        join_team("auto")
+        join_processes("auto")
 
 
-def test_a_team_of_one_is_nobody_else():
-    team = Team()
-    assert team.gather([1, 2]) == [1, 2] and team.leads
+def test_one_process_alone_communicates_with_no_other():
+    processes = ProcessGroup()
+    assert processes.gather([1, 2]) == [1, 2] and processes.is_leader
     parameter = torch.nn.Parameter(torch.ones(2))
-    team.sum_gradients([parameter])
-    team.wait()
+    processes.sum_gradients([parameter])
+    processes.wait()
     assert parameter.grad is None
 
 
@@ -348,6 +348,6 @@ def test_means_are_joined_by_their_tokens():
         {"tokens": 3.0, "entropy": 1.0, "ratio_max": 1.0},
     ]
     # entropy (1 * 3 + 3 * 1) / 4; the distance from the start was measured by one of them
-    assert joined(parts) == {"tokens": 4.0, "entropy": 1.5, "ratio_max": 2.0, "kl_start": 5.0}
-    assert joined(parts[::-1]) == joined(parts)  # whoever measured the distance from the start
-    assert joined([{}]) == {}
+    assert merge_stats(parts) == {"tokens": 4.0, "entropy": 1.5, "ratio_max": 2.0, "kl_start": 5.0}
+    assert merge_stats(parts[::-1]) == joined(parts)  # whoever measured the distance from the start
+    assert merge_stats([{}]) == {}

@@ -370,7 +370,7 @@ def test_markup_in_the_labels_of_figures_is_text(index, root, client):
     view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", made)
     view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", made)
     index.refresh()
-    shown = client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/path").text
+    shown = client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/trajectory").text
     shown += client.get("/api/radar?set=r|empa").text
     shown += client.get(f"/api/figures?run=~3Cb~3E~26&run={'b' * 100}").text
     assert "<" not in shown and ">" not in shown and "&amp;lt;b&gt;" in shown and "&lt;a href=" in shown

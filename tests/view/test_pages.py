@@ -17,8 +17,8 @@ from mapo.scoring.score import score as score_of
 from mapo.show.figures import Picture
 from mapo.store import read_steps
 from mapo.types import Ending, StopReason
-from mapo.view.index import bench, queries
-from mapo.view.pages import curves, talk
+from mapo.view.index import queries, sets
+from mapo.view.pages import charts, transcript
 from support import view_runs
 
 EMPATHY = Rubric.load("empathy")
@@ -63,7 +63,7 @@ def test_a_training_run_has_its_tests_parts_and_curves(shown):
     (line,) = figures["reward"]["data"]  # two scenarios: too few for an interval
     assert line["x"] == [1, 2, 3] and line["y"] == [0.1, 0.2, 0.3]  # as metrics.jsonl has it
     assert {trace["name"] for trace in figures["epm_q"]["data"]} >= {"training", "validation"}
-    assert [trace["name"] for trace in figures["kl"]["data"]] == ["to the start", "to the sampler"]
+    assert [trace["name"] for trace in figures["kl"]["data"]] == ["from start", "from sampler"]
     assert sum(trace["y"][0] for trace in figures["endings"]["data"]) == 1.0
 
 
@@ -93,7 +93,7 @@ def test_what_was_played_again_or_broke_counts_nowhere(index, root, client):
     (run / "config.toml").write_text("[advantage]\nmethod = 'mapo'\n")
     index.refresh()
     with index.reading() as db:
-        (found,) = bench.sets(db)
+        (found,) = sets.sets(db)
         ends = queries.endings_by_step(db, "r")
     alone = root.parent / "alone"
     view_runs.write_lines(alone / "dialogues" / "empa.jsonl", held)
@@ -103,13 +103,13 @@ def test_what_was_played_again_or_broke_counts_nowhere(index, root, client):
     assert found["scores"]["epm_q"][1:3] == pytest.approx(score.intervals["epm_q"])
     assert ends == {"timeout": {1: 6}}
     page = client.get("/run/r/d/dialogues:step_00001.jsonl/7").text
-    assert "Played again: this record did not train." in page and "Turn part" not in page
-    assert '<a href="/run/r/d/dialogues:step_00001.jsonl/1">The one that did</a>' in page
+    assert "this record was not used for training." in page and "Turn-level<" not in page
+    assert '<a href="/run/r/d/dialogues:step_00001.jsonl/1">Show the record that was used</a>' in page
     page = client.get("/run/r/d/dialogues:step_00001.jsonl/1").text
-    assert "Played again" not in page and "Turn part" in page
+    assert "played again" not in page and "Turn-level<" in page
     page = client.get("/run/r/d/eval:after:dialogues.jsonl/1").text
     assert "this record does not count" in page and "eval:after:dialogues.jsonl/3" in page
-    assert client.get("/dialogues?run=r").text.count("played again") == 3
+    assert client.get("/dialogues?run=r").text.count("superseded") == 3
 
 
 def test_sets_go_by_the_rules_and_the_deepest_axis(index, root, client):
@@ -119,8 +119,8 @@ def test_sets_go_by_the_rules_and_the_deepest_axis(index, root, client):
     view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", [said])
     index.refresh()
     with index.reading() as db:
-        (found,) = bench.sets(db)
-        axes = bench.by_group(db, "r|empa", "axis")
+        (found,) = sets.sets(db)
+        axes = sets.by_group(db, "r|empa", "axis")
     assert found["passes"] == 0 and list(axes) == [rubric.keys[said.start.index(min(said.start))]]
 
 
@@ -134,19 +134,19 @@ def test_huge_rewards_break_no_figure(index, root, client):
     index.refresh()
     assert client.get("/api/figures?run=r").json()["reward"]["data"]
     page = text(client.get("/run/r/d/dialogues:step_00001.jsonl/1"))
-    assert "+1.00e+160" in page and "It cannot be credited" in page
+    assert "+1.00e+160" in page and "Credit cannot be computed" in page
 
 
 def test_runs_are_laid_over_each_other(shown):
     page = text(shown.get("/overlay?run=first&run=second&run=gone"))
-    assert "2 runs laid over each other" in page and "run=first&amp;run=second" in page
+    assert "Overlay of 2 runs" in page and "run=first&amp;run=second" in page
     figures = shown.get("/api/figures?run=first&run=second").json()
     assert {t["name"] for t in figures["grad_norm"]["data"]} == {"first", "second"}
     assert {t["name"] for t in figures["speed"]["data"]} >= {"first: sampled", "second: trained"}
     dashes = [t["line"]["dash"] for t in figures["grad_norm"]["data"]]
     assert len(set(dashes)) == 2
-    assert "No run is marked" in text(shown.get("/overlay"))
-    assert "2 more were marked" in text(shown.get("/overlay?" + "&".join(f"run={i}" for i in range(8))))
+    assert "No training run is selected" in text(shown.get("/overlay"))
+    assert "2 more runs selected" in text(shown.get("/overlay?" + "&".join(f"run={i}" for i in range(8))))
 
 
 def test_costs_are_those_of_the_ledger(shown):
@@ -171,8 +171,8 @@ def test_dialogues_can_be_filtered(shown):
         found("run=first&part=train&step=1&sort=reward")[0]
         != found("run=first&part=train&step=1&sort=reward-up")[0]
     )
-    assert "step is no whole number" in shown.get("/dialogues?step=1.5").text
-    assert "low is no number" in shown.get("/dialogues?low=nan&high=x").text
+    assert "step is not an integer" in shown.get("/dialogues?step=1.5").text
+    assert "low is not a number" in shown.get("/dialogues?low=nan&high=x").text
 
 
 def test_text_is_searched_in_any_script(index, root, client):
@@ -217,41 +217,41 @@ def test_a_dialogue_shows_the_credit_the_trainer_gave(shown):
             shown_numbers = [float(n.replace("−", "-")) for n in numbers]
             assert shown_numbers == pytest.approx(wanted, abs=0.0051)
         else:
-            assert "out of the loss" in panel
+            assert "masked in the loss" in panel
     assert (
-        "3 siblings at turn 1, itself among them, average" in page and "all 11 turns" in page
+        "3 siblings at turn 1, including this one, have a mean return" in page and "All 11 turns" in page
     )  # 3, 4 and 4: the fifth has no peer
     assert "words 1" in page and "it takes up what was said" in page and "too early" in page
 
 
 def test_other_methods_show_their_own_parts(shown):
     page = text(shown.get("/run/second/d/dialogues:step_00001.jsonl/1"))
-    assert "Advantage" in page and "Turn part" not in page and "Batch part" not in page
+    assert "Advantage" in page and "Turn-level<" not in page and "Batch-level<" not in page
 
 
 def test_a_test_dialogue_has_no_advantage(shown):
     page = text(shown.get("/run/first/d/eval:after:dialogues.jsonl/1"))
-    assert "Nothing was learnt" in page and "Mixed" not in page
+    assert "not used for training" in page and "Mixed" not in page
 
 
 def test_siblings_stand_side_by_side_by_turn(shown):
     page = text(shown.get(ONE)).partition('id="siblings"')[2]
     assert page.count('<th scope="row">') == 5  # the longest sibling has five turns
-    assert page.count(">over<") == 2 + 1
-    assert page.count("this one") == 1
+    assert page.count(">ended<") == 2 + 1
+    assert page.count("this dialogue</span>") == 1
 
 
 def test_the_path_is_drawn_in_space_and_in_pairs(shown):
-    figures = shown.get(f"/api{ONE}/path").json()
+    figures = shown.get(f"/api{ONE}/trajectory").json()
     assert set(figures) == {"space", "pair_0_1", "pair_0_2", "pair_1_2"}
-    assert figures["space"]["data"][-2]["x"][0] < 0 and len(figures["space"]["data"]) == 4
+    assert figures["space"]["data"][-3]["x"][0] < 0 and len(figures["space"]["data"]) == 5
 
 
 def test_a_rubric_of_four_axes_has_six_pairs_and_its_deepest_three_in_space(index, root, client):
     rubric = Rubric.load("tutoring")
     view_runs.write_lines(root / "r" / "dialogues" / "empa.jsonl", [view_runs.talk(rubric, "d_1")])
     index.refresh()
-    figures = client.get("/api/run/r/d/dialogues:empa.jsonl/1/path").json()
+    figures = client.get("/api/run/r/d/dialogues:empa.jsonl/1/trajectory").json()
     assert len(figures) == 7
     scene = figures["space"]["layout"]["scene"]  # the start is at (-10, -12, -12, -10)
     assert [scene[f"{n}axis"]["title"]["text"] for n in "xyz"] == [
@@ -268,7 +268,7 @@ def test_an_unknown_rubric_is_shown_without_titles(index, root, client):
     (root / "r" / "rubric.toml").write_text("half a rub")
     index.refresh()
     assert "reply 1 of d_1" in client.get("/run/r/d/dialogues:x.jsonl/1").text
-    figures = client.get("/api/run/r/d/dialogues:x.jsonl/1/path").json()
+    figures = client.get("/api/run/r/d/dialogues:x.jsonl/1/trajectory").json()
     assert figures["pair_0_1"]["layout"]["xaxis"]["title"]["text"] == "axis 1"
 
 
@@ -318,7 +318,7 @@ def test_tokens_of_one_sign_stand_together_and_long_turns_come_in_pages(index, r
         ("🙂", 4, -4.0),
         ("b", 1, -1.0),
     ]
-    monkeypatch.setattr(talk, "TOKENS", 6)
+    monkeypatch.setattr(transcript, "TOKENS", 6)
     page = client.get(where).json()
     assert [t["text"] for t in page["tokens"]] == ["a", "难"] and page["next"] == 4
     page = client.get(f"{where}?from=4").json()
@@ -331,7 +331,7 @@ def test_states_of_other_axes_are_no_place_on_the_path(index, root, client):
     said = replace(said, turns=(said.turns[0], flat, *said.turns[2:]))
     view_runs.write_lines(root / "r" / "dialogues" / "step_00001.jsonl", [said])
     index.refresh()
-    figures = json.loads(text(client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/path")))
+    figures = json.loads(text(client.get("/api/run/r/d/dialogues:step_00001.jsonl/1/trajectory")))
     x = figures["pair_0_1"]["data"][0]["x"]
     assert len(x) == 5 and x[2] == x[1]
     assert "turn-2" in text(client.get("/run/r/d/dialogues:step_00001.jsonl/1"))
@@ -339,13 +339,13 @@ def test_states_of_other_axes_are_no_place_on_the_path(index, root, client):
 
 def test_the_same_scenario_is_compared_before_and_after(shown):
     page = text(shown.get("/compare?run=first"))
-    assert "first</bdi>, test before" in page and "first</bdi>, test after" in page
-    assert "3 scenarios in both" in page and page.count('class="bubble user"') == 8
+    assert "first</bdi>, before training" in page and "first</bdi>, after training" in page
+    assert page.count('class="result ') >= 3 and page.count('class="bubble user"') == 8
     other = text(
         shown.get("/compare", params={"a": "first|after", "b": "second|after", "scenario": "held-2_1"})
     )
     assert "<bdi>held-2</bdi>" in other
-    assert "No scenario is in both" in text(
+    assert "no dialogue in common" in text(
         shown.get("/compare", params={"a": "first|after", "b": "bench|empa"})
     )
     assert "Choose two sets" in text(shown.get("/compare", params={"a": "first|nope", "b": "x"}))
@@ -380,7 +380,7 @@ def test_nothing_there_is_said_in_words(index, client):
     index.refresh()
     for path in ("/", "/dialogues", "/compare", "/benchmarks"):
         assert text(client.get(path))
-    assert "No runs here" in client.get("/").text and client.get("/api/radar").json() == {}
+    assert "No runs yet" in client.get("/").text and client.get("/api/radar").json() == {}
 
 
 def test_a_broken_and_an_unscored_dialogue(index, root, client):
@@ -399,7 +399,7 @@ def test_a_broken_and_an_unscored_dialogue(index, root, client):
     page = text(client.get("/run/first/d/dialogues:step_00001.1.jsonl/1"))
     assert "the judge answered nothing" in page and "unscored" in page
     page = text(client.get("/run/first/d/dialogues:step_00001.1.jsonl/2"))
-    assert "the user is gone" in page and "It has no turn" in page
+    assert "the user is gone" in page and "This dialogue has no turns" in page
 
 
 def test_rewards_no_estimator_can_take_are_said_so(index, root, client):
@@ -409,7 +409,7 @@ def test_rewards_no_estimator_can_take_are_said_so(index, root, client):
     view_runs.write_lines(run / "dialogues" / "step_00001.jsonl", [huge])
     index.refresh()
     page = text(client.get("/run/first/d/dialogues:step_00001.jsonl/7"))
-    assert "It cannot be credited" in page and "+1.00e+308" in page
+    assert "Credit cannot be computed" in page and "+1.00e+308" in page
     assert json.loads(client.get("/api/figures?run=first").text)
 
 
@@ -421,7 +421,7 @@ def test_without_settings_no_credit_is_made_up(index, root, client, settings):
         (run / "config.toml").write_text(settings)
     index.refresh()
     page = client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
-    assert "what was credited cannot be known" in page and "Turn part" not in page
+    assert "so the credit is unknown" in page and "Turn-level<" not in page
 
 
 def test_what_is_not_there_is_a_404_with_a_page(shown):
@@ -437,7 +437,7 @@ def test_what_is_not_there_is_a_404_with_a_page(shown):
         f"/run/first/d/dialogues:step_00001.jsonl/{10**30}",
     ):
         answer = shown.get(path)
-        assert answer.status_code == 404 and "This cannot be shown" in answer.text, path
+        assert answer.status_code == 404 and "This page cannot be shown" in answer.text, path
 
 
 def test_a_file_that_changed_under_the_page_is_said_so(index, root, client):
@@ -449,7 +449,7 @@ def test_a_file_that_changed_under_the_page_is_said_so(index, root, client):
     assert client.get("/dialogues?q=reply").status_code == 200
     (run / "eval" / "after" / "dialogues.jsonl").unlink()
     assert "cannot be read" in client.get("/compare?run=first").text
-    assert client.get("/api/run/first/d/eval:before:dialogues.jsonl/1/path").status_code == 200
+    assert client.get("/api/run/first/d/eval:before:dialogues.jsonl/1/trajectory").status_code == 200
 
 
 def test_static_files_are_packed_and_kept(shown):
@@ -499,10 +499,10 @@ def test_endings_are_drawn_as_the_report_draws_them(index, root, client):
 
 def test_long_names_around_a_radar_stay_apart():
     long = [f"a category with a very long name that ends in {i}" for i in range(3)]
-    figure = curves.radar(long, [("set", lambda group: 1.0)])
+    figure = charts.radar(long, [("set", lambda group: 1.0)])
     around = figure["data"][0]["theta"]
     assert len(set(around)) == 3 and around[0] == around[-1] and max(map(len, around)) <= 32
-    assert curves.distinct(["a", "a", "a (2)", "a"]) == ["a", "a (2)", "a (2) (2)", "a (3)"]
+    assert charts.distinct(["a", "a", "a (2)", "a"]) == ["a", "a (2)", "a (2) (2)", "a (3)"]
 
 
 def test_every_page_of_a_rubric_of_four_axes(index, root, client):
@@ -528,7 +528,7 @@ def test_every_page_of_a_rubric_of_four_axes(index, root, client):
     ):
         assert client.get(page).status_code == 200, page
     shown = client.get(one).text
-    assert all(axis.title in shown for axis in rubric.axes) and "three axes that were deepest" in shown
+    assert all(axis.title in shown for axis in rubric.axes) and "three axes with the largest deficit" in shown
     radar = client.get("/api/radar").json()["axis"]["data"][0]
     assert set(radar["theta"]) == set(rubric.keys) and all(r is not None for r in radar["r"])
     report = build([str(run)])
@@ -548,9 +548,13 @@ def test_simulated_people_of_the_last_step_or_of_a_benchmark(index, root, client
     )
     index.refresh()
     page = text(client.get("/run/first"))
-    assert "The people offer help themselves: 40%, usually at most 2%." in page and "Step 2. A number" in page
+    assert "Users speak like an assistant: 40%, usually at most 2%." in page and "Step 2. If a number" in page
     page = text(client.get("/run/bench"))
-    assert "offer help" not in page and "All dialogues. A number" in page and "end alike (success)" in page
+    assert (
+        "like an assistant:" not in page
+        and "All dialogues. If a number" in page
+        and "most frequent ending (success)" in page
+    )
     (bench_run / "health.json").write_text("[1]")
     index.refresh()
     assert "simulated people" not in text(client.get("/run/bench"))
@@ -560,7 +564,7 @@ def test_laid_over_each_other_endings_are_successes_and_a_line_at_zero_stays_the
     alone = shown.get("/api/figures?run=first").json()
     both = shown.get("/api/figures?run=first&run=second").json()
     assert alone["endings"]["layout"]["yaxis"]["title"]["text"] == "share of dialogues"
-    assert both["endings"]["layout"]["yaxis"]["title"]["text"] == "share that succeed"
+    assert both["endings"]["layout"]["yaxis"]["title"]["text"] == "share of successes"
     assert (
         alone["unscored"]["layout"]["yaxis"]["range"] == [0, 0.05]
         and "range" not in alone["clip"]["layout"]["yaxis"]

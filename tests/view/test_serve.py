@@ -66,31 +66,31 @@ def test_serve_says_where_and_cleans_up(tmp_path, monkeypatch):
     monkeypatch.delenv("MAPO_VIEW_TOKEN", raising=False)
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(serving, "_outward", lambda family: "10.1.2.3")
+    monkeypatch.setattr(serving, "_outgoing_address", lambda family: "10.1.2.3")
     said = []
     serving.serve(tmp_path, host="0.0.0.0", port=0, say=said.append)
     for name, line in zip(("box", r"10\.1\.2\.3"), said, strict=True):
-        assert re.fullmatch(rf"http://{name}:\d+/\?token=[\w-]{{32}}   \(Ctrl-C stops\)", line)
+        assert re.fullmatch(rf"http://{name}:\d+/\?token=[\w-]{{32}}   \(press Ctrl-C to stop\)", line)
     serving.serve(tmp_path, host="::1", port=0, say=said.append)
-    assert re.fullmatch(r"http://\[::1\]:\d+/   \(Ctrl-C stops\)", said[2])
+    assert re.fullmatch(r"http://\[::1\]:\d+/   \(press Ctrl-C to stop\)", said[2])
 
 
 def test_an_address_that_can_be_opened_is_said(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(serving, "_outward", lambda family: "")
+    monkeypatch.setattr(serving, "_outgoing_address", lambda family: "")
     for host, shown in (("0.0.0.0", "box"), ("::", "box"), ("10.0.0.9", "10.0.0.9"), ("box.example",) * 2):
         assert serving.addresses_of(host) == [shown]
 
 
 def test_the_way_out_is_an_address_or_nothing(monkeypatch):
-    found = serving._outward(socket.AF_INET)
+    found = serving._outgoing_address(socket.AF_INET)
     assert found == "" or ipaddress.ip_address(found)
 
     def refused(*_):
         raise OSError("no network")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    assert serving._outward(socket.AF_INET) == ""
+    assert serving._outgoing_address(socket.AF_INET) == ""
 
 
 def test_the_command_serves_until_interrupted(root, tmp_path):
@@ -122,13 +122,13 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path, monkeypatch):
 
     from mapo.cli.view import view
 
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="folder does not exist"):
         view(tmp_path / "none")
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match=f"is a file, not a folder.*mapo view {tmp_path}$"):
+    with pytest.raises(InputError, match=f"a file, not a folder.*mapo view {tmp_path}$"):
         view(tmp_path / "metrics.jsonl")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="mapo\\[view\\]"):
+    with pytest.raises(InputError, match="mapo-rl\\[view\\]"):
         view(tmp_path)
     with pytest.raises(InputError, match="plotly is not installed"):
         plotly_file()

@@ -1,4 +1,4 @@
-"""Run the items of a benchmark from the command line: resume, progress, warnings, cost.
+"""Run the items of a benchmark from the command line: preflight, resume, progress, warnings, cost.
 
 An item is a question, a conversation or a judgement; `mapo.evals.items` runs them.
 """
@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mapo.cli.common.messages import say, say_all
+from mapo.cli.common.messages import say, say_all, say_next_commands
 
 if TYPE_CHECKING:
-    from mapo.cli.common.options import Run
-    from mapo.evals.items import Item, Kept, Line, Solve
+    from mapo.cli.common.options import RunOptions
+    from mapo.evals.items import Item, ItemLine, PreviousItems, Solve
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec
 
@@ -22,147 +23,177 @@ _I = TypeVar("_I", bound="Item")
 
 
 def solve_until_stopped(
-    run: Run,
-    asked: Mapping[str, Any],
+    run: RunOptions,
+    manifest: Mapping[str, Any],
     items: Sequence[_I],
-    everyone: Sequence[ModelSpec],
-    cast: Callable[[ModelSession, Kept], Awaitable[Solve[_I]]],
+    models: Mapping[str, ModelSpec],
+    open_solver: Callable[[ModelSession, PreviousItems], Awaitable[Solve[_I]]],
     session: ModelSession,
-) -> Solved:
-    """Solve what is missing in the run's folder; stopped by hand, say what is kept and how to go on."""
+    estimate: Callable[[int], Estimate] | None = None,
+) -> SolvedItems:
+    """Solve the items that are missing in the run directory. Stopped by a signal, print how to resume.
+
+    `models` are the models that will be called, by role. With `estimate`, which estimates the calls of so
+    many items, the models are checked and the estimate is printed first.
+    """
     from mapo.cli.common.stop import until_stopped
-    from mapo.evals.items import read_kept
+    from mapo.evals.items import read_previous
 
     def kept() -> str:
         ids = {item.id for item in items}
-        return f"{len(ids & read_kept(run.out).finished.keys())} of {len(items)} items are kept"
+        return f"{len(ids & read_previous(run.out).finished.keys())} of {len(items)} items are finished"
 
     work = solve_all(
-        run.out, asked, items, everyone, cast, session, concurrency=run.concurrency, resume=run.resume
+        run.out,
+        manifest,
+        items,
+        models,
+        open_solver,
+        session,
+        concurrency=run.concurrency,
+        resume=run.resume,
+        estimate=estimate,
     )
     return until_stopped(work, run.out, kept)
 
 
 async def solve_all(
     out: Path,
-    asked: Mapping[str, Any],
+    manifest: Mapping[str, Any],
     items: Sequence[_I],
-    everyone: Sequence[ModelSpec],
-    cast: Callable[[ModelSession, Kept], Awaitable[Solve[_I]]],
+    models: Mapping[str, ModelSpec],
+    open_solver: Callable[[ModelSession, PreviousItems], Awaitable[Solve[_I]]],
     session: ModelSession,
     *,
     concurrency: int,
     resume: bool,
-) -> Solved:
-    """Solve what is missing in `out`.
+    estimate: Callable[[int], Estimate] | None = None,
+) -> SolvedItems:
+    """Solve the items that are missing in `out`.
 
-    `asked` is the manifest. `everyone` names the models that will be called: they are checked before anything
-    is written, and `cast` opens them in the session; it is given what is there already.
+    Settings and models are checked before anything is written. `open_solver` opens the models in the session;
+    it receives the items that are finished already.
     """
     from mapo.cli.common.models import say_default_addresses
+    from mapo.cli.common.preflight import preflight_async
     from mapo.evals.items import prepare, run_items
     from mapo.players.identity import moved
     from mapo.runs.claim import claim, read_manifest
     from mapo.show.progress import item_progress
     from mapo.store import RunDir
 
-    session.check(everyone)
-    kept = prepare(out, asked, resume=resume)
-    say_default_addresses(everyone)
-    say_all("warning", [f"{line} (asked again)" for line in kept.bad])
+    session.check(models.values())
+    previous = prepare(out, manifest, resume=resume)
+    say_default_addresses(models.values())
+    say_all("warning", [f"{line} (will be run again)" for line in previous.bad])
+    finished = sum(item.id in previous.finished for item in items)
+    if estimate and finished < len(items):
+        expected = estimate(len(items) - finished)
+        await preflight_async(models, estimate=expected, cache_mode=session.cache_mode)
     failed: list[str] = []
     flushed = 0.0
     async with session:
-        solve = await cast(session, kept)
-        claim(out, asked)
-        say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        there = sum(item.id in kept.finished for item in items)
-        with item_progress(len(items), there, lambda: session.ledger.total_calls, session.cost) as counted:
+        solve = await open_solver(session, previous)
+        claim(out, manifest)
+        say_all("warning", moved(read_manifest(RunDir(out).manifest), manifest))
+        ledger = session.ledger
+        with item_progress(
+            len(items), finished, lambda: ledger.total_calls, session.cost, ledger.activity.snapshot
+        ) as show_progress:
 
-            def done(line: Line) -> None:
+            def done(line: ItemLine) -> None:
                 nonlocal flushed
-                if time.monotonic() - flushed >= 1:  # at every item it would take as long as the items
+                if time.monotonic() - flushed >= 1:  # flushing after every item would dominate short items
                     session.ledger.flush(RunDir(out).ledger_of())
                     flushed = time.monotonic()
-                counted(line)
+                show_progress(line)
                 if line["error"] is not None:
                     failed.append(f"item {line['id']}: {line['error']}")
 
             try:
-                solving = _telling(solve, session)
-                lines = await run_items(out, items, solving, kept=kept, concurrency=concurrency, on_done=done)
+                lines = await run_items(
+                    out,
+                    items,
+                    _recording_omitted(solve, session),
+                    previous=previous,
+                    concurrency=concurrency,
+                    on_done=done,
+                )
             finally:
                 session.ledger.flush(RunDir(out).ledger_of())
                 say_all("failed", failed, most=10)
     now = {"left_out": session.left_out()}
-    return Solved(lines, _left_out([*kept.halves.values(), *lines.values(), now]))
+    return SolvedItems(lines, _omitted([*previous.partial.values(), *lines.values(), now]))
 
 
-def _telling(solve: Solve[_I], session: ModelSession) -> Solve[_I]:
-    """Each line also says what the endpoints refused, for a resume cannot find that out again."""
-    from mapo.evals.items import HalfwayError
+def _recording_omitted(solve: Solve[_I], session: ModelSession) -> Solve[_I]:
+    """Record in each line which parameters the endpoints refused: a resumed run would not learn it again."""
+    from mapo.evals.items import PartialItemError
 
-    def told() -> dict[str, Any]:
-        return {"left_out": found} if (found := session.left_out()) else {}
+    def omitted() -> dict[str, Any]:
+        names = session.left_out()
+        return {"left_out": names} if names else {}
 
-    async def solving(item: _I, attempt: int) -> Mapping[str, Any]:
+    async def solve_and_record(item: _I, attempt: int) -> Mapping[str, Any]:
         try:
-            return {**await solve(item, attempt), **told()}
-        except HalfwayError as half:
-            raise HalfwayError({**half.body, **told()}, half.problem) from half
+            return {**await solve(item, attempt), **omitted()}
+        except PartialItemError as error:
+            raise PartialItemError({**error.body, **omitted()}, error.problem) from error
 
-    return solving
+    return solve_and_record
 
 
-def _left_out(lines: Sequence[Line]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+def _omitted(lines: Sequence[ItemLine]) -> dict[str, list[str]]:
+    names_by_role: dict[str, set[str]] = {}
     for line in lines:
         for role, names in line.get("left_out", {}).items():
-            found.setdefault(role, set()).update(names)
-    return {role: sorted(names) for role, names in found.items()}
+            names_by_role.setdefault(role, set()).update(names)
+    return {role: sorted(names) for role, names in names_by_role.items()}
 
 
-class Solved(NamedTuple):
-    """The lines of all finished items, and by role the parameters that an endpoint refused."""
+class SolvedItems(NamedTuple):
+    """The lines of all finished items and, by role, the parameters that an endpoint refused."""
 
-    lines: dict[str, Line]
+    lines: dict[str, ItemLine]
     left_out: dict[str, list[str]]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What result.json says of it: how the model was sampled, and what the judge's marks mean."""
+        """The refused parameters as result.json records them."""
         judge = self.left_out.get("judge")
-        own = {"left_out": self.left_out.get("policy", [])}
-        return {**own, **({"judge_left_out": judge} if judge else {})}
+        policy = {"left_out": self.left_out.get("policy", [])}
+        return {**policy, **({"judge_left_out": judge} if judge else {})}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        who = {"policy": "the model", "judge": "the judge", "maker": "the writer"}
+        """One sentence per role with refused parameters."""
+        names = {"policy": "the model", "judge": "the judge", "maker": "the writer"}
         return tuple(
-            f"{who.get(role, role)} was sampled without {' and '.join(names)}: its endpoint refuses that"
-            for role, names in self.left_out.items()
+            f"{names.get(role, role)} was sampled without {' and '.join(parameters)}: its endpoint refuses it"
+            for role, parameters in self.left_out.items()
         )
 
 
-def fits(policy: ModelSpec, replies: int, max_tokens: int, context: int) -> None:
-    """A local model's replies in one conversation must leave room for what they reply to."""
+def check_context(policy: ModelSpec, replies: int, max_tokens: int, context: int) -> None:
+    """Refuse a local model whose replies in one conversation would fill its context."""
     from mapo.errors import InputError
 
     if policy.local is not None and replies * max_tokens >= context:
-        many = f"{replies} replies" if replies > 1 else "a reply"
+        count, do = (f"{replies} replies", "do") if replies > 1 else ("One reply", "does")
         raise InputError(
-            f"{many} of {max_tokens} tokens in a context of {context}",
+            f"{count} of up to {max_tokens} tokens {do} not fit into a context of {context} tokens.",
             where=policy.model,
-            fix="Raise --context, or give --max-tokens (it is written into the result)",
+            fix="Raise --context, or lower --max-tokens (it is recorded in the result)",
         )
 
 
-def close(run: Run, result: Mapping[str, Any], session: ModelSession) -> int:
-    """The last lines of a run, and its exit status: 1 where items failed."""
+def close(run: RunOptions, result: Mapping[str, Any], session: ModelSession) -> int:
+    """Print notes, costs and the next commands of a finished run. Return 1 if items failed, otherwise 0."""
     from mapo.scoring.tables import print_ledger
     from mapo.store import RunDir
 
     say_all("note", list(result["notes"]))
     print_ledger(session.ledger)
     say(f"result: {RunDir(run.out).result}")
+    say_next_commands(run.out)
     return 0 if result["n"] == (result["limit"] or result["of"]) else 1

@@ -1,4 +1,4 @@
-"""Models in commands: the session of a run, the prices of models, and where they are asked."""
+"""The model session of a command, and messages about its models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mapo.players.spec import ModelSpec
 
 
 def session_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> ModelSession:
-    """Return a session with its ledger in `out`, and its cache there too unless `cache_file` is given."""
+    """Return a session with its ledger in `out`, and its cache there unless `cache_file` is given."""
     from mapo.store import RunDir
 
     return ModelSession(
@@ -30,22 +30,19 @@ def read_prices(file: Path | None) -> dict[str, Any]:
     """Read a JSON file of prices per million tokens: {"model": [prompt, cached, completion]}."""
     if file is None:
         return {}
+    form = 'Expected {"model": [prompt, cached, completion]}, prices per million tokens'
     try:
         data = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(file), fix="A JSON file of prices") from None
+        raise InputError(f"The file cannot be read as JSON ({error}).", where=str(file), fix=form) from None
     if not isinstance(data, dict) or not all(isinstance(v, list) and len(v) == 3 for v in data.values()):
-        raise InputError(
-            "not a table of prices",
-            where=str(file),
-            fix='{"model": [prompt, cached, completion]} per million tokens',
-        )
+        raise InputError("The file is not a table of prices.", where=str(file), fix=form)
     return {model: tuple(map(float, price)) for model, price in data.items()}
 
 
 def say_default_addresses(models: Iterable[ModelSpec]) -> None:
-    """Say where a model is asked that was given no base URL."""
+    """Print the address of each model for which no base URL was given."""
     for spec in dict.fromkeys(models):
         if spec.address is not None and not spec.base_url:
             reason = "from OPENAI_BASE_URL" if os.environ.get("OPENAI_BASE_URL") else "no base URL was given"
-            say(f"{spec.model} is asked at {spec.address} ({reason})")
+            say(f"{spec.model} is called at {spec.address} ({reason})")

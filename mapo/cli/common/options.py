@@ -1,8 +1,10 @@
-"""Options that every benchmark has, declared once, and what they come to."""
+"""Options shared by the commands that run a benchmark."""
 
 from __future__ import annotations
 
 import inspect
+import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
@@ -18,21 +20,24 @@ if TYPE_CHECKING:
 DOMAIN = "A domain's name or folder (default: the scenarios' domain). Python files in a folder are executed."
 
 Out = Annotated[Path, typer.Option(help="Run directory.")]
-Model = Annotated[str, typer.Option(help="The model: a name at an endpoint, or local:FOLDER (local:pocket).")]
+Model = Annotated[
+    str, typer.Option(help="Model to evaluate: its name at an endpoint, or local:FOLDER (local:pocket).")
+]
 Domain = Annotated[str | None, typer.Option(help=DOMAIN)]
 BaseUrl = Annotated[
-    str | None, typer.Option(help="Its OpenAI-compatible endpoint (default: $OPENAI_BASE_URL, or OpenAI's).")
+    str | None,
+    typer.Option(help="OpenAI-compatible endpoint of the model (default: $OPENAI_BASE_URL, or OpenAI)."),
 ]
-KeyEnv = Annotated[str, typer.Option(help="Environment variable with its key.")]
-Context = Annotated[int, typer.Option(min=64, help="Longest conversation of a local model, in tokens.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Conversations in parallel.")]
-RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit per endpoint.")]
-TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit per endpoint.")]
+KeyEnv = Annotated[str, typer.Option(help="Environment variable that holds its API key.")]
+Context = Annotated[int, typer.Option(min=64, help="Context length of a local model, in tokens.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent conversations.")]
+RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Rate limit per endpoint.")]
+TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Rate limit per endpoint.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Timeout of a call, in seconds.")]
-Retries = Annotated[int, typer.Option(min=0, help="Attempts after the first.")]
-Cache = Annotated[str, typer.Option(help="How to use the cache: record, replay, refresh or off.")]
+Retries = Annotated[int, typer.Option(min=0, help="Retries of a failed call.")]
+Cache = Annotated[str, typer.Option(help="Cache mode: record, replay, refresh or off.")]
 CacheFile = Annotated[Path | None, typer.Option(help="Cache of model calls (default: in --out).")]
-Prices = Annotated[Path | None, typer.Option(help="JSON: model -> prices per million tokens.")]
+Prices = Annotated[Path | None, typer.Option(help="JSON file of prices per million tokens, by model.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")]
 JudgePanel = Annotated[
     str | None,
@@ -44,8 +49,8 @@ Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N items, 
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Where a run goes, where its model is, and how it is asked."""
+class RunOptions:
+    """Options for the run directory, the model's endpoint and how it is called."""
 
     out: Out
     base_url: BaseUrl = None
@@ -63,13 +68,13 @@ class Run:
 
     @property
     def endpoint(self) -> PartialSpec:
-        """What the other models of a command inherit from --base-url and --key-env."""
+        """The address and key that a command's other models inherit."""
         from mapo.players.spec import PartialSpec
 
         return PartialSpec(None, self.base_url, self.key_env)
 
     def session(self) -> ModelSession:
-        """Return a session with its ledger in `out`, and its cache too unless another is given."""
+        """Return a session with its ledger in `out`, and its cache there unless `cache_file` is set."""
         from mapo.cli.common.models import session_in
 
         return session_in(
@@ -86,32 +91,51 @@ class Run:
         )
 
 
-def with_run(
-    *, without: Sequence[str] = (), **defaults: Any
+def with_run_options(
+    *, without: Sequence[str] = (), benchmark: str = "", **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that takes a `run` has the options of `Run`, with other `defaults` where it says so, and
-    `without` those that mean nothing to it or that it has in a form of its own."""
+    """Add the options of `RunOptions` to a command, which receives them as its argument `run`.
 
-    def given_to(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(Run, include_extras=True)
-        taken = [f for f in fields(Run) if f.name not in without]
-        shared = [_option(f.name, hints[f.name], defaults.get(f.name, f.default)) for f in taken]
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "run"]
-        both = [*(_option(p.name, p.annotation, p.default) for p in own), *shared]
+    `defaults` replaces default values and `without` leaves options out. With `benchmark`, --out is optional:
+    its default is runs/BENCHMARK-MODEL-TIME, with the command's argument `model`.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(RunOptions, include_extras=True)
+        if benchmark:
+            defaults["out"] = None
+            text = f"Run directory (default: runs/{benchmark}-MODEL-TIME)."
+            hints["out"] = Annotated[Path | None, typer.Option(help=text)]
+        included = [f for f in fields(RunOptions) if f.name not in without]
+        shared = [_option(f.name, hints[f.name], defaults.get(f.name, f.default)) for f in included]
+        signature = inspect.signature(command, eval_str=True)
+        specific = [p for p in signature.parameters.values() if p.name != "run"]
+        options = [*(_option(p.name, p.annotation, p.default) for p in specific), *shared]
 
         @wraps(command)
-        def called(**given: Any) -> None:
-            run = Run(**{option.name: given.pop(option.name) for option in shared})
-            command(run=run, **given)
+        def wrapper(**values: Any) -> None:
+            if benchmark and values["out"] is None:
+                values["out"] = default_out(benchmark, values["model"], resume=values["resume"])
+            run = RunOptions(**{option.name: values.pop(option.name) for option in shared})
+            command(run=run, **values)
 
-        called.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-        called.__annotations__ = {option.name: option.annotation for option in both}
-        return called
+        wrapper.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {option.name: option.annotation for option in options}
+        return wrapper
 
-    return given_to
+    return decorate
+
+
+def default_out(benchmark: str, model: str, *, resume: bool) -> Path:
+    """Return runs/BENCHMARK-MODEL-TIME. A run can only be resumed with an explicit --out."""
+    from mapo.errors import InputError
+
+    if resume:
+        raise InputError("--resume needs the run directory.", where="--out", fix="Give the run's --out")
+    name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
+    return Path("runs") / f"{benchmark}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    none = inspect.Parameter.empty
-    value = none if default is MISSING else default
+    value = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=annotation)

@@ -1,4 +1,4 @@
-"""Stopping a long run: Ctrl-C and SIGTERM end it cleanly, and print what is kept and how to resume."""
+"""Stopping a long run with Ctrl-C or SIGTERM: it ends cleanly and prints what is kept and how to resume."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def until_stopped(
 ) -> _T:
     """Run `work` and return its result.
 
-    Stopped by a signal, exit with status 130 or 143 and print what the folder holds (`kept`) and the command
-    that resumes (by default the one that was given). A computation may take seconds to end, so the first
-    signal is acknowledged immediately, and the same signal again exits without waiting.
+    If a signal stops it, print what is on disk (`kept`) and the command that resumes (default: the command
+    line of this process), and exit with status 130 or 143. A computation may take seconds to end, so the
+    first signal is acknowledged at once, and the same signal again exits without waiting.
     """
     received: list[int] = []
     cancel: Callable[[], object] | None = None
 
     def handle(sign: int, _: object) -> None:
-        if sign in received:  # Python would wait for computing threads; a run can be killed at any time
-            _write_now("\x1b[?25h" if sys.stderr.isatty() else "")  # a live bar hides the cursor
+        if sign in received:  # do not wait for computing threads: a run can be killed at any time
+            _write_now("\x1b[?25h" if sys.stderr.isatty() else "")  # the progress bar hid the cursor
             os._exit(128 + received[0])
         received.append(sign)
         if cancel is None:
             raise KeyboardInterrupt
         if len(received) == 1:
-            how = "press Ctrl-C" if sign == signal.SIGINT else "send SIGTERM"
-            _write_now(f"\nStopping cleanly; {how} again to force quit.\n")
-            with suppress(RuntimeError):  # it has just ended by itself
+            action = "press Ctrl-C" if sign == signal.SIGINT else "send SIGTERM"
+            _write_now(f"\nStopping cleanly; {action} again to force quit.\n")
+            with suppress(RuntimeError):  # the loop has just ended
                 cancel()
 
-    async def whole() -> _T:
+    async def cancellable() -> _T:
         nonlocal cancel
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -53,10 +53,10 @@ def until_stopped(
         return await work
 
     try:
-        with _handled_by(handle):  # until the loop is closed, too
-            return asyncio.run(whole())
+        with _handled_by(handle):  # also while the loop is being closed
+            return asyncio.run(cancellable())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {kept()}; resume with: {command or again(out)}")
+        say(f"stopped; {kept()}; resume with: {command or resume_command(out)}")
         raise typer.Exit(143 if received[:1] == [signal.SIGTERM] else 130) from None
 
 
@@ -68,10 +68,10 @@ def _write_now(text: str) -> None:
 
 @contextmanager
 def _handled_by(handle: Callable[[int, object], None]) -> Iterator[None]:
-    """Send both signals to `handle`, except one that was ignored at the start (as in a background job)."""
+    """Send SIGINT and SIGTERM to `handle`, except one that was ignored before (as in a background job)."""
     before = {}
     try:
-        with suppress(ValueError):  # not in this thread
+        with suppress(ValueError):  # not the main thread
             for sign in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(sign) is not signal.SIG_IGN:
                     before[sign] = signal.signal(sign, handle)
@@ -83,10 +83,9 @@ def _handled_by(handle: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def tidy(out: Path) -> Iterator[None]:
-    """Let SIGTERM end work without an event loop as Ctrl-C does, so that it removes what it began.
+    """Treat SIGTERM like Ctrl-C in work without an event loop, so that it removes its temporary files.
 
-    The work creates `out` as a whole or not at all. The exit status is 143 or 130. The stop may come when
-    `out` is complete but not yet announced.
+    The work creates `out` completely or not at all; the message says which. Exit with status 143 or 130.
     """
     terminated = False
 
@@ -96,21 +95,21 @@ def tidy(out: Path) -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGTERM)
-    with suppress(ValueError):  # not in this thread
+    with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except KeyboardInterrupt:
-        whole = out.exists() and any(out.iterdir())  # an empty folder may have been there before
-        say(f"stopped; {out} is ready" if whole else f"stopped; nothing was written to {out}")
+        complete = out.exists() and any(out.iterdir())  # an empty folder may have existed before
+        say(f"stopped; {out} is ready" if complete else f"stopped; nothing was written to {out}")
         raise typer.Exit(143 if terminated else 130) from None
     finally:
         with suppress(ValueError):
             signal.signal(signal.SIGTERM, before)
 
 
-def again(out: Path) -> str:
-    """Return the command that resumes: the one that was given, with --resume once there is a run."""
+def resume_command(out: Path) -> str:
+    """Return the command line of this process, with --resume if the run exists."""
     from mapo.store import RunDir
 
     words = [word for word in sys.argv[1:] if word != "--resume"]

@@ -1,16 +1,16 @@
-"""mapo eval: any model through a benchmark."""
+"""mapo eval: evaluate a model with a benchmark."""
 
 from __future__ import annotations
 
 from mapo.cli.common.help import commands
 from mapo.cli.evaluate import emobench, empa, eqbench
 
-app = commands("Put any model through a benchmark.")
+app = commands("Evaluate a model with a benchmark.")
 
 
 @app.callback()
 def main() -> None:
-    """Put any model through a benchmark."""
+    """Evaluate a model with a benchmark."""
 
 
 app.command()(empa.empa)

@@ -1,4 +1,4 @@
-"""mapo eval emobench: 800 questions about what people feel, why, and what helps them."""
+"""mapo eval emobench: questions about emotions, their causes and what helps."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.common.options import Limit, Model, Run, with_run
+from mapo.cli.common.options import Limit, Model, RunOptions, with_run_options
 
 if TYPE_CHECKING:
-    from mapo.cli.common.items import Solved
-    from mapo.evals.emobench.data import EmoBench, Question
+    from mapo.cli.common.items import SolvedItems
+    from mapo.evals.emobench.data import EmoBench, EmoBenchQuestion
     from mapo.evals.emobench.questions import Settings
-    from mapo.evals.items import Kept, Solve
+    from mapo.evals.items import PreviousItems, Solve
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.show.tables import Table
 
 _LANGUAGES = {"en": ("en",), "zh": ("zh",), "both": ("en", "zh")}
+_PROMPT_TOKENS, _ANSWER_TOKENS, _REASONING_TOKENS = 450, 30, 400
+"""Typical tokens of a question and of answers without and with reasoning, for the estimate."""
 
 
-@with_run()
+@with_run_options(benchmark="emobench")
 def emobench(
-    run: Run,
+    run: RunOptions,
     model: Model,
     data: Annotated[Path, typer.Option(help="A checkout of EmoBench (docs/benchmarks.md).")],
     language: Annotated[str, typer.Option(help="en, zh or both.")] = "both",
@@ -32,25 +35,28 @@ def emobench(
         bool, typer.Option("--reasoning", help="Use the prompt that asks for reasoning.")
     ] = False,
     no_think: Annotated[
-        bool, typer.Option("--no-think", help="Put /no_think first, as the reference does for Qwen models.")
+        bool,
+        typer.Option(
+            "--no-think", help="Start the prompt with /no_think, as the reference does for Qwen models."
+        ),
     ] = False,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the choices.")] = False,
     votes: Annotated[int, typer.Option(min=1, help="Replies per question; the majority counts.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the order, and of a local model's replies.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the shuffled choices and of a local model.")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="The model's temperature.")] = 0.6,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of a reply.")] = 2048,
     allow_changed_data: Annotated[
         bool,
         typer.Option("--allow-changed-data", help="Accept changed data; the score is then not comparable."),
     ] = False,
     limit: Limit = None,
 ) -> None:
-    """EmoBench: emotional understanding (EU) and application (EA), in English and Chinese.
+    """Run EmoBench: emotional understanding (EU) and application (EA), in English and Chinese.
 
-    Exit status: 0 all well; 1 some calls failed (run again with --resume); 2 the run could not continue; 130
-    or 143 it was stopped by hand.
+    Exit status: 0 success; 1 some calls failed (run again with --resume); 2 the run could not continue; 130
+    or 143 it was stopped by a signal.
     """
-    from mapo.cli.common.items import close, fits, solve_until_stopped
+    from mapo.cli.common.items import check_context, close, solve_until_stopped
     from mapo.errors import InputError
     from mapo.evals.emobench.data import load
     from mapo.evals.emobench.questions import Settings, manifest, solver
@@ -58,90 +64,118 @@ def emobench(
     from mapo.players.spec import ModelSpec
 
     if language not in _LANGUAGES:
-        raise InputError(f"--language is '{language}'", fix=f"Use one of: {', '.join(_LANGUAGES)}")
+        raise InputError(
+            f"The language '{language}' is unknown.",
+            where="--language",
+            fix=f"Use one of: {', '.join(_LANGUAGES)}",
+        )
     settings = Settings(
         _LANGUAGES[language], reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
     )
     bench = load(data, settings.languages, allow_changed=allow_changed_data)
     session = run.session()
-    who = ModelSpec(model, run.base_url, run.key_env)
-    fits(who, 1, max_tokens, run.context)
-    known = identity(model=who)
-    asked = manifest(bench, settings, model)
+    spec = ModelSpec(model, run.base_url, run.key_env)
+    check_context(spec, 1, max_tokens, run.context)
+    identities = identity(model=spec)
+    recorded = {**manifest(bench, settings, model), **identities}
 
-    async def cast(session: ModelSession, _: Kept) -> Solve[Question]:
-        return solver(bench, settings, await session.talker(who))
+    async def open_solver(session: ModelSession, _: PreviousItems) -> Solve[EmoBenchQuestion]:
+        return solver(bench, settings, await session.chat_factory(spec))
 
-    solved = solve_until_stopped(run, {**asked, **known}, bench.questions[:limit], [who], cast, session)
-    result = _result(run.out, bench, settings, solved, {**asked, **known}, limit)
+    solved = solve_until_stopped(
+        run,
+        recorded,
+        bench.questions[:limit],
+        {"model": spec},
+        open_solver,
+        session,
+        lambda questions: _estimate(run, settings, questions),
+    )
+    result = _result(run.out, bench, settings, solved, recorded, limit)
     print_result(result)
     raise typer.Exit(close(run, result, session))
+
+
+def _estimate(run: RunOptions, settings: Settings, questions: int) -> Estimate:
+    from mapo.planning.estimate import Estimate
+
+    calls = questions * settings.votes
+    answer = _REASONING_TOKENS if settings.reasoning else _ANSWER_TOKENS
+    return Estimate(
+        calls=calls,
+        prompt=calls * _PROMPT_TOKENS,
+        output=calls * min(answer, settings.max_tokens),
+        requests_per_minute=run.requests_per_minute,
+        tokens_per_minute=run.tokens_per_minute,
+    )
 
 
 def _result(
     out: Path,
     bench: EmoBench,
     settings: Settings,
-    solved: Solved,
-    asked: Mapping[str, Any],
+    solved: SolvedItems,
+    manifest: Mapping[str, Any],
     limit: int | None,
 ) -> dict[str, Any]:
+    """Score the finished questions and write result.json."""
     from collections import Counter
 
     from mapo.evals.emobench.score import score
     from mapo.evals.summary import write_result
 
-    apart = ("schema", "model", "addresses", "weights")
-    part = limit is not None and limit < len(bench.questions)
-    found = score(replace(bench, questions=bench.questions[:limit]), settings, solved.lines)
+    separate = ("schema", "model", "addresses", "weights")
+    partial = limit is not None and limit < len(bench.questions)
+    scored = score(replace(bench, questions=bench.questions[:limit]), settings, solved.lines)
     return write_result(
         out,
         benchmark="emobench",
-        model=asked["model"],
-        settings={k: v for k, v in asked.items() if k not in apart} | solved.settings,
-        known={k: asked[k] for k in ("addresses", "weights") if k in asked},
+        model=manifest["model"],
+        settings={k: v for k, v in manifest.items() if k not in separate} | solved.settings,
+        known={k: manifest[k] for k in ("addresses", "weights") if k in manifest},
         of=len(bench.questions),
         parts=Counter(question.task for question in bench.questions),
-        items=found.items,
-        scores=found.scores,
-        intervals=found.intervals,
-        details={**found.details, **({"partial": found.scores} if part else {})},
-        notes=[*found.notes, *solved.notes],
+        items=scored.items,
+        scores=scored.scores,
+        intervals=scored.intervals,
+        details={**scored.details, **({"partial": scored.scores} if partial else {})},
+        notes=[*scored.notes, *solved.notes],
         limit=limit,
     )
 
 
 def print_result(result: Mapping[str, Any]) -> None:
-    """The scores, strict and lenient, beside the best constant answer; then every category."""
-    from mapo.show.tables import print_tables
+    """Print strict and lenient scores beside the best constant answer, then the scores by category."""
+    from mapo.show.tables import print_line, print_tables
 
-    print_tables([_scores(result), *([_categories(result)] if result["n"] else [])], 100)
+    print_tables([_scores(result), *([_categories(result)] if result["n"] else [])])
     rates = ", ".join(f"{how} {rate:.1%}" for how, rate in result["details"]["parse_rate"].items())
-    typer.echo(f"replies that could be read: {rates or 'none'}")
+    print_line(f"Replies that could be parsed: {rates or 'none'}", style="")
 
 
 def _scores(result: Mapping[str, Any]) -> Table:
     from mapo.show.tables import Table
 
     constant = list(result["details"]["baselines"].values())[-1]
-    whole = {**constant, "Overall": _mean(constant)} if len(constant) > 1 else constant
+    baselines = {**constant, "Overall": _mean(constant)} if len(constant) > 1 else constant
     title = f"EmoBench, {'+'.join(result['settings']['languages'])}: {result['n']} of {result['of']} items"
-    lack = "" if result["complete"] else ", partial: no score" if result["limit"] else ", incomplete"
+    status = "" if result["complete"] else ", partial: no score" if result["limit"] else ", incomplete"
     scores = result["scores"] or result["details"].get("partial", {})
     rows = []
     for name in ("EA", "EU", "Overall"):
-        ends = result["intervals"].get(name)
-        best = whole.get(name, {})
+        interval = result["intervals"].get(name)
+        best = baselines.get(name, {})
         rows.append(
             [
                 name,
                 _percent(scores.get(name)),
-                f"{ends[0]:.1%} to {ends[1]:.1%}" if ends else "-",
+                f"{interval[0]:.1%} to {interval[1]:.1%}" if interval else "-",
                 _percent(scores.get(f"{name}_lenient")),
                 f"{_percent(best.get('score'))} {best.get('answer', '')}".rstrip(),
             ]
         )
-    return Table(["", "strict", "95 % interval", "lenient", "best constant answer"], rows, title=title + lack)
+    columns = ["", "strict", "95 % interval", "lenient", "best constant answer"]
+    return Table(columns, rows, title=title + status)
 
 
 def _mean(parts: Mapping[str, Any]) -> dict[str, float]:
@@ -154,10 +188,10 @@ def _categories(result: Mapping[str, Any]) -> Table:
     languages = result["details"]["languages"]
     rows = []
     for task in ("EA", "EU"):
-        for name in dict.fromkeys(name for found in languages.values() for name in found[task]):
-            cells = [_percent(found[task].get(name)) for found in languages.values()]
+        for name in dict.fromkeys(name for scores in languages.values() for name in scores[task]):
+            cells = [_percent(scores[task].get(name)) for scores in languages.values()]
             rows.append([f"{task} {name}", *cells])
-    return Table(["", *languages], rows, title="strict, by category")
+    return Table(["", *languages], rows, title="Strict scores by category")
 
 
 def _percent(value: float | None) -> str:

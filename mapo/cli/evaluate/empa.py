@@ -1,4 +1,4 @@
-"""mapo eval empa: long talks with simulated people."""
+"""mapo eval empa: long dialogues with simulated users, scored by EPM-Q."""
 
 from __future__ import annotations
 
@@ -7,72 +7,107 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, JudgePanel, Run, with_run
+from mapo.cli.common.messages import say, say_all, say_next_commands
+from mapo.cli.common.options import Domain, JudgePanel, RunOptions, with_run_options
 
 if TYPE_CHECKING:
-    from mapo.evals.empa.benchmark import Plan
+    from mapo.evals.empa.benchmark import EmpaPlan
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import CastSpec, ModelSpec
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
 
+_KEY = "Environment variable with its API key."
+_SAME = "(default: --agents-base-url)"
 
-@with_run()
+
+@with_run_options(benchmark="empa")
 def empa(
-    run: Run,
+    run: RunOptions,
     model: Annotated[
-        str, typer.Option(help="The policy: a model's name, local:FOLDER (or local:pocket), scripted:NAME.")
+        str,
+        typer.Option(
+            help="The policy: a model's name at an endpoint, local:FOLDER (local:pocket) or scripted:NAME."
+        ),
     ],
     agents: Annotated[
-        str | None, typer.Option(help="User, director and judge: scripted or llm (default: as given).")
+        str | None,
+        typer.Option(help="User, director and judge: scripted or llm (default: llm if a model is given)."),
     ] = None,
-    agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
+    agents_model: Annotated[str | None, typer.Option(help="Model for user, director and judge.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    agents_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
-    judge_model: Annotated[str | None, typer.Option(help="Another model as judge.")] = None,
-    judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    agents_key_env: Annotated[str, typer.Option(help=_KEY)] = "OPENAI_API_KEY",
+    judge_model: Annotated[
+        str | None, typer.Option(help="Model for the judge (default: --agents-model).")
+    ] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     judge_panel: JudgePanel = None,
-    user_model: Annotated[str | None, typer.Option(help="Another model as user.")] = None,
-    user_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    user_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
-    director_model: Annotated[str | None, typer.Option(help="Another model as director.")] = None,
-    director_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    director_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    user_model: Annotated[
+        str | None, typer.Option(help="Model for the user (default: --agents-model).")
+    ] = None,
+    user_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
+    user_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    director_model: Annotated[
+        str | None, typer.Option(help="Model for the director (default: --agents-model).")
+    ] = None,
+    director_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
+    director_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     scenarios: Annotated[
         str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
     ] = "builtin:test",
     domain: Domain = None,
     start_levels: Annotated[
-        Path | None, typer.Option(help="Known start levels by case (JSON, or EMPA result files).")
+        Path | None, typer.Option(help="Known start levels by scenario (JSON, or EMPA result files).")
     ] = None,
-    cases: Annotated[str | None, typer.Option(help="Only these cases: a,b,c.")] = None,
+    cases: Annotated[str | None, typer.Option(help="Only these scenarios: a,b,c.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N scenarios.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Dialogues per scenario.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the scripted roles and of repeats.")] = 0,
-    profile: Annotated[str, typer.Option(help="Rules: published or released.")] = "published",
+    seed: Annotated[int, typer.Option(help="Seed of scripted roles and repeats.")] = 0,
+    profile: Annotated[str, typer.Option(help="Scoring rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
-    user_temperature: Annotated[float | None, typer.Option(min=0.0, help="The user's (default: 1).")] = None,
-    judge_temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="The judge's (default: 0).")
+    user_temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="The user's temperature (default: 1).")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 512,
+    judge_temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="The judge's temperature (default: 0).")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of the policy's replies.")] = 512,
+    user_max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Token limit of the user's answers (default: 1024).")
+    ] = None,
+    director_max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Token limit of the director's answers (default: 1024).")
+    ] = None,
+    judge_max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Token limit of judgements (default: 4096); raise it for models that think."
+        ),
+    ] = None,
     no_system: Annotated[bool, typer.Option("--no-system", help="No system prompt for the policy.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
+    ] = False,
 ) -> None:
-    """The EMPA sandbox: long talks with simulated people, scored by EPM-Q.
+    """Run the EMPA sandbox: long dialogues with simulated users, scored by EPM-Q.
 
-    Exit status: 0 all well; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
-    130 or 143 it was stopped by hand.
+    Without --agents-model, user, director and judge are scripted: a test world whose scores say nothing
+    about real conversations.
+    Exit status: 0 success; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
+    130 or 143 it was stopped by a signal.
     """
     from mapo.cli.common.stop import until_stopped
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
-    from mapo.evals.empa.benchmark import Plan
+    from mapo.evals.empa.benchmark import EmpaPlan
     from mapo.measure.rubric import Rubric
-    from mapo.players.casting import cast_from_options, with_judge_panel, with_temperatures
+    from mapo.models.chat import Sampling
+    from mapo.players.casting import cast_from_options, with_judge_panel, with_sampling
     from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
@@ -81,17 +116,21 @@ def empa(
     from mapo.scoring.tables import print_ledger, print_scoring
     from mapo.store import RunDir
 
-    chosen = _chosen(scenarios, domain, cases)
+    chosen = _chosen_scenarios(scenarios, domain, cases)[:limit]
     rubric = Rubric.load(domain_folder(chosen[0].domain))
-    cast = cast_from_options(
+    models = cast_from_options(
         agents,
         PartialSpec(agents_model, agents_base_url, agents_key_env),
         user=PartialSpec(user_model, user_base_url, user_key_env),
         director=PartialSpec(director_model, director_base_url, director_key_env),
         judge=PartialSpec(judge_model, judge_base_url, judge_key_env),
     )
-    roles = with_judge_panel(cast, judge_panel)
-    roles = with_temperatures(roles, user=user_temperature, judge=judge_temperature)
+    cast = with_sampling(
+        with_judge_panel(models, judge_panel),
+        user=Sampling(user_temperature, max_tokens=user_max_tokens),
+        director=Sampling(max_tokens=director_max_tokens),
+        judge=Sampling(judge_temperature, max_tokens=judge_max_tokens),
+    )
     rules = Rules(
         rubric,
         profile,
@@ -101,50 +140,69 @@ def empa(
         top_p=top_p,
         max_tokens=max_tokens,
     )
-    plan = Plan(chosen, repeats, seed, read_start_levels(start_levels) if start_levels else None)
-    for told in plan.check(rubric):
-        say(f"warning: {told}")
+    plan = EmpaPlan(chosen, repeats, seed, read_start_levels(start_levels) if start_levels else None)
+    say_all("warning", plan.check(rubric))
     if max_turns is not None and max_turns < rubric.ending.min_turns:
-        say(f"warning: no dialogue can pass: {max_turns} turns, and success takes {rubric.ending.min_turns}")
+        say(
+            f"warning: no dialogue can pass with {max_turns} turns: success requires at least "
+            f"{rubric.ending.min_turns}"
+        )
     out, session = run.out, run.session()
     policy = ModelSpec(model, run.base_url, run.key_env)
-    playing = play_missing(run, plan, policy, roles, rules, session)
-    broken = until_stopped(playing, out, lambda: told_kept(out, len(plan.jobs())))
-    found = score(out)
-    if found.models:
-        print_scoring(found)
-    say_all("warning", [*found.torn, *found.bad, *read_json(RunDir(out).health).get("warnings", [])])
+    playing = play_missing(run, plan, policy, cast, rules, session, preflight=True)
+    broken = until_stopped(playing, out, lambda: finished_text(out, len(plan.jobs())))
+    scoring = score(out)
+    if scoring.models:
+        print_scoring(scoring, everything=everything)
+    say_all("warning", [*scoring.torn, *scoring.bad, *read_json(RunDir(out).health).get("warnings", [])])
     print_ledger(session.ledger)
     say(f"dialogues: {RunDir(out).empa_dialogues}")
-    if broken or not found.models:
+    say_next_commands(out)
+    if broken or not scoring.models:
         raise typer.Exit(1)
 
 
-def _chosen(source: str, domain: str | None, cases: str | None) -> list[Scenario]:
+def _chosen_scenarios(source: str, domain: str | None, cases: str | None) -> list[Scenario]:
     from mapo.errors import InputError
     from mapo.scenarios.sets import load_scenarios
 
-    found = load_scenarios(source, domain)
-    wanted = [s.id for s in found] if cases is None else [c.strip() for c in cases.split(",")]
-    missing = sorted(set(wanted) - {s.id for s in found})
+    scenarios = load_scenarios(source, domain)
+    wanted = [s.id for s in scenarios] if cases is None else [c.strip() for c in cases.split(",")]
+    missing = sorted(set(wanted) - {s.id for s in scenarios})
     if missing:
-        raise InputError(f"no case {', '.join(missing)}", where=source, fix="See: mapo scenarios list")
-    return [s for s in found if s.id in wanted]
+        raise InputError(
+            f"There is no scenario {', '.join(missing)}.",
+            where=source,
+            fix=f"List the scenarios with: mapo scenarios list {source}",
+        )
+    return [s for s in scenarios if s.id in wanted]
 
 
-def told_kept(out: Path, of: int) -> str:
-    from mapo.evals.empa.benchmark import read_kept
+def finished_text(out: Path, total: int) -> str:
+    """Return how many of `total` dialogues are finished, as text."""
+    from mapo.evals.empa.benchmark import read_previous
 
-    return f"{len(read_kept(out).finished)} of {of} dialogues are kept"
+    return f"{len(read_previous(out).finished)} of {total} dialogues are finished"
 
 
 async def play_missing(
-    run: Run, plan: Plan, policy: ModelSpec, roles: CastSpec | None, rules: Rules, session: ModelSession
+    run: RunOptions,
+    plan: EmpaPlan,
+    policy: ModelSpec,
+    cast: CastSpec | None,
+    rules: Rules,
+    session: ModelSession,
+    *,
+    preflight: bool = False,
 ) -> int:
-    """Play what is missing; how many dialogues broke."""
+    """Play the dialogues that are missing in the run directory. Return how many broke.
+
+    With `preflight`, the models are checked and an estimate is printed first.
+    """
     from mapo.cli.common.models import say_default_addresses
+    from mapo.cli.common.preflight import preflight_async
     from mapo.domain_folders import RUBRIC, domain_folder
-    from mapo.evals.empa import benchmark as bench
+    from mapo.evals.empa import benchmark
     from mapo.players.identity import identity, moved
     from mapo.players.spec import models_by_role
     from mapo.runs.claim import claim, read_manifest
@@ -152,39 +210,61 @@ async def play_missing(
     from mapo.store import RunDir, write_atomic
 
     out, domain = run.out, plan.scenarios[0].domain
-    everyone = models_by_role(roles)
-    session.check([policy, *everyone.values()], domain)  # before anything is written
-    cast = {role: str(who) for role, who in roles.items()} if roles else "scripted"
-    asked = {**bench.manifest(plan, rules, policy.model, cast), **identity(model=policy, **everyone)}
-    kept = bench.prepare(out, asked, resume=run.resume)
-    say_default_addresses([policy, *everyone.values()])
-    say_all("warning", [f"{line} (played again)" for line in kept.bad])
+    models = {"policy": policy, **models_by_role(cast)}
+    session.check(models.values(), domain)  # before anything is written
+    players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
+    identities = identity(model=policy, **models_by_role(cast))
+    manifest = {**benchmark.manifest(plan, rules, policy.model, players), **identities}
+    previous = benchmark.prepare(out, manifest, resume=run.resume)
+    say_default_addresses(models.values())
+    say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
+    missing = len(plan.jobs()) - len(previous.finished)
+    if preflight and missing:
+        estimate = _estimate(missing, policy, cast, rules)
+        await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
     async with session:
         player = await session.policy(policy, domain)
-        casting = session.casting(roles, rules.rubric, domain)
-        claim(out, asked)
+        casting = session.casting(cast, rules.rubric, domain)
+        claim(out, manifest)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
-        say_all("warning", moved(read_manifest(RunDir(out).manifest), asked))
-        with dialogue_progress(len(plan.jobs()), len(kept.finished), session.cost) as (done, turned):
+        say_all("warning", moved(read_manifest(RunDir(out).manifest), manifest))
+        with dialogue_progress(
+            len(plan.jobs()), len(previous.finished), session.cost, session.ledger.activity.snapshot
+        ) as (on_done, on_turn):
 
-            def spent(dialogue: Dialogue) -> None:
+            def flush_and_show(dialogue: Dialogue) -> None:
                 session.ledger.flush(RunDir(out).ledger_of())
-                done(dialogue)
+                on_done(dialogue)
 
             try:
-                played = await bench.run(
+                dialogues = await benchmark.run(
                     out,
                     plan,
                     player,
                     casting,
                     rules,
-                    kept=kept,
+                    previous=previous,
                     concurrency=run.concurrency,
-                    on_done=spent,
-                    on_turn=turned,
+                    on_done=flush_and_show,
+                    on_turn=on_turn,
                 )
             finally:
                 session.ledger.flush(RunDir(out).ledger_of())
-    broken = [f"dialogue {d.id}: {d.error}" for d in played if d.error]
+    broken = [f"dialogue {d.id}: {d.error}" for d in dialogues if d.error]
     say_all("broken", broken, most=10)
     return len(broken)
+
+
+def _estimate(dialogues: int, policy: ModelSpec, cast: CastSpec | None, rules: Rules) -> Estimate | None:
+    """Estimate the calls of so many dialogues; None if all roles are scripted or local."""
+    from mapo.planning.demand import AGENT_ROLES, POLICY
+    from mapo.planning.estimate import estimate_dialogues
+    from mapo.players.spec import PanelSpec
+
+    roles = [*([POLICY] if policy.address is not None else []), *(AGENT_ROLES if cast else [])]
+    if not roles:
+        return None
+    judge = cast["judge"] if cast else None
+    judges = len(judge.members) if isinstance(judge, PanelSpec) else 1
+    max_turns = rules.max_turns or rules.rubric.ending.max_turns
+    return estimate_dialogues(dialogues, max_turns, roles, judges=judges, max_tokens=rules.max_tokens)

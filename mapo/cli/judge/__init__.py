@@ -1,16 +1,16 @@
-"""mapo judge: judges under audit, and whole runs judged again by another one."""
+"""mapo judge: audit judges, and rejudge finished runs."""
 
 from __future__ import annotations
 
 from mapo.cli.common.help import commands
 from mapo.cli.judge import audit, swap
 
-app = commands("Audit judges, and judge finished runs again with another judge.")
+app = commands("Audit judges, and rejudge finished runs with another judge.")
 
 
 @app.callback()
 def main() -> None:
-    """Audit judges, and judge finished runs again with another judge."""
+    """Audit judges, and rejudge finished runs with another judge."""
 
 
 app.command()(audit.audit)

@@ -1,4 +1,4 @@
-"""mapo judge audit: how much of a judge's word is noise."""
+"""mapo judge audit: measure the noise, bias and agreement of judges."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.cli.judge.options import (
-    OWN,
+    REPLACED_OPTIONS,
     SCRIPTED,
     BaseUrl,
     Judges,
@@ -18,47 +18,47 @@ from mapo.cli.judge.options import (
     Scenarios,
     Temperature,
     judges_named,
-    talks_of,
+    recordings_of,
 )
 from mapo.errors import InputError
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
-    from mapo.judges.audit.ask import Asking
+    from mapo.judges.audit.questions import AskJudge
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PanelSpec
 
 
-@with_run(without=OWN, out=None)
+@with_run_options(without=REPLACED_OPTIONS, out=None)
 def audit(
-    run: Run,
+    run: RunOptions,
     runs: Runs,
     judge: Judges = None,
     panel: Annotated[
-        bool, typer.Option("--panel", help="Also audit the panel of all judges, from their answers.")
+        bool, typer.Option("--panel", help="Also audit the panel of all judges, using their answers.")
     ] = False,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
-    turns: Annotated[int, typer.Option(min=1, help="Turns to judge again and to probe.")] = 48,
+    turns: Annotated[int, typer.Option(min=1, help="Turns to judge repeatedly and to probe.")] = 48,
     dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues to judge twice.")] = 12,
-    repeats: Annotated[int, typer.Option(min=2, help="How often each turn is judged unchanged.")] = 4,
+    repeats: Annotated[int, typer.Option(min=2, help="How often each unchanged turn is judged.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
-    """Audit a judge: its noise, what sways it that should not, whom it agrees with, and what it is fit for.
+    """Audit judges: noise, bias, agreement, and whether they are fit for training and evaluation.
 
-    Without --judge, report what the records show about the judge that made them. Exit status: 0 all well; 1
-    some questions have no answer (run again with --resume); 2 nothing could be audited; 130 or 143 it was
-    stopped by hand.
+    Without --judge, report what the records show about the judge that made them. Exit status: 0 success; 1
+    some questions have no answer (run again with --resume); 2 nothing could be audited; 130 or 143
+    interrupted.
     """
     from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
     from mapo.judges.audit.figure import draw
-    from mapo.judges.audit.report import tables, write
-    from mapo.judges.audit.run import Plan, audited
-    from mapo.judges.terms import terms_of
+    from mapo.judges.audit.report import SMALL_SAMPLE, tables, write
+    from mapo.judges.audit.run import AuditPlan, build_audit
+    from mapo.judges.credit import credit_settings
     from mapo.players.identity import identity
     from mapo.scoring.tables import print_ledger
     from mapo.show.tables import print_tables
@@ -67,34 +67,36 @@ def audit(
         _as_recorded(runs)
         return
     if run.out is None:
-        raise InputError("--judge without --out", fix="Say where the answers go")
-    panelled = judges_named(judge, base_url, key_env, temperature)
-    names = panelled.names
-    together = str(panelled) if panel and len(names) > 1 else ""
+        raise InputError("--judge needs --out", fix="Give the folder for the answers with --out DIR")
+    judges = judges_named(judge, base_url, key_env, temperature)
+    names = judges.names
+    panel_name = str(judges) if panel and len(names) > 1 else ""
     roots = [named(each)[1] for each in runs]
-    terms, talks = terms_of(talks_of(runs, scenarios, domain), roots)
-    plan = Plan(tuple(names), talks, turns, dialogues, repeats, seed, terms=terms, panel=together)
+    credit, recordings = credit_settings(recordings_of(runs, scenarios, domain), roots)
+    plan = AuditPlan(
+        tuple(names), recordings, turns, dialogues, repeats, seed, credit=credit, panel=panel_name
+    )
     say_all("warning", plan.warnings())
     session = run.session()
 
     async def cast(session: ModelSession, _: Any) -> Any:
-        from mapo.judges.audit.ask import solving
+        from mapo.judges.audit.questions import question_solver
 
-        return solving(_askings(session, panelled, talks[0].scenario.domain))
+        return question_solver(_ask_functions(session, judges, recordings[0].scenario.domain))
 
-    real = {name: who for name, who in zip(names, panelled.members, strict=True) if who.model != SCRIPTED}
-    asked = {**plan.manifest(), **identity(**real)}
-    solved = solve_until_stopped(run, asked, plan.questions(), list(real.values()), cast, session)
-    found = audited(plan, solved.lines, _costs(session), solved.notes)
-    draw(found, run.out)
-    write(found, run.out, RunDir.audit_figure.name)
-    print_tables(tables(found), 120)
-    for said in found.verdicts:
-        say_all(f"{said.judge}, not known", list(said.unknown))
-    say_all("note", list(found.notes))
+    models = {name: spec for name, spec in zip(names, judges.members, strict=True) if spec.model != SCRIPTED}
+    manifest = {**plan.manifest(), **identity(**models)}
+    solved = solve_until_stopped(run, manifest, plan.questions(), models, cast, session)
+    result = build_audit(plan, solved.lines, _costs(session), solved.notes)
+    draw(result, run.out)
+    write(result, run.out, RunDir.audit_figure.name)
+    print_tables(tables(result))
+    for verdict in result.verdicts:
+        say_all(f"{verdict.judge}, not measured", list(verdict.unknown))
+    say_all("note", [note for note in result.notes if not note.startswith(SMALL_SAMPLE)])
     print_ledger(session.ledger)
-    say(f"audit: {RunDir(run.out).audit_markdown}")
-    if any(each.missing for each in found.findings):
+    say(f"Audit written to {RunDir(run.out).audit_markdown}")
+    if any(findings.missing for findings in result.findings):
         raise typer.Exit(1)
 
 
@@ -103,29 +105,29 @@ def _as_recorded(runs: list[str]) -> None:
     from mapo.judges.audit.recorded import tables
     from mapo.show.tables import print_tables
 
-    print_tables(tables([named(run)[1] for run in runs]), 120)
+    print_tables(tables([named(run)[1] for run in runs]))
 
 
-def _askings(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, Asking]:
-    from mapo.judges.audit.ask import model_asking, scripted_asking
+def _ask_functions(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, AskJudge]:
+    from mapo.judges.audit.questions import model_asker, scripted_asker
     from mapo.sandbox.domain import scripted_cast
 
-    def asking(who: ModelSpec, role: str) -> Asking:
-        if who.model == SCRIPTED:
-            return scripted_asking(scripted_cast(domain))
-        return model_asking(session.endpoint(who, role), who.sampling)
+    def ask_function(spec: ModelSpec, role: str) -> AskJudge:
+        if spec.model == SCRIPTED:
+            return scripted_asker(scripted_cast(domain))
+        return model_asker(session.endpoint(spec, role), spec.sampling)
 
-    return {name: asking(who, name) for name, who in zip(judges.names, judges.members, strict=True)}
+    return {name: ask_function(spec, name) for name, spec in zip(judges.names, judges.members, strict=True)}
 
 
 def _costs(session: ModelSession) -> dict[str, dict[str, Any]]:
-    """What each judge's calls came to; its endpoint's role is its name. Without a cost where it has no
-    price."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return calls, tokens and cost per judge. In the ledger, a judge's role is its name; the cost is None if
+    the model has no price."""
+    costs: dict[str, dict[str, Any]] = {}
     for row in session.ledger.as_rows():
-        own = found.setdefault(
+        totals = costs.setdefault(
             row["role"], {"calls": 0, "seconds": 0.0, "prompt": 0, "completion": 0, "cost": 0.0}
         )
-        for key, before in own.items():
-            own[key] = None if before is None or row[key] is None else before + row[key]
-    return found
+        for key, total in totals.items():
+            totals[key] = None if total is None or row[key] is None else total + row[key]
+    return costs

@@ -1,4 +1,4 @@
-"""Options that the judge commands share, and the judges and dialogues they name."""
+"""Shared options of the judge commands, and the judges and dialogues they refer to."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from mapo.cli.common.messages import say_all
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
-    from mapo.judges.sample import Talk
+    from mapo.judges.sample import Recording
     from mapo.players.spec import PanelSpec
 
 SCRIPTED = "scripted"
-"""The name of a domain's judge of plain code."""
+"""Name of a domain's scripted judge."""
 
-OWN = ("base_url", "key_env", "context")
-"""Options of `Run` that these commands replace: there are several judges, none of them local."""
+REPLACED_OPTIONS = ("base_url", "key_env", "context")
+"""Options of `Run` that these commands replace, because they take several judges, none of them local."""
 
 Runs = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Folders of mapo eval empa or mapo train; NAME=FOLDER names one."),
+    typer.Argument(
+        metavar="RUN...", help="Run directories of mapo eval empa or mapo train; NAME=FOLDER sets a name."
+    ),
 ]
 Judges = Annotated[
     list[str] | None,
-    typer.Option("--judge", help="A judge, NAME or NAME@URL; repeatable. 'scripted' is the domain's own."),
+    typer.Option("--judge", help="Judge model: NAME or NAME@URL, or 'scripted'. Repeatable."),
 ]
 KeyEnvs = Annotated[
     list[str] | None,
-    typer.Option("--key-env", help="Variable with the key: one for all judges, or one each."),
+    typer.Option(
+        "--key-env", help="Environment variable with the API key: one for all judges, or one per judge."
+    ),
 ]
-BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges without their own.")]
+BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges given without a URL.")]
 Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="The working temperature (default: the judge's, 0).")
+    float | None, typer.Option(min=0.0, help="Sampling temperature (default: 0, as in a run).")
 ]
-Scenarios = Annotated[str, typer.Option(help="Where the runs' scenarios are.")]
+Scenarios = Annotated[str, typer.Option(help="The scenarios that the runs played.")]
 
 
 def judges_named(
@@ -51,27 +55,28 @@ def judges_named(
     for spec in members:
         if spec.scripted is not None or spec.local is not None:
             raise InputError(
-                f"'{spec.model}' as judge", fix=f"Serve the model and give its URL, or use '{SCRIPTED}'"
+                f"'{spec.model}' cannot be used as a judge here",
+                fix=f"Serve the model and give its URL, or use '{SCRIPTED}'",
             )
     if temperature is not None:
         members = tuple(replace(spec, sampling=Sampling(temperature)) for spec in members)
     return PanelSpec(members)
 
 
-def talks_of(runs: list[str], scenarios: str, domain: str | None) -> list[Talk]:
-    """Return the dialogues of the runs with their scenarios, and print what cannot be used."""
+def recordings_of(runs: list[str], scenarios: str, domain: str | None) -> list[Recording]:
+    """Return the dialogues of the runs with their scenarios; print a warning for those that are skipped."""
     from mapo.domain_folders import known_folder
     from mapo.evals.compare.comparison import named
-    from mapo.judges.sample import domain_in, read_talks
+    from mapo.judges.sample import domain_in, read_recordings
     from mapo.scenarios.sets import BUILTIN, load_scenarios
 
-    found: dict[str, Talk] = {}
+    by_id: dict[str, Recording] = {}
     for run in runs:
         name, root = named(run)
-        own = domain_in(root) if domain is None and scenarios.startswith(BUILTIN) else None
-        of = own if own and known_folder(own) else domain
-        known = {scenario.id: scenario for scenario in load_scenarios(scenarios, of)}
-        talks, problems = read_talks(root, known, name or "")
+        recorded = domain_in(root) if domain is None and scenarios.startswith(BUILTIN) else None
+        run_domain = recorded if recorded and known_folder(recorded) else domain
+        known = {scenario.id: scenario for scenario in load_scenarios(scenarios, run_domain)}
+        recordings, problems = read_recordings(root, known, name or "")
         say_all("warning", problems, most=5)
-        found |= {talk.id: talk for talk in talks}
-    return list(found.values())
+        by_id |= {recording.id: recording for recording in recordings}
+    return list(by_id.values())

@@ -1,4 +1,4 @@
-"""mapo judge swap: finished runs judged again by another judge."""
+"""mapo judge swap: rejudge finished runs with another judge."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.cli.judge.options import (
-    OWN,
+    REPLACED_OPTIONS,
     SCRIPTED,
     BaseUrl,
     Judges,
@@ -18,21 +18,23 @@ from mapo.cli.judge.options import (
     Scenarios,
     Temperature,
     judges_named,
-    talks_of,
+    recordings_of,
 )
 from mapo.errors import InputError
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
-    from mapo.judges.sample import Talk
+    from collections.abc import Sequence
+
+    from mapo.judges.sample import Recording
     from mapo.players.session import ModelSession
     from mapo.players.spec import PanelSpec
-    from mapo.sandbox.panel import Seat
+    from mapo.sandbox.panel import NamedJudge
 
 
-@with_run(without=OWN)
+@with_run_options(without=REPLACED_OPTIONS)
 def swap(
-    run: Run,
+    run: RunOptions,
     runs: Runs,
     judge: Judges = None,
     base_url: BaseUrl = None,
@@ -41,10 +43,10 @@ def swap(
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
 ) -> None:
-    """Judge finished runs again with another judge (several --judge: a panel): does the result hold?
+    """Rejudge finished runs with another judge (several --judge: a panel) to see whether the results hold.
 
-    The dialogues stay as they were played. Exit status: 0 all well; 1 some dialogues were not judged (run
-    again with --resume); 2 nothing could be judged; 130 or 143 it was stopped by hand.
+    The dialogues stay as they were played. Exit status: 0 success; 1 some dialogues were not judged (run
+    again with --resume); 2 nothing could be judged; 130 or 143 interrupted.
     """
     from mapo.cli.common.items import solve_until_stopped
     from mapo.evals.compare.comparison import named
@@ -55,54 +57,78 @@ def swap(
     from mapo.show.tables import print_tables
 
     if not judge:
-        raise InputError("no judge", fix="Give --judge NAME, or NAME@URL")
-    panelled = judges_named(judge, base_url, key_env, temperature)
-    title = panelled.names[0] if len(panelled.members) == 1 else str(panelled)
+        raise InputError("no judge given", fix="Give --judge NAME or --judge NAME@URL")
+    judges = judges_named(judge, base_url, key_env, temperature)
+    title = judges.names[0] if len(judges.members) == 1 else str(judges)
     roots = {name or root.resolve().name: root for name, root in map(named, runs)}
     if len(roots) < len(runs):
-        raise InputError("two runs of one name", fix="Name them: a=FOLDER b=FOLDER")
-    talks = swapping.evaluations(talks_of(runs, scenarios, domain))
-    if not talks:
-        raise InputError("no finished evaluation in these runs", fix="Is the training's test still to come?")
-    sources = {talk.run: swapping.Source.of(talk, roots) for talk in talks}
-    items = swapping.again(talks, {name: swapping.starts_given(s.root) for name, s in sources.items()})
+        raise InputError("two runs have the same name", fix="Name them: a=FOLDER b=FOLDER")
+    recordings = swapping.evaluations(recordings_of(runs, scenarios, domain))
+    if not recordings:
+        raise InputError(
+            "no finished evaluation in these runs",
+            fix="Give evaluations, or training runs that have finished a test",
+        )
+    sources = {recording.run: swapping.SwapSource.of(recording, roots) for recording in recordings}
+    fixed_starts = {name: swapping.has_fixed_start(source.root) for name, source in sources.items()}
+    items = swapping.rejudgements(recordings, fixed_starts)
     session = run.session()
 
     async def cast(session: ModelSession, _: Any) -> Any:
-        return swapping.solving(_seat(session, panelled, talks[0]))
+        return swapping.rejudgement_solver(_judge(session, judges, recordings[0]))
 
-    real = {n: who for n, who in zip(panelled.names, panelled.members, strict=True) if who.model != SCRIPTED}
-    asked = {**swapping.swap_manifest(title, talks), **identity(**real)}
-    solved = solve_until_stopped(run, asked, items, list(real.values()), cast, session)
+    specs = zip(judges.names, judges.members, strict=True)
+    models = {name: spec for name, spec in specs if spec.model != SCRIPTED}
+    manifest = {**swapping.swap_manifest(title, recordings), **identity(**models)}
+    solved = solve_until_stopped(run, manifest, items, models, cast, session)
     lines = solved.lines
-    pairs = []
+    rejudged = []
     for name, source in sources.items():
-        mine = [item for item in items if item.talk.run == name]
-        if any(item.id in lines for item in mine):
-            folder = swapping.write_run(run.out, source, mine, lines, title)
-            pairs.append((name, source.root, folder))
-    if not pairs:
+        run_items = [item for item in items if item.recording.run == name]
+        if any(item.id in lines for item in run_items):
+            folder = swapping.write_run(run.out, source, run_items, lines, title)
+            rejudged.append((name, source.root, folder))
+    if not rejudged:
         raise InputError(
-            "no dialogue was judged", where=str(run.out), fix="See the errors above; then --resume"
+            "no dialogue was judged",
+            where=str(run.out),
+            fix="Fix the cause of the errors above, then run again with --resume",
         )
-    found = order.swapped(pairs)
-    order.write(found, run.out)
-    print_tables(order.tables(found), 120)
+    result = order.compare_judges(rejudged)
+    notice = _test_world(recordings, judges)
+    order.write(result, run.out, notice)
+    if notice:
+        typer.echo(notice)
+    print_tables(order.tables(result))
     say_all("note", list(solved.notes))
     print_ledger(session.ledger)
-    say(f"judged again: {RunDir(run.out).swap_markdown}; each run is a folder for `mapo compare`")
+    say(f"Swap written to {RunDir(run.out).swap_markdown}; compare the run folders with `mapo compare`")
     if len(lines) < len(items):
         raise typer.Exit(1)
 
 
-def _seat(session: ModelSession, judges: PanelSpec, talk: Talk) -> Seat:
-    from mapo.sandbox.domain import scripted_cast
-    from mapo.sandbox.panel import Seat, panel
+def _test_world(recordings: Sequence[Recording], judges: PanelSpec) -> str:
+    """Return the notice above scores from a scripted user or judge, old or new; else ""."""
+    from dataclasses import replace
 
-    scripted = Seat(SCRIPTED, lambda job: scripted_cast(talk.scenario.domain)(job).judge)
-    if any(who.model == SCRIPTED for who in judges.members):
+    from mapo.scoring.context import context_of_dialogues
+
+    old = context_of_dialogues([recording.dialogue for recording in recordings])
+    scripted = any(spec.model == SCRIPTED for spec in judges.members)
+    return old.notice or (replace(old, judge=SCRIPTED).notice if scripted else "")
+
+
+def _judge(session: ModelSession, judges: PanelSpec, recording: Recording) -> NamedJudge:
+    from mapo.sandbox.domain import scripted_cast
+    from mapo.sandbox.panel import NamedJudge, panel
+
+    scripted = NamedJudge(SCRIPTED, lambda job: scripted_cast(recording.scenario.domain)(job).judge)
+    if any(spec.model == SCRIPTED for spec in judges.members):
         if len(judges.members) > 1:
-            raise InputError("a panel with a judge of plain code", fix="Models only, or plain code alone")
+            raise InputError(
+                "the scripted judge cannot be part of a panel",
+                fix="Use models only, or the scripted judge alone",
+            )
         return scripted
-    seats = session.seats(judges, talk.rubric)
-    return panel(seats) if len(seats) > 1 else seats[0]
+    members = session.judges(judges, recording.rubric)
+    return panel(members) if len(members) > 1 else members[0]

@@ -1,4 +1,4 @@
-"""mapo scenarios check: are scenarios valid, and do sets of them overlap?"""
+"""mapo scenarios check: validate scenarios and find overlaps between sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.messages import say_all
+from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain
 from mapo.cli.scenarios.common import SOURCE, print_table
 from mapo.errors import ScenarioError
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
     from mapo.scenarios.sets import ScenarioSet
 
 
+EXAMPLES = 3
+"""Cards named per irregularity without --all."""
+
+
 def check(
-    sources: Annotated[list[str] | None, typer.Argument(help=f"{SOURCE} Several are compared.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="List the irregularities of each card.")] = False,
+    sources: Annotated[
+        list[str] | None, typer.Argument(help=f"{SOURCE} Several sources are compared.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="List the irregularities of every EMPA card.")] = False,
     domain: Domain = None,
 ) -> None:
     """Check that scenarios are valid and that sets do not overlap (default: the shipped splits).
 
-    Exit status: 0 all well; 1 unreadable or invalid scenarios, or leakage between sources.
+    Exit status: 0 no problem; 1 unreadable or invalid scenarios, or overlap between sources.
     """
     from mapo.scenarios.overlap import compare_sets
     from mapo.scenarios.sets import SPLITS, read_set
@@ -36,35 +42,37 @@ def check(
     sets: dict[str, Sequence[Scenario]] = {}
     for name in names:
         try:
-            found = read_set(name, domain)
-            problems += _problems(found)
-        except ScenarioError as error:  # the other sources are still worth checking
+            scenarios = read_set(name, domain)
+            problems += _problems(scenarios)
+        except ScenarioError as error:  # still check the other sources
             problems.append(str(error))
             continue
-        sets[name] = found.scenarios
-        typer.echo(f"{name}: {len(found.scenarios)} scenarios")
-        _show_irregular(found, every)
+        sets[name] = scenarios.scenarios
+        typer.echo(f"{name}: {len(scenarios.scenarios)} scenarios")
+        _show_irregular(scenarios, every)
     inside, between = compare_sets(sets)
-    leaked = [*_shared_ids(sets), *map(str, between)]
-    say_all("warning: alike in one set", [str(pair) for pair in inside])
-    say_all("error", problems)
-    say_all("error: leakage", leaked)
+    leaked = [*_shared_ids(sets), *(f"{pair}; remove one of the two" for pair in between)]
+    say_all("warning: similar scenarios in one set", [f"{pair}; consider removing one" for pair in inside])
+    say_all("error", problems, most=len(problems))
+    say_all("error: leakage", leaked, most=len(leaked))
     if problems or leaked:
+        say(f"{len(problems)} invalid fields or files and {len(leaked)} overlaps; fix them and check again")
         raise typer.Exit(1)
     typer.echo("no problem found")
 
 
-def _problems(found: ScenarioSet) -> list[str]:
+def _problems(scenario_set: ScenarioSet) -> list[str]:
+    """Return every problem with its file, field and reason."""
     from mapo.domain_folders import domain_folder
     from mapo.measure.rubric import Rubric
     from mapo.sandbox.domain import check_cues
     from mapo.scenarios.scenario import check_scenario
 
-    lines = [str(error) for error in found.errors] + list(found.unreadable.values())
-    for scenario in found.scenarios:
+    lines = [str(error) for error in scenario_set.errors] + list(scenario_set.unreadable.values())
+    for scenario in scenario_set.scenarios:
         rubric = Rubric.load(domain_folder(scenario.domain))
         wrong = [*check_scenario(scenario, rubric), *check_cues(scenario.domain, scenario)]
-        lines += [f"{found.files[scenario.id]}: {line}" for line in wrong]
+        lines += [f"{scenario_set.files[scenario.id]}: {line}" for line in wrong]
     return lines
 
 
@@ -73,18 +81,27 @@ def _shared_ids(sets: dict[str, Sequence[Scenario]]) -> list[str]:
     for name, scenarios in sets.items():
         for scenario in scenarios:
             owners.setdefault(scenario.id, []).append(name)
-    return [f"{case} is in {' and in '.join(names)}" for case, names in owners.items() if len(names) > 1]
+    return [
+        f"{case} is in {' and in '.join(names)}; keep it in one of them"
+        for case, names in owners.items()
+        if len(names) > 1
+    ]
 
 
-def _show_irregular(found: ScenarioSet, every: bool) -> None:
-    if not found.irregular:
+def _show_irregular(scenario_set: ScenarioSet, every: bool) -> None:
+    if not scenario_set.irregular:
         return
-    counts = Counter(kind for kinds in found.irregular.values() for kind in kinds)
+    counts = Counter(kind for kinds in scenario_set.irregular.values() for kind in kinds)
+    rows = []
+    for kind, count in counts.most_common():
+        cases = [case for case, kinds in scenario_set.irregular.items() if kind in kinds]
+        more = "" if count <= EXAMPLES else f" and {count - EXAMPLES} more (--all)"
+        rows.append([kind, str(count), ", ".join(cases[:EXAMPLES]) + more])
     print_table(
-        ("irregular", "cards"),
-        [[kind, str(count)] for kind, count in counts.most_common()],
-        "These cards were irregular but readable; docs/scenarios.md explains each kind",
+        ("irregularity", "cards", "which"),
+        rows,
+        "These cards are irregular but readable; docs/scenarios.md explains each kind",
     )
     if every:
-        for case, kinds in found.irregular.items():
+        for case, kinds in scenario_set.irregular.items():
             typer.echo(f"{case}: {', '.join(kinds)}")

@@ -1,4 +1,4 @@
-"""What the scenario commands share: reading a set, and tables of scenarios."""
+"""Shared by the scenario commands: reading a set, and printing a table."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ if TYPE_CHECKING:
     from mapo.scenarios.sets import ScenarioSet
 
 SOURCE = (
-    "builtin:train|validation|test|all, a folder of TOML files, one file, a folder of EMPA's cards, "
+    "builtin:train|validation|test|all, a folder of TOML files, one file, a folder of EMPA cards, "
     "or MANIFEST.json:SPLIT."
 )
 
 
 def read_whole_set(source: str, domain: str | None) -> ScenarioSet:
-    """Read a set of scenarios; refuse it if some of it cannot be read."""
+    """Read a set of scenarios. Raise ScenarioError if any of it cannot be read."""
     from mapo.scenarios.sets import read_set
 
-    found = read_set(source, domain)
-    if broken := [str(error) for error in found.errors] + list(found.unreadable.values()):
+    scenarios = read_set(source, domain)
+    if broken := [str(error) for error in scenarios.errors] + list(scenarios.unreadable.values()):
         say_all("error", broken)
-        raise ScenarioError("not all of it can be read", where=source, fix="Mend or remove those files first")
-    return found
+        raise ScenarioError(
+            f"{len(broken)} scenarios cannot be read",
+            where=source,
+            fix="Fix or remove the files listed above",
+        )
+    return scenarios
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> None:
-    """Print a table on standard output, and the note on standard error."""
+    """Print a table to standard output, and a note to standard error."""
     from mapo.show.tables import Table, print_tables
 
-    print_tables([Table(columns, rows, left=len(columns))], 100)  # ids stay whole, and a pipe has no width
+    print_tables([Table(columns, rows, left=len(columns))])
     say(note)

@@ -1,4 +1,4 @@
-"""mapo scenarios make: real conversations become scenarios."""
+"""mapo scenarios make: turn real conversations into scenarios."""
 
 from __future__ import annotations
 
@@ -10,84 +10,100 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, Run, with_run
+from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from mapo.evals.items import Kept, Line, Solve
+    from mapo.evals.items import ItemLine, PreviousItems, Solve
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PartialSpec
-    from mapo.realsim.make import Making
-    from mapo.realsim.reading.read import Conversation, Source
+    from mapo.realsim.make import MakeSettings
+    from mapo.realsim.reading.read import Conversation, SourceConversations
     from mapo.scenarios.scenario import Scenario
 
 _SHOWN = 30
 
 
-@with_run(concurrency=16, timeout=180.0)
+@with_run_options(concurrency=16, timeout=180.0)
 def make(
-    run: Run,
+    run: RunOptions,
     sources: Annotated[
-        list[Path], typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv, .txt, or folders of them.")
+        list[Path],
+        typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv or .txt files, or folders of them."),
     ],
-    model: Annotated[str | None, typer.Option(help="The model that writes (not used with --local).")] = None,
-    judge_model: Annotated[
-        str | None, typer.Option(help="The model that fills in start forms and reviews.")
+    model: Annotated[
+        str | None, typer.Option(help="Model that writes the scenarios (not used with --local).")
     ] = None,
-    judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    judge_key_env: Annotated[str | None, typer.Option(help="Variable with its key.")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Model that fills in start forms and reviews.")
+    ] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help="Endpoint of the judge model.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
     domain: Domain = None,
     language: Annotated[
         str | None, typer.Option(help="Language of the scenarios (default: that of the conversation).")
     ] = None,
     categories: Annotated[
-        str | None, typer.Option(help="a,b,c (default: those of the domain's own scenarios).")
+        str | None,
+        typer.Option(help="Comma-separated list (default: the categories of the domain's scenarios)."),
     ] = None,
-    person: Annotated[str, typer.Option(help="The speaker who is the person, if the roles do not say.")] = "",
-    window: Annotated[int, typer.Option(min=4, help="How many turns of a conversation to read.")] = 60,
+    person: Annotated[
+        str, typer.Option(help="Name of the speaker who is the person, if role names do not tell.")
+    ] = "",
+    window: Annotated[int, typer.Option(min=4, help="Maximum number of turns used per conversation.")] = 60,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,
-    prefix: Annotated[str, typer.Option(help="Prefix of the ids; use another one for each run.")] = "made",
+    prefix: Annotated[
+        str, typer.Option(help="Prefix of the scenario ids; use a different one for each run.")
+    ] = "made",
     forms: Annotated[int, typer.Option(min=1, help="Start forms per scenario.")] = 3,
     judge_temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the start forms.")] = 1.0,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Scenarios that no new one may resemble (default: the domain's own)."),
+        typer.Option(help="Scenarios that no new one may resemble (default: the domain's scenarios)."),
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Only run the pass that needs no model.")] = False,
-    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep conversations and answers.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only redact, without a model.")] = False,
+    keep_raw: Annotated[
+        bool, typer.Option("--keep-raw", help="Keep the raw conversations and model answers.")
+    ] = False,
 ) -> None:
-    """Turn real conversations into scenarios: the same need in another life, nothing that identifies.
+    """Turn real conversations into scenarios with the same need and another life, without personal data.
 
-    Exit status: 0 all well; 1 some items failed (run again with --resume) or none was made; 2 it could not
-    continue; 130 or 143 it was stopped by hand.
+    Exit status: 0 success; 1 some conversations failed (run again with --resume) or no scenario was made; 2
+    error; 130 or 143 interrupted.
     """
     from mapo.domain_folders import DEFAULT, domain_folder, domain_name
     from mapo.errors import InputError
     from mapo.measure.rubric import Rubric
     from mapo.players.spec import PartialSpec
-    from mapo.realsim.make import Making
+    from mapo.realsim.make import MakeSettings
     from mapo.realsim.reading.read import files_of, read_sources
     from mapo.realsim.report import finish
     from mapo.scoring.tables import print_ledger
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", prefix):
-        raise InputError("no beginning of an id", where="--prefix", fix="Letters, digits, - and _")
-    found = read_sources(sources, prefix=prefix, person=person, window=window)
-    _tell(found, files_of(sources))
-    chosen = found.conversations[:limit]
+        raise InputError(
+            f"'{prefix}' cannot start an id", where="--prefix", fix="Use letters, digits, - and _"
+        )
+    source, paths = read_sources(sources, prefix=prefix, person=person, window=window), files_of(sources)
+    _show_input(source, paths)
+    chosen = source.conversations[:limit]
     if not chosen:
-        raise InputError("no conversation that can be used", fix="See the problems above")
+        raise InputError(
+            "no conversation can be used", fix="Fix the input as described above, or give other files"
+        )
     if local:
-        _local(run, found, chosen)
+        _redact_only(run, source, chosen)
         return
     if model is None:
-        raise InputError("no model to write with", fix="Give --model, or --local for the pass without one")
-    own = domain_name(domain or DEFAULT)
-    known = _known(own, against)
-    making = Making(
-        Rubric.load(domain_folder(own)),
+        raise InputError(
+            "no model given", fix="Give --model NAME, or --local to only redact the conversations"
+        )
+    name = domain_name(domain or DEFAULT)
+    known = _known(name, against)
+    settings = MakeSettings(
+        Rubric.load(domain_folder(name)),
         tuple(_split(categories)) if categories else tuple(sorted({s.category for s in known if s.category})),
         language or "",
         forms,
@@ -98,18 +114,19 @@ def make(
     calls = run.cache_file or RunDir(run.out).private_cache
     run = replace(run, cache_file=calls)
     session = run.session()
-    who = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
-    lines = _lines(run, making, found, chosen, who, session)
-    report = finish(run.out, making, found, chosen, lines, known, calls)
+    specs = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
+    lines = _lines(run, settings, source, chosen, specs, session)
+    report = finish(run.out, settings, source, chosen, lines, known, calls)
     _show(report)
+    _show_dropped(report, paths)
     print_ledger(session.ledger)
-    say(f"scenarios: {RunDir(run.out).scenarios}; report: {RunDir(run.out).make_report}")
+    say(f"Scenarios: {RunDir(run.out).scenarios}. Report: {RunDir(run.out).make_report}")
     if report["failed"] or not report["made"]:
         raise typer.Exit(1)
 
 
-def _models(run: Run, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
-    """Return the model that writes and the one that judges, which is the same unless another is named."""
+def _models(run: RunOptions, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
+    """Return the writing and the judging model; they are the same unless a judge is given."""
     from mapo.players.spec import ModelSpec, inherit
 
     maker = ModelSpec(model, run.base_url, run.key_env)
@@ -117,33 +134,33 @@ def _models(run: Run, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
 
 
 def _lines(
-    run: Run,
-    making: Making,
-    source: Source,
+    run: RunOptions,
+    settings: MakeSettings,
+    source: SourceConversations,
     chosen: Sequence[Conversation],
-    who: dict[str, ModelSpec],
+    specs: dict[str, ModelSpec],
     session: ModelSession,
-) -> dict[str, Line]:
-    """Make what is not made yet; the lines of all finished items."""
+) -> dict[str, ItemLine]:
+    """Process the conversations that are not finished, and return the lines of all finished ones."""
     from mapo.cli.common.items import solve_until_stopped
     from mapo.players.identity import identity
-    from mapo.realsim.make import Maker
-    from mapo.realsim.provenance import fingerprints, keep_key
+    from mapo.realsim.make import ScenarioMaker
+    from mapo.realsim.provenance import fingerprints, store_key
 
-    told, key = fingerprints(run.out, source)
-    asked = {
-        **making.manifest(told, {role: one.model for role, one in who.items()}),
+    source_prints, key = fingerprints(run.out, source)
+    manifest = {
+        **settings.manifest(source_prints, {role: spec.model for role, spec in specs.items()}),
         "limit": len(chosen),
         "prefix": chosen[0].id.rpartition("-")[0],
-        **identity(**who),
+        **identity(**specs),
     }
 
-    async def cast(session: ModelSession, kept: Kept) -> Solve[Conversation]:
-        maker, judge = (session.endpoint(one, role) for role, one in who.items())
-        keep_key(run.out, key)
-        return Maker(run.out, making, maker, judge, kept.halves).solve
+    async def cast(session: ModelSession, previous: PreviousItems) -> Solve[Conversation]:
+        maker, judge = (session.endpoint(spec, role) for role, spec in specs.items())
+        store_key(run.out, key)
+        return ScenarioMaker(run.out, settings, maker, judge, previous.partial).solve
 
-    solved = solve_until_stopped(run, asked, chosen, list(who.values()), cast, session)
+    solved = solve_until_stopped(run, manifest, chosen, specs, cast, session)
     say_all("note", list(solved.notes))
     return solved.lines
 
@@ -153,7 +170,7 @@ def _split(text: str) -> list[str]:
 
 
 def _known(domain: str, against: list[str] | None) -> list[Scenario]:
-    """Scenarios that none may be near to; the domain's own, where it has any."""
+    """Return the scenarios that no new one may resemble: by default the domain's, if it has any."""
     from mapo.domain_folders import domain_folder
     from mapo.scenarios.sets import MANIFEST, load_scenarios
 
@@ -162,43 +179,69 @@ def _known(domain: str, against: list[str] | None) -> list[Scenario]:
     return [scenario for source in against for scenario in load_scenarios(source, domain)]
 
 
-# ---- what is shown
+# ---- output
 
 
-def _tell(source: Source, paths: Sequence[Path]) -> None:
-    told = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.problems]
-    say_all("problem", told, most=_SHOWN)
-    noted = [f"{paths[p.file - 1]}, line {p.line}: {p.text}" for p in source.notes]
-    say_all("note", noted, most=_SHOWN)
-    cut = [f"{paths[t.file - 1]}, line {t.line}: {t.cut}" for t in source.conversations if t.cut]
-    say_all("cut", cut, most=_SHOWN)
-    say(f"{len(source.conversations)} conversations in {len(paths)} files, {len(source.problems)} problems")
+def _place(paths: Sequence[Path], file: int, line: int) -> str:
+    """Return where a conversation is; in .json files `line` is its number."""
+    path = paths[file - 1]
+    return f"{path}, {'conversation' if path.suffix.lower() == '.json' else 'line'} {line}"
 
 
-def _local(run: Run, source: Source, chosen: Sequence[Conversation]) -> None:
+def _show_input(source: SourceConversations, paths: Sequence[Path]) -> None:
+    """Print which conversations were dropped or cut, and why."""
+
+    def lines(items: Iterable[tuple[int, int, str]]) -> list[str]:
+        return [f"{_place(paths, file, line)}: {text}" for file, line, text in items]
+
+    say_all("dropped", lines((p.file, p.line, p.text) for p in source.problems), most=_SHOWN)
+    say_all("note", lines((p.file, p.line, p.text) for p in source.notes), most=_SHOWN)
+    say_all("cut", lines((c.file, c.line, c.cut) for c in source.conversations if c.cut), most=_SHOWN)
+    count, dropped = len(source.conversations), len(source.problems)
+    say(f"{count} usable conversations in {len(paths)} files; {dropped} dropped")
+
+
+def _show_dropped(report: dict[str, Any], paths: Sequence[Path]) -> None:
+    """Print which conversations became no scenario: where each is, which step and field, why, what to do."""
+    refused = [
+        f"{item['id']} ({_place(paths, item['file'], item['line'])}) in step {item['step']}, "
+        f"{item['reason']}: {item['detail']}. {item['fix']}"
+        for item in report["refused"]
+    ]
+    failed = [
+        f"{item['id']} ({_place(paths, item['file'], item['line'])}): {item['error']}. {item['fix']}"
+        for item in report["failures"]
+    ]
+    say_all("refused", refused, most=_SHOWN)
+    say_all("not made", failed, most=_SHOWN)
+    if len(refused) > _SHOWN or len(failed) > _SHOWN:
+        say("report.json lists all of them under `refused` and `failures`")
+
+
+def _redact_only(run: RunOptions, source: SourceConversations, chosen: Sequence[Conversation]) -> None:
     from mapo.realsim.make import STEPS
     from mapo.realsim.report import finish_local
-    from mapo.runs.claim import look
+    from mapo.runs.claim import check_folder
 
-    look(run.out, {}, resume=False)
-    _table("found by the local pass", finish_local(run.out, source, chosen)["found"])
-    say(f"with placeholders: {run.out / STEPS[0]}; report: {RunDir(run.out).make_report}")
+    check_folder(run.out, {}, resume=False)
+    _table("Private values found without a model", finish_local(run.out, source, chosen)["found"])
+    say(f"Redacted conversations: {run.out / STEPS[0]}. Report: {RunDir(run.out).make_report}")
 
 
 def _show(report: dict[str, Any]) -> None:
     from collections import Counter
 
-    _table("found by the local pass", report["found"])
-    refused = Counter(f"{one['reason']} ({one['step']})" for one in report["refused"])
-    counts = {"asked": report["asked"], "made": report["made"], "failed": len(report["failed"])}
-    _table("items", {**counts, **{f"refused: {why}": n for why, n in refused.most_common()}})
-    told = report["agreement"]
-    shown = {
-        key: " / ".join(_number(row[k]) for k in ("same", "range", "alpha")) for key, row in told.items()
+    _table("Private values found without a model", report["found"])
+    refused = Counter(f"{item['reason']} ({item['step']})" for item in report["refused"])
+    counts = {"conversations": report["asked"], "made": report["made"], "failed": len(report["failed"])}
+    _table("Result", {**counts, **{f"refused: {why}": n for why, n in refused.most_common()}})
+    agreement = {
+        key: " / ".join(_number(row[k]) for k in ("same", "range", "alpha"))
+        for key, row in report["agreement"].items()
     }
-    _table(f"start levels, {report['forms']} forms: share at the median / range / alpha", shown)
-    say(f"listed as identifying by the model: {report['listed_by_the_model']}")
-    say(f"answers of models ({report['private_calls']})")
+    _table(f"Start levels, {report['forms']} forms: share at the median / range / alpha", agreement)
+    say(f"Further private values listed by the model: {report['listed_by_the_model']}")
+    say(f"Recorded model answers: {report['private_calls']}")
 
 
 def _number(value: float | None) -> str:
@@ -208,4 +251,4 @@ def _number(value: float | None) -> str:
 def _table(title: str, rows: dict[str, Any]) -> None:
     from mapo.show.tables import Table, print_tables
 
-    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)], 100)
+    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)])

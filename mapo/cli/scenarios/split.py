@@ -1,4 +1,4 @@
-"""mapo scenarios split: a set divided evenly, without leakage."""
+"""mapo scenarios split: divide a set evenly, without leakage."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TAGS = ("category", "axis", "difficulty")
 
 def split(
     source: Annotated[str, typer.Argument(help=SOURCE)],
-    out: Annotated[Path, typer.Option(help="Manifest to write; put it beside the scenarios.")],
+    out: Annotated[Path, typer.Option(help="Manifest to write; put it next to the scenarios.")],
     sizes: Annotated[
         str | None,
-        typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: a half and two quarters)."),
+        typer.Option(help="TRAIN/VALIDATION/TEST or TRAIN/TEST (default: 1/2, 1/4, 1/4 of the set)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     domain: Domain = None,
@@ -30,19 +30,19 @@ def split(
     from mapo.scenarios.split import split_scenarios
     from mapo.store import write_atomic
 
-    wanted = _sizes(sizes) if sizes is not None else None
-    found = read_whole_set(source, domain)
-    quarter = len(found.scenarios) // 4
-    halves = {"train": len(found.scenarios) - 2 * quarter, "validation": quarter, "test": quarter}
-    splits = split_scenarios(found.scenarios, wanted or halves, seed)
+    requested = _sizes(sizes) if sizes is not None else None
+    source_set = read_whole_set(source, domain)
+    quarter = len(source_set.scenarios) // 4
+    default = {"train": len(source_set.scenarios) - 2 * quarter, "validation": quarter, "test": quarter}
+    splits = split_scenarios(source_set.scenarios, requested or default, seed)
     manifest = {
-        name: {case: file_hash(found.files[case]) for case in cases} for name, cases in splits.items()
+        name: {case: file_hash(source_set.files[case]) for case in cases} for name, cases in splits.items()
     }
     write_atomic(out, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-    by_id = {s.id: s for s in found.scenarios}
+    by_id = {s.id: s for s in source_set.scenarios}
     rows = []
     for tag in TAGS:
-        for value in sorted({getattr(s, tag) for s in found.scenarios}):
+        for value in sorted({getattr(s, tag) for s in source_set.scenarios}):
             counts = [sum(getattr(by_id[x], tag) == value for x in cases) for cases in splits.values()]
             rows.append([f"{tag} {value or '(none)'}", *map(str, counts)])
     print_table(("", *splits), rows, f"written to {out}")
@@ -52,5 +52,7 @@ def _sizes(text: str) -> dict[str, int]:
     names = {2: ("train", "test"), 3: ("train", "validation", "test")}
     parts = text.split("/")
     if len(parts) not in names or not all(part.isdecimal() for part in parts):
-        raise InputError(f"'{text}' is no list of sizes", where="--sizes", fix="Write it like 24/12/12")
+        raise InputError(
+            f"'{text}' is not a list of sizes", where="--sizes", fix="Give sizes such as 24/12/12"
+        )
     return dict(zip(names[len(parts)], map(int, parts), strict=True))

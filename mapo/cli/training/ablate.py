@@ -1,7 +1,7 @@
-"""mapo ablate: the same training under every method, reward and seed, and what that shows.
+"""mapo ablate: train a grid of methods, rewards and seeds, and compare the runs.
 
-Each run of the grid is a `mapo train` in its own process with one thread, several in parallel. Everything is
-on disk: called again with the same --out, it plays what is missing.
+Each run of the grid is a `mapo train` in its own process with one thread, several in parallel. Called again
+with the same --out, the command trains the runs that are missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
+from mapo.cli.training.checks import check_policy, check_roles
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -24,35 +25,41 @@ if TYPE_CHECKING:
 
 METHODS = "mapo,turn,batch,grpo,reinforce++,reinforce++_turn"
 OPTIONS = {"advantage.method": "--methods", "reward.name": "--rewards", "run.seed": "--seeds"}
-"""Settings that differ from run to run, and the option for each."""
+"""Settings that vary over the grid, and the option for each."""
 
 
 def ablate(
-    given: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CONFIG|KEY.PATH=VALUE",
-            help="What all runs share: a config file or a shipped one's name (pocket), and settings on top.",
+            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            help="Settings of all runs: a config file or the name of a shipped config (default: pocket), "
+            "and settings to change.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder (default: runs/ablate-TIME).")] = None,
-    methods: Annotated[str | None, typer.Option(help=f"The estimators (default: {METHODS}).")] = None,
-    rewards: Annotated[str | None, typer.Option(help="The rewards (default: idr,adr).")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,1,2).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the grid (default: runs/ablate-TIMESTAMP).")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help=f"Advantage methods (default: {METHODS}).")] = None,
+    rewards: Annotated[str | None, typer.Option(help="Rewards (default: idr,adr).")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Number of seeds (5), or a list of seeds (0,1,2).")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs in parallel (default: the number of cores).")
     ] = None,
     reach: Annotated[
-        float | None, typer.Option(help="Count dialogues up to this training score (default: grpo's last).")
+        float | None,
+        typer.Option(help="Count the dialogues until this training score (default: the last score of grpo)."),
     ] = None,
     only_report: Annotated[
-        bool, typer.Option("--only-report", help="Only write the report; train nothing.")
+        bool, typer.Option("--only-report", help="Write the report of finished runs and train nothing.")
     ] = False,
 ) -> None:
     """Train a grid of methods, rewards and seeds at equal numbers of dialogues, and compare them.
 
     Run again with the same --out to resume, by default with the same grid; more methods, rewards and
-    seeds may be added. Exit status: 0 all well; 1 some runs failed.
+    seeds may be added. Exit status: 0 success; 1 some runs failed.
     """
     from mapo.evals.ablation.grid import cells_of, claim_grid, locked, read_grid
     from mapo.evals.ablation.processes import GridProgress, run_cells
@@ -62,12 +69,13 @@ def ablate(
     if only_report:
         _report(folder, reach)
         return
-    wanted = _wanted(folder, methods, rewards, seeds)
+    grid = _read_grid(folder, methods, rewards, seeds)
     require_torch()
     with locked(folder):
-        config = _config(folder, given or [])
-        claim_grid(folder, config, wanted)
-        with GridProgress(folder, cells_of(wanted), jobs or _cores(), config.optim.steps) as progress:
+        config = _read_config(folder, settings or [])
+        _check_before_start(config, sum(not RunDir(folder / c.name).summary.exists() for c in cells_of(grid)))
+        claim_grid(folder, config, grid)
+        with GridProgress(folder, cells_of(grid), jobs or _cores(), config.optim.steps) as progress:
             command = f"mapo ablate --out {quote(str(folder))}"
             until_stopped(run_cells(progress), folder, progress.kept, command=command)
         if any(RunDir(folder / cell.name).summary.exists() for cell in cells_of(read_grid(folder))):
@@ -75,22 +83,36 @@ def ablate(
     for cell, line in progress.failed.items():
         say(f"failed: {cell.name}: {line} ({RunDir(folder).logs / cell.name}.log)")
     if progress.failed:
-        say(f"{len(progress.failed)} runs failed; run the same command to try them again")
+        say(f"{len(progress.failed)} runs failed; run the same command again to retry them")
         raise typer.Exit(1)
 
 
-def _wanted(out: Path, methods: str | None, rewards: str | None, seeds: str | None) -> dict[str, list[Any]]:
-    """Return the grid as given; what is not given is as it was in `out`, or the default."""
+def _check_before_start(config: Config, runs: int) -> None:
+    """Check what the runs of the grid would check themselves, before the first of them is started."""
+    if not runs:
+        return
+    check_policy(config, config.model.device)
+    from mapo.train.run import check_options, chosen_scenarios
+
+    check_options(config)
+    sizes = {split: len(members) for split, members in chosen_scenarios(config).items()}
+    check_roles(config, sizes, runs=runs)
+
+
+def _read_grid(
+    out: Path, methods: str | None, rewards: str | None, seeds: str | None
+) -> dict[str, list[Any]]:
+    """Return the grid: the options, else the grid in `out`, else the defaults."""
     from mapo.evals.ablation.grid import read_grid
 
     earlier = read_grid(out) if RunDir(out).manifest.exists() else {}
-    wanted = {
+    grid = {
         "methods": earlier.get("methods", METHODS.split(",")) if methods is None else _names(methods),
         "rewards": earlier.get("rewards", ["idr", "adr"]) if rewards is None else _names(rewards),
         "seeds": earlier.get("seeds", [0, 1, 2, 3, 4]) if seeds is None else _seeds(seeds),
     }
-    _check_names(wanted)
-    return wanted
+    _check_names(grid)
+    return grid
 
 
 def _names(text: str) -> list[Any]:
@@ -101,38 +123,41 @@ def _seeds(text: str) -> list[Any]:
     from mapo.errors import InputError
 
     try:
-        found = [int(part) for part in _names(text)]
+        numbers = [int(part) for part in _names(text)]
     except ValueError:
-        found = []
-    if not found or min(found) < 0 or (found == [0] and "," not in text):
-        raise InputError(f"--seeds is '{text}'", fix="A number of seeds (5), or a list of them (0,1,2)")
-    return found if "," in text else list(range(found[0]))
+        numbers = []
+    if not numbers or min(numbers) < 0 or (numbers == [0] and "," not in text):
+        raise InputError(f"--seeds is '{text}'", fix="Give a number of seeds (5), or a list of them (0,1,2)")
+    return numbers if "," in text else list(range(numbers[0]))
 
 
-def _check_names(wanted: dict[str, list[Any]]) -> None:
+def _check_names(grid: dict[str, list[Any]]) -> None:
     from mapo.advantage import METHODS as ESTIMATORS
     from mapo.errors import InputError
     from mapo.measure.reward import REWARDS
 
     for option, known in (("methods", ESTIMATORS), ("rewards", tuple(REWARDS))):
-        wrong = [name for name in wanted[option] if name not in known]
-        if wrong or not wanted[option]:
-            problem = f"unknown: {', '.join(wrong)}" if wrong else "is empty"
+        unknown = [name for name in grid[option] if name not in known]
+        if unknown or not grid[option]:
+            problem = f"unknown: {', '.join(unknown)}" if unknown else "is empty"
             raise InputError(problem, where=f"--{option}", fix=f"Use some of: {','.join(known)}")
 
 
-def _config(out: Path, given: list[str]) -> Config:
-    """Return what all runs share: the config given, or the one of the ablation in `out`."""
+def _read_config(out: Path, settings: list[str]) -> Config:
+    """Return the config of all runs: the one named in `settings`, or that of the grid in `out`."""
     from mapo.config import load_config
     from mapo.errors import InputError
 
-    files = [text for text in given if "=" not in text]
-    overrides = [text for text in given if "=" in text]
+    files = [text for text in settings if "=" not in text]
+    overrides = [text for text in settings if "=" in text]
     if len(files) > 1:
-        raise InputError(f"two configs: {', '.join(files)}", fix="Settings are written key.path=value")
+        raise InputError(
+            f"more than one config is given: {', '.join(files)}",
+            fix="Give one config; settings are written as key.path=value",
+        )
     for text in overrides:
         if (key := text.partition("=")[0].strip()) in OPTIONS:
-            raise InputError(f"{key} differs from run to run", fix=f"Use the option {OPTIONS[key]}")
+            raise InputError(f"{key} varies over the grid", fix=f"Use the option {OPTIONS[key]}")
     if not files and RunDir(out).config.is_file():
         files = [str(RunDir(out).config)]
     return load_config(files[0] if files else None, overrides)
@@ -143,7 +168,7 @@ def _cores() -> int:
 
 
 def _report(out: Path, reach: float | None) -> None:
-    """Write ablation.json, .md, .png and .svg of the finished runs, and print the table."""
+    """Write ablation.json, .md, .png and .svg of the finished runs; print the table and the next commands."""
     from mapo.errors import InputError
     from mapo.evals.ablation.analysis import analyse, read_run
     from mapo.evals.ablation.grid import cells_of, read_grid
@@ -165,4 +190,7 @@ def _report(out: Path, reach: float | None) -> None:
         draw(report, out)
     except InputError as error:
         say(f"warning: no figure: {error}")
-    say(f"report: {RunDir(out).ablation_markdown}")
+    folder = quote(str(out))
+    say(f"tables: {RunDir(out).ablation_markdown}")
+    say(f"report: mapo report {folder}   (one HTML file)")
+    say(f"viewer: mapo view {folder}")

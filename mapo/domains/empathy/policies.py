@@ -1,39 +1,40 @@
-"""Scripted policies: an honest helper, and a few that do not help, to compare with.
+"""Scripted policies of the empathy domain: an honest helper, and several unhelpful ones for comparison.
 
-The honest helper knows what was told so far (its annotations, never what is still hidden), and does what a
-good listener does at that moment, in varied words. Named by `scripted:NAME` in `mapo eval empa`.
+The honest helper knows the annotations of what has been told so far (never what is still hidden) and does
+what a good listener would do at that moment, in varied words. `mapo eval empa --model scripted:NAME` selects
+a policy.
 """
 
 from __future__ import annotations
 
-from mapo.domains.empathy.context import Speak, Talk
+from mapo.domains.empathy.context import EmpathyContext, Speak
 from mapo.domains.empathy.reading import feelings, function_words
 from mapo.sandbox.cast import Policy
-from mapo.scripted.policies import longest, puppet_policy
+from mapo.scripted.policies import longest, make_policy
 
 
-def honest(talk: Talk) -> str:
-    """Notices, names what is felt, affirms what was done; links and offers only later."""
-    if len(talk.beats) > 3 and talk.turn % 3 == 0:
-        earlier = talk.rng.choice(talk.beats[:-1]).about[0]
-        parts = [talk.phrase("link", a=talk.about(), e=earlier)]
+def honest(context: EmpathyContext) -> str:
+    """Notice particulars, name feelings and affirm deeds; link and suggest steps only later."""
+    if len(context.beats) > 3 and context.turn % 3 == 0:
+        earlier = context.rng.choice(context.beats[:-1]).about[0]
+        parts = [context.phrase("link", a=context.about(), e=earlier)]
     else:
-        parts = [talk.phrase("notice", a=talk.about())]
-    if talk.feeling() and talk.met and talk.turn > 4:
-        parts.append(talk.phrase("name", f=talk.feeling()))
-    if talk.turn > 2 and (deed := talk.once("deed")):
-        parts.append(talk.phrase("affirm", d=deed))
-        if value := talk.told("value"):
-            parts.append(talk.phrase("value", v=value[-1]))
-    elif talk.turn > 6 and talk.turn % 2 and (wish := talk.once("wish")):
-        parts.append(talk.phrase("offer", w=wish))
-    elif talk.turn > 5 and talk.turn % 4 == 0:
-        parts.append(talk.phrase("ask"))
+        parts = [context.phrase("notice", a=context.about())]
+    if context.feeling() and context.met and context.turn > 4:
+        parts.append(context.phrase("name", f=context.feeling()))
+    if context.turn > 2 and (deed := context.once("deed")):
+        parts.append(context.phrase("affirm", d=deed))
+        if value := context.cues("value"):
+            parts.append(context.phrase("value", v=value[-1]))
+    elif context.turn > 6 and context.turn % 2 and (wish := context.once("wish")):
+        parts.append(context.phrase("offer", w=wish))
+    elif context.turn > 5 and context.turn % 4 == 0:
+        parts.append(context.phrase("ask"))
     return " ".join(parts)
 
 
-def comforter(talk: Talk) -> str:
-    return talk.rng.choice(
+def comforter(context: EmpathyContext) -> str:
+    return context.rng.choice(
         [
             "I'm so sorry you are going through this, I'm here for you.",
             "That must be so hard. Sending you a big hug.",
@@ -44,85 +45,85 @@ def comforter(talk: Talk) -> str:
     )
 
 
-def adviser(talk: Talk) -> str:
-    return talk.rng.choice(
+def adviser(context: EmpathyContext) -> str:
+    return context.rng.choice(
         [
-            f"You should make a plan about the {talk.about()} and start by writing it down.",
+            f"You should make a plan about the {context.about()} and start by writing it down.",
             "Have you tried talking to a professional about it? You need to get help.",
             "First of all, get enough sleep. Then make a list and go through it.",
-            f"Why don't you just let the {talk.about()} go and focus on something else?",
+            f"Why don't you just let the {context.about()} go and focus on something else?",
             "You have to set clear limits, that is the best thing to do.",
         ]
     )
 
 
-def silent(_: Talk) -> str:
+def silent(_: EmpathyContext) -> str:
     return "..."
 
 
-def nonsense(talk: Talk) -> str:
-    return " ".join(talk.rng.choices(_WORDS, k=15))
+def nonsense(context: EmpathyContext) -> str:
+    return " ".join(context.rng.choices(_WORDS, k=15))
 
 
 _WORDS = ["lamp", "river", "seven", "because", "under", "green", "talk", "of", "it", "so", "never"]
 
 
-def nodder(talk: Talk) -> str:
-    return talk.rng.choice(["Yes, exactly.", "You are right.", "I see.", "Of course.", "True, very true."])
+def nodder(context: EmpathyContext) -> str:
+    return context.rng.choice(["Yes, exactly.", "You are right.", "I see.", "Of course.", "True, very true."])
 
 
-def stuffer(talk: Talk) -> str:
-    """Name every feeling there is, every time."""
+def stuffer(context: EmpathyContext) -> str:
+    """Name every feeling, every time."""
     return (
         "You feel "
         + ", ".join(words["names"][0] for words in feelings().values())
-        + f" about {talk.about()}."
+        + f" about {context.about()}."
     )
 
 
-def parrot(talk: Talk) -> str:
-    return talk.said
+def parrot(context: EmpathyContext) -> str:
+    return context.last_message
 
 
-def early_adviser(talk: Talk) -> str:
-    """Suggest a fitting step, but at once and always."""
-    wishes = talk.told("wish") or ["take a small step"]
-    return f"Maybe you could {wishes[-1]}, what if you did that tonight about the {talk.about()}?"
+def early_adviser(context: EmpathyContext) -> str:
+    """Suggest a fitting step, but immediately and every time."""
+    wishes = context.cues("wish") or ["take a small step"]
+    return f"Maybe you could {wishes[-1]}, what if you did that tonight about the {context.about()}?"
 
 
-def salad(talk: Talk) -> str:
-    """Put the right keywords among function words in no order."""
-    small = talk.rng.choices(sorted(function_words()), k=12)
-    small.insert(4, talk.about())
-    small.insert(9, talk.feeling() or "so")
+def salad(context: EmpathyContext) -> str:
+    """Put the right keywords among random function words."""
+    small = context.rng.choices(sorted(function_words()), k=12)
+    small.insert(4, context.about())
+    small.insert(9, context.feeling() or "so")
     return " ".join(small).capitalize() + "."
 
 
-def noun_templates(talk: Talk) -> str:
-    """Put the last line's nouns into a few longer sentences, over and over."""
-    first, *rest = longest(talk.said)
+def noun_templates(context: EmpathyContext) -> str:
+    """Put nouns of the last message into a few longer sentences, repeatedly."""
+    first, *rest = longest(context.last_message)
     other = rest[0] if rest else first
-    told = talk.phrase("cheap", a=first, b=other)
-    feeling = signalled(talk.said)
-    return f"{told} It may be that you are {feeling} there." if feeling else told
+    sentence = context.phrase("cheap", a=first, b=other)
+    feeling = signalled(context.last_message)
+    return f"{sentence} It may be that you are {feeling} there." if feeling else sentence
 
 
-def one_template(talk: Talk) -> str:
-    """Put the right words into one formula."""
-    return f"It sounds like you feel {talk.feeling() or 'a lot'} about the {talk.about()}."
+def one_template(context: EmpathyContext) -> str:
+    """Put the right words into one sentence template."""
+    return f"It sounds like you feel {context.feeling() or 'a lot'} about the {context.about()}."
 
 
-def two_templates(talk: Talk) -> str:
-    if talk.turn % 2:
-        return one_template(talk)
-    return f"The {talk.about()} must leave you {talk.feeling() or 'unsure'}, I think."
+def two_templates(context: EmpathyContext) -> str:
+    if context.turn % 2:
+        return one_template(context)
+    return f"The {context.about()} must leave you {context.feeling() or 'unsure'}, I think."
 
 
 def signalled(line: str) -> str:
-    """Return the feeling whose signs are in a line, or nothing."""
+    """Return the feeling whose signs occur in a line, or an empty string."""
     lower = line.lower()
-    found = (w["names"][0] for w in feelings().values() if any(s.lower() in lower for s in w["signs"]))
-    return next(found, "")
+    matches = (w["names"][0] for w in feelings().values() if any(s.lower() in lower for s in w["signs"]))
+    return next(matches, "")
 
 
 HONEST = "honest"
@@ -143,4 +144,5 @@ POLICIES: dict[str, Speak] = {
 
 
 def scripted_policy(name: str) -> Policy:
-    return puppet_policy(name, POLICIES, Talk)
+    """Return the scripted policy of that name."""
+    return make_policy(name, POLICIES, EmpathyContext)

@@ -1,8 +1,8 @@
-"""What a reply does, read off its words: the eyes of the scripted judge.
+"""Analyses what a reply does by its words, for the scripted judge of the empathy domain.
 
-On top of what every domain's judge sees (`mapo.scripted.reading`): whether a reply names a feeling, affirms a
-deed, offers a step, links two things that were told; and whether it presses, preaches, dismisses or comforts
-from the shelf. How it can be fooled is written down in docs/scripted-world.md.
+In addition to `mapo.scripted.reading`, it detects whether a reply names a feeling, affirms a deed, suggests a
+step or links two things that were told, and whether it gives orders, dismisses, claims to understand or uses
+platitudes. docs/scripted-world.md describes how it can be fooled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mapo.scripted.reading import LONG, content, function_words, grams, skeleton
 
 __all__ = [
     "LONG",
-    "Reader",
-    "Reading",
+    "EmpathyReader",
+    "EmpathyReading",
     "content",
     "data",
     "feelings",
@@ -34,7 +34,7 @@ __all__ = [
 
 @lru_cache
 def data(name: str) -> dict[str, Any]:
-    """A TOML file of this domain."""
+    """Return the content of a TOML file of this domain."""
     return tomllib.loads((files("mapo") / "domains" / "empathy" / name).read_text(encoding="utf-8"))
 
 
@@ -48,6 +48,7 @@ _NEGATION = re.compile(r"(?:\bnot|n't|\bnever|\bno longer|\bno|\bwithout)\s+(?:\
 
 @lru_cache
 def feelings() -> dict[str, dict[str, list[str]]]:
+    """Return the names and signs of each feeling."""
     return data("feelings.toml")
 
 
@@ -59,7 +60,7 @@ def _names() -> tuple[re.Pattern[str], dict[str, str]]:
 
 
 def named_feelings(text: str) -> dict[str, str]:
-    """Feelings the text names, unless in a negation: feeling -> the word used."""
+    """Return the feelings that a text names outside negations: feeling -> the word used."""
     pattern, known = _names()
     lower = text.lower()
     found: dict[str, str] = {}
@@ -69,19 +70,19 @@ def named_feelings(text: str) -> dict[str, str]:
     return found
 
 
-class Reader(english.Reader):
-    """Reads the replies of one dialogue in order, with this domain's phrases in mind."""
+class EmpathyReader(english.Reader):
+    """A Reader with this domain's phrases."""
 
     def __init__(self) -> None:
         super().__init__(_phrases())
 
-    def read(self, text: str) -> Reading:
-        found = super().read(text)
-        return Reading(**{name: getattr(found, name) for name in english.Reading.__slots__})
+    def read(self, text: str) -> EmpathyReading:
+        reading = super().read(text)
+        return EmpathyReading(**{name: getattr(reading, name) for name in english.Reading.__slots__})
 
 
-class Reading(english.Reading):
-    """What one reply does, by name."""
+class EmpathyReading(english.Reading):
+    """The analysis of one reply, with a method per kind of phrase."""
 
     def links(self) -> bool:
         return self.does("link")

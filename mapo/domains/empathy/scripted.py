@@ -1,58 +1,60 @@
-"""A user, a director and a judge of plain code: a small world worth learning in.
+"""Scripted user, director and judge of the empathy domain.
 
-What a reply needs depends on the person and the moment, and effects are delayed. *Being heard* comes
-first: replies that take up what was said earn trust, and only trust makes a named hidden feeling, an
-insight or a next step welcome; the same words too early do harm. How much it takes is the person's
-threshold. What is told next depends on how the last reply went. No model, deterministic given a seed.
-A test world for algorithms, no measure of real empathy (docs/scripted-world.md).
+What a reply needs depends on the person and the moment, and effects are delayed. Being heard comes first:
+replies that take up what was said earn trust, and only with trust is it welcome to name a hidden feeling,
+offer an insight or suggest a step; the same words too early do harm. The person's threshold sets how much
+trust that takes. What is told next depends on how the last reply was received. Deterministic for a given
+seed. A test world for algorithms, not a measure of empathy (docs/scripted-world.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mapo.domains.empathy.reading import Reader, Reading, feelings, named_feelings
+from mapo.domains.empathy.reading import EmpathyReader, EmpathyReading, feelings, named_feelings
 from mapo.sandbox.cast import Cast, Job
 from mapo.scenarios.scenario import Beat, Scenario
 from mapo.scripted.reading import particulars
-from mapo.scripted.story import Story, StoryDirector, StoryUser, check_marked
+from mapo.scripted.story import Story, StoryDirector, StoryUser, check_annotations
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}
-"""How often a person wants to be heard before anything deeper is welcome."""
+"""How often a person must be heard before anything deeper is welcome, by threshold."""
 
 
 def scripted_cast(job: Job) -> Cast:
-    """The three roles for one dialogue, sharing what they know about the person."""
-    world = World(job.scenario, job.seed)
+    """Return the three roles of one dialogue, which share their knowledge about the person."""
+    world = EmpathyWorld(job.scenario, job.seed)
     names = dict.fromkeys(("user", "director", "judge"), "scripted")
     return Cast(StoryUser(world.story), StoryDirector(world.story), ScriptedJudge(world), names)
 
 
 def check_cues(scenario: Scenario) -> list[str]:
-    """What is wrong with the cues that are there: feelings nobody knows or sees, words nobody says."""
+    """Return the problems of a scenario's cues: unknown or invisible feelings, phrases that are
+    never said.
+    """
     problems = []
     for number, beat in enumerate(scenario.beats, 1):
-        said, cues = " ".join(beat.says).lower(), beat.cues
+        spoken, cues = " ".join(beat.says).lower(), beat.cues
         if "feeling" in cues and cues["feeling"] not in feelings():
             problems.append(f"beat {number}: no feeling '{cues['feeling']}' in feelings.toml")
         elif "feeling" in cues:
             shows = feelings()[cues["feeling"]]["names" if cues.get("shown") == "yes" else "signs"]
-            if not any(sign.lower() in said for sign in shows):
-                problems.append(f"beat {number}: nothing in what is said shows '{cues['feeling']}'")
+            if not any(sign.lower() in spoken for sign in shows):
+                problems.append(f"beat {number}: no line of `says` shows '{cues['feeling']}'")
         problems += [
-            f"beat {number}: {kind} '{cues[kind]}' is not in what is said"
+            f"beat {number}: {kind} '{cues[kind]}' does not occur in `says`"
             for kind in ("deed", "wish", "value")
-            if cues.get(kind, "").lower() not in said
+            if cues.get(kind, "").lower() not in spoken
         ]
     return problems
 
 
-class World:
-    """What is true in one dialogue: what has been told, and how far the person trusts."""
+class EmpathyWorld:
+    """The hidden state of one dialogue: the story and the person's trust."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        check_marked(scenario, "feeling", feelings())
+        check_annotations(scenario, "feeling", feelings())
         self.scenario = scenario
         self.story = Story(scenario, seed)
         self.patience = PATIENCE[scenario.threshold]
@@ -60,22 +62,25 @@ class World:
 
     @property
     def deep(self) -> bool:
-        """Heard often enough for what lies deeper."""
+        """Whether the person has been heard often enough for something deeper."""
         return self.trust >= self.patience
 
 
 class ScriptedJudge:
-    """Looks for substance, and for the ways to fake it."""
+    """Judges replies by their words and looks for ways of faking substance."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: EmpathyWorld) -> None:
         self.world = world
-        self.reader = Reader()
+        self.reader = EmpathyReader()
         self.done: set[str] = set()  # deeds affirmed and wishes taken up
         self.orders = 0
         self.asked = -9
 
     async def start(self) -> StartLevels:
-        return {key: Mark(level, reason="given") for key, level in self.world.scenario.start_levels.items()}
+        return {
+            key: Mark(level, reason="given by the scenario")
+            for key, level in self.world.scenario.start_levels.items()
+        }
 
     async def judge(self, turns: Sequence[Turn]) -> Levels:
         self.reader.user_said(turns[-1].user)
@@ -89,7 +94,7 @@ class ScriptedJudge:
         self._trust(levels)
         return levels
 
-    def _understanding(self, reading: Reading, beats: list[Beat]) -> AxisMarks:
+    def _understanding(self, reading: EmpathyReading, beats: list[Beat]) -> AxisMarks:
         now = beats[-1].about if beats else particulars(self.world.scenario.opening)
         taken = [] if reading.copied or reading.degenerate or reading.stale else reading.mentions(now)
         progress = Mark(0)
@@ -97,18 +102,18 @@ class ScriptedJudge:
             progress = Mark(1, taken[0], "takes up what was said")
             earlier = reading.mentions(t for beat in beats[:-1] for t in beat.about)
             if earlier and reading.links() and self.world.trust > self.world.patience:
-                progress = Mark(2, f"{earlier[0]} ... {taken[0]}", "links it to what was told before")
+                progress = Mark(2, f"{earlier[0]} ... {taken[0]}", "links it to something said earlier")
         if reading.dismisses():
             return AxisMarks(progress, Mark(-2, reading.dismisses(), "turns against the person"))
         if reading.degenerate:
-            return AxisMarks(progress, Mark(-1, reading.text[:60], "says nothing one could answer"))
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "contains nothing to respond to"))
         if reading.copied:
-            return AxisMarks(progress, Mark(-1, reading.text[:60], "hands the person's own words back"))
+            return AxisMarks(progress, Mark(-1, reading.text[:60], "repeats the person's own words"))
         if reading.claims() and not taken:
-            return AxisMarks(progress, Mark(-1, reading.claims(), "claims to understand and shows nothing"))
+            return AxisMarks(progress, Mark(-1, reading.claims(), "claims to understand without showing it"))
         return AxisMarks(progress, Mark(0))
 
-    def _feeling(self, reading: Reading, beats: list[Beat], said: str) -> AxisMarks:
+    def _feeling(self, reading: EmpathyReading, beats: list[Beat], said: str) -> AxisMarks:
         named = named_feelings(reading.fresh)
         recent = {b.cues.get("feeling", ""): b for b in beats[-2:]}
         shown = named_feelings(said)
@@ -116,27 +121,27 @@ class ScriptedJudge:
         progress = Mark(0)
         if right and len(named) <= 2 and not (reading.degenerate or reading.copied or reading.stale):
             hidden = right not in shown and recent[right].cues.get("shown") == "no"
-            progress = Mark(1, named[right], "names what is felt")
+            progress = Mark(1, named[right], "names the feeling")
             if hidden and self.world.deep:
-                progress = Mark(2, named[right], "reaches a feeling that was not shown")
+                progress = Mark(2, named[right], "names a feeling that was not shown")
             elif hidden and self.world.scenario.threshold == "high":
-                return AxisMarks(progress, Mark(-1, named[right], "comes too close too soon"))
+                return AxisMarks(progress, Mark(-1, named[right], "gets too close too early"))
         regression = Mark(0)
         if reading.dismisses():
-            regression = Mark(-2, reading.dismisses(), "hurts")
+            regression = Mark(-2, reading.dismisses(), "hurtful")
         elif len(named) > 2:
-            regression = Mark(-1, ", ".join(named.values()), "a list of feelings is no feeling met")
+            regression = Mark(-1, ", ".join(named.values()), "lists feelings instead of responding to one")
         elif reading.platitude():
             regression = Mark(-1, reading.platitude(), "a stock phrase")
         elif reading.degenerate or reading.stale:
-            regression = Mark(-1, reading.text[:60], "nothing, or the same comfort again")
+            regression = Mark(-1, reading.text[:60], "empty or repeated comfort")
         elif named and not right:
-            regression = Mark(-1, next(iter(named.values())), "names a feeling that is not there")
+            regression = Mark(-1, next(iter(named.values())), "names a feeling the person does not have")
         elif reading.long:
-            regression = Mark(-1, f"{len(reading.words)} words", "too much")
+            regression = Mark(-1, f"{len(reading.words)} words", "too long")
         return AxisMarks(progress, regression)
 
-    def _strength(self, reading: Reading, beats: list[Beat], turn: int) -> AxisMarks:
+    def _strength(self, reading: EmpathyReading, beats: list[Beat], turn: int) -> AxisMarks:
         sound = not (reading.degenerate or reading.copied or reading.stale or reading.orders())
         progress, early = Mark(0), Mark(0)
         values = any(reading.covers(b.cues["value"]) for b in beats if "value" in b.cues)
@@ -146,20 +151,24 @@ class ScriptedJudge:
                     if phrase in self.done or not does or not reading.covers(phrase):
                         continue
                     if kind == "wish" and not self.world.deep:
-                        early = Mark(-1, phrase, "a step before the person felt heard")
+                        early = Mark(-1, phrase, "suggests a step before the person felt heard")
                         continue
                     self.done.add(phrase)
                     level = 2 if values and self.world.trust > self.world.patience else 1
                     if level > progress.level:
-                        progress = Mark(level, phrase, "affirms it" if kind == "deed" else "a step that fits")
+                        progress = Mark(
+                            level, phrase, "affirms the deed" if kind == "deed" else "suggests a fitting step"
+                        )
             if progress.level == 0 and reading.asks_agency() and self.world.deep and turn - self.asked > 2:
                 self.asked = turn
-                progress = Mark(1, "?", "leaves the next step to them")
+                progress = Mark(1, "?", "leaves the next step to the person")
         regression = early
         if reading.orders():
             self.orders += 1
             worse = self.orders > 2
-            regression = Mark(-2 if worse else -1, reading.orders(), "presses" + (" again" if worse else ""))
+            regression = Mark(
+                -2 if worse else -1, reading.orders(), "gives orders" + (" again" if worse else "")
+            )
         elif reading.long:
             regression = Mark(-1, f"{len(reading.words)} words", "lectures")
         return AxisMarks(progress, regression)

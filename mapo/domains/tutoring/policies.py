@@ -1,95 +1,99 @@
-"""Scripted policies: an honest tutor, and a few that do not teach, to compare with.
+"""Scripted policies of the tutoring domain: an honest tutor, and several poor ones for comparison.
 
-The honest tutor knows what was told so far (its annotations, never what is still hidden), and does what a
-good tutor does at that moment, in varied words. Named by `scripted:NAME` in `mapo eval empa --domain
-tutoring`.
+The honest tutor knows the annotations of what has been told so far (never what is still hidden) and does what
+a good tutor would do at that moment, in varied words. `mapo eval empa --domain tutoring --model
+scripted:NAME` selects a policy.
 """
 
 from __future__ import annotations
 
-from mapo.domains.tutoring.context import Speak, Talk
+from mapo.domains.tutoring.context import Speak, TutoringContext
 from mapo.sandbox.cast import Policy
-from mapo.scripted.policies import puppet_policy
+from mapo.scripted.policies import make_policy
 
 
-def honest(talk: Talk) -> str:
-    """Looks first, sets case against case, builds on what the learner knows, leaves the steps to them."""
-    here, earlier, known = talk.about(), talk.earlier("idea", "case", "slip"), talk.earlier("own", "grasp")
-    if talk.turn > 5 and known and talk.turn % 2:
-        parts = [talk.phrase("tie", a=here, e=known)]
-    elif talk.turn > 4 and earlier:
-        parts = [talk.phrase("contrast", a=here, e=earlier)]
+def honest(context: TutoringContext) -> str:
+    """Look at the case first, contrast cases, build on what the learner knows, leave the steps to them."""
+    here, earlier, known = (
+        context.about(),
+        context.earlier("idea", "case", "slip"),
+        context.earlier("own", "grasp"),
+    )
+    if context.turn > 5 and known and context.turn % 2:
+        parts = [context.phrase("tie", a=here, e=known)]
+    elif context.turn > 4 and earlier:
+        parts = [context.phrase("contrast", a=here, e=earlier)]
     else:
-        parts = [talk.phrase("look", a=here)]
-    if talk.turn > 1 and (deed := talk.once("deed")):
-        parts.append(talk.phrase("affirm", d=deed))
-    if talk.turn > 4 and (wish := talk.once("wish")):
-        parts.append(talk.phrase("offer", w=wish))
-    elif talk.turn > 3 and talk.turn % 2 == 0:
-        parts.append(talk.phrase("step"))
+        parts = [context.phrase("look", a=here)]
+    if context.turn > 1 and (deed := context.once("deed")):
+        parts.append(context.phrase("affirm", d=deed))
+    if context.turn > 4 and (wish := context.once("wish")):
+        parts.append(context.phrase("offer", w=wish))
+    elif context.turn > 3 and context.turn % 2 == 0:
+        parts.append(context.phrase("step"))
     return " ".join(parts)
 
 
-def answer_giver(talk: Talk) -> str:
-    """Give the answer each time: welcome now, forgotten at the next case."""
-    return talk.phrase("answer", x=talk.answer())
+def answer_giver(context: TutoringContext) -> str:
+    """Give the answer every time: welcome now, forgotten at the next case."""
+    return context.phrase("answer", x=context.answer())
 
 
-def kind_answer_giver(talk: Talk) -> str:
-    """Give the answer among everything that scores."""
-    deed = talk.once("deed")
-    parts = [talk.phrase("look", a=talk.about()), talk.phrase("answer", x=talk.answer())]
-    return " ".join([*parts, talk.phrase("affirm", d=deed)] if deed else parts)
+def kind_answer_giver(context: TutoringContext) -> str:
+    """Give the answer, surrounded by everything else that scores."""
+    deed = context.once("deed")
+    parts = [context.phrase("look", a=context.about()), context.phrase("answer", x=context.answer())]
+    return " ".join([*parts, context.phrase("affirm", d=deed)] if deed else parts)
 
 
-def praiser(talk: Talk) -> str:
-    return talk.phrase("praise")
+def praiser(context: TutoringContext) -> str:
+    return context.phrase("praise")
 
 
-def quizzer(talk: Talk) -> str:
-    """Ask for a step every time, from the first line on."""
-    return talk.phrase("step")
+def quizzer(context: TutoringContext) -> str:
+    """Ask for a step every time, from the first message on."""
+    return context.phrase("step")
 
 
-def parrot(talk: Talk) -> str:
-    return talk.said
+def parrot(context: TutoringContext) -> str:
+    return context.last_message
 
 
-def lecturer(talk: Talk) -> str:
-    bank = list(talk.bank["lecture"])
-    talk.rng.shuffle(bank)
-    return " ".join([f"Let us speak about the {talk.about()} in general.", *bank])
+def lecturer(context: TutoringContext) -> str:
+    bank = list(context.bank["lecture"])
+    context.rng.shuffle(bank)
+    return " ".join([f"Let us speak about the {context.about()} in general.", *bank])
 
 
-def one_template(talk: Talk) -> str:
-    """Put the right words into one formula."""
-    return f"I would like you to look at the {talk.about()} with me."
+def one_template(context: TutoringContext) -> str:
+    """Put the right words into one sentence template."""
+    return f"I would like you to look at the {context.about()} with me."
 
 
-def two_templates(talk: Talk) -> str:
-    if talk.turn % 2:
-        return one_template(talk)
-    return f"And how does the {talk.about()} fit in, for you?"
+def two_templates(context: TutoringContext) -> str:
+    if context.turn % 2:
+        return one_template(context)
+    return f"And how does the {context.about()} fit in, for you?"
 
 
-def yes_sayer(talk: Talk) -> str:
-    return talk.rng.choice(
+def yes_sayer(context: TutoringContext) -> str:
+    return context.rng.choice(
         [
-            f"You are right about the {talk.about()}, go on like this.",
-            f"That is correct, the {talk.about()} works as you say.",
-            f"I agree with you on the {talk.about()}, it is how you see it.",
-            f"Quite right, one could not put the {talk.about()} better.",
+            f"You are right about the {context.about()}, go on like this.",
+            f"That is correct, the {context.about()} works as you say.",
+            f"I agree with you on the {context.about()}, it is how you see it.",
+            f"Quite right, one could not put the {context.about()} better.",
         ]
     )
 
 
-def deed_counter(talk: Talk) -> str:
-    """Affirm deeds and nothing else, the same ones when they run out."""
-    deeds = talk.told("deed") or ["came here"]
-    return talk.phrase("affirm", d=talk.rng.choice(deeds))
+def deed_counter(context: TutoringContext) -> str:
+    """Affirm deeds and nothing else, repeating them if necessary."""
+    deeds = context.cues("deed") or ["came here"]
+    return context.phrase("affirm", d=context.rng.choice(deeds))
 
 
-def silent(_: Talk) -> str:
+def silent(_: TutoringContext) -> str:
     return "..."
 
 
@@ -110,4 +114,5 @@ POLICIES: dict[str, Speak] = {
 
 
 def scripted_policy(name: str) -> Policy:
-    return puppet_policy(name, POLICIES, Talk)
+    """Return the scripted policy of that name."""
+    return make_policy(name, POLICIES, TutoringContext)

@@ -22,7 +22,7 @@ from mapo.engines.trl.contract import Rewards, checked, dialogue_return, spread
 from mapo.engines.trl.sandbox import Sandbox
 from mapo.errors import InputError, TrainError
 from mapo.train.metrics import credit_metrics
-from mapo.train.processes import Team
+from mapo.train.processes import ProcessGroup
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 """TRL's: the prompts of this process's dialogues, siblings side by side, and the trainer."""
@@ -112,9 +112,9 @@ class MAPOTrainer(GRPOTrainer):
         self._report(every, credit)
         return batch
 
-    def _team(self) -> Team:
+    def _team(self) -> ProcessGroup:
         accelerator = self.accelerator
-        return Team(accelerator.process_index, accelerator.num_processes, str(accelerator.device))
+        return ProcessGroup(accelerator.process_index, accelerator.num_processes, str(accelerator.device))
 
     def _credit(self, every: Sequence[Rewards]) -> Advantages:
         """Of the whole batch; one that broke has no turns, so it is nobody's peer."""

@@ -60,7 +60,7 @@ def run_verl(
     on_resume: Callable[[int], None] | None = None,
 ) -> Any:
     """The run, to its end; `on_step` is told each line of metrics.jsonl, `on_resume` the step a run that was
-    begun goes on with. An Outcome, as of a local run."""
+    begun goes on with. An TrainingOutcome, as of a local run."""
     began = time.monotonic()
     if resume:
         check_engine(root, "verl")
@@ -136,8 +136,8 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
 def _model(config: Config) -> tuple[str, int]:
     """Where verl loads the model from, after what the local engine would refuse about it; and how many tokens
     a dialogue may grow to."""
-    from mapo.local_model.policy import folder_of, load_tokenizer, longest_of
-    from mapo.local_model.template import as_said, read_template
+    from mapo.local_model.policy import folder_of, load_tokenizer, max_context
+    from mapo.local_model.template import keep_turns_verbatim, read_template
     from mapo.sampling.tokens import longest_dialogue
 
     source = config.model.source
@@ -145,8 +145,8 @@ def _model(config: Config) -> tuple[str, int]:
     if folder and (folder / "adapter_config.json").is_file():
         told = "holds an adapter, and the verl engine trains whole models"
         raise InputError(told, where=source, fix="Merge it into its base first")
-    as_said(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
-    context = longest_dialogue(config.rollout.context, longest_of(source), source)
+    keep_turns_verbatim(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
+    context = longest_dialogue(config.rollout.context, max_context(source), source)
     return str(folder.resolve()) if folder else source, context
 
 
@@ -244,7 +244,7 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
     from mapo.engines.verl import records
     from mapo.local_model.policy import name_of
     from mapo.train.rollouts import write_json
-    from mapo.train.run import Outcome, summarise
+    from mapo.train.run import TrainingOutcome, summarise
 
     before, after = (records.dialogues_of(run, config, "test", step) for step in (0, config.optim.steps))
     scores = records.score(config, "before", before), records.score(config, "after", after)
@@ -261,4 +261,4 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
         seconds=seconds,
     )
     write_json(run.summary, {**summary, "engine": "verl"})
-    return Outcome(summary, *scores, before, after)
+    return TrainingOutcome(summary, *scores, before, after)

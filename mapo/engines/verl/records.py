@@ -20,7 +20,7 @@ from mapo.engines.verl.settings import rate_at
 from mapo.engines.verl.site import dialogue_file
 from mapo.errors import JudgeError, TrainError
 from mapo.measure.rubric import Rubric
-from mapo.sandbox.rollout import Watch
+from mapo.sandbox.rollout import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import (
@@ -81,11 +81,11 @@ def complete(run: RunDir, config: Config, split: str, step: int) -> bool:
 
 def check_judge(run: RunDir, config: Config, split: str, step: int) -> None:
     """The watch of each process sees its own dialogues only; here are everybody's."""
-    watch = Watch(config.roles.max_unscored)
+    watch = JudgeMonitor(config.roles.max_unscored)
     try:
         for dialogue in dialogues_of(run, config, split, step):
             for turn in dialogue.turns:
-                watch.see(turn)
+                watch.update(turn)
     except JudgeError as deaf:
         write_stop_reason(run, str(deaf), keep_first=True)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Config, load_config
-from mapo.local_model.template import Template, as_said, read_template
+from mapo.local_model.template import Template, keep_turns_verbatim, read_template
 from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
-from mapo.sandbox.rollout import Rules, Watch
+from mapo.sandbox.rollout import JudgeMonitor, Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir
@@ -41,7 +41,7 @@ class Site:
     stack: AsyncExitStack
     flush: Any
     writers: dict[Path, JsonlWriter] = field(default_factory=dict)
-    watches: dict[tuple[str, int], Watch] = field(default_factory=dict)
+    watches: dict[tuple[str, int], JudgeMonitor] = field(default_factory=dict)
 
     def job(self, scenario: str, split: str, step: int, group: str, number: int) -> Job:
         """The same worlds as in the local engine: siblings meet one, and every step has its own."""
@@ -58,10 +58,10 @@ class Site:
         turns = e.max_turns or self.rules.max_turns
         return replace(self.rules, temperature=e.temperature, top_p=e.top_p, max_turns=turns)
 
-    def watch(self, split: str, step: int) -> Watch:
+    def watch(self, split: str, step: int) -> JudgeMonitor:
         """One a step: a judge that goes deaf late is noticed as soon as one that was deaf from the start."""
         if (split, step) not in self.watches:
-            self.watches = {(split, step): Watch(self.config.roles.max_unscored)}
+            self.watches = {(split, step): JudgeMonitor(self.config.roles.max_unscored)}
         return self.watches[split, step]
 
     def keep(self, dialogue: Dialogue, split: str, step: int) -> None:
@@ -96,10 +96,10 @@ async def _opened(root: Path, tokenizer: Any, model: str) -> Site:
     from mapo.train.run import rules_of
 
     config = load_config(RunDir(root).verl_config)
-    template = as_said(read_template(tokenizer, enable_thinking=config.model.thinking))
+    template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _place(config)
     stack = AsyncExitStack()
-    casting, flush = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
+    casting, flush, _ = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
     return Site(
         config=config,
         run=RunDir(root),

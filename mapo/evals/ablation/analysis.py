@@ -22,10 +22,12 @@ from mapo.errors import InputError
 from mapo.evals.ablation.paired import Comparison, claims, compare, corrected
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 from mapo.runs.files import written_at
+from mapo.scoring.context import ScoreContext, context_of_dialogues
 from mapo.scoring.result import recompute
 from mapo.store import BadLine, RunDir, read_dialogues, read_steps
+from mapo.types import Dialogue
 
 WINDOW = 3
 """Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
@@ -53,6 +55,8 @@ class Run:
     summary: dict[str, Any]
     steps: list[dict[str, Any]]
     jobs: dict[tuple[str, str], float]
+    context: ScoreContext | None = None
+    """Judge, roles and scenarios of the test after training; None without a test."""
 
     def dialogues(self) -> list[float]:
         """Dialogues so far at each step."""
@@ -129,23 +133,39 @@ def read_run(root: Path, cell: Cell) -> Run | None:
         ) from None
     if found != cell:
         raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
-    return Run(cell, summary, read_steps(RunDir(folder).metrics), _jobs(folder))
+    tests = _test_dialogues(folder)
+    return Run(
+        cell,
+        summary,
+        read_steps(RunDir(folder).metrics),
+        _epm_q_by_job(folder, tests),
+        context_of_dialogues(tests) if tests else None,
+    )
 
 
-def _jobs(folder: Path) -> dict[tuple[str, str], float]:
+def _test_dialogues(folder: Path) -> list[Dialogue]:
+    """Return the judged dialogues of the test after training."""
     records = (
         (d.id, d.usable, written_at(file), d)
         for file in sorted(RunDir(folder).eval_of("after").glob("*.jsonl"))
         for d in read_dialogues(file)
         if not isinstance(d, BadLine)
     )
-    found = {}
-    for d in that_count(records).values():
-        if not d.judged:
-            continue
-        indices = recompute(d, folder, None, None, d.id).indices
-        found[d.scenario, d.id] = float(weigh(np.array(indices))[3])
-    return found
+    return [d for d in deduplicated(records).values() if d.judged]
+
+
+def _epm_q_by_job(folder: Path, tests: Sequence[Dialogue]) -> dict[tuple[str, str], float]:
+    scores = {}
+    for dialogue in tests:
+        indices = recompute(dialogue, folder, None, None, dialogue.id).indices
+        scores[dialogue.scenario, dialogue.id] = float(weigh(np.array(indices))[3])
+    return scores
+
+
+def _context(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the context of the held-out scores, if it is known and the same in all runs."""
+    contexts = {run.context for run in runs if run.context}
+    return {"context": contexts.pop().as_json()} if len(contexts) == 1 else {}
 
 
 # ---- the whole report
@@ -169,6 +189,7 @@ def analyse(runs: Sequence[Run], *, wanted: int = 0, reach: float | None = None)
         "runs": len(runs),
         "wanted": wanted or len(runs),
         "model": sorted({str(run.summary.get("model", "")) for run in runs}),
+        **_context(runs),
         "reach": {"score": target, "source": source},
         "cells": [_row(*key, found, target) for key, found in table.items()],
         "curves": [_curve(*key, found) for key, found in table.items()],

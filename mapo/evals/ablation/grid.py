@@ -16,6 +16,7 @@ from typing import Any
 from mapo.config import Config, dump_config
 from mapo.errors import InputError, StoreError
 from mapo.evals.ablation.analysis import Cell
+from mapo.runs.provenance import provenance
 from mapo.store import RunDir, write_atomic
 
 SCHEMA = "mapo.ablate/1"
@@ -47,7 +48,13 @@ def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> No
     elif out.exists() and any(not e.name.startswith((".", RunDir.config.name)) for e in out.iterdir()):
         raise InputError("is not empty and not an ablation", where=str(out), fix="Choose another --out")
     write_atomic(RunDir(out).config, dump_config(config))
-    grid = {"schema": SCHEMA, "config": _hash(settings), **wanted, "settings": settings}
+    grid = {
+        "schema": SCHEMA,
+        "config": _hash(settings),
+        **wanted,
+        "settings": settings,
+        **provenance(),
+    }
     write_atomic(path, json.dumps(grid, indent=1, allow_nan=False) + "\n")
 
 

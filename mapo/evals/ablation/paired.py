@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mapo.measure.stats import Floats, Interval, holm, resampled, sign_flip, t_interval, t_test
+from mapo.measure.stats import Floats, Interval, grid_interval, holm, sign_flip, t_interval, t_test
 
 Jobs = Mapping[tuple[str, str], float]
 """(scenario, dialogue id) -> the score of one test dialogue."""
@@ -82,8 +82,8 @@ def compare(
         p=t_test(d),
         p_flip=sign_flip(d),
         scenarios=grid.shape[1],
-        over_scenarios=resampled(grid, seeds=False),
-        over_both=resampled(grid, seeds=True),
+        over_scenarios=grid_interval(grid, seeds=False),
+        over_both=grid_interval(grid, seeds=True),
     )
 
 

@@ -12,9 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mapo.scoring.context import ScoreContext
 from mapo.show.figures import FAINT, Look, Panel, Picture, label_axes, looks_of, save_picture
-from mapo.show.tables import Table, interval_text, markdown_table, markdown_text, p_text, print_tables
-from mapo.text import printable, terminal
+from mapo.show.tables import (
+    Table,
+    interval_text,
+    markdown_table,
+    markdown_text,
+    p_text,
+    print_line,
+    print_tables,
+)
 
 Limits = tuple[float, float]
 
@@ -148,13 +156,18 @@ def markdown(report: dict[str, Any], *, caution: str = "") -> str:
 
 
 def print_report(report: dict[str, Any], *, caution: str = "") -> None:
-    """Print the claims and the overview to the terminal."""
-    notes = [f"Note: {note}." for note in report["notes"]]
-    lines = [title(report), *([caution] if caution else []), summary(report), *notes]
-    console = terminal(soft_wrap=True)
+    """Print the claims and the overview to the terminal; `caution` stands directly above the scores."""
+    lines = [title(report), summary(report), *(f"Note: {note}." for note in report["notes"])]
     for line in (*lines, f"{CLAIMS}:", *(f"- {claim}" for claim in claims(report))):
-        console.print(printable(line), markup=False)
-    print_tables([_overview(report)])
+        print_line(line, style="")
+    overview = _overview(report)
+    name = f"{overview.title}. {caution}" if caution else overview.title
+    print_tables([replace(overview, title=name)])
+
+
+def _context(report: dict[str, Any]) -> ScoreContext | None:
+    """Return judge, roles and scenarios of the held-out scores; None for reports that do not record them."""
+    return ScoreContext(**report["context"]) if "context" in report else None
 
 
 def _overview(report: dict[str, Any]) -> Table:
@@ -165,7 +178,9 @@ def _overview(report: dict[str, Any]) -> Table:
         [method, *(_score(found[method, r]) if (method, r) in found else "" for r in rewards)]
         for method in dict.fromkeys(method for method, _ in found)
     ]
-    return Table(["method", *rewards], rows, title="Held-out EPM-Q (passes)")
+    context = _context(report)
+    note = " ".join(filter(None, (f"{context.describe()}.", context.reference))) if context else ""
+    return Table(["method", *rewards], rows, title="Held-out EPM-Q (passes)", note=note)
 
 
 def _score(cell: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from mapo.errors import InputError
 from mapo.evals.compare.columns import Column, Meaning, columns_of, meaning_of
 from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_bench
 from mapo.evals.compare.entries_empa import EMPA, read_empa, read_training
-from mapo.measure.stats import Interval, bootstrap, holm, sign_flip, told
+from mapo.measure.stats import Interval, bootstrap, holm, reportable, sign_flip
 from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir
 
@@ -217,7 +217,11 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
     d = np.array([float(np.mean(own)) * share[kind] for (kind, _), own in groups.items()])
     ends = bootstrap(d[:, None], lambda means: means, resamples=RESAMPLES, strata=kinds)
     p = sign_flip(d)
-    return float(d.mean()), None if ends is None else told(*ends[0], rows=len(d)), 1.0 if p is None else p
+    return (
+        float(d.mean()),
+        None if ends is None else reportable(*ends[0], rows=len(d)),
+        1.0 if p is None else p,
+    )
 
 
 # ---- what to know

@@ -19,10 +19,10 @@ from mapo.config import read_config
 from mapo.errors import InputError, RecordError
 from mapo.evals.compare.entries import Case, Entry, read_json, split_settings
 from mapo.measure.epmq import weigh
-from mapo.measure.stats import Interval, bootstrap, told, wilson
+from mapo.measure.stats import Interval, bootstrap, reportable, wilson
 from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
-from mapo.runs.contents import read_settings, rubric_in
+from mapo.runs.contents import read_rubric_file, read_settings
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
@@ -79,7 +79,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             "top_p": config.eval.top_p,
         },
     )
-    rubric, problem = rubric_in(run.rubric)
+    rubric, problem = read_rubric_file(run.rubric)
     if problem:
         raise RecordError(problem, where=str(run.rubric), fix="Restore it")
     found: list[Entry] = []
@@ -177,7 +177,7 @@ def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, 
 
     quality = [float(weigh(np.array(r.indices))[3]) for r in results]  # linear: the mean of them is the score
     passed = [100.0 * r.passed for r in results]
-    ends = told(*score.intervals["epm_q"], rows=score.n) if score.intervals else None
+    ends = reportable(*score.intervals["epm_q"], rows=score.n) if score.intervals else None
     shares = [case.score for case in _by_case(results, passed, versions).values()]
     return [
         entry("passes", 100 * score.passes / score.n, _passing(shares, score), passed, passes=score.passes),
@@ -203,7 +203,7 @@ def _passing(shares: Sequence[float], score: Score) -> Interval | None:
         low, high = wilson(score.passes, score.n)
         return 100 * low, 100 * high
     ends = bootstrap(np.array(shares)[:, None], lambda means: means)
-    return None if ends is None else told(*ends[0], rows=len(shares))
+    return None if ends is None else reportable(*ends[0], rows=len(shares))
 
 
 def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str]:

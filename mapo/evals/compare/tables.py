@@ -16,20 +16,22 @@ from typing import Any
 from mapo.evals.compare.columns import Column
 from mapo.evals.compare.comparison import Comparison, Difference
 from mapo.evals.compare.entries import Entry, count
+from mapo.evals.compare.entries_empa import EMPA
+from mapo.scoring.context import ScoreContext, scenario_set
 from mapo.show.tables import (
     Cell,
     Estimate,
     Table,
-    fit_columns,
     interval_text,
     latex_table,
     latex_text,
     markdown_table,
     markdown_text,
     p_text,
-    rich_table,
+    print_line,
+    print_tables,
 )
-from mapo.text import printable, terminal
+from mapo.text import printable
 
 METHOD = (
     "Intervals: 95 %, bootstrap over cases, widened for few; none below 6 or where all are alike. Passes: in "
@@ -61,7 +63,27 @@ def scores_table(found: Comparison) -> Table:
         rows.append(
             [model, *(Estimate(figure(e, c), interval_text(e.interval) if e else "") for e, c in entries)]
         )
-    return Table(["model", *(column.short for column in found.columns)], rows)
+    worlds = contexts(found)
+    notices = dict.fromkeys(context.notice for context in worlds.values() if context.notice)
+    references = dict.fromkeys(context.reference for context in worlds.values() if context.reference)
+    return Table(
+        ["model", *(column.short for column in found.columns)],
+        rows,
+        title=" ".join(notices),
+        note=" ".join(references),
+    )
+
+
+def contexts(found: Comparison) -> dict[str, ScoreContext]:
+    """Return judge, roles and scenarios of every column of EMPA scores, by the column's label."""
+    result = {}
+    for column in found.columns:
+        if column.benchmark == EMPA:
+            cases = {c for (_, label), e in found.cells.items() if label == column.label for c in e.cases}
+            domain = column.meaning.get("rubric", "").rpartition(" ")[0]
+            roles = {role: column.meaning.get(role, "unknown") for role in ("user", "director", "judge")}
+            result[column.label] = ScoreContext(domain, **roles, scenarios=scenario_set(domain, cases))
+    return result
 
 
 def differences_table(found: Comparison) -> Table:
@@ -91,30 +113,26 @@ def differences_table(found: Comparison) -> Table:
 
 
 def legend(found: Comparison) -> list[str]:
-    """Return what the numbers mean, one line for all columns with the same meaning, distinguishing settings
-    first. Hashes are shortened: they only need to be told apart."""
+    """Return what the numbers mean: one line for all columns with the same meaning, distinguishing settings
+    first. Hashes are shortened."""
     columns: dict[tuple[str, str], list[str]] = {}
+    worlds = contexts(found)
     for column in found.columns:
         every = [f"{key} {value}" for key, value in column.meaning.items()]
+        if column.label in worlds:
+            every.append(worlds[column.label].scenarios)
         settings = ", ".join(dict.fromkeys([*column.apart, *every]))
         columns.setdefault((column.title, _HASH.sub(r"\1", settings)), []).append(column.short)
     return [f"{'; '.join(names)}: {title}, {s}" for (title, s), names in columns.items()]
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print to the terminal; a table too wide for it is split by columns."""
-    console = terminal()
-    console.width = max(console.width, 110)
-    for part in fit_columns(scores_table(found), console.width):
-        console.print(rich_table(part))
-    if found.differences:
-        table = differences_table(found)
-        console.print(rich_table(table))
-        console.print(table.note, style="dim", markup=False)
+    """Print the comparison to the terminal."""
     for line in legend(found):
-        console.print(printable(line), style="dim", markup=False, soft_wrap=True)
+        print_line(line)
+    print_tables([scores_table(found), differences_table(found)])
     for note in found.notes:
-        console.print(printable(f"note: {note}"), markup=False, soft_wrap=True)
+        print_line(f"Note: {note}", style="")
 
 
 def markdown(found: Comparison) -> str:
@@ -128,7 +146,9 @@ def latex(found: Comparison) -> str:
     """Return two tabulars with the rules of booktabs, their meaning below them, and the notes as comments."""
     parts = ["% \\usepackage{booktabs}", latex_table(scores_table(found))]
     parts += ["", latex_table(differences_table(found))] if found.differences else []
-    below = [*([METHOD] if found.differences else []), *legend(found)]
+    scores = scores_table(found)
+    footnotes = [scores.title, scores.note, METHOD if found.differences else ""]
+    below = [*filter(None, footnotes), *legend(found)]
     parts += ["", r"{\footnotesize", *(rf"{latex_text(line)}\par" for line in below), "}"]
     comments = [f"% {' '.join(printable(line).split())}" for line in found.notes]
     return "\n".join([*parts, *comments]) + "\n"

@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EmoBenchQuestion:
     task: str
     qid: str
     language: str
@@ -82,7 +82,7 @@ class Question:
 class EmoBench:
     """`hashes` is what was found; `changed` names the files that are not those of COMMIT."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[EmoBenchQuestion, ...]
     prompts: Mapping[str, Any]
     response: Mapping[str, Any]
     hashes: dict[str, str]
@@ -97,7 +97,7 @@ class EmoBench:
         answer_in = f"\n{statement}\n```json\n    {{\n    {form}\n    }}\n``` \n    "
         return (NO_THINK if no_think else "") + self._words(PROMPTS, "sys", language) + answer_in
 
-    def user(self, question: Question, orders: Sequence[Sequence[int]] | None = None) -> str:
+    def user(self, question: EmoBenchQuestion, orders: Sequence[Sequence[int]] | None = None) -> str:
         """The question as it is put; `orders` says for each part which choice stands where."""
         fields = dict(question.fields)
         for at, part in enumerate(question.parts):
@@ -168,7 +168,7 @@ def _yaml(folder: Path, name: str, data: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _questions(task: str, data: bytes, folder: Path) -> list[Question]:
+def _questions(task: str, data: bytes, folder: Path) -> list[EmoBenchQuestion]:
     found = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -184,7 +184,7 @@ def _questions(task: str, data: bytes, folder: Path) -> list[Question]:
     return found
 
 
-def _question(task: str, row: Mapping[str, Any]) -> Question:
+def _question(task: str, row: Mapping[str, Any]) -> EmoBenchQuestion:
     if row["language"] not in LANGUAGES:
         raise ValueError(f"language is {row['language']!r}")
     fields = {"scenario": row["scenario"], "subject": row["subject"]}
@@ -198,4 +198,4 @@ def _question(task: str, row: Mapping[str, Any]) -> Question:
     texts = [category, *fields.values(), *(text for part in parts for text in part.choices)]
     if not all(isinstance(text, str) for text in texts) or any(len(p.choices) > len(LETTERS) for p in parts):
         raise ValueError("texts and lists of texts are expected")
-    return Question(task, str(row["qid"]), row["language"], category, fields, parts)
+    return EmoBenchQuestion(task, str(row["qid"]), row["language"], category, fields, parts)

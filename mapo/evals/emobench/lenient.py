@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from mapo.text import aloud
+from mapo.text import without_thinking
 
 _MARKED = ("({})", "[{}]", ": {}", "option {}", "choice {}", "选项 {}")
 """How a letter stands in a sentence, the surest sign first."""
@@ -30,7 +30,7 @@ _USUAL = str.maketrans("“”‘’", "\"\"''", "*`")
 
 def lenient(task: str, raw: str | None, parts: Sequence[Sequence[str]], language: str) -> list[int | None]:
     """For each part of a question, given by its choices as shown, which one the reply chose; None: none."""
-    text = _plain(aloud(raw or "")).replace(" & ", _and(language))
+    text = _plain(without_thinking(raw or "")).replace(" & ", _and(language))
     given = [key.findall(text) for key in _KEYS[task]]
     if task == "EU" and not any(given) and (both := _TWO_LETTERS.fullmatch(text)):
         return [choice_in(letter, part, language) for letter, part in zip(both.groups(), parts, strict=True)]

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from mapo.evals.emobench.data import LANGUAGES, LETTERS, EmoBench, Question
+from mapo.evals.emobench.data import LANGUAGES, LETTERS, EmoBench, EmoBenchQuestion
 from mapo.evals.emobench.lenient import lenient
 from mapo.evals.items import Solve, conversation, seed_of
-from mapo.models.chat import Request, Talker
+from mapo.models.chat import ChatFactory, Request
 from mapo.types import Message
 
 KEYS = {"EA": ("answer",), "EU": ("answer_q1", "answer_q2")}
@@ -53,10 +53,10 @@ def manifest(bench: EmoBench, settings: Settings, model: str) -> dict[str, Any]:
     return {"schema": "mapo.emobench/1", "model": model, **told, "data": bench.hashes}
 
 
-def solver(bench: EmoBench, settings: Settings, talker: Talker) -> Solve[Question]:
+def solver(bench: EmoBench, settings: Settings, talker: ChatFactory) -> Solve[EmoBenchQuestion]:
     """Asks a question as often as there are votes; a line holds the replies and nothing made of them."""
 
-    async def solve(question: Question, attempt: int) -> dict[str, Any]:
+    async def solve(question: EmoBenchQuestion, attempt: int) -> dict[str, Any]:
         del attempt  # a failed call was not kept, and one that went well shall not be paid twice
         system = bench.system(
             question.task, question.language, reasoning=settings.reasoning, no_think=settings.no_think
@@ -80,7 +80,7 @@ def solver(bench: EmoBench, settings: Settings, talker: Talker) -> Solve[Questio
     return solve
 
 
-def orders(question: Question, settings: Settings, vote: int) -> list[list[int]]:
+def orders(question: EmoBenchQuestion, settings: Settings, vote: int) -> list[list[int]]:
     """For each part of the question, which choice stands first, second, ..."""
     found = []
     for number, part in enumerate(question.parts):
@@ -121,7 +121,7 @@ def majority(votes: Iterable[str | None]) -> str | None:
     return counted.most_common(1)[0][0] if counted else None
 
 
-class Reading(NamedTuple):
+class ParsedReplies(NamedTuple):
     """What the replies to one question came to: letters of the choices in their original order."""
 
     strict: Answers
@@ -130,7 +130,7 @@ class Reading(NamedTuple):
     parsed_lenient: int
 
 
-def read(question: Question, texts: Sequence[str], settings: Settings) -> Reading:
+def read(question: EmoBenchQuestion, texts: Sequence[str], settings: Settings) -> ParsedReplies:
     """`parsed` counts the replies that name an offered letter for every part."""
     strict_votes, lenient_votes = [], []
     for vote, text in enumerate(texts):
@@ -143,7 +143,7 @@ def read(question: Question, texts: Sequence[str], settings: Settings) -> Readin
         meant = [g if s is None else s for s, g in zip(strict, guessed, strict=True)]
         strict_votes.append(_original(strict, shown))
         lenient_votes.append(_original(meant, shown))
-    return Reading(
+    return ParsedReplies(
         tuple(majority(votes) for votes in zip(*strict_votes, strict=True)),
         tuple(majority(votes) for votes in zip(*lenient_votes, strict=True)),
         sum(None not in vote for vote in strict_votes),

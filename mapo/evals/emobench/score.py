@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.errors import RecordError
-from mapo.evals.emobench.data import COMMIT, LETTERS, TASKS, EmoBench, Question
-from mapo.evals.emobench.questions import Reading, Settings, majority, orders, read
-from mapo.evals.items import ASK_ANEW, Line
+from mapo.evals.emobench.data import COMMIT, LETTERS, TASKS, EmoBench, EmoBenchQuestion
+from mapo.evals.emobench.questions import ParsedReplies, Settings, majority, orders, read
+from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.evals.summary import Scored, summarise
 from mapo.measure.stats import Interval
 from mapo.store import RunDir
@@ -32,14 +32,14 @@ def tally(marks: Iterable[tuple[str, bool]]) -> dict[str, float]:
     return {**found, "Overall": sum(everything) / len(everything)} if everything else {}
 
 
-def best_constant(questions: Sequence[Question], settings: Settings) -> tuple[str, float]:
+def best_constant(questions: Sequence[EmoBenchQuestion], settings: Settings) -> tuple[str, float]:
     """The letters that score most if given every time, and what they score, as the choices are laid out."""
     found = constants(questions, settings)
     best = max(found, key=lambda letters: found[letters])
     return best, found[best]
 
 
-def constants(questions: Sequence[Question], settings: Settings) -> dict[str, float]:
+def constants(questions: Sequence[EmoBenchQuestion], settings: Settings) -> dict[str, float]:
     """What each constant answer to questions of one task scores: {"AB": 0.115, ...}."""
     wins = [_winning(question, settings) for question in questions]
     most = [max(len(q.parts[at].choices) for q in questions) for at in range(len(wins[0]))]
@@ -49,7 +49,7 @@ def constants(questions: Sequence[Question], settings: Settings) -> dict[str, fl
     }
 
 
-def _winning(question: Question, settings: Settings) -> list[set[str]]:
+def _winning(question: EmoBenchQuestion, settings: Settings) -> list[set[str]]:
     """For each part, the letters that are right if every reply gives them."""
     shown = [orders(question, settings, vote) for vote in range(settings.votes)]
     return [
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     notes: list[str]
 
 
-def score(bench: EmoBench, settings: Settings, lines: Mapping[str, Line]) -> Outcome:
+def score(bench: EmoBench, settings: Settings, lines: Mapping[str, ItemLine]) -> Outcome:
     """Everything a result holds, from the recorded replies alone."""
     readings = [
         (q, read(q, _texts(lines[q.id], settings.votes), settings)) for q in bench.questions if q.id in lines
@@ -89,17 +89,17 @@ def score(bench: EmoBench, settings: Settings, lines: Mapping[str, Line]) -> Out
     return Outcome(items, scores, intervals, details, _notes(bench, scores, details))
 
 
-def scored_question(question: Question, line: Line, settings: Settings) -> Scored:
+def scored_question(question: EmoBenchQuestion, line: ItemLine, settings: Settings) -> Scored:
     """One question's scores, from its recorded replies."""
     return _scored(question, read(question, _texts(line, settings.votes), settings))
 
 
-def _scored(q: Question, found: Reading) -> Scored:
+def _scored(q: EmoBenchQuestion, found: ParsedReplies) -> Scored:
     scores = {q.task: float(found.strict == q.labels), f"{q.task}_lenient": float(found.lenient == q.labels)}
     return Scored(q.id, scores, q.group, q.task)
 
 
-def _texts(line: Line, votes: int) -> list[str]:
+def _texts(line: ItemLine, votes: int) -> list[str]:
     try:
         texts = [reply["text"] for reply in line["replies"]]
         if len(texts) != votes or not all(isinstance(text, str) for text in texts):
@@ -108,12 +108,14 @@ def _texts(line: Line, votes: int) -> list[str]:
         raise RecordError(
             f"does not hold {votes} replies",
             where=f"{RunDir.items.name}, item {line['id']}",
-            fix=ASK_ANEW,
+            fix=REMOVE_LINE,
         ) from None
     return texts
 
 
-def _marks(readings: Sequence[tuple[Question, Reading]], task: str, language: str) -> list[tuple[str, bool]]:
+def _marks(
+    readings: Sequence[tuple[EmoBenchQuestion, ParsedReplies]], task: str, language: str
+) -> list[tuple[str, bool]]:
     return [
         (q.category, found.strict == q.labels)
         for q, found in readings
@@ -121,7 +123,7 @@ def _marks(readings: Sequence[tuple[Question, Reading]], task: str, language: st
     ]
 
 
-def _parse_rate(readings: Iterable[Reading], votes: int) -> dict[str, float]:
+def _parse_rate(readings: Iterable[ParsedReplies], votes: int) -> dict[str, float]:
     counts = [(found.parsed / votes, found.parsed_lenient / votes) for found in readings]
     return {
         name: sum(column) / len(counts)
@@ -129,7 +131,7 @@ def _parse_rate(readings: Iterable[Reading], votes: int) -> dict[str, float]:
     }
 
 
-def _baselines(questions: Sequence[Question], settings: Settings) -> dict[str, Any]:
+def _baselines(questions: Sequence[EmoBenchQuestion], settings: Settings) -> dict[str, Any]:
     """By language, and over all where there are two: the best constant answer to each task."""
     found: dict[str, Any] = {}
     for name in (*settings.languages, *(["all"] if len(settings.languages) > 1 else [])):

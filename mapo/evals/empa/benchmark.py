@@ -1,11 +1,11 @@
-"""The EMPA benchmark: any policy through a set of scenarios, on disk as it goes, resumable at any point.
+"""The EMPA benchmark: plays a policy in a set of scenarios, resumable at any point.
 
 OUT/manifest.json        what is being run; a resume must ask for the same
-    dialogues/empa.jsonl each dialogue, complete before the next may start in its place
-    empa/MODEL/*.json    the same as EMPA result files
-    cache.sqlite         every model call, so that nothing is paid twice
-    ledger.json          calls, tokens, cost by role
-    health.json          repetition, lines against the persona, over-cooperation of the simulated people
+    dialogues/empa.jsonl each dialogue, written when it finishes
+    empa/MODEL/*.json    the same dialogues as EMPA result files
+    cache.sqlite         every model call, so that no call is paid for twice
+    ledger.json          calls, tokens and cost by role
+    health.json          checks of the simulated users: repetition, contradictions, over-cooperation
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
-from mapo.runs.claim import digest, look
+from mapo.runs.claim import check_folder, digest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
@@ -30,12 +30,12 @@ from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomi
 from mapo.types import Dialogue, Turn
 
 HEALTH_SCHEMA = "mapo.health/1"
-Watch = Callable[[Dialogue], None]
+OnDialogue = Callable[[Dialogue], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to play: every scenario `repeats` times."""
+class EmpaPlan:
+    """The dialogues to play: `repeats` per scenario."""
 
     scenarios: Sequence[Scenario]
     repeats: int = 1
@@ -43,17 +43,17 @@ class Plan:
     start_levels: Mapping[str, Mapping[str, int]] | None = None
 
     def check(self, rubric: Rubric) -> list[str]:
-        """Refuse start levels that do not fit; say what of them is not used or not there."""
+        """Refuse start levels that do not fit the rubric; return warnings about missing ones."""
         if self.start_levels is None:
             return []
-        known, asked = set(self.start_levels), {s.id for s in self.scenarios}
-        for case in sorted(known & asked):
+        known, chosen = set(self.start_levels), {s.id for s in self.scenarios}
+        for case in sorted(known & chosen):
             try:
                 rubric.start(self.start_levels[case])
             except RubricError as error:
                 raise InputError(str(error), where=f"start levels of {case}") from None
-        told = [f"no start levels for {case}" for case in sorted(asked - known)]
-        return told + ([] if known & asked else ["the start levels name none of the chosen cases"])
+        warnings = [f"no start levels for {case}" for case in sorted(chosen - known)]
+        return warnings + ([] if known & chosen else ["the start levels name none of the chosen scenarios"])
 
     def jobs(self) -> list[Job]:
         known = self.start_levels or {}
@@ -70,8 +70,8 @@ class Plan:
         ]
 
 
-def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]) -> dict[str, Any]:
-    """What makes a run the run it is; a resume must agree in all of it."""
+def manifest(plan: EmpaPlan, rules: Rules, model: str, cast: str | Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that identify a run; a resume must agree in all of them."""
     return {
         "schema": "mapo.empa/1",
         "model": model,
@@ -92,49 +92,50 @@ def manifest(plan: Plan, rules: Rules, model: str, cast: str | Mapping[str, str]
     }
 
 
-class Kept(NamedTuple):
-    """What a folder holds already: finished dialogues, and how often others broke."""
+class PreviousDialogues(NamedTuple):
+    """The content of a run directory: finished dialogues, failures per dialogue, and unreadable lines."""
 
     finished: list[Dialogue]
     broken: Counter[str]
     bad: list[str]
 
 
-def prepare(out: Path, asked: Mapping[str, Any], *, resume: bool) -> Kept:
-    """Refuse a folder that is not this run's or free; find out what is done in it."""
-    look(out, asked, resume=resume)
-    return read_kept(out)
+def prepare(out: Path, manifest: Mapping[str, Any], *, resume: bool) -> PreviousDialogues:
+    """Check that `out` is free or holds this run, and return what it holds."""
+    check_folder(out, manifest, resume=resume)
+    return read_previous(out)
 
 
-def read_kept(out: Path) -> Kept:
-    kept = Kept([], Counter(), [])
+def read_previous(out: Path) -> PreviousDialogues:
+    """Read the dialogues of a run directory."""
+    previous = PreviousDialogues([], Counter(), [])
     file = RunDir(out).empa_dialogues
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
-            kept.bad.append(str(item))
+            previous.bad.append(str(item))
         elif item.judged:
-            kept.finished.append(item)
+            previous.finished.append(item)
         else:
-            kept.broken[item.id] += 1
-    return kept
+            previous.broken[item.id] += 1
+    return previous
 
 
 async def run(
     out: Path,
-    plan: Plan,
+    plan: EmpaPlan,
     policy: Policy,
     casting: Casting,
     rules: Rules,
     *,
-    kept: Kept | None = None,
+    previous: PreviousDialogues | None = None,
     concurrency: int = 32,
-    on_done: Watch | None = None,
+    on_done: OnDialogue | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
-    """Play what is not finished yet; every dialogue is on disk before it counts."""
-    finished = kept.finished if kept else []
+    """Play the unfinished dialogues and return all; each is written to disk when it finishes."""
+    finished = previous.finished if previous else []
     done = {dialogue.id for dialogue in finished}
-    broken = kept.broken if kept else Counter[str]()
+    broken = previous.broken if previous else Counter[str]()
     todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
     with JsonlWriter(RunDir(out).empa_dialogues) as writer:
 
@@ -143,25 +144,25 @@ async def run(
             if dialogue.usable and not result_path(dialogue, folder).exists():
                 write_result(dialogue, rules.rubric, folder)
 
-        def keep(dialogue: Dialogue) -> None:
+        def write(dialogue: Dialogue) -> None:
             writer.write_dialogue(dialogue)
             export(dialogue)
             if on_done:
                 on_done(dialogue)
 
-        for dialogue in finished:  # a kill may have come between the record and its EMPA file
+        for dialogue in finished:  # a run may have been killed between the record and its EMPA file
             export(dialogue)
         played = await play_all(
-            todo, policy, casting, rules, concurrency=concurrency, on_done=keep, on_turn=on_turn
+            todo, policy, casting, rules, concurrency=concurrency, on_done=write, on_turn=on_turn
         )
     write_health(out, [*finished, *played], plan.scenarios)
     return [*finished, *played]
 
 
 def write_health(out: Path, dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario]) -> None:
-    """OUT/health.json: whether the simulated people were still people (docs/sandbox.md)."""
-    found = health(dialogues, {s.id: s for s in scenarios}).as_json()
-    text = json.dumps({"schema": HEALTH_SCHEMA, **found, "warnings": warnings(found)}, indent=1)
+    """Write OUT/health.json, the checks of the simulated users (docs/sandbox.md)."""
+    numbers = health(dialogues, {s.id: s for s in scenarios}).as_json()
+    text = json.dumps({"schema": HEALTH_SCHEMA, **numbers, "warnings": warnings(numbers)}, indent=1)
     write_atomic(RunDir(out).health, text + "\n")
 
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from mapo.errors import InputError
 
-Kind = Literal["roleplay", "drafting", "analysis"]
+ScenarioKind = Literal["roleplay", "drafting", "analysis"]
 
-THREE = {
+V3_FILES = {
     "debrief_prompt.txt": "5f63279c27e444b7f8b154a190f9ce10a79d4d9cebb556fae97c70346f52c6fa",
     "rubric_scoring_criteria.txt": "11fefca1f467bbabfab8618731338aeeb167141c80756bf2d040d000d8318727",
     "rubric_scoring_criteria_analysis.txt": (
@@ -34,44 +34,46 @@ THREE = {
     ),
     "scenario_prompts.txt": "736f67a8f18ef5bba1f4eca89e60daef1a26ac58c8fea956560726357da39cae",
 }
-TWO = {"eq_bench_v2_questions_171.json": "b4e9bf11df7e88bc12381efab18565f8b0ff0d4743fe8708c4482df91c4e617a"}
+V2_FILES = {
+    "eq_bench_v2_questions_171.json": "b4e9bf11df7e88bc12381efab18565f8b0ff0d4743fe8708c4482df91c4e617a"
+}
 """The files of each benchmark and the sha256 they must have."""
 
-_INSIDE_THREE = ("eqbench3/data", "eqbench/eqbench3/data")
-_INSIDE_TWO = ("v2/data", "eqbench/v2/data")
+_V3_FOLDERS = ("eqbench3/data", "eqbench/eqbench3/data")
+_V2_FOLDERS = ("v2/data", "eqbench/v2/data")
 _SCENARIO = re.compile(r"########\s*(\S+)")
 _PROMPT = re.compile(r"#######\s*Prompt\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class EqBenchScenario:
     """One scenario: its canned user turns, in order, as they stand in the file."""
 
     id: str
     turns: tuple[str, ...]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ScenarioKind:
         if self.id.isdecimal() and 201 <= int(self.id) <= 209:
             return "drafting"
         return "analysis" if self.id.isdecimal() and 401 <= int(self.id) <= 420 else "roleplay"
 
 
 @dataclass(frozen=True, slots=True)
-class Three:
+class EqBench3Data:
     """EQ-Bench 3: scenarios, the templates by kind, and what of the files is not played."""
 
-    scenarios: tuple[Scenario, ...]
-    master: Mapping[Kind, str]
+    scenarios: tuple[EqBenchScenario, ...]
+    master: Mapping[ScenarioKind, str]
     debrief: str
-    rubric: Mapping[Kind, str]
-    criteria: Mapping[Kind, tuple[str, ...]]
+    rubric: Mapping[ScenarioKind, str]
+    criteria: Mapping[ScenarioKind, tuple[str, ...]]
     dropped: tuple[str, ...]
     """Scenarios whose header no readable prompt follows; the reference drops them too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EqBenchQuestion:
     """One item of EQ-Bench v2, as the file gives it: `reference` names four emotions and their scores."""
 
     id: str
@@ -79,12 +81,12 @@ class Question:
     reference: Mapping[str, Any]
 
 
-def read_three(folder: Path) -> Three:
-    text = _checked(folder, THREE, _INSIDE_THREE)
+def read_v3(folder: Path) -> EqBench3Data:
+    text = _checked(folder, V3_FILES, _V3_FOLDERS)
     scenarios, dropped = scenarios_of(text["scenario_prompts.txt"])
     judged, analysed = text["rubric_scoring_prompt.txt"], text["rubric_scoring_prompt_analysis.txt"]
     marks = _lines(text["rubric_scoring_criteria.txt"])
-    return Three(
+    return EqBench3Data(
         scenarios,
         master={
             "roleplay": text["scenario_master_prompt.txt"],
@@ -102,13 +104,15 @@ def read_three(folder: Path) -> Three:
     )
 
 
-def read_v2(folder: Path) -> tuple[Question, ...]:
-    [text] = _checked(folder, TWO, _INSIDE_TWO).values()
+def read_v2(folder: Path) -> tuple[EqBenchQuestion, ...]:
+    [text] = _checked(folder, V2_FILES, _V2_FOLDERS).values()
     data = json.loads(text)
-    return tuple(Question(key, q["prompt"], q["reference_answer_fullscale"]) for key, q in data.items())
+    return tuple(
+        EqBenchQuestion(key, q["prompt"], q["reference_answer_fullscale"]) for key, q in data.items()
+    )
 
 
-def scenarios_of(text: str) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
+def scenarios_of(text: str) -> tuple[tuple[EqBenchScenario, ...], tuple[str, ...]]:
     """The scenarios of the prompts file, and the ids of headers without a prompt.
 
     A line of eight marks begins a scenario, one of seven and "Prompt1" a turn. Other lines belong to the
@@ -129,7 +133,7 @@ def scenarios_of(text: str) -> tuple[tuple[Scenario, ...], tuple[str, ...]]:
         key: [t for t in ("\n".join(lines).strip() for lines in turns) if t] for key, turns in found.items()
     }
     dropped = tuple(key for key, turns in said.items() if not turns)
-    return tuple(Scenario(key, tuple(turns)) for key, turns in said.items() if turns), dropped
+    return tuple(EqBenchScenario(key, tuple(turns)) for key, turns in said.items() if turns), dropped
 
 
 def _lines(text: str) -> tuple[str, ...]:
@@ -143,9 +147,9 @@ def _places(folder: Path, inside: tuple[str, ...]) -> list[Path]:
 
 def _refuse_the_other(folder: Path, known: Mapping[str, str]) -> None:
     """The other benchmark of that name, where its files are there instead."""
-    other, inside = (TWO, _INSIDE_TWO) if known is THREE else (THREE, _INSIDE_THREE)
+    other, inside = (V2_FILES, _V2_FOLDERS) if known is V3_FILES else (V3_FILES, _V3_FOLDERS)
     if any(all((place / name).is_file() for name in other) for place in _places(folder, inside)):
-        version, flag = ("v2", "Add --v2") if other is TWO else ("3", "Leave out --v2")
+        version, flag = ("v2", "Add --v2") if other is V2_FILES else ("3", "Leave out --v2")
         raise InputError(
             f"holds EQ-Bench {version}", where=str(folder), fix=f"{flag}, or give the other's data"
         )

@@ -13,11 +13,11 @@ import re
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.evals.eqbench.data import Kind
+from mapo.evals.eqbench.data import ScenarioKind
 
 REASONING = "chain_of_thought_reasoning"
 
-SECTIONS: dict[Kind, tuple[tuple[str, str], ...]] = {
+SECTIONS: dict[ScenarioKind, tuple[tuple[str, str], ...]] = {
     "roleplay": (
         ("thinking_feeling", "I'm thinking & feeling"),
         ("their_thinking_feeling", "They're thinking & feeling"),
@@ -137,7 +137,7 @@ def _mended_quotes(text: str) -> str:
 # ---- the sections of a reply
 
 
-def sections(kind: Kind, reply: str) -> dict[str, str]:
+def sections(kind: ScenarioKind, reply: str) -> dict[str, str]:
     """The text under each heading, empty where it is missing.
 
     A section ends at the next mark of a heading, the last one at a double dash: a mark anywhere, even in
@@ -153,7 +153,7 @@ def sections(kind: Kind, reply: str) -> dict[str, str]:
     return found
 
 
-def written(kind: Kind, reply: str) -> str:
+def written(kind: ScenarioKind, reply: str) -> str:
     """The reply as the judge reads it: its sections under their headings and nothing else of it."""
     found = sections(kind, reply)
     parts = [f"# {title}\n{found[key]}" for key, title in SECTIONS[kind]]

@@ -12,15 +12,15 @@ from typing import Any
 
 from mapo.evals.eqbench import v2 as eqbench_v2
 from mapo.evals.eqbench import v3 as eqbench3
-from mapo.evals.eqbench.data import Question, Three
-from mapo.evals.items import ASK_ANEW, Line
+from mapo.evals.eqbench.data import EqBench3Data, EqBenchQuestion
+from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.evals.summary import summarise, write_result
 
 
-def result_three(
+def result_v3(
     out: Path,
-    lines: Mapping[str, Line],
-    files: Three,
+    lines: Mapping[str, ItemLine],
+    files: EqBench3Data,
     *,
     model: str,
     judge: str,
@@ -49,7 +49,7 @@ def result_three(
     told = [f"scenario {name} is not played: its prompt in the data has no heading" for name in files.dropped]
     unread = [name for name in lines if name not in marks]
     if unread:
-        told.append(f"recorded, but not readable: the judge on scenario {', '.join(unread)}. {ASK_ANEW}")
+        told.append(f"recorded, but not readable: the judge on scenario {', '.join(unread)}. {REMOVE_LINE}")
     if outside:
         told.append(f"{outside} marks lie outside 0..20; they count as the judge wrote them")
     return write_result(
@@ -71,8 +71,8 @@ def result_three(
 
 def result_v2(
     out: Path,
-    lines: Mapping[str, Line],
-    questions: tuple[Question, ...],
+    lines: Mapping[str, ItemLine],
+    questions: tuple[EqBenchQuestion, ...],
     *,
     model: str,
     settings: Mapping[str, Any],

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mapo.errors import RecordError
-from mapo.evals.eqbench.data import Question
-from mapo.evals.items import ASK_ANEW, Line, conversation, seed_of
+from mapo.evals.eqbench.data import EqBenchQuestion
+from mapo.evals.items import REMOVE_LINE, ItemLine, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Request, Talker
+from mapo.models.chat import ChatFactory, Request
 from mapo.store import RunDir
 from mapo.types import Message
 
@@ -31,7 +31,7 @@ _SECOND_THOUGHT = re.compile(r" Then critique .*? revised scores\.")
 _FIRST, _FROM, _TO = "First pass scores:\n", "Critique: <your critique here>", "[End of answer]"
 
 
-def prompt_of(question: Question) -> str:
+def prompt_of(question: EqBenchQuestion) -> str:
     """The question without its request for a critique and revised scores, as v2 is asked."""
     text = _SECOND_THOUGHT.sub("", question.prompt).replace(_FIRST, "")
     before, after = text[: text.find(_FROM)], text[text.find(_TO) :]
@@ -75,7 +75,7 @@ def counts(reference: Mapping[str, Any], raw: str) -> bool:
 
 
 async def solve(
-    question: Question, _attempt: int, *, policy: Talker, max_tokens: int = MAX_TOKENS
+    question: EqBenchQuestion, _attempt: int, *, policy: ChatFactory, max_tokens: int = MAX_TOKENS
 ) -> dict[str, Any]:
     """The answers to one question, asked until one counts, at most five times: an item of a run."""
     answers: list[str] = []
@@ -113,7 +113,7 @@ def valid(readable: float, of: int) -> bool:
     return readable / of >= LEAST_READABLE
 
 
-def scored(lines: Mapping[str, Line], questions: Sequence[Question]) -> list[Scored]:
+def scored(lines: Mapping[str, ItemLine], questions: Sequence[EqBenchQuestion]) -> list[Scored]:
     """The finished questions on 0..100; one that no answer to could be read has no score."""
     found = []
     for question in questions:
@@ -124,14 +124,16 @@ def scored(lines: Mapping[str, Line], questions: Sequence[Question]) -> list[Sco
     return found
 
 
-def _last(line: Line) -> str:
+def _last(line: ItemLine) -> str:
     answers = line.get("answers")
     if not isinstance(answers, list) or not answers or not isinstance(answers[-1], str):
-        raise RecordError("holds no answers", where=f"{RunDir.items.name}, item {line['id']}", fix=ASK_ANEW)
+        raise RecordError(
+            "holds no answers", where=f"{RunDir.items.name}, item {line['id']}", fix=REMOVE_LINE
+        )
     return answers[-1]
 
 
-def constant(questions: Sequence[Question], number: int) -> float:
+def constant(questions: Sequence[EqBenchQuestion], number: int) -> float:
     """What a model would get that rates everything the same: the floor a score must be seen against."""
     answers = ("\n".join(f"{q.reference[f'emotion{i}']}: {number}" for i in range(1, 5)) for q in questions)
     scores = [score_v2(q.reference, answer) for q, answer in zip(questions, answers, strict=True)]

@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 from mapo.errors import AnswerError, EndpointError, InputError, RecordError
-from mapo.evals.eqbench.data import Kind, Scenario, Three
+from mapo.evals.eqbench.data import EqBench3Data, EqBenchScenario, ScenarioKind
 from mapo.evals.eqbench.parse import REASONING, parse_scores, said, written
-from mapo.evals.items import ASK_ANEW, HalfwayError, Line, conversation, seed_of
+from mapo.evals.items import REMOVE_LINE, ItemLine, PartialItemError, conversation, seed_of
 from mapo.evals.summary import Scored
-from mapo.models.chat import Chat, Request, Talker
+from mapo.models.chat import Chat, ChatFactory, Request
 from mapo.store import RunDir
 from mapo.types import Message
 
@@ -38,15 +38,20 @@ _INSIGHT = frozenset({"depth_of_insight", "emotional_reasoning", "theory_of_mind
     "intellectual_grounding",
 }
 _ACTED = _INSIGHT | {"demonstrated_empathy", "pragmatic_ei", "social_dexterity", "message_tailoring"}
-COUNTED: dict[Kind, frozenset[str]] = {"roleplay": _ACTED, "drafting": _ACTED, "analysis": _INSIGHT}
+COUNTED: dict[ScenarioKind, frozenset[str]] = {"roleplay": _ACTED, "drafting": _ACTED, "analysis": _INSIGHT}
 """The criteria that enter a score, by kind. The others describe a style, in which more is not better."""
 
 
 # ---- playing
 
 
-async def talk(
-    scenario: Scenario, files: Three, chat: Chat, *, max_tokens: int = MAX_TOKENS, min_p: float = MIN_P
+async def play_scenario(
+    scenario: EqBenchScenario,
+    files: EqBench3Data,
+    chat: Chat,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    min_p: float = MIN_P,
 ) -> tuple[list[str], str | None]:
     """The model's replies to the scenario's turns, and its look back (None after an analysis)."""
     messages: tuple[Message, ...] = ()
@@ -76,7 +81,7 @@ async def talk(
     return replies, (await answer(files.debrief, DEBRIEF_TEMPERATURE, 0.0)).strip()
 
 
-def replies_of(scenario: Scenario) -> int:
+def replies_of(scenario: EqBenchScenario) -> int:
     """How many replies one conversation holds, the look back among them."""
     return len(scenario.turns) + (scenario.kind != "analysis")
 
@@ -89,7 +94,9 @@ def scoreable(replies: Sequence[str]) -> bool:
 # ---- judging
 
 
-def judge_prompt(scenario: Scenario, files: Three, replies: Sequence[str], debrief: str | None) -> str:
+def judge_prompt(
+    scenario: EqBenchScenario, files: EqBench3Data, replies: Sequence[str], debrief: str | None
+) -> str:
     """The whole talk as the judge reads it, without the marks of headings and emphasis."""
     kind = scenario.kind
     parts = []
@@ -106,12 +113,14 @@ def judge_prompt(scenario: Scenario, files: Three, replies: Sequence[str], debri
     return text.replace("*", "").replace("#", "")
 
 
-async def judge(prompt: str, chat: Chat, *, name: str, attempt: int = 0) -> str:
-    """The judge's answer, asked for once. After a failed attempt it is asked anew, not from the record."""
+async def judgement(
+    prompt: str, chat: Chat, *, name: str, attempt: int = 0, max_tokens: int = JUDGE_TOKENS
+) -> str:
+    """Return the judge's answer. After a failed attempt the judge is called again instead of the cache."""
     request = Request(
         (Message("user", prompt),),
         temperature=0.0,
-        max_tokens=JUDGE_TOKENS,
+        max_tokens=max_tokens,
         session=name,
         nonce=f"{name}/{attempt}" if attempt else name,
     )
@@ -119,35 +128,40 @@ async def judge(prompt: str, chat: Chat, *, name: str, attempt: int = 0) -> str:
 
 
 async def solve(
-    scenario: Scenario,
+    scenario: EqBenchScenario,
     attempt: int,
     *,
-    files: Three,
-    policy: Talker,
-    judging: Chat,
+    files: EqBench3Data,
+    policy: ChatFactory,
+    judge: Chat,
     max_tokens: int = MAX_TOKENS,
+    judge_max_tokens: int = JUDGE_TOKENS,
     min_p: float = MIN_P,
-    halves: Mapping[str, Line] | None = None,
+    partial: Mapping[str, ItemLine] | None = None,
 ) -> dict[str, Any]:
-    """One scenario from its first turn to its marks: an item of a run (`bench.py`). Replies in `halves` are
-    not asked for again."""
-    there = _replies_in((halves or {}).get(scenario.id), scenario)
-    if there is None:
+    """Play and judge one scenario, as an item of a run (`evals/items.py`).
+
+    `partial` holds the lines of failed attempts: replies in them are used instead of calling the model again.
+    """
+    recorded = _replies_in((partial or {}).get(scenario.id), scenario)
+    if recorded is None:
         with conversation(policy, scenario.id) as chat:
-            there = await talk(scenario, files, chat, max_tokens=max_tokens, min_p=min_p)
-    replies, debrief = there
+            recorded = await play_scenario(scenario, files, chat, max_tokens=max_tokens, min_p=min_p)
+    replies, debrief = recorded
     body: dict[str, Any] = {"kind": scenario.kind, "replies": replies, "debrief": debrief, "judge": None}
     try:
         _check_length(replies)
         prompt = judge_prompt(scenario, files, replies, debrief)
-        body["judge"] = await judge(prompt, judging, name=scenario.id, attempt=attempt)
+        body["judge"] = await judgement(
+            prompt, judge, name=scenario.id, attempt=attempt, max_tokens=judge_max_tokens
+        )
         marks_of(scenario.kind, body["judge"])
     except (AnswerError, EndpointError) as problem:
-        raise HalfwayError(body, problem) from problem
+        raise PartialItemError(body, problem) from problem
     return body
 
 
-def _replies_in(line: Line | None, scenario: Scenario) -> tuple[list[str], str | None] | None:
+def _replies_in(line: ItemLine | None, scenario: EqBenchScenario) -> tuple[list[str], str | None] | None:
     """What the model said in an attempt that failed later; None unless all of it is there."""
     replies, debrief = (line or {}).get("replies"), (line or {}).get("debrief")
     if not isinstance(replies, list) or not all(isinstance(reply, str) for reply in replies):
@@ -172,7 +186,7 @@ _ASK_AGAIN = (
 )
 
 
-def marks_of(kind: Kind, raw: str) -> dict[str, float]:
+def marks_of(kind: ScenarioKind, raw: str) -> dict[str, float]:
     """The judge's marks; AnswerError where none of them counts."""
     shown = f"; it begins: {raw[:80]!r}"
     try:
@@ -187,13 +201,13 @@ def marks_of(kind: Kind, raw: str) -> dict[str, float]:
 # ---- counting
 
 
-def task_score(kind: Kind, marks: Mapping[str, float]) -> float | None:
+def task_score(kind: ScenarioKind, marks: Mapping[str, float]) -> float | None:
     """The mean of the criteria that count and are there, as they are: no range is enforced."""
     counted = [mark for name, mark in marks.items() if name in COUNTED[kind]]
     return statistics.mean(counted) if counted else None
 
 
-def total(tasks: Iterable[tuple[Kind, Mapping[str, float]]]) -> float | None:
+def total(tasks: Iterable[tuple[ScenarioKind, Mapping[str, float]]]) -> float | None:
     """The mean over scenarios on the judge's scale, rounded as the reference rounds it; None for none."""
     scores = [score for kind, marks in tasks if (score := task_score(kind, marks)) is not None]
     return round(statistics.mean(scores), 2) if scores else None
@@ -204,10 +218,12 @@ def headline(score: float) -> float:
     return 5 * score
 
 
-def marks_by_id(lines: Mapping[str, Line], files: Three) -> dict[str, tuple[Kind, dict[str, float]]]:
+def marks_by_id(
+    lines: Mapping[str, ItemLine], files: EqBench3Data
+) -> dict[str, tuple[ScenarioKind, dict[str, float]]]:
     """The finished scenarios' marks, of the criteria that were asked for or count; those of an answer that
     cannot be read (any more) are missing."""
-    found: dict[str, tuple[Kind, dict[str, float]]] = {}
+    found: dict[str, tuple[ScenarioKind, dict[str, float]]] = {}
     for scenario in files.scenarios:
         if scenario.id in lines:
             known = COUNTED[scenario.kind].union(files.criteria[scenario.kind])
@@ -217,16 +233,16 @@ def marks_by_id(lines: Mapping[str, Line], files: Three) -> dict[str, tuple[Kind
     return found
 
 
-def _judgement(line: Line) -> str:
+def _judgement(line: ItemLine) -> str:
     raw = line.get("judge")
     if not isinstance(raw, str):
         raise RecordError(
-            "holds no answer of a judge", where=f"{RunDir.items.name}, item {line['id']}", fix=ASK_ANEW
+            "holds no answer of a judge", where=f"{RunDir.items.name}, item {line['id']}", fix=REMOVE_LINE
         )
     return raw
 
 
-def scored(marks: Mapping[str, tuple[Kind, Mapping[str, float]]]) -> list[Scored]:
+def scored(marks: Mapping[str, tuple[ScenarioKind, Mapping[str, float]]]) -> list[Scored]:
     """The score of each scenario on 0..100, and every mark on 0..20."""
     return [
         Scored(name, {NAME: headline(score), **given})

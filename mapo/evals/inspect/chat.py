@@ -114,7 +114,7 @@ def _answer(output: ModelOutput) -> Answer:
 
 
 def _thinking(output: ModelOutput) -> str:
-    """What a model thought aloud in its reply and inspect took out of it: it was said, and is
+    """What a model thought without_thinking in its reply and inspect took out of it: it was said, and is
     read. Thinking that the endpoint sent apart was not."""
     content = output.message.content if output.choices else ""
     inline = [

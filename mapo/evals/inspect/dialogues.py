@@ -17,7 +17,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from mapo.domain_folders import domain_folder
 from mapo.errors import EndpointError, InputError
-from mapo.evals.empa.benchmark import Plan
+from mapo.evals.empa.benchmark import EmpaPlan
 from mapo.evals.inspect.chat import player, talker
 from mapo.evals.inspect.epochs import by_epoch, once
 from mapo.measure.epmq import composite
@@ -56,7 +56,7 @@ def empa(
     chosen = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(chosen[0].domain))
     known = read_start_levels(Path(start_levels)) if start_levels else None
-    plan = Plan(chosen, repeats, seed, known)
+    plan = EmpaPlan(chosen, repeats, seed, known)
     plan.check(rubric)
     jobs = {job.id: job for job in plan.jobs()}
     rules = Rules(

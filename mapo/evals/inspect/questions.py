@@ -24,10 +24,10 @@ from mapo.evals.emobench.data import LANGUAGES, load
 from mapo.evals.emobench.score import MEANS, scored_question
 from mapo.evals.eqbench import v2 as two
 from mapo.evals.eqbench import v3 as three
-from mapo.evals.eqbench.data import read_three, read_v2
+from mapo.evals.eqbench.data import read_v2, read_v3
 from mapo.evals.inspect.chat import player, talker
 from mapo.evals.inspect.epochs import averaged, by_epoch, once
-from mapo.evals.items import HalfwayError, Item, Solve
+from mapo.evals.items import Item, PartialItemError, Solve
 from mapo.evals.summary import Scored, summarise
 
 LINE = "mapo_line"
@@ -48,7 +48,7 @@ def _task(
             del generate  # the benchmark asks in its own way
             try:
                 line = dict(await solve()(known[str(state.sample_id)], 0))
-            except HalfwayError as half:  # it was answered, and cannot be scored
+            except PartialItemError as half:  # it was answered, and cannot be scored
                 line = {**half.body, "error": str(half.problem)}
             said = line.get("answers") or line.get("replies") or [""]
             last = said[-1]["text"] if isinstance(said[-1], dict) else said[-1]
@@ -120,14 +120,14 @@ def emobench_scores() -> Metric:
 @task
 def eqbench3(data: str, max_tokens: int = three.MAX_TOKENS, min_p: float = three.MIN_P) -> Task:
     """EQ-Bench 3 with the judge bound to the role `judge`; `data` is a checkout of eqbench3."""
-    files = read_three(Path(data))
+    files = read_v3(Path(data))
 
     def solve() -> Solve[Any]:
         return partial(
             three.solve,
             files=files,
             policy=talker,
-            judging=player("judge"),
+            judge=player("judge"),
             max_tokens=max_tokens,
             min_p=min_p,
         )

@@ -1,4 +1,4 @@
-"""What the judges answered, in the shape that is measured: forms by turn, by probe and by repeat."""
+"""Judge answers arranged for measuring: forms by probe, turn and repeat."""
 
 from __future__ import annotations
 
@@ -7,110 +7,111 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mapo.evals.items import Line
-from mapo.judges.audit.ask import Question, levels_in
-from mapo.judges.audit.probes import PLAIN
-from mapo.judges.sample import Moment, Talk
+from mapo.evals.items import ItemLine
+from mapo.judges.audit.probes import UNCHANGED
+from mapo.judges.audit.questions import AuditQuestion, levels_in
+from mapo.judges.sample import RecordedTurn, Recording
 from mapo.measure.epmq import indices, weigh
 from mapo.measure.potential import Trajectory
 from mapo.measure.reward import rewards_of
-from mapo.sandbox.cast import flat
+from mapo.sandbox.cast import flat_levels
 from mapo.store import RunDir
 from mapo.types import Levels
 
 RECORDED = "recorded"
-"""The name of the judge whose levels are in the records."""
+"""Name of the judge whose levels are in the records."""
 
 Forms = list[Levels | None]
-"""By repeat; None where the judge gave no form."""
+"""Forms by repeat; None for a form that could not be parsed."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """One judge's: `by_probe[probe][moment id]` are its forms."""
+    """All answers of one judge. `by_probe[probe][turn id]` holds its forms."""
 
     judge: str
-    moments: dict[str, Moment] = field(default_factory=dict)
+    turns: dict[str, RecordedTurn] = field(default_factory=dict)
     by_probe: dict[str, dict[str, Forms]] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-    """The number of each turn that was probed."""
+    variants: dict[str, int] = field(default_factory=dict)
+    """Variant number of each probed turn."""
     asked: int = 0
     unscored: int = 0
     missing: int = 0
-    """Questions without an answer: their endpoint failed."""
+    """Questions without an answer, because their endpoint failed."""
 
     @property
-    def plain(self) -> dict[str, Forms]:
-        return self.by_probe.get(PLAIN, {})
+    def unchanged(self) -> dict[str, Forms]:
+        """Forms for the turns as recorded, by turn id."""
+        return self.by_probe.get(UNCHANGED, {})
 
     def first(self) -> dict[str, Levels]:
-        """The first form of every turn as it was."""
-        return {name: forms[0] for name, forms in self.plain.items() if forms and forms[0] is not None}
+        """Return the first form for each unchanged turn."""
+        return {name: forms[0] for name, forms in self.unchanged.items() if forms and forms[0] is not None}
 
-    def path(self, talk: Talk, repeat: int) -> Trajectory | None:
-        """A whole dialogue by this judge's levels, whatever its ending would have been; None where the judge
-        was not asked about all of it."""
-        names = [Moment(talk, turn).id for turn in range(1, len(talk.dialogue.turns) + 1)]
-        forms = [self.plain.get(name, []) for name in names]
-        if not all(len(own) > repeat for own in forms):
+    def trajectory(self, recording: Recording, repeat: int) -> Trajectory | None:
+        """Return the trajectory of a whole dialogue by this judge's levels, without ending it early; None if
+        the judge was not asked about every turn."""
+        forms = [self.unchanged.get(turn.id, []) for turn in recording.turns]
+        if not all(len(repeats) > repeat for repeats in forms):
             return None
-        return path_of(talk, [own[repeat] for own in forms])
+        return trajectory_of(recording, [repeats[repeat] for repeats in forms])
 
 
-def answers_of(questions: Sequence[Question], lines: Mapping[str, Line]) -> dict[str, Answers]:
-    found: dict[str, Answers] = {}
+def answers_by_judge(questions: Sequence[AuditQuestion], lines: Mapping[str, ItemLine]) -> dict[str, Answers]:
+    """Sort the answered questions by judge."""
+    by_judge: dict[str, Answers] = {}
     for question in questions:
-        mine = found.setdefault(question.judge, Answers(question.judge))
+        answers = by_judge.setdefault(question.judge, Answers(question.judge))
         line = lines.get(question.id)
         if line is None:
-            mine.missing += 1
+            answers.missing += 1
             continue
         if "skipped" in line:
             continue
-        levels = levels_in(line, question.moment.talk.rubric, f"{RunDir.items.name}, {question.id}")
-        mine.asked += 1
-        mine.unscored += levels is None
-        mine.moments[question.moment.id] = question.moment
-        if question.probe != PLAIN:
-            mine.numbers[question.moment.id] = question.number
-        mine.by_probe.setdefault(question.probe, {}).setdefault(question.moment.id, []).append(levels)
-    return found
+        turn = question.turn
+        levels = levels_in(line, turn.recording.rubric, f"{RunDir.items.name}, {question.id}")
+        answers.asked += 1
+        answers.unscored += levels is None
+        answers.turns[turn.id] = turn
+        if question.probe != UNCHANGED:
+            answers.variants[turn.id] = question.variant
+        answers.by_probe.setdefault(question.probe, {}).setdefault(turn.id, []).append(levels)
+    return by_judge
 
 
-def recorded(judge: Answers) -> Answers:
-    """The record's own levels of the same turns, as if one more judge had been asked."""
-    own = Answers(RECORDED, moments=judge.moments)
-    own.by_probe[PLAIN] = {
-        name: [judge.moments[name].turns[-1].levels]
-        for name in judge.plain
-        if judge.moments[name].turns[-1].levels is not None
-    }
-    return own
+def recorded_answers(judge: Answers) -> Answers:
+    """Return the recorded levels of the turns that `judge` answered, as answers of one more judge."""
+    answers = Answers(RECORDED, turns=judge.turns)
+    recorded = {name: judge.turns[name].history[-1].levels for name in judge.unchanged}
+    answers.by_probe[UNCHANGED] = {name: [levels] for name, levels in recorded.items() if levels is not None}
+    return answers
 
 
-def path_of(talk: Talk, forms: Sequence[Levels | None]) -> Trajectory:
-    dialogue = talk.dialogue
-    path = Trajectory(
-        talk.rubric,
+def trajectory_of(recording: Recording, forms: Sequence[Levels | None]) -> Trajectory:
+    """Return the trajectory that these forms give a recorded dialogue."""
+    dialogue = recording.dialogue
+    trajectory = Trajectory(
+        recording.rubric,
         dialogue.start,
         dialogue.profile,
         min_turns=dialogue.min_turns,
         max_turns=dialogue.max_turns,
     )
     for levels in forms:
-        path.judge(levels)
-    return path
+        trajectory.judge(levels)
+    return trajectory
 
 
-def rewards(path: Trajectory, talk: Talk) -> list[float | None]:
-    return rewards_of(path, talk.reward, distance=talk.distance)
+def rewards(trajectory: Trajectory, recording: Recording) -> list[float | None]:
+    """Return the rewards of a trajectory by the recording's reward."""
+    return rewards_of(trajectory, recording.reward, distance=recording.distance)
 
 
-def score(path: Trajectory) -> float:
-    """EPM-Q of one dialogue."""
-    return float(weigh(np.array(indices(path)))[3])
+def score(trajectory: Trajectory) -> float:
+    """Return the EPM-Q of one dialogue."""
+    return float(weigh(np.array(indices(trajectory)))[3])
 
 
-def total(levels: Levels, moment: Moment) -> int:
-    """The sum of all levels of a form."""
-    return sum(flat(levels, moment.talk.rubric))
+def level_sum(levels: Levels, turn: RecordedTurn) -> int:
+    """Return the sum of all levels of a form."""
+    return sum(flat_levels(levels, turn.recording.rubric))

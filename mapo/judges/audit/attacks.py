@@ -1,9 +1,9 @@
-"""Replies that attack a judge: instructions, fake forms, broken quotations, role marks, threats, hidden text.
+"""Replies that attack a judge: instructions, fake forms, broken quotations, role markers, threats, hidden
+text; in English and Chinese.
 
-In English and Chinese. `{form}` stands for a turn form with the best levels of the rubric, `{top}` for the
-highest of them, `{axes}` for its axes, `{mark}` for the mark between which the dialogue is quoted, as if it
-had leaked. The tests hold every one of them against the judge's prompt; an audit appends them to replies and
-looks whether a judge gives more for it.
+Placeholders: `{form}` is a filled-in form with the rubric's best levels, `{top}` its highest level, `{axes}`
+its axes, `{mark}` the delimiter around the quoted dialogue, as if it had leaked. The tests try each attack on
+the judge's prompt. An audit appends them to replies and checks whether the judge gives higher levels.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ATTACKS = {
 
 
 def attack(name: str, mark: str, rubric: Rubric) -> str:
-    """One of ATTACKS, filled in."""
+    """Return the attack of that name with its placeholders filled in."""
     top = max(len(axis.progress) for axis in rubric.axes) - 1
     text = ATTACKS[name].replace("{form}", best_form(rubric)).replace("{top}", str(top))
     text = text.replace("{axes}", ", ".join(rubric.keys))
@@ -70,7 +70,7 @@ def attack(name: str, mark: str, rubric: Rubric) -> str:
 
 
 def best_form(rubric: Rubric) -> str:
-    """A turn form with the highest progress and no regression on every axis."""
+    """Return a turn form with the highest progress and no regression on every axis, as JSON."""
 
     def mark(level: int) -> dict[str, str | int]:
         return {"level": level, "evidence": "his own words", "reason": "it fits him"}

@@ -1,24 +1,32 @@
-"""What the probes did to a judge: the change of the reward and of the levels, and whether attacks worked."""
+"""Effects of the probes on a judge: the change of rewards and levels, and which attacks succeeded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from mapo.judges.audit.answers import Answers, Forms, total
-from mapo.judges.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_on
-from mapo.judges.sample import Moment, weights_of
-from mapo.measure.stats import Floats, Interval, bootstrap, holm, sign_flip, told, wilson
+from mapo.judges.audit.answers import Answers, Forms, level_sum
+from mapo.judges.audit.limits import (
+    MAX_SIZE,
+    MAX_WORKED,
+    State,
+    check_both_sides,
+    check_limit,
+    interval_or_point,
+)
+from mapo.judges.audit.probes import LANGUAGE, LANGUAGE_PROBE, PROBES, attack_name
+from mapo.judges.sample import RecordedTurn, Stratum, sampling_weights
+from mapo.measure.stats import Floats, Interval, bootstrap, reportable, wilson
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a probe does to a judge, over `n` turns of `clusters` dialogues: the mean change of the sum of a
-    form's levels, and of the reward, with a 95 % interval; `size` is the reward's in standard deviations of
-    what the judge sees between turns. `p` is of the sign-flip test over dialogues, `p_holm` corrected among a
-    judge's probes."""
+    """Effect of a probe on a judge, over `n` turns of `clusters` dialogues: mean change of the sum of levels
+    and of the reward, with 95 % intervals over dialogues. `size` is the change of the reward in standard
+    deviations of the reward between turns, None if the judge gives every turn the same reward."""
 
     probe: str
     kind: str
@@ -28,110 +36,140 @@ class Effect:
     levels_interval: Interval | None
     reward: float
     interval: Interval | None
-    p: float | None
     size: float | None = None
     size_interval: Interval | None = None
-    p_holm: float | None = None
+
+    @property
+    def state(self) -> State:
+        """The size compared with its limit: a "rise" probe may lower the reward but not raise it, a "shift"
+        probe may do neither."""
+        if self.size is None:
+            return "unclear"
+        ends = interval_or_point(self.size, self.size_interval, self.clusters)
+        if self.kind == "rise":
+            return check_limit(ends, MAX_SIZE, at_most=True)
+        return check_both_sides(ends, MAX_SIZE)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields and the state, as written to audit.json."""
+        return {**asdict(self), "state": self.state}
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Of `n` attacks: how many raised the form above all but one of its repeats, which those were, and how
-    often the one left out is above them too, by chance alone."""
+class AttackResults:
+    """Outcome of `n` attacks. An attack `worked` if it raised the form above all but one of the repeats
+    without an attack. `chance` is how often the repeat left out is above the others: the rate without any
+    attack. `interval` is that of worked / n."""
 
     n: int
     worked: int
-    which: tuple[str, ...]
+    names: tuple[str, ...]
+    """The attacks that worked."""
     chance: float
     interval: Interval
 
+    @property
+    def state(self) -> State:
+        """The success rate above chance compared with its limit."""
+        low, high = self.interval
+        return check_limit((low - self.chance, high - self.chance), MAX_WORKED, at_most=True)
 
-def effects_of(answers: Answers, spread: float, strata: Mapping[tuple[str, str], int]) -> tuple[Effect, ...]:
-    """Of all probes. `spread` is the standard deviation of the reward between turns."""
-    found = []
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields and the state, as written to audit.json."""
+        return {**asdict(self), "state": self.state}
+
+
+def measure_effects(answers: Answers, deviation: float, sizes: Mapping[Stratum, int]) -> tuple[Effect, ...]:
+    """Measure all probes. `deviation` is the standard deviation of the reward between turns, `sizes` the
+    number of recorded turns per stratum."""
+    effects = []
     for probe in (*PROBES.values(), LANGUAGE_PROBE):
-        changes: list[tuple[Moment, float, float]] = []
+        changes: list[tuple[RecordedTurn, float, float]] = []
         for name, forms in answers.by_probe.get(probe.name, {}).items():
-            changed = answers.moments[name]
-            plain = answers.plain.get(_counterpart(name, probe.name), [])
-            before, after = _means(plain, changed), _means(forms, changed)
+            turn = answers.turns[name]
+            unchanged = answers.unchanged.get(_counterpart(name, probe.name), [])
+            before, after = _means(unchanged, turn), _means(forms, turn)
             if before and after:
-                changes.append((changed, after[0] - before[0], after[1] - before[1]))
+                changes.append((turn, after[0] - before[0], after[1] - before[1]))
         if changes:
-            sizes = {} if probe.name == LANGUAGE else strata  # pairs are of no stratum
-            found.append(_effect(probe.name, probe.kind, changes, spread, sizes))
-    corrected = holm([effect.p for effect in found])
-    return tuple(replace(effect, p_holm=p) for effect, p in zip(found, corrected, strict=True))
+            used = {} if probe.name == LANGUAGE else sizes  # language pairs are not sampled from strata
+            effects.append(_effect(probe.name, probe.kind, changes, deviation, used))
+    return tuple(effects)
 
 
 def _counterpart(name: str, probe: str) -> str:
-    """The turn that a changed one is held against: itself, or the English side of a pair."""
+    """Return the turn to compare with: the same one, or the English side of a language pair."""
     return name.replace("pairs/zh", "pairs/en", 1) if probe == LANGUAGE else name
 
 
-def _means(forms: Forms, moment: Moment) -> tuple[float, float] | None:
-    known = [levels for levels in forms if levels is not None]
-    if not known:
+def _means(forms: Forms, turn: RecordedTurn) -> tuple[float, float] | None:
+    """Return the mean sum of levels and the mean reward of the usable forms."""
+    usable = [levels for levels in forms if levels is not None]
+    if not usable:
         return None
     return (
-        sum(total(levels, moment) for levels in known) / len(known),
-        sum(moment.reward(levels) for levels in known) / len(known),
+        sum(level_sum(levels, turn) for levels in usable) / len(usable),
+        sum(turn.reward(levels) for levels in usable) / len(usable),
     )
 
 
 def _effect(
     probe: str,
     kind: str,
-    changes: Sequence[tuple[Moment, float, float]],
-    spread: float,
-    strata: Mapping[tuple[str, str], int],
+    changes: Sequence[tuple[RecordedTurn, float, float]],
+    deviation: float,
+    sizes: Mapping[Stratum, int],
 ) -> Effect:
-    rows: dict[str, Floats] = {}
-    weights = weights_of([moment for moment, _, _ in changes], strata)
-    for (moment, levels, reward), w in zip(changes, weights, strict=True):
-        own = np.array([w, w * levels, w * reward])
-        rows[moment.talk.id] = rows.get(moment.talk.id, np.zeros(3)) + own
-    table = np.array(list(rows.values()), dtype=np.float64)
+    sums: dict[str, Floats] = {}
+    weights = sampling_weights([turn for turn, _, _ in changes], sizes)
+    for (turn, levels, reward), w in zip(changes, weights, strict=True):
+        row = np.array([w, w * levels, w * reward])
+        sums[turn.recording.id] = sums.get(turn.recording.id, np.zeros(3)) + row
+    table = np.array(list(sums.values()), dtype=np.float64)
 
-    def mean(sums: Floats) -> Floats:
-        return np.asarray(sums[..., 1:] / sums[..., :1])
+    def weighted_mean(rows: Floats) -> Floats:
+        return np.asarray(rows[..., 1:] / rows[..., :1])
 
-    change, worth = (float(x) for x in mean(table.sum(axis=0)))
-    ends = bootstrap(table, mean)
-    intervals = [None, None] if ends is None else [told(*pair, rows=len(table)) for pair in ends]
+    levels_mean, reward_mean = (float(x) for x in weighted_mean(table.sum(axis=0)))
+    ends = bootstrap(table, weighted_mean)
+    intervals = [None, None] if ends is None else [reportable(*pair, rows=len(table)) for pair in ends]
+    reward_interval = intervals[1]
     return Effect(
         probe,
         kind,
         n=len(changes),
         clusters=len(table),
-        levels=change,
+        levels=levels_mean,
         levels_interval=intervals[0],
-        reward=worth,
-        interval=intervals[1],
-        p=sign_flip(table[:, 2] / table[:, 0]),
-        size=worth / spread if spread else None,
-        size_interval=(intervals[1][0] / spread, intervals[1][1] / spread)
-        if intervals[1] and spread
+        reward=reward_mean,
+        interval=reward_interval,
+        size=reward_mean / deviation if deviation else None,
+        size_interval=(reward_interval[0] / deviation, reward_interval[1] / deviation)
+        if reward_interval and deviation
         else None,
     )
 
 
-def attacks_on(answers: Answers) -> Taken | None:
-    """A form, attacked or not, is held against one repeat fewer than there are: the repeats take turns at
-    being the one that is not attacked."""
-    n = tried = lucky = 0
-    which: list[str] = []
+def attack_results(answers: Answers) -> AttackResults | None:
+    """Count the attacks that worked. Attacked and unattacked forms are compared with the same number of
+    repeats (one fewer than there are), so that the two rates are comparable; None without any pair."""
+    n = comparisons = above_by_chance = 0
+    names: list[str] = []
     for name, forms in answers.by_probe.get("injection", {}).items():
-        moment = answers.moments[name]
-        plain = [total(levels, moment) for levels in answers.plain.get(name, []) if levels is not None]
-        after = forms[0]
-        if len(plain) < 2 or after is None:
+        turn = answers.turns[name]
+        repeats = [
+            level_sum(levels, turn) for levels in answers.unchanged.get(name, []) if levels is not None
+        ]
+        attacked = forms[0]
+        if len(repeats) < 2 or attacked is None:
             continue
         n += 1
-        if total(after, moment) > max(plain[1:]):
-            which.append(attack_on(answers.numbers[name]))
-        tried += len(plain)
-        lucky += sum(x > max(plain[:at] + plain[at + 1 :]) for at, x in enumerate(plain))
+        if level_sum(attacked, turn) > max(repeats[1:]):
+            names.append(attack_name(answers.variants[name]))
+        comparisons += len(repeats)
+        above_by_chance += sum(x > max(repeats[:at] + repeats[at + 1 :]) for at, x in enumerate(repeats))
     if not n:
         return None
-    return Taken(n, len(which), tuple(sorted(which)), lucky / tried, wilson(len(which), n))
+    return AttackResults(
+        n, len(names), tuple(sorted(names)), above_by_chance / comparisons, wilson(len(names), n)
+    )

@@ -1,8 +1,8 @@
-"""Is a judge's evidence really there? A level rests on words "copied from the reply letter by letter": this
-looks.
+"""Check of a judge's evidence: are the words it quotes really in the reply?
 
-Compared without case, width, punctuation and spacing; an ellipsis may stand for what was left out, the parts
-in their order. A judge that quotes what nobody said has judged something else, or was made to say so.
+The comparison ignores case, width, punctuation and spacing. An ellipsis may stand for omitted words, if the
+parts occur in order. A judge that quotes words that are not there has rated something else, or was
+manipulated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _GAP = re.compile(r"\.{2,}|…+|\[…\]|\[\.\.\.\]")
 
 
 def quoted(evidence: str, reply: str) -> bool:
-    """Whether the evidence, part by part, stands in the reply in that order."""
+    """Return whether all parts of the evidence occur in the reply, in order."""
     text, at = _plain(reply), 0
     parts = [plain for part in _GAP.split(unicodedata.normalize("NFKC", evidence)) if (plain := _plain(part))]
     for part in parts:
-        found = text.find(part, at)
-        if found < 0:
+        start = text.find(part, at)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     return bool(parts)
 
 
@@ -38,7 +38,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Quotes:
-    """Of the marks that are not 0: how many there are, have evidence, and quote the reply with it."""
+    """Counts of nonzero marks: all, those with evidence, and those whose evidence is in the reply."""
 
     marks: int
     given: int
@@ -46,24 +46,27 @@ class Quotes:
 
     @property
     def share(self) -> float | None:
+        """Share of marks whose evidence is in the reply."""
         return self.quoted / self.marks if self.marks else None
 
     @property
     def interval(self) -> Interval | None:
+        """95 % interval of `share`."""
         return wilson(self.quoted, self.marks) if self.marks else None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the counts, the share and its interval."""
         return {**asdict(self), "share": self.share, "interval": self.interval}
 
 
-def quotes(judged: Iterable[tuple[Levels, str]]) -> Quotes:
-    """Of forms, each with the reply it is about."""
-    marks = given = found = 0
-    for levels, reply in judged:
-        for sides in levels.values():
-            for mark in (sides.progress, sides.regression):
+def count_quotes(forms: Iterable[tuple[Levels, str]]) -> Quotes:
+    """Count the evidence of forms, each given with the reply it rates."""
+    marks = given = quotes = 0
+    for levels, reply in forms:
+        for axis in levels.values():
+            for mark in (axis.progress, axis.regression):
                 if mark.level:
                     marks += 1
                     given += bool(_plain(mark.evidence))
-                    found += quoted(mark.evidence, reply)
-    return Quotes(marks, given, found)
+                    quotes += quoted(mark.evidence, reply)
+    return Quotes(marks, given, quotes)

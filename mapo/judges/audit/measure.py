@@ -1,93 +1,101 @@
-"""Answers -> what there is to know about a judge: noise, effects of the probes, agreement, evidence,
-failures."""
+"""Measurements of one judge from its answers: noise, probe effects, attacks, evidence and failures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mapo.judges.audit.answers import Answers, Forms, rewards, score
-from mapo.judges.audit.effects import Effect, Taken, attacks_on, effects_of
-from mapo.judges.audit.evidence import Quotes, quotes
+from mapo.judges.audit.effects import AttackResults, Effect, attack_results, measure_effects
+from mapo.judges.audit.evidence import Quotes, count_quotes
 from mapo.judges.audit.noise import (
-    Components,
     Reliability,
-    components,
-    group_for,
-    reliability_of,
+    VarianceComponents,
+    advantage_reliability,
+    group_size_for,
     sibling_reliability,
+    variance_components,
 )
-from mapo.judges.sample import Moment, Talk, weights_of
-from mapo.judges.terms import Terms
+from mapo.judges.credit import CreditSettings
+from mapo.judges.sample import RecordedTurn, Recording, Stratum, sampling_weights
 from mapo.measure.agreement import correlation_interval, pearson
 from mapo.measure.rubric import Rubric
 from mapo.measure.stats import Interval
-from mapo.sandbox.cast import flat
+from mapo.sandbox.cast import flat_levels
 
 METHODS = ("mapo", "turn", "batch", "grpo")
-DEFAULTS = Terms()
+DEFAULTS = CreditSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Everything about one judge."""
+    """Everything measured about one judge."""
 
     judge: str
     asked: int
     unscored: int
     missing: int
-    noise: Components | None
+    noise: VarianceComponents | None
     items: dict[str, dict[str, float]]
+    """Per level of the form: standard deviation of repeats, share of turns that changed, mean."""
     reliability: tuple[Reliability, ...]
     siblings: bool
+    """Whether the dialogues judged twice include siblings."""
     among_siblings: float | None
-    """Reliability of what dialogues earn in all, measured from their group's mean."""
+    """Reliability of dialogue returns, measured from the mean of their group."""
     scores: float | None
-    """Correlation of whole dialogues' scores when they are judged twice; and its interval."""
+    """Correlation of dialogue scores judged twice."""
     scores_interval: Interval | None
     effects: tuple[Effect, ...]
-    attacks: Taken | None
+    attacks: AttackResults | None
     quotes: Quotes
+    scored_dialogues: int = 0
+    """Dialogues that `scores` is computed from."""
 
     def effect(self, probe: str) -> Effect | None:
+        """Return the effect of a probe, if it was measured."""
         return next((e for e in self.effects if e.probe == probe), None)
 
+    def reliability_of(self, method: str) -> Reliability | None:
+        """Return the reliability of a method's advantages, if it was measured."""
+        return next((r for r in self.reliability if r.method == method), None)
+
     def as_json(self) -> dict[str, Any]:
+        """Return the measurements as written to audit.json."""
+        names = ("judge", "asked", "unscored", "missing", "items", "scores", "scores_interval")
         return {
-            **{
-                key: getattr(self, key)
-                for key in ("judge", "asked", "unscored", "missing", "items", "scores", "scores_interval")
-            },
+            **{name: getattr(self, name) for name in (*names, "scored_dialogues")},
             "noise": self.noise and self.noise.as_json(),
             "advantages": [r.as_json() for r in self.reliability],
             "siblings": self.siblings,
             "among_siblings": self.among_siblings,
-            "group": group_for(self.among_siblings),
-            "effects": [asdict(e) for e in self.effects],
-            "attacks": self.attacks and asdict(self.attacks),
+            "group": group_size_for(self.among_siblings),
+            "effects": [e.as_json() for e in self.effects],
+            "attacks": self.attacks and self.attacks.as_json(),
             "evidence": self.quotes.as_json(),
         }
 
 
-def findings(
+def measure_judge(
     answers: Answers,
-    dialogues: Sequence[Talk],
-    terms: Terms = DEFAULTS,
-    strata: Mapping[tuple[str, str], int] | None = None,
+    dialogues: Sequence[Recording],
+    settings: CreditSettings = DEFAULTS,
+    sizes: Mapping[Stratum, int] | None = None,
 ) -> Findings:
-    """`strata` are the sizes of those that turns were drawn from; without them all turns count alike."""
-    strata = strata or {}
-    noise = _components(answers, strata)
-    siblings, among, reliability = _reliability(answers, dialogues, terms)
-    scores, scores_interval = _score_reliability(answers, dialogues)
-    judged = [
-        (levels, answers.moments[name].reply)
-        for name, forms in answers.plain.items()
-        for levels in forms
+    """Measure one judge. `dialogues` were judged twice; `sizes` is the number of recorded turns per stratum,
+    without which all sampled turns have equal weight."""
+    sizes = sizes or {}
+    noise = _noise(answers, sizes)
+    siblings, among_siblings, reliability = _reliability(answers, dialogues, settings)
+    scores, scores_interval, scored = _score_reliability(answers, dialogues)
+    forms = [
+        (levels, answers.turns[name].reply)
+        for name, repeats in answers.unchanged.items()
+        for levels in repeats
         if levels is not None
     ]
     return Findings(
@@ -96,81 +104,89 @@ def findings(
         unscored=answers.unscored,
         missing=answers.missing,
         noise=noise,
-        items=_items(answers),
+        items=_level_noise(answers),
         reliability=reliability,
         siblings=siblings,
-        among_siblings=among,
+        among_siblings=among_siblings,
         scores=scores,
         scores_interval=scores_interval,
-        effects=effects_of(answers, math.sqrt(noise.between) if noise else 0.0, strata),
-        attacks=attacks_on(answers),
-        quotes=quotes(judged),
+        effects=measure_effects(answers, math.sqrt(noise.between) if noise else 0.0, sizes),
+        attacks=attack_results(answers),
+        quotes=count_quotes(forms),
+        scored_dialogues=scored,
     )
 
 
-def _rewards(forms: Forms, moment: Moment) -> list[float]:
-    return [moment.reward(levels) for levels in forms if levels is not None]
+def _rewards(forms: Forms, turn: RecordedTurn) -> list[float]:
+    return [turn.reward(levels) for levels in forms if levels is not None]
 
 
 # ---- noise
 
 
-def _components(answers: Answers, strata: Mapping[tuple[str, str], int]) -> Components | None:
-    values = {name: _rewards(forms, answers.moments[name]) for name, forms in answers.plain.items()}
-    asked = {name: own for name, own in values.items() if own and not name.startswith("pairs/")}
-    moments = [answers.moments[name] for name in asked]
-    weights = weights_of(moments, strata)
-    return components(list(asked.values()), [moment.talk.id for moment in moments], weights)
+def _noise(answers: Answers, sizes: Mapping[Stratum, int]) -> VarianceComponents | None:
+    values = {name: _rewards(forms, answers.turns[name]) for name, forms in answers.unchanged.items()}
+    sampled = {name: own for name, own in values.items() if own and not name.startswith("pairs/")}
+    turns = [answers.turns[name] for name in sampled]
+    weights = sampling_weights(turns, sizes)
+    return variance_components(list(sampled.values()), [turn.recording.id for turn in turns], weights)
 
 
-def _items(answers: Answers) -> dict[str, dict[str, float]]:
-    """For each level of the form: how far repeats stray (pooled standard deviation), and on how many
-    turns."""
-    repeated = [
-        (answers.moments[name], [levels for levels in forms if levels is not None])
-        for name, forms in answers.plain.items()
+def _level_noise(answers: Answers) -> dict[str, dict[str, float]]:
+    """Return, for each level of the form, the pooled standard deviation of repeats, the share of turns on
+    which they differ, and the mean."""
+    usable = [
+        (answers.turns[name], [levels for levels in forms if levels is not None])
+        for name, forms in answers.unchanged.items()
     ]
-    asked = [(moment, forms) for moment, forms in repeated if len(forms) > 1]
-    if not asked:
+    repeated = [(turn, forms) for turn, forms in usable if len(forms) > 1]
+    if not repeated:
         return {}
-    found = {}
-    rubric = asked[0][0].talk.rubric
-    for at, name in enumerate(item_names(rubric)):
-        own = [np.array([flat(form, rubric)[at] for form in forms]) for _, forms in asked]
-        spread = sum(float(x.var(ddof=1)) * (len(x) - 1) for x in own) / sum(len(x) - 1 for x in own)
-        found[name] = {
-            "sd": math.sqrt(spread),
-            "changed": sum(np.ptp(x) > 0 for x in own) / len(own),
-            "mean": float(np.mean([x.mean() for x in own])),
+    noise = {}
+    rubric = repeated[0][0].recording.rubric
+    for at, name in enumerate(level_names(rubric)):
+        levels = [np.array([flat_levels(form, rubric)[at] for form in forms]) for _, forms in repeated]
+        variance = sum(float(x.var(ddof=1)) * (len(x) - 1) for x in levels) / sum(len(x) - 1 for x in levels)
+        noise[name] = {
+            "sd": math.sqrt(variance),
+            "changed": sum(np.ptp(x) > 0 for x in levels) / len(levels),
+            "mean": float(np.mean([x.mean() for x in levels])),
         }
-    return found
+    return noise
 
 
-def item_names(rubric: Rubric) -> list[str]:
-    return [f"{key} {side}" for key in rubric.keys for side in ("progress", "regression")]
+def level_names(rubric: Rubric) -> list[str]:
+    """Return the names of a form's levels, in the order of `flat_levels`."""
+    return [f"{key} {direction}" for key in rubric.keys for direction in ("progress", "regression")]
 
 
 def _reliability(
-    answers: Answers, dialogues: Sequence[Talk], terms: Terms
+    answers: Answers, dialogues: Sequence[Recording], settings: CreditSettings
 ) -> tuple[bool, float | None, tuple[Reliability, ...]]:
-    """Advantages of dialogues judged twice. Where there are no siblings, all dialogues stand in for them:
-    they differ more than siblings do, so the noise counts for less than it would in training."""
-    twice = [(talk, answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
-    both = [
-        (talk, rewards(a, talk), rewards(b, talk)) for talk, a, b in twice if a is not None and b is not None
+    """Measure the advantages of dialogues judged twice. Without siblings, all dialogues form one group. They
+    differ more than siblings would, so the noise looks smaller than it is in training."""
+    paths = [(rec, answers.trajectory(rec, 0), answers.trajectory(rec, 1)) for rec in dialogues]
+    twice = [
+        (rec, rewards(a, rec), rewards(b, rec)) for rec, a, b in paths if a is not None and b is not None
     ]
-    if len(both) < 2:
+    if len(twice) < 2:
         return False, None, ()
-    groups = [talk.group for talk, _, _ in both]
+    groups = [recording.group for recording, _, _ in twice]
     siblings = len(set(groups)) < len(groups)
-    named = groups if siblings else ["all"] * len(groups)
-    first, second = [a for _, a, _ in both], [b for _, _, b in both]
-    found = tuple(reliability_of(first, second, named, method, **terms.credit) for method in METHODS)
-    return siblings, sibling_reliability(first, second, groups) if siblings else None, found
+    used_groups = groups if siblings else ["all"] * len(groups)
+    first, second = [a for _, a, _ in twice], [b for _, _, b in twice]
+    reliability = tuple(
+        advantage_reliability(first, second, used_groups, method, **settings.advantage_options)
+        for method in METHODS
+    )
+    return siblings, sibling_reliability(first, second, groups) if siblings else None, reliability
 
 
-def _score_reliability(answers: Answers, dialogues: Sequence[Talk]) -> tuple[float | None, Interval | None]:
-    twice = [(answers.path(talk, 0), answers.path(talk, 1)) for talk in dialogues]
-    both = [(score(a), score(b)) for a, b in twice if a is not None and b is not None]
-    r = pearson([a for a, _ in both], [b for _, b in both]) if len(both) > 2 else None
-    return r, correlation_interval(r, len(both))
+def _score_reliability(
+    answers: Answers, dialogues: Sequence[Recording]
+) -> tuple[float | None, Interval | None, int]:
+    """Return the correlation of scores judged twice, its interval and the number of dialogues."""
+    paths = [(answers.trajectory(rec, 0), answers.trajectory(rec, 1)) for rec in dialogues]
+    pairs = [(score(a), score(b)) for a, b in paths if a is not None and b is not None]
+    r = pearson([a for a, _ in pairs], [b for _, b in pairs]) if len(pairs) > 2 else None
+    return r, correlation_interval(r, len(pairs)), len(pairs)

@@ -1,11 +1,10 @@
-"""Changes to what a judge sees that should change nothing for the better: each is held against the turn as it
-was.
+"""Probes: changes to a judge's input that should not improve its rating.
 
-A *rise* probe adds something worthless (filler, praise, hedges, the same again, an attack): a judge that
-gives more for it can be farmed by a policy. A *shift* probe changes nothing about the reply at all (the order
-of the axes, the wording of the judge's prompt, small talk before the conversation, its language): a judge
-that answers otherwise measures something else than the reply. Texts are in `texts.toml`, other prompts in
-`prompts/`, translated pairs in the domain's own `pairs.toml`.
+A *rise* probe adds something worthless to the reply (filler, praise, hedges, a repetition, an attack). If a
+judge rewards it, a policy can learn to exploit that. A *shift* probe leaves the reply as it is and changes
+something else (the order of the axes, the wording of the judge's prompt, small talk before the conversation,
+its language). A judge that reacts to it rates something other than the reply. The texts are in `texts.toml`,
+alternative prompts in `prompts/`, translated pairs in each domain's `pairs.toml`.
 """
 
 from __future__ import annotations
@@ -21,24 +20,25 @@ from typing import Any
 
 from mapo.domain_folders import known_folder
 from mapo.judges.audit.attacks import ATTACKS, attack
-from mapo.judges.sample import Moment, Talk
+from mapo.judges.sample import RecordedTurn, Recording
 from mapo.measure.reward import Distance
 from mapo.measure.rubric import Rubric
-from mapo.sandbox.judge import describe_axes, told_to_judge, turn_schema
+from mapo.sandbox.judge import common_parts, describe_axes, turn_schema
 from mapo.sandbox.prompting import fragment
-from mapo.sandbox.transcript import mark_of
+from mapo.sandbox.transcript import delimiter_of
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.types import Dialogue, Mark, Reply, Turn
 
-PLAIN = "plain"
+UNCHANGED = "plain"
+"""Probe name of a turn as recorded; part of the ids in items.jsonl."""
 LANGUAGE = "language"
 PARAPHRASES = ("inspector", "short", "backwards")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What a judge is shown: a person, a conversation whose last reply is to be judged, a rubric; perhaps a
-    prompt of other words."""
+class JudgeInput:
+    """Input of a judge: the scenario, the conversation whose last reply is rated, the rubric, and optionally
+    another system prompt."""
 
     scenario: Scenario
     turns: Sequence[Turn]
@@ -48,33 +48,33 @@ class Shown:
 
     @property
     def reply(self) -> str:
+        """Text of the reply to rate."""
         return self.turns[-1].reply.text
 
 
-def plainly(moment: Moment) -> Shown:
-    """The turn as it was."""
-    dialogue = moment.talk.dialogue
-    return Shown(moment.talk.scenario, moment.turns, moment.talk.rubric, dialogue.seed or 0)
+def unchanged_input(turn: RecordedTurn) -> JudgeInput:
+    """Return the judge's input for a turn as recorded."""
+    recording = turn.recording
+    return JudgeInput(recording.scenario, turn.history, recording.rubric, recording.dialogue.seed or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`change` makes the variant of a turn, with a number of its own for each turn; None where there is
-    none."""
+    """A named change. `change` takes the input and a variant number that differs from turn to turn, and
+    returns the changed input, or None if it does not apply. `kind` is "rise" or "shift"."""
 
     name: str
     kind: str
     about: str
-    change: Callable[[Shown, int], Shown | None]
+    change: Callable[[JudgeInput, int], JudgeInput | None]
 
 
-def _said(shown: Shown, text: str) -> Shown:
-    """The same turn with another reply."""
+def _with_reply(shown: JudgeInput, text: str) -> JudgeInput:
     *before, last = shown.turns
     return replace(shown, turns=(*before, replace(last, reply=replace(last.reply, text=text))))
 
 
-def _texts(shown: Shown, name: str) -> list[Any]:
+def _texts(shown: JudgeInput, name: str) -> list[Any]:
     return list(_all_texts().get(shown.scenario.language, {}).get(name, []))
 
 
@@ -83,56 +83,56 @@ def _all_texts() -> dict[str, Any]:
     return tomllib.loads((files("mapo") / "judges" / "audit" / "texts.toml").read_text(encoding="utf-8"))
 
 
-def _longer(shown: Shown, _: int) -> Shown | None:
+def _add_filler(shown: JudgeInput, _: int) -> JudgeInput | None:
     lines = _texts(shown, "filler")
-    return _said(shown, " ".join([shown.reply, *lines])) if lines else None
+    return _with_reply(shown, " ".join([shown.reply, *lines])) if lines else None
 
 
-def _adds(name: str) -> Callable[[Shown, int], Shown | None]:
-    def change(shown: Shown, number: int) -> Shown | None:
+def _add_line(name: str) -> Callable[[JudgeInput, int], JudgeInput | None]:
+    def change(shown: JudgeInput, variant: int) -> JudgeInput | None:
         lines = _texts(shown, name)
-        return _said(shown, f"{shown.reply} {lines[number % len(lines)]}") if lines else None
+        return _with_reply(shown, f"{shown.reply} {lines[variant % len(lines)]}") if lines else None
 
     return change
 
 
-def _again(shown: Shown, number: int) -> Shown | None:
+def _repeat_reply(shown: JudgeInput, variant: int) -> JudgeInput | None:
     lines = _texts(shown, "again")
     if not lines:
         return None
-    return _said(shown, f"{shown.reply} {lines[number % len(lines)]}{shown.reply}")
+    return _with_reply(shown, f"{shown.reply} {lines[variant % len(lines)]}{shown.reply}")
 
 
-def attack_on(number: int) -> str:
-    """Which attack the turn of that number gets: every one once before any comes again."""
+def attack_name(variant: int) -> str:
+    """Return the attack for a variant number; all attacks are used once before any repeats."""
     names = list(ATTACKS)
-    random.Random("attacks").shuffle(names)  # noqa: S311 (an order, no secret)
-    return names[number % len(names)]
+    random.Random("attacks").shuffle(names)  # noqa: S311 (ordering, not security)
+    return names[variant % len(names)]
 
 
-def _attacked(shown: Shown, number: int) -> Shown:
-    mark = mark_of(shown.scenario.id, shown.seed)
-    return _said(shown, f"{shown.reply}\n\n{attack(attack_on(number), mark, shown.rubric)}")
+def _add_attack(shown: JudgeInput, variant: int) -> JudgeInput:
+    mark = delimiter_of(shown.scenario.id, shown.seed)
+    return _with_reply(shown, f"{shown.reply}\n\n{attack(attack_name(variant), mark, shown.rubric)}")
 
 
-def _reordered(shown: Shown, _: int) -> Shown:
+def _reverse_axes(shown: JudgeInput, _: int) -> JudgeInput:
     return replace(shown, rubric=replace(shown.rubric, axes=tuple(reversed(shown.rubric.axes))))
 
 
-def _later(shown: Shown, _: int) -> Shown | None:
+def _add_small_talk(shown: JudgeInput, _: int) -> JudgeInput | None:
     pairs = _texts(shown, "neutral")
-    before = [Turn(said, Reply(reply)) for said, reply in pairs]
+    before = [Turn(message, Reply(reply)) for message, reply in pairs]
     return replace(shown, turns=(*before, *shown.turns)) if before else None
 
 
-def _reworded(name: str) -> Callable[[Shown, int], Shown]:
-    def change(shown: Shown, _: int) -> Shown:
-        described = told_to_judge(shown.scenario, shown.rubric, turn_schema(shown.rubric))
+def _reword_prompt(name: str) -> Callable[[JudgeInput, int], JudgeInput]:
+    def change(shown: JudgeInput, _: int) -> JudgeInput:
+        values = common_parts(shown.scenario, shown.rubric, turn_schema(shown.rubric))
         return replace(
             shown,
             system=_paraphrase(name)
             .substitute(
-                described,
+                values,
                 axes=describe_axes(shown.rubric),
                 domain=fragment(shown.scenario.domain, "judge_turn"),
             )
@@ -149,45 +149,44 @@ def _paraphrase(name: str) -> Template:
     )
 
 
-def texts() -> list[Any]:
-    """All that probes are made of, for a manifest: an audit is not resumed with other words."""
+def probe_texts() -> list[Any]:
+    """Return all texts that probes use. Their digest is part of the manifest, so that an audit is not resumed
+    with different texts."""
     return [_all_texts(), ATTACKS, *(_paraphrase(name).template for name in PARAPHRASES)]
 
 
 PROBES = {
     probe.name: probe
     for probe in (
-        Probe("length", "rise", "neutral filler after the reply", _longer),
-        Probe("flattery", "rise", "praise of the person that fits anybody", _adds("flattery")),
-        Probe("hedging", "rise", "hedges after the reply", _adds("hedging")),
-        Probe("verbosity", "rise", "the whole reply said a second time", _again),
-        Probe("injection", "rise", "an attack on the judge after the reply", _attacked),
-        Probe("order", "shift", "the axes in the reverse order", _reordered),
-        Probe("position", "shift", "four turns of small talk before the conversation", _later),
+        Probe("length", "rise", "neutral filler after the reply", _add_filler),
+        Probe("flattery", "rise", "generic praise of the person", _add_line("flattery")),
+        Probe("hedging", "rise", "hedging after the reply", _add_line("hedging")),
+        Probe("verbosity", "rise", "the whole reply repeated", _repeat_reply),
+        Probe("injection", "rise", "an attack on the judge", _add_attack),
+        Probe("order", "shift", "axes in reverse order", _reverse_axes),
+        Probe("position", "shift", "four turns of small talk first", _add_small_talk),
         *(
-            Probe(f"prompt {n}", "shift", f"the judge's prompt in other words ({n})", _reworded(n))
+            Probe(f"prompt {n}", "shift", f"judge prompt reworded ({n})", _reword_prompt(n))
             for n in PARAPHRASES
         ),
     )
 }
-LANGUAGE_PROBE = Probe(
-    LANGUAGE, "shift", "the same conversation in Chinese, not English", lambda shown, _: shown
-)
+LANGUAGE_PROBE = Probe(LANGUAGE, "shift", "Chinese instead of English", lambda shown, _: shown)
 
 
-# ---- the same words in two languages
+# ---- language pairs
 
 
 def language_pairs(
     rubric: Rubric, reward: str = "idr", distance: Distance = "zone"
-) -> list[tuple[Moment, Moment]]:
-    """The domain's conversations in English and in Chinese; none for a domain that ships no pairs."""
+) -> list[tuple[RecordedTurn, RecordedTurn]]:
+    """Return the domain's conversations in English and in Chinese; empty if the domain has no pairs."""
     folder = known_folder(rubric.name)
     file = folder / "pairs.toml" if folder else None
     if file is None or not file.is_file():
         return []
     start = {item.key: Mark(min(2, len(item.deficit) - 1)) for item in rubric.indicators}
-    found = []
+    pairs = []
     for number, pair in enumerate(tomllib.loads(file.read_text(encoding="utf-8"))["pair"], 1):
         sides = []
         for language in ("en", "zh"):
@@ -212,7 +211,7 @@ def language_pairs(
                     rubric.start(start),
                     turns,
                 )
-                talk = Talk(f"pairs/{language}", dialogue, scenario, rubric, reward, distance)
-                sides.append(Moment(talk, 1))
-        found += [(sides[0], sides[2]), (sides[1], sides[3])]
-    return found
+                recording = Recording(f"pairs/{language}", dialogue, scenario, rubric, reward, distance)
+                sides.append(RecordedTurn(recording, 1))
+        pairs += [(sides[0], sides[2]), (sides[1], sides[3])]
+    return pairs

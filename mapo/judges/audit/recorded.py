@@ -1,9 +1,9 @@
-"""What records alone tell of the judge that made them: no judge is asked.
+"""What records alone show about the judge that made them, without asking any judge.
 
-How many turns it failed on, how its levels change along a dialogue, whether its evidence is in the replies,
-and how the scores' variance falls to models, cases and the rest. The judge's noise is somewhere in that rest,
-together with the chance of a dialogue: it is a bound from above and no measurement. Where a panel judged, its
-members' agreement is in the records too. Reads our own records and EMPA's result files.
+The share of turns it failed on, how its levels change along a dialogue, whether its evidence is in the
+replies, and how the variance of scores divides into models, cases and the rest. The rest contains the judge's
+noise together with the randomness of each dialogue, so it is an upper bound. If a panel judged, the agreement
+of its members is in the records too. Reads this package's records and EMPA's result files.
 """
 
 from __future__ import annotations
@@ -17,67 +17,72 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mapo.errors import InputError, RecordError
-from mapo.judges.audit.evidence import quotes
-from mapo.judges.audit.report import number, share, spread
+from mapo.judges.audit.evidence import count_quotes
+from mapo.judges.audit.report import estimate, number, percent
 from mapo.judges.sample import THIRDS, dialogue_files
 from mapo.measure.agreement import pooled_kappa
 from mapo.measure.epmq import weigh
 from mapo.measure.rubric import Rubric
 from mapo.scoring.folders import read_folders
-from mapo.show.tables import Table
+from mapo.show.tables import Cell, Table
 from mapo.store import BadLine, read_dialogues
 from mapo.types import AxisMarks, Levels, Mark
 
 
-class Judged(NamedTuple):
-    """One recorded turn, of `of` in its dialogue; `levels` is None where the judge failed."""
+class JudgedTurn(NamedTuple):
+    """One recorded turn, number `turn` of `turns`; `levels` is None if the judge failed."""
 
     judge: str
     turn: int
-    of: int
+    turns: int
     reply: str
     levels: Levels | None
     panel: dict[str, tuple[int, ...]] | None = None
 
 
-def read_judged(root: Path) -> list[Judged]:
-    """All turns of a run, or of a folder of EMPA result files, or of folders of those."""
-    own = [turn for file in dialogue_files(root) for turn in _own(file)]
-    theirs = [turn for file in sorted(root.rglob("*_result.json")) for turn in _empa(file)] if not own else []
-    if not own and not theirs:
-        raise InputError("no judged dialogue in it", where=str(root), fix="A run, or EMPA result files")
-    return own or theirs
+def read_judged(root: Path) -> list[JudgedTurn]:
+    """Read all turns of a run, or of a folder (of folders) of EMPA result files."""
+    turns = [turn for file in dialogue_files(root) for turn in _mapo_turns(file)]
+    if not turns:
+        turns = [turn for file in sorted(root.rglob("*_result.json")) for turn in _empa_turns(file)]
+    if not turns:
+        raise InputError(
+            "no judged dialogue found",
+            where=str(root),
+            fix="Give a run directory or a folder of EMPA results",
+        )
+    return turns
 
 
-def _own(file: Path) -> Iterator[Judged]:
+def _mapo_turns(file: Path) -> Iterator[JudgedTurn]:
     for item in read_dialogues(file):
         if not isinstance(item, BadLine) and item.usable:
             judge, n = item.cast.get("judge") or "unknown", len(item.turns)
             for at, turn in enumerate(item.turns, 1):
-                yield Judged(judge, at, n, turn.reply.text, turn.levels, turn.panel)
+                yield JudgedTurn(judge, at, n, turn.reply.text, turn.levels, turn.panel)
 
 
-def _empa(file: Path) -> Iterator[Judged]:
-    """A failed judgement has no form; a reply is matched to its form by its place."""
+def _empa_turns(file: Path) -> Iterator[JudgedTurn]:
+    """Yield the turns of an EMPA result file. Replies and forms are matched by position."""
     try:
         data = json.loads(file.read_bytes())
         entries = data["epj"]["trajectory"][1:]
         replies = [str(line["content"]) for line in data["history"] if line["role"] == "test_model"]
         judge = str(data.get("judger_model") or "unknown")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"no EMPA result ({error!r})", where=str(file)) from None
+        raise RecordError(f"not an EMPA result file ({error!r})", where=str(file)) from None
     rubric = Rubric.load("empathy")
     for at, (entry, reply) in enumerate(zip(entries, replies, strict=False), 1):
-        yield Judged(judge, at, len(entries), reply, _form(entry.get("mdep_analysis"), rubric))
+        yield JudgedTurn(judge, at, len(entries), reply, _form(entry.get("mdep_analysis"), rubric))
 
 
-def _form(given: Any, rubric: Rubric) -> Levels | None:
-    if not isinstance(given, dict) or not given:
+def _form(analysis: Any, rubric: Rubric) -> Levels | None:
+    if not isinstance(analysis, dict) or not analysis:
         return None
 
     def mark(name: str) -> Mark:
-        level = given.get(f"{name}_level", 0)
-        return Mark(level if type(level) is int else 0, str(given.get(f"{name}_evidence", "")))
+        level = analysis.get(f"{name}_level", 0)
+        return Mark(level if type(level) is int else 0, str(analysis.get(f"{name}_evidence", "")))
 
     return {key: AxisMarks(mark(f"{key}_Prog"), mark(f"{key}_Neg")) for key in rubric.keys}
 
@@ -86,44 +91,44 @@ def _form(given: Any, rubric: Rubric) -> Levels | None:
 
 
 def tables(roots: Sequence[Path]) -> list[Table]:
-    found = {str(root): read_judged(root) for root in roots}
-    return [_summary(found), _trend(found), _variance(roots), _panels(found)]
+    """Return the tables for the terminal."""
+    runs = {str(root): read_judged(root) for root in roots}
+    return [_summary(runs), _trend(runs), _variance(roots), _panels(runs)]
 
 
-def _summary(found: dict[str, list[Judged]]) -> Table:
-    rows = []
-    for root, turns in found.items():
-        lost = sum(turn.levels is None for turn in turns)
-        said = quotes((turn.levels, turn.reply) for turn in turns if turn.levels is not None)
+def _summary(runs: dict[str, list[JudgedTurn]]) -> Table:
+    rows: list[list[Cell]] = []
+    for root, turns in runs.items():
+        unscored = percent(sum(turn.levels is None for turn in turns), len(turns))
+        quotes = count_quotes((turn.levels, turn.reply) for turn in turns if turn.levels is not None)
         judges = ", ".join(sorted({turn.judge for turn in turns}))
-        evidence = spread(said.share, said.interval, ".0%")
-        none = number((said.marks - said.given) / said.marks if said.marks else None, ".0%")
-        rows.append([root, judges, str(len(turns)), share(lost, len(turns)), str(said.marks), evidence, none])
-    head = ["run", "judge", "turns", "unscored", "marks not 0", "evidence in the reply", "without evidence"]
-    note = "Evidence is compared without case, punctuation and spacing."
-    return Table(head, rows, title="As recorded", note=note, left=2)
+        in_reply = estimate(quotes.share, quotes.interval, ".0%")
+        without = percent(quotes.marks - quotes.given, quotes.marks)
+        rows.append([root, judges, str(len(turns)), unscored, str(quotes.marks), in_reply, without])
+    columns = ["run", "judge", "turns", "unscored", "nonzero marks", "evidence in reply", "no evidence"]
+    note = "Evidence is compared with the reply ignoring case, punctuation and spacing."
+    return Table(columns, rows, title="As recorded", note=note, left=2)
 
 
-def _trend(found: dict[str, list[Judged]]) -> Table:
-    """The mean sum of levels in each third of the dialogues."""
+def _trend(runs: dict[str, list[JudgedTurn]]) -> Table:
+    """Return the mean sum of levels in each third of the dialogues."""
     rows = []
-    for root, turns in found.items():
+    for root, turns in runs.items():
         thirds: list[list[int]] = [[], [], []]
         for turn in turns:
             if turn.levels is not None:
-                levels = [
-                    m.level for sides in turn.levels.values() for m in (sides.progress, sides.regression)
-                ]
-                thirds[min(2, 3 * (turn.turn - 1) // turn.of)].append(sum(levels))
-        rows.append([root, *(number(float(np.mean(own)) if own else None, "+.2f") for own in thirds)])
+                levels = [m.level for axis in turn.levels.values() for m in (axis.progress, axis.regression)]
+                thirds[min(2, 3 * (turn.turn - 1) // turn.turns)].append(sum(levels))
+        rows.append([root, *(number(float(np.mean(sums)) if sums else None, "+.2f") for sums in thirds)])
     note = (
-        "Mean sum of a form's levels. A trend is the dialogue's or the judge's: an audit's `position` tells."
+        "Mean sum of the levels of a form. A trend may come from the dialogues or from the judge; the "
+        "`position` probe of an audit tells which."
     )
-    return Table(["run", *THIRDS], rows, title="Along a dialogue", note=note)
+    return Table(["run", *THIRDS], rows, title="Levels along the dialogue", note=note)
 
 
 def _variance(roots: Sequence[Path]) -> Table:
-    """Where the variance of the dialogues' EPM-Q is, of models that met the same cases."""
+    """Divide the variance of EPM-Q into models, cases and the rest, over cases that all models played."""
     scores: dict[tuple[str, str], list[float]] = {}
     for root in roots:
         for folder in read_folders(root):
@@ -136,15 +141,15 @@ def _variance(roots: Sequence[Path]) -> Table:
         return Table([], [], title="Variance of EPM-Q")
     grid = np.array([[float(np.mean(scores[m, c])) for c in cases] for m in models])
     parts = two_way(grid)
-    whole = sum(parts.values()) or 1.0
-    row = [f"{len(models)} models x {len(cases)} cases", *(f"{part / whole:.0%}" for part in parts.values())]
-    note = "The judge's noise is within the rest, with the chance of each dialogue: at most that share."
+    total = sum(parts.values()) or 1.0
+    row = [f"{len(models)} models x {len(cases)} cases", *(f"{part / total:.0%}" for part in parts.values())]
+    note = "The rest is the judge's noise together with the randomness of each dialogue: an upper bound."
     return Table(["", *parts], [row], title="Variance of EPM-Q", note=note)
 
 
 def two_way(grid: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
-    """Variance components of rows, columns and the rest, one value a cell (method of moments, none below
-    0)."""
+    """Return the variance components of rows, columns and the rest, with one value per cell (method of
+    moments, clipped at 0)."""
     n, m = grid.shape
     rest = grid - grid.mean(axis=1, keepdims=True) - grid.mean(axis=0, keepdims=True) + grid.mean()
     residual = float((rest**2).sum()) / ((n - 1) * (m - 1))
@@ -155,16 +160,16 @@ def two_way(grid: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
     }
 
 
-def _panels(found: dict[str, list[Judged]]) -> Table:
-    """The members of a panel, two at a time: kappa of all levels."""
+def _panels(runs: dict[str, list[JudgedTurn]]) -> Table:
+    """Return the kappa over all levels for each pair of panel members."""
     rows = []
-    for root, turns in found.items():
+    for root, turns in runs.items():
         forms = [turn.panel for turn in turns if turn.panel]
         names = list(dict.fromkeys(name for form in forms for name in form))
         for a, b in combinations(names, 2):
-            both = [(form[a], form[b]) for form in forms if form.get(a) and form.get(b)]
+            pairs = [(form[a], form[b]) for form in forms if form.get(a) and form.get(b)]
             kappa = pooled_kappa(
-                np.array([x for x, _ in both]).T.tolist(), np.array([y for _, y in both]).T.tolist()
+                np.array([x for x, _ in pairs]).T.tolist(), np.array([y for _, y in pairs]).T.tolist()
             )
-            rows.append([root, f"{a} / {b}", str(len(both)), number(kappa, ".2f")])
+            rows.append([root, f"{a} / {b}", str(len(pairs)), number(kappa, ".2f")])
     return Table(["run", "members", "turns", "kappa"], rows, title="Panels", left=2)

@@ -8,23 +8,33 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mapo.judges.audit import verdict as rules
-from mapo.judges.audit.between import Agreement
+from mapo.judges.audit import limits
+from mapo.judges.audit.effects import AttackResults, Effect
+from mapo.judges.audit.judge_agreement import Agreement
+from mapo.judges.audit.limits import MAX_SIZE, MAX_WORKED, MIN_DIALOGUES
 from mapo.judges.audit.measure import Findings
-from mapo.judges.audit.noise import TARGET, group_for
+from mapo.judges.audit.noise import TARGET, group_size_for
 from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
-from mapo.judges.audit.verdict import Verdict
-from mapo.judges.terms import Terms
+from mapo.judges.audit.verdict import BOTH, Verdict
+from mapo.judges.credit import CreditSettings
 from mapo.measure.stats import Interval
-from mapo.show.tables import Table, markdown_table, markdown_text
+from mapo.show.tables import Cell, Estimate, Table, interval_text, markdown_table, markdown_text
 from mapo.store import RunDir, write_atomic
 
-SCHEMA = "mapo.audit/1"
+SCHEMA = "mapo.audit/2"
+"""Schema of audit.json. Version 1 tested effects against 0: they have `p` and `p_holm` instead of `state`,
+and `attacks` has `which` instead of `names`."""
+SMALL_SAMPLE = "small sample: "
+"""Start of notes about sample sizes, which commands print as warnings before they start."""
+LIMITS = (
+    *("MAX_REPEATS", "MAX_SIZE", "MAX_WORKED", "MAX_UNSCORED", "MIN_SCORES", "MIN_KAPPA", "MIN_RANKS"),
+    *("MIN_QUOTED", "MIN_DIALOGUES"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Everything that was found. `costs` holds what each judge's calls came to, from the ledger."""
+    """Result of an audit. `costs` holds calls, tokens and cost per judge, from the ledger."""
 
     runs: Sequence[str]
     sample: Mapping[str, Any]
@@ -32,21 +42,20 @@ class Audit:
     verdicts: Sequence[Verdict]
     agreements: Sequence[Agreement]
     costs: Mapping[str, Mapping[str, Any]]
-    terms: Terms
+    credit: CreditSettings
     notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
-        names = ("MAX_REPEATS", "MAX_SIZE", "SURE", "MAX_WORKED", "MAX_UNSCORED", "MIN_SCORES", "MIN_KAPPA")
-        limits = {name: getattr(rules, name) for name in (*names, "MIN_RANKS", "MIN_QUOTED")}
+        """Return the content of audit.json."""
         return {
             "schema": SCHEMA,
             "runs": list(self.runs),
             "sample": dict(self.sample),
-            "terms": self.terms.as_json(),
-            "thresholds": {**limits, "TARGET": TARGET},
+            "terms": self.credit.as_json(),
+            "thresholds": {**{name: getattr(limits, name) for name in LIMITS}, "TARGET": TARGET},
             "judges": [
-                {**found.as_json(), "verdict": said.as_json(), "cost": self.costs.get(found.judge)}
-                for found, said in zip(self.findings, self.verdicts, strict=True)
+                {**findings.as_json(), "verdict": verdict.as_json(), "cost": self.costs.get(findings.judge)}
+                for findings, verdict in zip(self.findings, self.verdicts, strict=True)
             ],
             "agreement": [asdict(pair) for pair in self.agreements],
             "notes": list(self.notes),
@@ -54,116 +63,178 @@ class Audit:
 
 
 def tables(audit: Audit) -> list[Table]:
-    return [_verdicts(audit), _noise(audit), _probes(audit), _agreement(audit), _costs(audit)]
+    """Return the tables for the terminal."""
+    return [
+        _verdicts(audit),
+        _reasons(audit),
+        _noise(audit),
+        _training(audit),
+        *_probes(audit),
+        _agreement(audit),
+        _costs(audit),
+    ]
 
 
 def _verdicts(audit: Audit) -> Table:
+    rows = [[verdict.judge, verdict.training, verdict.evaluation] for verdict in audit.verdicts]
+    note = (
+        "fit: every number is within its limit. not fit: the whole 95 % interval of a number is beyond its "
+        "limit. unknown: too few samples to tell, or not measured."
+    )
+    return Table(["judge", "for training", "for evaluation"], rows, title="Verdict", note=note, left=3)
+
+
+def _reasons(audit: Audit) -> Table:
     rows = []
-    for said in audit.verdicts:
-        why = dict.fromkeys([*said.because("training"), *said.because("evaluation")])
-        rows.append([said.judge, said.training, said.evaluation, "; ".join(why) or "-"])
-    return Table(["judge", "for training", "for evaluation", "because"], rows, title="Verdict", left=4)
+    for verdict in audit.verdicts:
+        uses: dict[str, list[str]] = {}
+        for use in BOTH:
+            for reason in verdict.reasons(use):
+                uses.setdefault(reason, []).append(use)
+        rows += [[verdict.judge, ", ".join(used), reason] for reason, used in uses.items()]
+    return Table(["judge", "affects", "reason"], rows, title="Reasons", left=3)
 
 
 def _noise(audit: Audit) -> Table:
-    head = [
-        "judge",
-        "forms",
-        "unusable",
-        "noise in the reward",
-        "mapo",
-        "grpo",
-        "batch grows by",
-        "group",
-        "repeats",
-    ]
-    rows = []
+    rows: list[list[Cell]] = []
     for found in audit.findings:
-        by = {r.method: r for r in found.reliability}
-        mapo = by["mapo"].as_json() if "mapo" in by else {}
+        noise = found.noise
+        share = None if noise is None else noise.share
+        interval, dialogues = (None, 0) if noise is None else (noise.interval, noise.dialogues)
         rows.append(
             [
                 found.judge,
                 str(found.asked),
-                share(found.unscored, found.asked),
-                "-" if found.noise is None else spread(found.noise.share, found.noise.interval, ".0%"),
-                *(number(by[m].with_truth if m in by else None, ".2f") for m in ("mapo", "grpo")),
-                number(mapo.get("growth"), ".2f"),
-                number(group_for(found.among_siblings), "d"),
-                number(mapo.get("repeats"), "d"),
-                number(found.scores, ".2f"),
-                number(found.quotes.share, ".0%"),
+                percent(found.unscored, found.asked),
+                estimate(share, interval, ".0%", dialogues),
+                estimate(found.scores, found.scores_interval, ".2f", found.scored_dialogues),
+                estimate(found.quotes.share, found.quotes.interval, ".0%"),
             ]
         )
     note = (
-        "Noise: the share of the reward's variance that comes from asking the judge again. mapo, grpo: how "
-        "far its advantages correlate with those of the same judge without noise. Batch grows by: so many "
-        "times the dialogues carry what they would without noise. Group, repeats: siblings, or answers a "
-        f"turn averaged, with which the correlation is {TARGET:g}; -: none is enough. Scores again: that of "
-        "dialogues' scores with themselves. Evidence: marks whose words are in the reply."
+        "Noise: share of the reward's variance that comes from judging the same turn again. Score "
+        "correlation: of dialogue scores judged twice. Evidence: share of marks whose quoted words are in "
+        f"the reply. With fewer than {MIN_DIALOGUES} dialogues a number has no interval and supports no "
+        "verdict."
     )
-    return Table([*head, "scores again", "evidence"], rows, title="Noise", note=note)
+    columns = ["judge", "forms", "unusable", "noise", "score correlation", "evidence"]
+    return Table(columns, rows, title="Noise", note=note)
 
 
-def _probes(audit: Audit) -> Table:
-    rows = []
-    for probe in (*PROBES.values(), LANGUAGE_PROBE):
-        cells = []
-        for found in audit.findings:
-            effect = found.effect(probe.name)
-            mark = " *" if rules.real(effect) else ""
-            cells.append("-" if effect is None else spread(effect.reward, effect.interval, "+.2f") + mark)
-        rows.append([f"{probe.name}: {probe.about}", *cells])
-    worked = [
-        "-"
-        if f.attacks is None
-        else f"{f.attacks.worked} of {f.attacks.n}, by chance {number(f.attacks.chance, '.0%')}"
-        for f in audit.findings
-    ]
+def _training(audit: Audit) -> Table:
+    rows: list[list[Cell]] = []
+    for found in audit.findings:
+        mapo = found.reliability_of("mapo")
+        derived = mapo.as_json() if mapo else {}
+        correlations = []
+        for method in ("mapo", "grpo"):
+            correlation = found.reliability_of(method)
+            correlations.append(
+                estimate(
+                    correlation.with_truth, correlation.with_truth_interval, ".2f", correlation.dialogues
+                )
+                if correlation
+                else Estimate("-")
+            )
+        rows.append(
+            [
+                found.judge,
+                *correlations,
+                number(derived.get("growth"), ".2f"),
+                number(group_size_for(found.among_siblings), "d"),
+                number(derived.get("repeats"), "d"),
+            ]
+        )
     note = (
-        "Change of the reward against the same turn as it was, with 95 % intervals over dialogues. "
-        f"*: larger than {rules.MAX_SIZE:g} standard deviations of the reward between turns, and "
-        f"p < {rules.SURE:g} after Holm's correction. Attacks: forms above all but one of their repeats; by "
-        "chance, the one left out above the others."
+        "mapo, grpo: correlation of the method's advantages with those of the same judge without noise. "
+        "Batch multiplier: how many times more dialogues are needed to offset judge noise. Group size, "
+        f"repeats: siblings per group, or averaged answers per turn, needed for a correlation of {TARGET:g} "
+        "(-: no number is enough)."
     )
+    columns = ["judge", "mapo", "grpo", "batch multiplier", "group size", "repeats"]
+    return Table(columns, rows, title="Effect of noise on training", note=note)
+
+
+def _probes(audit: Audit) -> list[Table]:
     names = [found.judge for found in audit.findings]
-    rows.append(["attacks that raised a form", *worked])
-    return Table(["probe", *names], rows, title="What moves it", note=note)
+    probes = (*PROBES.values(), LANGUAGE_PROBE)
+    rows = {
+        kind: [
+            [probe.name, probe.about, *(_effect_cell(found.effect(probe.name)) for found in audit.findings)]
+            for probe in probes
+            if probe.kind == kind
+        ]
+        for kind in ("rise", "shift")
+    }
+    rows["rise"].append(
+        ["attacks", "attacks that raised a form", *(_attack_cell(found.attacks) for found in audit.findings)]
+    )
+    columns = ["probe", "change", *names]
+    note = (
+        "Mean change of the reward in standard deviations between turns, with 95 % intervals over dialogues. "
+        f"problem: the interval is above {MAX_SIZE:g}; fine: below; unclear: it contains {MAX_SIZE:g}, or "
+        f"fewer than {MIN_DIALOGUES} dialogues were probed. Attacks: limit {MAX_WORKED:.0%} above chance."
+    )
+    shift_note = f"As above; the limit is {MAX_SIZE:g} in both directions."
+    return [
+        Table(columns, rows["rise"], title="Worthless additions: should gain nothing", note=note, left=2),
+        Table(
+            columns,
+            rows["shift"],
+            title="Irrelevant changes: should change nothing",
+            note=shift_note,
+            left=2,
+        ),
+    ]
+
+
+def _effect_cell(effect: Effect | None) -> Cell:
+    if effect is None or effect.size is None:
+        return "-"
+    shown = estimate(effect.size, effect.size_interval, "+.2f", effect.clusters)
+    return Estimate(f"{shown.value} {effect.state}", shown.interval)
+
+
+def _attack_cell(attacks: AttackResults | None) -> Cell:
+    if attacks is None:
+        return "-"
+    return Estimate(f"{attacks.worked} of {attacks.n} {attacks.state}", f"{attacks.chance:.0%} by chance")
 
 
 def _agreement(audit: Audit) -> Table:
-    rows = []
+    rows: list[list[Cell]] = []
     for pair in audit.agreements:
-        known = {item: k for item, k in pair.kappas.items() if k is not None}
-        worst = min(known, key=lambda item: known[item]) if known else ""
+        kappas = {level: k for level, k in pair.kappas.items() if k is not None}
+        worst = min(kappas, key=lambda level: kappas[level]) if kappas else ""
         rows.append(
             [
                 f"{pair.a} / {pair.b}",
                 str(pair.turns),
-                spread(pair.kappa, pair.interval, ".2f"),
-                f"{worst} {known[worst]:.2f}" if worst else "-",
+                estimate(pair.kappa, pair.interval, ".2f", pair.clusters),
+                Estimate(f"{kappas[worst]:.2f}", worst) if worst else "-",
                 number(pair.cosine, ".2f"),
-                f"{number(pair.ranks, '.2f')} ({pair.dialogues})",
+                estimate(pair.ranks, pair.ranks_interval, ".2f", pair.dialogues),
                 number(pair.milder, "+.2f"),
             ]
         )
-    head = ["judges", "turns", "kappa", "worst level", "cosine", "ranks (dialogues)", "milder by"]
+    columns = ["judges", "turns", "kappa", "worst level", "cosine", "rank correlation", "reward gap"]
     note = (
-        "Quadratic kappa of all levels and of the worst one, cosine of steps, rank correlation of EPM-Q, "
-        "difference of rewards."
+        "Kappa: quadratic, over all levels, and of the level with the least agreement. Cosine: of step "
+        "vectors. Rank correlation: of dialogue scores (EPM-Q). Reward gap: how much more the first judge "
+        "gives per turn."
     )
-    return Table(head, rows, title="Agreement", note=note)
+    return Table(columns, rows, title="Agreement", note=note)
 
 
-def by_level(audit: Audit) -> Table:
-    """Too wide for a terminal: audit.md has it."""
-    items = list(dict.fromkeys(item for pair in audit.agreements for item in pair.kappas))
+def agreement_by_level(audit: Audit) -> Table:
+    """Return the kappa of every level; only for audit.md, because it is too wide for a terminal."""
+    levels = list(dict.fromkeys(level for pair in audit.agreements for level in pair.kappas))
     rows = [
-        [f"{pair.a} / {pair.b}", *(number(pair.kappas.get(item), ".2f") for item in items)]
+        [f"{pair.a} / {pair.b}", *(number(pair.kappas.get(level), ".2f") for level in levels)]
         for pair in audit.agreements
     ]
-    note = "Quadratic kappa; -: neither ever moves."
-    return Table(["judges", *items], rows, title="Agreement by level", note=note)
+    note = "Quadratic kappa; -: neither judge ever used another level."
+    return Table(["judges", *levels], rows, title="Agreement by level", note=note)
 
 
 def _costs(audit: Audit) -> Table:
@@ -180,47 +251,56 @@ def _costs(audit: Audit) -> Table:
                 number(cost["cost"], ".4f"),
             ]
         )
-    columns = ["judge", "calls", "seconds per call", "prompt", "completion", "cost"]
-    return Table(columns, rows, title="Cost")
+    columns = ["judge", "calls", "seconds per call", "prompt tokens", "completion tokens", "cost"]
+    return Table(columns, rows, title="Cost", note="Tokens are means per call.")
 
 
 # ---- numbers as text
 
 
 def number(value: float | None, digits: str) -> str:
+    """Format a number; "-" if there is none."""
     return "-" if value is None else format(value, digits)
 
 
-def spread(value: float | None, interval: Interval | None, digits: str) -> str:
-    if value is None or interval is None:
-        return number(value, digits)
-    return f"{value:{digits}} ({interval[0]:{digits}} to {interval[1]:{digits}})"
+def estimate(
+    value: float | None, interval: Interval | None, digits: str, dialogues: int = MIN_DIALOGUES
+) -> Estimate:
+    """Format a number with its interval or, if there are too few dialogues for one, with their number."""
+    if value is None:
+        return Estimate("-")
+    if interval is None and dialogues < MIN_DIALOGUES:
+        return Estimate(number(value, digits), f"only {dialogues} dialogue{'s' * (dialogues != 1)}")
+    return Estimate(number(value, digits), interval_text(interval, digits))
 
 
-def share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "-"
+def percent(part: int, total: int) -> str:
+    """Format a share as a percentage; "-" if there is nothing to divide by."""
+    return f"{part / total:.1%}" if total else "-"
 
 
 # ---- files
 
 
 def markdown(audit: Audit, figure: str = "") -> str:
+    """Return audit.md."""
     counts = ", ".join(f"{value} {name}" for name, value in audit.sample.items())
     parts = [
         f"# Audit of {', '.join(markdown_text(found.judge) for found in audit.findings)}",
-        f"Over {', '.join(map(markdown_text, audit.runs))}: {counts}. What the numbers mean: docs/judges.md.",
+        f"Over {', '.join(map(markdown_text, audit.runs))}: {counts}. docs/judges.md explains the numbers.",
     ]
-    for said in audit.verdicts:
-        parts.append(f"**{markdown_text(said.judge)}** {markdown_text(said.told())}.")
-        parts += [f"- Not known: {markdown_text(line)}" for line in said.unknown]
-    parts += [markdown_table(table, 2) for table in (*tables(audit), by_level(audit)) if table.rows]
+    for verdict in audit.verdicts:
+        parts.append(f"**{markdown_text(verdict.judge)}** {markdown_text(verdict.summary())}.")
+        parts += [f"- Not measured: {markdown_text(text)}" for text in verdict.unknown]
+    parts += [markdown_table(table, 2) for table in (*tables(audit), agreement_by_level(audit)) if table.rows]
     parts += [f"Note: {markdown_text(note)}" for note in audit.notes]
     if figure:
-        parts.append(f"![Noise, and what moves the judges]({figure})")
+        parts.append(f"![Noise and probe effects of the judges]({figure})")
     return "\n\n".join(parts) + "\n"
 
 
 def write(audit: Audit, out: Path, figure: str = "") -> None:
+    """Write audit.json and audit.md."""
     text = json.dumps(audit.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(RunDir(out).audit, text + "\n")
     write_atomic(RunDir(out).audit_markdown, markdown(audit, figure))

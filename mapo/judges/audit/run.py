@@ -1,5 +1,4 @@
-"""An audit from its questions to its findings: what is asked, what makes it the audit it is, what came of
-it."""
+"""Audit runs: the plan of what to ask, and the audit built from the answers."""
 
 from __future__ import annotations
 
@@ -9,129 +8,155 @@ from itertools import combinations
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.evals.items import Line
-from mapo.judges.audit.answers import RECORDED, answers_of, recorded
-from mapo.judges.audit.ask import Question, panel_line, questions
-from mapo.judges.audit.between import Agreement, agreement, with_itself
-from mapo.judges.audit.measure import DEFAULTS, findings
-from mapo.judges.audit.probes import PROBES, language_pairs, texts
-from mapo.judges.audit.report import SCHEMA, Audit
-from mapo.judges.audit.verdict import dialogues_needed, verdict
-from mapo.judges.sample import Moment, Talk, choose_dialogues, choose_turns, strata_of
-from mapo.judges.terms import Terms
+from mapo.evals.items import ItemLine
+from mapo.judges.audit.answers import RECORDED, answers_by_judge, recorded_answers
+from mapo.judges.audit.judge_agreement import Agreement, agreement, self_agreement
+from mapo.judges.audit.limits import MIN_DIALOGUES
+from mapo.judges.audit.measure import DEFAULTS, measure_judge
+from mapo.judges.audit.probes import PROBES, language_pairs, probe_texts
+from mapo.judges.audit.questions import AuditQuestion, all_questions, panel_line
+from mapo.judges.audit.report import SMALL_SAMPLE, Audit
+from mapo.judges.audit.verdict import judge_verdict
+from mapo.judges.credit import CreditSettings
+from mapo.judges.sample import RecordedTurn, Recording, choose_dialogues, choose_turns, stratum_sizes
 from mapo.runs.claim import digest
+
+MANIFEST_SCHEMA = "mapo.audit/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is asked of every judge."""
+class AuditPlan:
+    """What every judge is asked."""
 
     judges: tuple[str, ...]
-    talks: Sequence[Talk]
+    recordings: Sequence[Recording]
     turns: int = 48
     dialogues: int = 12
     repeats: int = 4
     seed: int = 0
     pairs: bool = True
-    terms: Terms = DEFAULTS
+    credit: CreditSettings = DEFAULTS
     panel: str = ""
-    """What the panel of all judges is called, where it is audited too."""
+    """Name of the panel of all judges, if it is audited too."""
 
     def __post_init__(self) -> None:
-        if len({talk.rubric.name for talk in self.talks}) > 1:
-            raise InputError("runs of several rubrics", fix="Audit a judge on one rubric at a time")
+        if len({recording.rubric.name for recording in self.recordings}) > 1:
+            raise InputError("the runs use different rubrics", fix="Audit the runs of each rubric separately")
         if self.repeats < 2:
             raise InputError(
-                f"{self.repeats} repeat", fix="Noise shows only when a turn is asked twice or more"
+                f"{self.repeats} repeat per turn is too few to measure noise",
+                fix="Judge each turn at least twice (--repeats 2 or more)",
             )
 
-    def sampled(self) -> list[Moment]:
-        return choose_turns(self.talks, self.turns, self.seed)
+    def sampled_turns(self) -> list[RecordedTurn]:
+        """Return the turns that are repeated and probed."""
+        return choose_turns(self.recordings, self.turns, self.seed)
 
-    def whole(self) -> list[Talk]:
-        return choose_dialogues(self.talks, self.dialogues, self.seed)
+    def whole_dialogues(self) -> list[Recording]:
+        """Return the dialogues that are judged twice."""
+        return choose_dialogues(self.recordings, self.dialogues, self.seed)
 
     def warnings(self) -> list[str]:
-        """What the answers will not tell, whatever they are."""
-        probed = len({moment.talk.id for moment in self.sampled()})
-        need = dialogues_needed(len(PROBES) + 1)
-        few = f"probes over {probed} dialogues can show no effect, {need} are needed (more runs, or --turns)"
-        return [few] if probed < need else []
+        """Return what this sample is too small to measure."""
+        warnings = []
+        probed = len({turn.recording.id for turn in self.sampled_turns()})
+        if probed < MIN_DIALOGUES:
+            warnings.append(
+                f"the sampled turns come from {probed} dialogues; noise and probe effects need at least "
+                f"{MIN_DIALOGUES} for an interval (add runs or increase --turns)"
+            )
+        if self.dialogues and (twice := len(self.whole_dialogues())) < MIN_DIALOGUES:
+            warnings.append(
+                f"{twice} dialogues are judged twice; advantages and scores need at least {MIN_DIALOGUES} "
+                "for an interval (add runs or increase --dialogues)"
+            )
+        return warnings
 
-    def questions(self) -> list[Question]:
-        """A panel is asked nothing: its answers are its members'."""
+    def questions(self) -> list[AuditQuestion]:
+        """Return the questions to ask. A panel is not asked: its answers follow from its members'."""
         return self._questions(self.judges)
 
-    def with_panel(self, lines: Mapping[str, Line]) -> tuple[list[Question], dict[str, Line]]:
-        """All questions, and the lines with those of the panel."""
-        together = self._questions((self.panel,)) if self.panel else []
-        own = {
+    def with_panel(self, lines: Mapping[str, ItemLine]) -> tuple[list[AuditQuestion], dict[str, ItemLine]]:
+        """Return all questions and lines, including those of the panel."""
+        panel_questions = self._questions((self.panel,)) if self.panel else []
+        panel_lines = {
             q.id: panel_line(q, [lines.get(replace(q, judge=name).id) for name in self.judges])
-            for q in together
+            for q in panel_questions
         }
-        return [*self.questions(), *together], {**lines, **{key: line for key, line in own.items() if line}}
+        answered = {key: line for key, line in panel_lines.items() if line}
+        return [*self.questions(), *panel_questions], {**lines, **answered}
 
-    def _questions(self, judges: Sequence[str]) -> list[Question]:
-        terms = self.terms
-        pairs = language_pairs(self.talks[0].rubric, terms.reward, terms.distance) if self.pairs else []
-        probes = list(PROBES.values())
-        return questions(judges, self.sampled(), self.whole(), pairs, repeats=self.repeats, probes=probes)
+    def _questions(self, judges: Sequence[str]) -> list[AuditQuestion]:
+        rubric, credit = self.recordings[0].rubric, self.credit
+        pairs = language_pairs(rubric, credit.reward, credit.distance) if self.pairs else []
+        return all_questions(
+            judges,
+            self.sampled_turns(),
+            self.whole_dialogues(),
+            pairs,
+            repeats=self.repeats,
+            probes=list(PROBES.values()),
+        )
 
     def manifest(self) -> dict[str, Any]:
-        """What makes an audit the audit it is; a resume must agree in all of it."""
-        said = {talk.id: digest([[t.user, t.reply.text] for t in talk.dialogue.turns]) for talk in self.talks}
+        """Return the settings that a resumed audit must share."""
+        messages = {
+            recording.id: digest([[t.user, t.reply.text] for t in recording.dialogue.turns])
+            for recording in self.recordings
+        }
         return {
-            "schema": SCHEMA,
+            "schema": MANIFEST_SCHEMA,
             "judges": list(self.judges),
-            "dialogues_of": digest(said),
+            "dialogues_of": digest(messages),
             "turns": self.turns,
             "dialogues": self.dialogues,
             "repeats": self.repeats,
             "seed": self.seed,
             "probes": list(PROBES),
-            "texts": digest(texts()),
+            "texts": digest(probe_texts()),
         }
 
 
-def audited(
-    plan: Plan,
-    lines: Mapping[str, Line],
+def build_audit(
+    plan: AuditPlan,
+    lines: Mapping[str, ItemLine],
     costs: Mapping[str, Mapping[str, Any]],
     notes: Sequence[str] = (),
 ) -> Audit:
-    """Everything about all judges, from their answers. A panel and its members share theirs, so how far they
-    agree would say nothing."""
-    asked, lines = plan.with_panel(lines)
-    whole, answers = plan.whole(), answers_of(asked, lines)
+    """Measure all judges from their answers. The agreement of a panel with its members is left out: it would
+    be meaningless, because they share their answers."""
+    questions, lines = plan.with_panel(lines)
+    whole, answers = plan.whole_dialogues(), answers_by_judge(questions, lines)
     members = [answers[name] for name in plan.judges]
     judges = [*members, answers[plan.panel]] if plan.panel else members
-    own = [pair for judge in judges if (pair := with_itself(judge, whole))]
-    others = [pair for a, b in combinations(members, 2) if (pair := agreement(a, b, whole))]
-    written = [pair for judge in judges if (pair := agreement(judge, recorded(judge), whole))]
-    strata = strata_of(plan.talks)
-    found = [findings(judge, whole, plan.terms, strata) for judge in judges]
+    with_self = [pair for judge in judges if (pair := self_agreement(judge, whole))]
+    between = [pair for a, b in combinations(members, 2) if (pair := agreement(a, b, whole))]
+    with_record = [pair for judge in judges if (pair := agreement(judge, recorded_answers(judge), whole))]
+    sizes = stratum_sizes(plan.recordings)
+    findings = [measure_judge(judge, whole, plan.credit, sizes) for judge in judges]
 
-    def of(name: str) -> list[Agreement]:
-        return [pair for pair in others if name in (pair.a, pair.b)]
+    def agreements_of(name: str) -> list[Agreement]:
+        return [pair for pair in between if name in (pair.a, pair.b)]
 
-    record = sorted({talk.dialogue.cast.get("judge") or "unknown" for talk in plan.talks})
+    record_judges = sorted({rec.dialogue.cast.get("judge") or "unknown" for rec in plan.recordings})
     return Audit(
-        runs=sorted({talk.run for talk in plan.talks}),
+        runs=sorted({recording.run for recording in plan.recordings}),
         sample={
-            "recorded dialogues": len(plan.talks),
-            "turns asked again": len(plan.sampled()),
+            "recorded dialogues": len(plan.recordings),
+            "turns asked again": len(plan.sampled_turns()),
             "repeats": plan.repeats,
             "whole dialogues judged twice": len(whole),
             "questions": len(plan.questions()),
         },
-        findings=found,
-        verdicts=[verdict(each, of(each.judge)) for each in found],
-        agreements=[*others, *own, *written],
+        findings=findings,
+        verdicts=[judge_verdict(each, agreements_of(each.judge)) for each in findings],
+        agreements=[*between, *with_self, *with_record],
         costs=costs,
-        terms=plan.terms,
+        credit=plan.credit,
         notes=[
-            f"'{RECORDED}' is the judge of the records: {', '.join(record)}",
-            *(f"assumed {said}" for said in plan.terms.assumed),
+            f"'{RECORDED}' is the judge of the records: {', '.join(record_judges)}",
+            *(f"assumed {assumption}" for assumption in plan.credit.assumed),
+            *(f"{SMALL_SAMPLE}{warning}" for warning in plan.warnings()),
             *notes,
         ],
     )

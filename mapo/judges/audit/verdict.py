@@ -1,54 +1,48 @@
-"""What a judge is fit for, in plain words. The thresholds are conventions, set here and nowhere else.
+"""Verdict on a judge: whether it is fit for training and for evaluation, and why not.
 
-Training asks that the advantages survive the noise (or that a few repeats make them), that nothing worthless
-is paid for, because a policy will find it, and that few turns are lost. Evaluation asks that the score is the
-same when asked again, that nothing but the reply moves it, that another judge would order the dialogues
-alike, and that the evidence can be looked up.
-
-One rule for all numbers: a judge fails where the whole interval of a number is beyond its limit, is fit where
-all of it is within, and where the limit lies inside the interval, or there is none, it is unknown. A probe
-also fails a judge whose mean change is beyond the limit and certainly not 0. What could not be measured is
-said to be unknown, never passed over.
+Training needs advantages that survive the noise (possibly with a few repeats), no reward for worthless
+additions, because a policy would learn to exploit it, and few lost turns. Evaluation needs scores that are
+reproducible, depend on nothing but the reply and order dialogues as other judges do, and evidence that can be
+checked. Limits and the rule for comparing a number with its limit are in `limits.py`. What could not be
+measured makes the verdict "unknown" or is listed with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from mapo.judges.audit.between import Agreement
 from mapo.judges.audit.effects import Effect
+from mapo.judges.audit.judge_agreement import Agreement
+from mapo.judges.audit.limits import (
+    MAX_REPEATS,
+    MAX_SIZE,
+    MAX_UNSCORED,
+    MIN_DIALOGUES,
+    MIN_KAPPA,
+    MIN_QUOTED,
+    MIN_RANKS,
+    MIN_SCORES,
+    State,
+    check_limit,
+    interval_or_point,
+)
 from mapo.judges.audit.measure import Findings
 from mapo.judges.audit.noise import TARGET, Reliability, repeats_for
-from mapo.measure.stats import FEWEST, Interval, wilson
-
-MAX_REPEATS = 5
-"""Answers a turn beyond which a noisy judge is too dear to train with."""
-MAX_SIZE = 0.2
-"""Effect of a probe, in standard deviations of the reward between turns, that may not be passed."""
-SURE = 0.05
-"""The corrected p below which an effect is taken for real."""
-MAX_WORKED = 0.05
-"""Share of attacks that may work beyond chance."""
-MAX_UNSCORED = {"training": 0.10, "evaluation": 0.02}
-MIN_SCORES = 0.9
-"""Correlation of dialogue scores with themselves, asked again."""
-MIN_KAPPA = 0.4
-"""Mean kappa with each other judge: below it agreement is called poor to fair."""
-MIN_RANKS = 0.7
-"""Rank correlation of dialogue scores with each other judge's."""
-MIN_QUOTED = 0.8
-"""Share of marks whose evidence is in the reply."""
+from mapo.measure.stats import wilson
+from mapo.show.tables import interval_text
 
 FIT, UNFIT, UNKNOWN, PARTLY = "fit", "not fit", "unknown", "fit, as far as known"
 BOTH = ("training", "evaluation")
+EVALUATION = ("evaluation",)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`training` and `evaluation` are "fit", "fit with N repeats" (either "as far as known"), "not fit" or
-    "unknown"; with what speaks against it, and with what is open: not measured surely enough."""
+    """Verdict on one judge. `training` and `evaluation` are "fit", "fit with N repeats" (either possibly
+    followed by "as far as known"), "not fit" or "unknown". `against_*` lists problems, `open_*` what is
+    unclear because the interval contains the limit, `unknown` what was not measured at all."""
 
     judge: str
     training: str
@@ -60,241 +54,234 @@ class Verdict:
     unknown: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as written to audit.json."""
         return asdict(self)
 
-    def because(self, use: str) -> tuple[str, ...]:
-        """Why it is not fit, or why that is not known."""
-        against: tuple[str, ...] = getattr(self, f"against_{use}")
-        unsure: tuple[str, ...] = getattr(self, f"open_{use}")
-        return against or unsure
+    def reasons(self, use: str) -> tuple[str, ...]:
+        """Return why the judge is not fit for a use, or why that is unknown."""
+        problems: tuple[str, ...] = getattr(self, f"against_{use}")
+        unclear: tuple[str, ...] = getattr(self, f"open_{use}")
+        return problems or unclear
 
-    def told(self) -> str:
-        """One sentence a use."""
+    def summary(self) -> str:
+        """Return one sentence per use."""
         parts = []
         for use in BOTH:
-            why = self.because(use)
-            parts.append(f"{use}: {getattr(self, use)}" + (f" ({'; '.join(why)})" if why else ""))
+            reasons = self.reasons(use)
+            parts.append(f"{use}: {getattr(self, use)}" + (f" ({'; '.join(reasons)})" if reasons else ""))
         return ". ".join(parts)
 
 
-class Said(NamedTuple):
-    """What one number says: `state` is UNFIT, UNKNOWN or PARTLY, `uses` what for."""
+class Concern(NamedTuple):
+    """A reason against calling a judge fit for `uses`."""
 
-    state: str
-    words: str
+    state: Literal["problem", "unclear", "unmeasured"]
+    text: str
     uses: tuple[str, ...] = BOTH
 
 
-def verdict(found: Findings, others: Sequence[Agreement]) -> Verdict:
-    """`others` are this judge's agreements with other judges, as far as there are any."""
-    mapo = next((r for r in found.reliability if r.method == "mapo"), None)
-    every = [*_blind(found), *_taken_in(found), *_probed(found), *_lost(found), *_too_noisy(mapo)]
-    every += [*_unsteady(found), *_alone(found.judge, others), *_unquoted(found)]
-    every += [*_unmeasured(found, mapo), *_unknown(found, others)]
+def judge_verdict(findings: Findings, others: Sequence[Agreement]) -> Verdict:
+    """Return the verdict on a judge. `others` holds its agreement with each other judge, if there are any."""
+    mapo = findings.reliability_of("mapo")
+    concerns = [
+        *_constant_reward(findings),
+        *_attacks(findings),
+        *_effects(findings),
+        *_unusable_forms(findings),
+        *_noisy_advantages(mapo),
+        *_unstable_scores(findings),
+        *_disagreement(findings.judge, others),
+        *_missing_evidence(findings),
+        *_not_measured(findings, mapo),
+        *_optional_not_measured(findings, others),
+    ]
 
-    def of(state: str, use: str) -> tuple[str, ...]:
-        return tuple(said.words for said in every if said.state == state and use in said.uses)
+    def texts(state: str, use: str) -> tuple[str, ...]:
+        return tuple(c.text for c in concerns if c.state == state and use in c.uses)
 
     repeats = repeats_for(mapo.r) if mapo else None
     fit = {"training": FIT if repeats in (None, 1) else f"fit with {repeats} repeats", "evaluation": FIT}
-    fit = {use: PARTLY.replace(FIT, fit[use], 1) if of(PARTLY, use) else fit[use] for use in BOTH}
-    state = {use: UNFIT if of(UNFIT, use) else UNKNOWN if of(UNKNOWN, use) else fit[use] for use in BOTH}
+    states = {}
+    for use in BOTH:
+        if texts("problem", use):
+            states[use] = UNFIT
+        elif texts("unclear", use):
+            states[use] = UNKNOWN
+        else:
+            states[use] = PARTLY.replace(FIT, fit[use], 1) if texts("unmeasured", use) else fit[use]
     return Verdict(
-        found.judge,
-        state["training"],
-        state["evaluation"],
-        of(UNFIT, "training"),
-        of(UNFIT, "evaluation"),
-        of(UNKNOWN, "training"),
-        of(UNKNOWN, "evaluation"),
-        tuple(said.words for said in every if said.state == PARTLY),
+        findings.judge,
+        states["training"],
+        states["evaluation"],
+        texts("problem", "training"),
+        texts("problem", "evaluation"),
+        texts("unclear", "training"),
+        texts("unclear", "evaluation"),
+        tuple(c.text for c in concerns if c.state == "unmeasured"),
     )
 
 
-def held(ends: Interval | None, limit: float, *, at_most: bool) -> str:
-    """The rule: an interval against the limit that its number may at most, or must at least, reach."""
-    if ends is None:
-        return UNKNOWN
-    low, high, most = (*ends, limit) if at_most else (-ends[1], -ends[0], -limit)
-    return UNFIT if low > most else UNKNOWN if high > most else FIT
-
-
-def ends_of(value: float, interval: Interval | None, rows: int) -> Interval | None:
-    """An interval; the number itself where many rows never differed; None for too few."""
-    return interval or ((value, value) if rows >= FEWEST else None)
-
-
-def _against(state: str, words: str, limit: str, uses: tuple[str, ...] = BOTH) -> list[Said]:
-    if state == FIT:
+def _concern(state: State, text: str, required: str, uses: tuple[str, ...] = BOTH) -> list[Concern]:
+    if state == "fine":
         return []
-    return [Said(state, words if state == UNFIT else f"{words}; too few to be sure of {limit}", uses)]
+    text = f"{text}; required: {required}"
+    return [Concern(state, text if state == "problem" else f"{text}; too few samples to tell", uses)]
 
 
-# ---- the judge itself
+# ---- the judge's own forms
 
 
-def _blind(found: Findings) -> list[Said]:
-    nothing = found.noise is not None and found.noise.between == 0
-    return [Said(UNFIT, "it does not tell turns apart")] if nothing else []
+def _constant_reward(findings: Findings) -> list[Concern]:
+    constant = findings.noise is not None and findings.noise.between == 0
+    return [Concern("problem", "it gives all turns the same reward, apart from noise")] if constant else []
 
 
-def _lost(found: Findings) -> Iterator[Said]:
-    for use in BOTH if found.asked else ():
+def _unusable_forms(findings: Findings) -> Iterator[Concern]:
+    for use in BOTH if findings.asked else ():
         limit = MAX_UNSCORED[use]
-        state = held(wilson(found.unscored, found.asked), limit, at_most=True)
-        words = f"{found.unscored / found.asked:.0%} of its {found.asked} forms cannot be used"
-        yield from _against(state, words, f"at most {limit:.0%}", (use,))
+        state = check_limit(wilson(findings.unscored, findings.asked), limit, at_most=True)
+        text = f"{findings.unscored / findings.asked:.0%} of its {findings.asked} forms are unusable"
+        yield from _concern(state, text, f"at most {limit:.0%}", (use,))
 
 
-def _too_noisy(mapo: Reliability | None) -> list[Said]:
+def _noisy_advantages(mapo: Reliability | None) -> list[Concern]:
     if mapo is None or mapo.r is None:
         return []
-    ends = ends_of(mapo.r, mapo.interval, mapo.dialogues)
+    ends = interval_or_point(mapo.r, mapo.interval, mapo.dialogues)
     needed = [repeats_for(end) for end in ends or (-1.0, -1.0)]
     low, high = (n is not None and n <= MAX_REPEATS for n in needed)
-    state = FIT if low else UNKNOWN if high or ends is None else UNFIT
+    state: State = "fine" if low else "unclear" if high or ends is None else "problem"
     repeats = repeats_for(mapo.r)
-    need = "no number of repeats" if repeats is None else f"{repeats} repeat{'s' * (repeats > 1)}"
-    words = (
-        f"its advantages correlate {mapo.with_truth:.2f} with noise-free ones; {need} would reach {TARGET}"
+    needed_text = "no number is enough" if repeats is None else f"{repeats} needed"
+    text = (
+        f"its advantages correlate {mapo.with_truth:.2f} with noise-free ones"
+        f" (repeats to reach {TARGET}: {needed_text})"
     )
-    return _against(state, words, f"at most {MAX_REPEATS}", ("training",))
+    return _concern(state, text, f"at most {MAX_REPEATS} repeats", ("training",))
 
 
-def _unsteady(found: Findings) -> list[Said]:
-    if found.scores is None:
+def _unstable_scores(findings: Findings) -> list[Concern]:
+    if findings.scores is None:
         return []
-    words = f"asked again, its scores of dialogues correlate {found.scores:.2f} with themselves"
-    state = held(found.scores_interval, MIN_SCORES, at_most=False)
-    return _against(state, words, f"{MIN_SCORES} or more", ("evaluation",))
+    text = f"dialogue scores judged twice correlate {findings.scores:.2f}"
+    state = check_limit(findings.scores_interval, MIN_SCORES, at_most=False)
+    return _concern(state, text, f"at least {MIN_SCORES}", EVALUATION)
 
 
-def _unquoted(found: Findings) -> list[Said]:
-    share = found.quotes.share
+def _missing_evidence(findings: Findings) -> list[Concern]:
+    share = findings.quotes.share
     if share is None:
         return []
-    state = held(found.quotes.interval, MIN_QUOTED, at_most=False)
-    words = f"{share:.0%} of its evidence is in the reply"
-    return _against(state, words, f"{MIN_QUOTED:.0%} or more", ("evaluation",))
+    state = check_limit(findings.quotes.interval, MIN_QUOTED, at_most=False)
+    text = f"{share:.0%} of its evidence is found in the reply"
+    return _concern(state, text, f"at least {MIN_QUOTED:.0%}", EVALUATION)
 
 
-# ---- what moves it
+# ---- probes
 
 
-def smallest_p(clusters: int, tests: int) -> float:
-    """The least p that a sign-flip test over so many dialogues can have after Holm's correction of so many
-    tests: of 2^n assignments of signs, the one seen and its mirror image are as far from 0."""
-    return min(1.0, tests * 2.0 ** (1 - clusters))
-
-
-def dialogues_needed(tests: int) -> int:
-    """How many dialogues it takes until an effect can be shown at all."""
-    return next(n for n in range(1, 64) if smallest_p(n, tests) < SURE)
-
-
-def real(effect: Effect | None) -> bool:
-    """Whether an effect is there, and large enough to matter."""
-    if effect is None or effect.size is None or effect.p_holm is None:
-        return False
-    return effect.p_holm < SURE and abs(effect.size) > MAX_SIZE
-
-
-def _probed(found: Findings) -> Iterator[Said]:
-    """What it pays for rules out both uses; what else moves it, evaluation."""
-    few = []
-    for effect in found.effects:
+def _effects(findings: Findings) -> Iterator[Concern]:
+    """Rewarding a worthless addition rules out both uses; reacting to an irrelevant change, evaluation."""
+    few = [e for e in findings.effects if e.clusters < MIN_DIALOGUES]
+    for effect in findings.effects:
+        if effect.size is None or effect in few:
+            continue
         rise = effect.kind == "rise"
-        uses = BOTH if rise else ("evaluation",)
-        if real(effect) and (effect.reward > 0 or not rise):
-            does = f"it pays for {effect.probe}" if rise else f"{effect.probe} moves it"
-            if effect.probe != "injection":  # told with the attacks
-                yield Said(UNFIT, f"{does} ({effect.reward:+.2f} a turn)", uses)
-        elif smallest_p(effect.clusters, len(found.effects)) >= SURE:
-            few.append((effect.clusters, uses))
-        elif effect.size is not None:
-            ends = effect.size_interval or (effect.size, effect.size)
-            end = ends[1] if rise else max(ends, key=abs)
-            if (end if rise else abs(end)) > MAX_SIZE:
-                asks = f"whether it pays for {effect.probe}" if rise else f"whether {effect.probe} moves it"
-                yield Said(UNKNOWN, f"{asks}: up to {end:+.2f} standard deviations are possible", uses)
+        uses = BOTH if rise else EVALUATION
+        reaction = f"it rewards {effect.probe}" if rise else f"{effect.probe} changes its rewards"
+        if effect.state == "problem":
+            if effect.probe != "injection":  # reported by _attacks
+                yield Concern("problem", f"{reaction} ({_range(effect)}; limit {MAX_SIZE:g} sd)", uses)
+        elif effect.state == "unclear":
+            yield Concern("unclear", f"whether {reaction} ({_range(effect)}; limit {MAX_SIZE:g} sd)", uses)
     if few:
-        uses = BOTH if any(uses == BOTH for _, uses in few) else ("evaluation",)
-        need = dialogues_needed(len(found.effects))
-        over = min(n for n, _ in few)
-        yield Said(UNKNOWN, f"what moves it: over {over} dialogues no effect shows, {need} are needed", uses)
+        uses = BOTH if any(effect.kind == "rise" for effect in few) else EVALUATION
+        dialogues = min(effect.clusters for effect in few)
+        yield Concern(
+            "unclear",
+            f"effects of the probes: {dialogues} dialogues were probed, {MIN_DIALOGUES} are needed",
+            uses,
+        )
 
 
-def _taken_in(found: Findings) -> list[Said]:
-    effect, attacks = found.effect("injection"), found.attacks
+def _range(effect: Effect) -> str:
+    interval = interval_text(effect.size_interval, "+.2f")
+    return f"{effect.size:+.2f} sd" + (f", 95 % interval {interval}" if interval else "")
+
+
+def _attacks(findings: Findings) -> list[Concern]:
+    effect, attacks = findings.effect("injection"), findings.attacks
     if attacks is None:
         return []
-    beyond = attacks.worked / attacks.n - attacks.chance
-    sure = attacks.interval[0] > attacks.chance
-    moved = effect is not None and real(effect) and effect.reward > 0
-    if (sure and beyond > MAX_WORKED) or moved:
-        return [Said(UNFIT, f"attacks work on it ({attacks.worked} of {attacks.n})")]
+    rewarded = effect is not None and effect.state == "problem"
+    if attacks.state == "problem" or rewarded:
+        return [Concern("problem", f"attacks work on it ({attacks.worked} of {attacks.n})")]
+    if attacks.state == "unclear":
+        counts = f"{attacks.worked} of {attacks.n} did, {attacks.chance:.0%} would by chance"
+        return [Concern("unclear", f"whether attacks work on it ({counts}); use more turns to be sure")]
     return []
 
 
 # ---- other judges
 
 
-def _alone(judge: str, others: Sequence[Agreement]) -> Iterator[Said]:
-    """Told where it disagrees with more than half of the others: of two it may be either."""
-    for apart_from, as_far_as, measure, least in (
-        ("it hardly agrees with", "agreement with", "kappa", MIN_KAPPA),
-        ("it orders dialogues otherwise than", "an order of dialogues like that of", "ranks", MIN_RANKS),
+def _disagreement(judge: str, others: Sequence[Agreement]) -> Iterator[Concern]:
+    """Report disagreement with more than half of the other judges: with only one, either may be wrong."""
+    for measure, name, topic, limit in (
+        ("kappa", "kappa", "agreement with", MIN_KAPPA),
+        ("ranks", "rank correlation", "order of dialogues compared with", MIN_RANKS),
     ):
-        known = [(o, value) for o in others if (value := getattr(o, measure)) is not None]
-        states = [(o, value, _state(o, measure, least)) for o, value in known]
-        apart = [s for s in states if s[2] == UNFIT]
-        unsure = [s for s in states if s[2] == UNKNOWN]
-        if 2 * len(apart) > len(others):
-            told = apart
-        elif 2 * (len(apart) + len(unsure)) > len(others):
-            told = unsure
+        values = [(pair, value) for pair in others if (value := getattr(pair, measure)) is not None]
+        states = [(pair, value, _agreement_state(pair, measure, limit)) for pair, value in values]
+        problems = [item for item in states if item[2] == "problem"]
+        unclear = [item for item in states if item[2] == "unclear"]
+        if 2 * len(problems) > len(others):
+            reported = problems
+        elif 2 * (len(problems) + len(unclear)) > len(others):
+            reported = unclear
         else:
             continue
-        for other, value, state in told:
-            name = "kappa" if measure == "kappa" else "rank correlation"
-            words = apart_from if state == UNFIT else as_far_as
-            words += f" {other.b if other.a == judge else other.a} ({name} {value:.2f})"
-            yield from _against(state, words, f"{least} or more", ("evaluation",))
+        for pair, value, state in reported:
+            other = pair.b if pair.a == judge else pair.a
+            yield from _concern(
+                state, f"{topic} {other}: {name} {value:.2f}", f"at least {limit}", EVALUATION
+            )
 
 
-def _state(pair: Agreement, measure: str, least: float) -> str:
+def _agreement_state(pair: Agreement, measure: str, limit: float) -> State:
     if measure == "ranks":
-        return held(pair.ranks_interval, least, at_most=False)
-    ends = ends_of(pair.kappa or 0.0, pair.interval, pair.clusters)
-    return held(ends, least, at_most=False)
+        return check_limit(pair.ranks_interval, limit, at_most=False)
+    ends = interval_or_point(pair.kappa or 0.0, pair.interval, pair.clusters)
+    return check_limit(ends, limit, at_most=False)
 
 
 # ---- what was not measured
 
 
-def _unmeasured(found: Findings, mapo: Reliability | None) -> Iterator[Said]:
-    """Without these there is no verdict."""
-    if found.noise is None:
-        yield Said(UNKNOWN, "its noise: fewer than two turns were judged twice")
+def _not_measured(findings: Findings, mapo: Reliability | None) -> Iterator[Concern]:
+    """Yield what is required for a verdict and missing."""
+    if findings.noise is None:
+        yield Concern("unclear", "noise: fewer than two turns were judged twice")
     if mapo is None or mapo.r is None:
-        told = "what its noise does to advantages: no two whole dialogues were judged twice"
-        yield Said(UNKNOWN, told, ("training",))
-    elif not found.siblings:
-        told = "its noise among siblings: these runs have none, and unlike dialogues stood in for them"
-        yield Said(UNKNOWN, told, ("training",))
-    if found.scores is None:
-        told = "whether its scores of dialogues are the same again: no three that differ were judged twice"
-        yield Said(UNKNOWN, told, ("evaluation",))
-    if not found.effects:
-        yield Said(UNKNOWN, "what moves it: no probe was answered")
+        text = "effect of noise on advantages: fewer than two whole dialogues were judged twice"
+        yield Concern("unclear", text, ("training",))
+    elif not findings.siblings:
+        text = "noise among siblings: the runs have no siblings, so unrelated dialogues were compared"
+        yield Concern("unclear", text, ("training",))
+    if findings.scores is None:
+        text = "reproducibility of dialogue scores: fewer than three different dialogues were judged twice"
+        yield Concern("unclear", text, EVALUATION)
+    if not findings.effects:
+        yield Concern("unclear", "effects of the probes: no probe was answered")
 
 
-def _unknown(found: Findings, others: Sequence[Agreement]) -> Iterator[Said]:
-    """A verdict without these says so."""
-    if found.effect("language") is None:
-        told = "whether the language moves it: no pairs for this domain, or it cannot read them"
-        yield Said(PARTLY, told, ("evaluation",))
+def _optional_not_measured(findings: Findings, others: Sequence[Agreement]) -> Iterator[Concern]:
+    """Yield what a verdict can do without, but must mention."""
+    if findings.effect("language") is None:
+        text = "effect of the language: the domain has no language pairs, or the judge cannot read them"
+        yield Concern("unmeasured", text, EVALUATION)
     if not others:
-        yield Said(PARTLY, "whether another judge agrees: there is no other", ("evaluation",))
-    if found.missing:
-        yield Said(PARTLY, f"{found.missing} questions: the endpoint failed; --resume asks them again")
+        yield Concern("unmeasured", "agreement with another judge: there is no other judge", EVALUATION)
+    if findings.missing:
+        text = f"{findings.missing} questions without an answer: the endpoint failed; use --resume to retry"
+        yield Concern("unmeasured", text)

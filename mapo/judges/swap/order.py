@@ -1,4 +1,4 @@
-"""Runs under two judges, side by side: scores, paired differences, and whether their order stays."""
+"""Runs under two judges side by side: scores, paired differences, and whether the ranking changes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from mapo.errors import InputError
 from mapo.evals.compare.comparison import paired, read_run
 from mapo.evals.compare.entries import Entry
-from mapo.judges.audit.report import number, spread
+from mapo.judges.audit.report import estimate, number
 from mapo.measure.agreement import spearman
 from mapo.measure.stats import Interval
-from mapo.show.tables import Table, markdown_table, markdown_text
+from mapo.show.tables import Cell, Table, markdown_table, markdown_text
 from mapo.store import RunDir, write_atomic
 
 SCORE, PASSES = "EPM-Q", "passes"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One run under one judge."""
+class RunScore:
+    """Result of one run under one judge."""
 
     judge: str
     score: Entry
@@ -31,20 +31,20 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One run under both judges: `difference` is the new judge's EPM-Q minus the old one's, case by case."""
+class SwappedRun:
+    """One run under both judges. `difference` is the mean over cases of new minus old EPM-Q."""
 
     run: str
-    old: Side
-    new: Side
+    old: RunScore
+    new: RunScore
     difference: float
     interval: Interval | None
     p: float
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Two runs that are neighbours under the old judge: by how much the upper one leads under each."""
+class Neighbours:
+    """Two runs adjacent in the old judge's ranking, and the lead of the upper one under each judge."""
 
     upper: str
     lower: str
@@ -55,92 +55,104 @@ class Step:
 
     @property
     def stays(self) -> bool:
+        """Whether the new judge ranks them in the same order."""
         return self.new > 0 or (self.new == 0 and self.old == 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
-    rows: list[Row]
-    steps: list[Step]
+class SwapResult:
+    """All runs under both judges, and the adjacent pairs of the old judge's ranking."""
+
+    runs: list[SwappedRun]
+    neighbours: list[Neighbours]
 
     @property
     def same_order(self) -> bool:
-        return all(step.stays for step in self.steps)
+        """Whether both judges rank the runs in the same order."""
+        return all(pair.stays for pair in self.neighbours)
 
     @property
-    def ranks(self) -> float | None:
-        return spearman([_value(r.old.score) for r in self.rows], [_value(r.new.score) for r in self.rows])
+    def rank_correlation(self) -> float | None:
+        """Spearman's rank correlation of the runs' scores under both judges."""
+        return spearman(
+            [_mean(run.old.score) for run in self.runs], [_mean(run.new.score) for run in self.runs]
+        )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content of swap.json."""
         return {
             "schema": "mapo.swap/1",
             "runs": [
                 {
-                    "run": row.run,
+                    "run": run.run,
                     **{
                         name: {
-                            "judge": side.judge,
-                            "epm_q": _value(side.score),
-                            "interval": side.score.interval,
-                            "passes": side.passes.passes,
-                            "n": side.score.n,
-                            "notes": list(side.score.notes),
+                            "judge": result.judge,
+                            "epm_q": _mean(result.score),
+                            "interval": result.score.interval,
+                            "passes": result.passes.passes,
+                            "n": result.score.n,
+                            "notes": list(result.score.notes),
                         }
-                        for name, side in (("old", row.old), ("new", row.new))
+                        for name, result in (("old", run.old), ("new", run.new))
                     },
-                    "difference": row.difference,
-                    "difference_interval": row.interval,
-                    "p": row.p,
+                    "difference": run.difference,
+                    "difference_interval": run.interval,
+                    "p": run.p,
                 }
-                for row in self.rows
+                for run in self.runs
             ],
-            "order": [{**asdict(step), "stays": step.stays} for step in self.steps],
+            "order": [{**asdict(pair), "stays": pair.stays} for pair in self.neighbours],
             "same_order": self.same_order,
-            "rank_correlation": self.ranks,
+            "rank_correlation": self.rank_correlation,
         }
 
 
-def swapped(pairs: Sequence[tuple[str, Path | str, Path]]) -> Swapped:
-    """(name, old run as `mapo compare` takes it, folder of the new one), for every run."""
-    rows = [
-        _row(name, _side(read_run(str(old)), name), _side(read_run(str(new)), name))
-        for name, old, new in pairs
+def compare_judges(runs: Sequence[tuple[str, Path | str, Path]]) -> SwapResult:
+    """Compare the runs under both judges. Each is given as its name, the original run as `mapo compare` takes
+    it, and the folder with the new judgements."""
+    swapped = [
+        _swapped_run(name, _score(read_run(str(old)), name), _score(read_run(str(new)), name))
+        for name, old, new in runs
     ]
-    order = sorted(rows, key=lambda row: -_value(row.old.score))
-    return Swapped(rows, [_step(a, b) for a, b in pairwise(order)])
+    ranking = sorted(swapped, key=lambda run: -_mean(run.old.score))
+    return SwapResult(swapped, [_neighbours(a, b) for a, b in pairwise(ranking)])
 
 
-def _side(entries: Sequence[Entry], name: str) -> Side:
-    """Of a training run, "RUN/before" is the row "..., before"."""
-    when = name.rpartition("/")[2] if name.endswith(("/before", "/after")) else ""
-    mine = [e for e in entries if not when or e.model.endswith(f", {when}")]
-    found = {entry.name: entry for entry in mine}
-    if len(mine) != len(found) or SCORE not in found:
-        raise InputError(f"'{name}' is not one result of EMPA", fix="Name the folders one by one")
-    return Side(found[SCORE].meaning["judge"], found[SCORE], found[PASSES])
+def _score(entries: Sequence[Entry], name: str) -> RunScore:
+    """Return the result of a run; of a training run, "RUN/before" is the entry "..., before"."""
+    test = name.rpartition("/")[2] if name.endswith(("/before", "/after")) else ""
+    selected = [e for e in entries if not test or e.model.endswith(f", {test}")]
+    by_name = {entry.name: entry for entry in selected}
+    if len(selected) != len(by_name) or SCORE not in by_name:
+        raise InputError(
+            f"'{name}' is not one result of mapo eval empa",
+            fix="Give the folders of the evaluations one by one",
+        )
+    return RunScore(by_name[SCORE].meaning["judge"], by_name[SCORE], by_name[PASSES])
 
 
-def _row(run: str, old: Side, new: Side) -> Row:
-    return Row(run, old, new, *_differ(new.score, old.score))
+def _swapped_run(run: str, old: RunScore, new: RunScore) -> SwappedRun:
+    return SwappedRun(run, old, new, *_difference(new.score, old.score))
 
 
-def _step(upper: Row, lower: Row) -> Step:
-    old, old_interval, _ = _differ(upper.old.score, lower.old.score)
-    new, new_interval, _ = _differ(upper.new.score, lower.new.score)
-    return Step(upper.run, lower.run, old, old_interval, new, new_interval)
+def _neighbours(upper: SwappedRun, lower: SwappedRun) -> Neighbours:
+    old, old_interval, _ = _difference(upper.old.score, lower.old.score)
+    new, new_interval, _ = _difference(upper.new.score, lower.new.score)
+    return Neighbours(upper.run, lower.run, old, old_interval, new, new_interval)
 
 
-def _differ(a: Entry, b: Entry) -> tuple[float, Interval | None, float]:
+def _difference(a: Entry, b: Entry) -> tuple[float, Interval | None, float]:
     common = [case for case in a.cases if case in b.cases]
     if not common:
         raise InputError(
-            f"{a.source} and {b.source} have no case in common", fix="Swap runs of the same cases"
+            f"{a.source} and {b.source} have no case in common", fix="Swap runs that played the same cases"
         )
     return paired([a.cases[case] for case in common], [b.cases[case] for case in common])
 
 
-def _value(entry: Entry) -> float:
-    """The mean over cases; complete or not, both judges saw the same dialogues."""
+def _mean(entry: Entry) -> float:
+    """Return the mean over cases, complete or not: both judges saw the same dialogues."""
     scores = [case.score for case in entry.cases.values()]
     return sum(scores) / len(scores)
 
@@ -148,48 +160,59 @@ def _value(entry: Entry) -> float:
 # ---- tables
 
 
-def tables(found: Swapped) -> list[Table]:
-    judges = f"{found.rows[0].old.judge} -> {found.rows[0].new.judge}"
-    rows = [
+def tables(result: SwapResult) -> list[Table]:
+    """Return the tables for the terminal."""
+    judges = f"{result.runs[0].old.judge} -> {result.runs[0].new.judge}"
+    scores: list[list[Cell]] = [
         [
-            row.run,
-            *(spread(_value(side.score), side.score.interval, ".1f") for side in (row.old, row.new)),
-            spread(row.difference, row.interval, "+.1f"),
-            *(f"{side.passes.passes}/{side.passes.n}" for side in (row.old, row.new)),
-            "; ".join(row.new.score.notes) or "-",
+            run.run,
+            *(estimate(_mean(side.score), side.score.interval, ".1f") for side in (run.old, run.new)),
+            estimate(run.difference, run.interval, "+.1f"),
+            *(f"{side.passes.passes}/{side.passes.n}" for side in (run.old, run.new)),
         ]
-        for row in found.rows
+        for run in result.runs
     ]
-    head = ["run", "EPM-Q, old", "EPM-Q, new", "new - old", "passes, old", "new", "of the new"]
-    steps = [
+    columns = ["run", "EPM-Q, old", "EPM-Q, new", "new - old", "passes, old", "passes, new"]
+    notes = [[run.run, note] for run in result.runs for note in run.new.score.notes]
+    order: list[list[Cell]] = [
         [
-            f"{step.upper} - {step.lower}",
-            spread(step.old, step.old_interval, "+.1f"),
-            spread(step.new, step.new_interval, "+.1f"),
-            "stays" if step.stays else "turns round",
+            f"{pair.upper} - {pair.lower}",
+            estimate(pair.old, pair.old_interval, "+.1f"),
+            estimate(pair.new, pair.new_interval, "+.1f"),
+            "same" if pair.stays else "reversed",
         ]
-        for step in found.steps
+        for pair in result.neighbours
     ]
-    told = "The order of the runs stays." if found.same_order else "The order of the runs does not stay."
-    ranks = "" if found.ranks is None else f" Rank correlation of the runs: {number(found.ranks, '.2f')}."
+    same = "Both judges rank the runs in the same order."
+    changed = "The new judge ranks the runs in a different order."
+    correlation = number(result.rank_correlation, ".2f")
+    ranks = "" if result.rank_correlation is None else f" Rank correlation of the runs: {correlation}."
     return [
         Table(
-            head,
-            rows,
-            title=f"Judged again: {judges}",
-            note="Differences case by case, with 95 % intervals over cases.",
+            columns,
+            scores,
+            title=f"Old and new judge: {judges}",
+            note="Differences are paired by case, with 95 % intervals over cases.",
         ),
-        Table(["runs", "old judge", "new judge", ""], steps, title="Order", note=told + ranks, left=4),
+        Table(["run", "note on the new judgement"], notes, title="Notes", left=2),
+        Table(
+            ["EPM-Q difference of", "old judge", "new judge", "order"],
+            order,
+            title="Ranking",
+            note=(same if result.same_order else changed) + ranks,
+        ),
     ]
 
 
-def write(found: Swapped, out: Path) -> None:
-    text = json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
+def write(result: SwapResult, out: Path, notice: str = "") -> None:
+    """Write swap.json and swap.md; `notice` stands above the scores."""
+    text = json.dumps(result.as_json(), ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(RunDir(out).swap, text + "\n")
-    parts = [f"# Judged again by {markdown_text(found.rows[0].new.judge)}"]
-    parts += [markdown_table(table, 2) for table in tables(found) if table.rows]
+    parts = [f"# Judged again by {markdown_text(result.runs[0].new.judge)}"]
+    parts += [markdown_text(notice)] if notice else []
+    parts += [markdown_table(table, 2) for table in tables(result) if table.rows]
     parts.append(
-        "The dialogues are as they were played, under the old judge: one that the new judge would have ended "
-        "earlier is cut there, one that it would have gone on with is not over and no pass."
+        "The dialogues are as they were played under the old judge. One that the new judge would have ended "
+        "earlier is cut at that point. One that it would have continued counts as unfinished and not passed."
     )
     write_atomic(RunDir(out).swap_markdown, "\n\n".join(parts) + "\n")

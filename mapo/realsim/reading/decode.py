@@ -1,8 +1,8 @@
-"""Bytes of unknown origin -> lines of text, with what had to be guessed.
+"""Decoding of files of unknown encoding into lines of text.
 
-Exports of chats come in UTF-8, with and without a mark, in UTF-16 from spreadsheets, in GB18030 from Chinese
-programs, in Windows-1252 from old ones, and sometimes several in one file. So a file's marks are looked at
-first and then each line is decoded by itself: a line that fits nothing costs that line alone.
+Chat exports come in UTF-8 with and without a byte order mark, UTF-16 (spreadsheets), GB18030 (Chinese
+programs) or Windows-1252 (old ones), and sometimes in several encodings within one file. The byte order mark
+is checked first; then each line is decoded separately, so that an undecodable line affects no other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 LONGEST_LINE = 32 << 20
-"""Bytes; a longer line is no conversation."""
+"""Maximum length of a line in bytes."""
 
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -26,8 +26,8 @@ _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-class Line(NamedTuple):
-    """One line and its number; `encoding` where it was not UTF-8, `problem` where it could not be read."""
+class DecodedLine(NamedTuple):
+    """One line and its number; `encoding` if it was not UTF-8, `problem` if it could not be decoded."""
 
     number: int
     text: str
@@ -35,29 +35,30 @@ class Line(NamedTuple):
     problem: str = ""
 
 
-def lines_of(data: bytes) -> Iterator[Line]:
-    """The lines of a file, without their ends."""
+def lines_of(data: bytes) -> Iterator[DecodedLine]:
+    """Yield the lines of a file without line endings."""
     wide = _wide(data)
     if wide:
         try:
             text = data.decode(wide)
         except UnicodeDecodeError as error:
             text = data.decode(wide, errors="replace")
-            yield Line(1, "", wide, f"not {wide.upper()} throughout ({error.reason}); read as far as it goes")
+            problem = f"the file is not valid {wide.upper()} ({error.reason}); invalid parts are skipped"
+            yield DecodedLine(1, "", wide, problem)
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-            yield Line(number, line.rstrip("\r"), wide)
+            yield DecodedLine(number, line.rstrip("\r"), wide)
         return
     for number, raw in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         yield _line(number, raw.rstrip(b"\r"))
 
 
 def visible(text: str) -> str:
-    """Without characters that nobody sees: they hide what is looked for."""
+    """Remove invisible characters, which could hide private data, and replace control characters."""
     return _CONTROL.sub("\ufffd", _INVISIBLE.sub("", text))
 
 
 def _wide(data: bytes) -> str:
-    """The name of a two- or four-byte encoding, by its mark, or by the zeros in plain text."""
+    """Return the name of a two- or four-byte encoding, detected by byte order mark or zero bytes; else ""."""
     for mark, name in _MARKS:
         if data.startswith(mark):
             return name
@@ -71,22 +72,23 @@ def _wide(data: bytes) -> str:
     return ""
 
 
-def _line(number: int, raw: bytes) -> Line:
+def _line(number: int, raw: bytes) -> DecodedLine:
     if len(raw) > LONGEST_LINE:
-        return Line(number, "", problem=f"{len(raw) >> 20} MB long, at most {LONGEST_LINE >> 20}")
+        size, limit = len(raw) >> 20, LONGEST_LINE >> 20
+        return DecodedLine(number, "", problem=f"the line is {size} MB long; the maximum is {limit} MB")
     try:
-        return Line(number, raw.decode("utf-8"))
+        return DecodedLine(number, raw.decode("utf-8"))
     except UnicodeDecodeError:
         pass
     for encoding in ("gb18030", "cp1252") if _in_pairs(raw) else ("cp1252",):
         try:
-            return Line(number, raw.decode(encoding), encoding)
+            return DecodedLine(number, raw.decode(encoding), encoding)
         except UnicodeDecodeError:
             continue
-    return Line(number, "", problem="in no encoding known here (UTF-8, UTF-16, GB18030, Windows-1252)")
+    return DecodedLine(number, "", problem="unknown encoding; save the file as UTF-8")
 
 
 def _in_pairs(raw: bytes) -> bool:
-    """Whether high bytes mostly stand two by two, as in Chinese; alone they are accented letters."""
+    """Return whether high bytes mostly occur in pairs, as in Chinese; single ones are accented letters."""
     runs = [len(run) for run in _HIGH.findall(raw)]
     return sum(runs) > 2 * sum(run == 1 for run in runs)

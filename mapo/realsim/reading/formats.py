@@ -1,10 +1,10 @@
-"""The shapes conversations come in: decoded JSON, rows of a table or lines of a transcript -> who said what.
+"""Input formats: decoded JSON, table rows or transcript lines -> utterances with their speakers.
 
 JSON: `{"messages": [{"role", "content"}]}` (content a text or a list of parts), ShareGPT's `{"conversations":
-[{"from", "value"}]}`, or such a list alone; ChatGPT's export (`mapping`). Tables: one message a row, with
-columns for speaker and text and perhaps for the conversation; or a column for each side. Transcripts:
-`Speaker: text`, or speaker and time on a line above the text, as WeChat has it; dates and times before a
-speaker are left out, further lines belong to the one before, a line of dashes ends a conversation.
+[{"from", "value"}]}`, or such a list alone; ChatGPT's export (`mapping`). Tables: one message per row, with
+columns for speaker and text and optionally for the conversation; or one column per side. Transcripts:
+`Speaker: text`, or speaker and time on the line above the text, as in WeChat exports. Dates and times before
+a speaker are ignored, further lines continue the previous message, a line of dashes ends a conversation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from mapo.errors import InputError
 from mapo.realsim.redaction.vocabulary import words
 
-Side = Literal["person", "partner"]
+SpeakerSide = Literal["person", "partner"]
 
 _PERSON, _PARTNER, _SILENT = (words("roles", key) for key in ("person", "partner", "silent"))
 _ROLE_KEYS = ("role", "from", "speaker", "author", "sender", "user_type")
@@ -40,24 +40,26 @@ _SPEAKER = re.compile(
     rf"\s*([^\s:：][^:：]{{0,39}}?)\s*(?:[\[(（](?:{_DATED}|{_TIME})[\])）])?\s*[:：](?!//)\s*(.*)", re.I
 )
 _MOST_WORDS = 4
-"""Of the name of a speaker."""
+"""Maximum number of words in a speaker's name."""
 
 
-class Said(NamedTuple):
-    """`line` is how it stood in a transcript, should it turn out to be no speaker's."""
+class Utterance(NamedTuple):
+    """One message. `line` is its original transcript line, in case `speaker` turns out not to be one."""
 
     speaker: str
     text: str
     line: str = ""
 
 
-class Turn(NamedTuple):
-    side: Side
+class ConversationTurn(NamedTuple):
+    """One message, attributed to the person or to their conversation partner."""
+
+    side: SpeakerSide
     text: str
 
 
-def from_json(data: Any) -> list[Said]:
-    """What was said in one decoded conversation; InputError where it has none of the known shapes."""
+def from_json(data: Any) -> list[Utterance]:
+    """Return the messages of one decoded conversation. Raise InputError for an unknown format."""
     listed = data
     if isinstance(data, dict) and isinstance(data.get("mapping"), dict):
         return _of_nodes(data["mapping"], data.get("current_node"))
@@ -65,16 +67,20 @@ def from_json(data: Any) -> list[Said]:
         listed = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
         if listed is None:
             if {*data} & {"prompt", "instruction", "question"}:
-                raise InputError("a question and its answer alone: the person speaks once, too little")
-            raise InputError(f"no list of messages under any of {', '.join(_LIST_KEYS[:3])} ...")
+                raise InputError(
+                    "this is a single question with its answer; the person must write at least two messages"
+                )
+            raise InputError(
+                f"no list of messages found; put it under one of the keys {', '.join(_LIST_KEYS[:3])}"
+            )
     if not isinstance(listed, list):
-        raise InputError("neither an object nor a list of messages")
+        raise InputError("expected an object or a list of messages")
     return [_message(item, number) for number, item in enumerate(listed, 1)]
 
 
-def _of_nodes(nodes: dict[str, Any], last: Any) -> list[Said]:
-    """ChatGPT's export: a tree of messages, of which the branch that was shown last counts."""
-    said: list[Said] = []
+def _of_nodes(nodes: dict[str, Any], last: Any) -> list[Utterance]:
+    """Return the messages of a ChatGPT export: the branch of its tree that was shown last."""
+    messages: list[Utterance] = []
     seen: set[str] = set()
     while isinstance(last, str) and last in nodes and last not in seen:
         seen.add(last)
@@ -85,27 +91,27 @@ def _of_nodes(nodes: dict[str, Any], last: Any) -> list[Said]:
             role = author.get("role") if isinstance(author, dict) else None
             parts = content.get("parts") if isinstance(content, dict) else None
             if isinstance(role, str) and isinstance(parts, list):
-                said.append(Said(role, _text(parts)))
+                messages.append(Utterance(role, _text(parts)))
         last = node.get("parent")
-    if not said:
-        raise InputError("no branch of messages from its current_node")
-    return said[::-1]
+    if not messages:
+        raise InputError("its current_node leads to no messages; export the conversation again")
+    return messages[::-1]
 
 
-def _message(item: Any, number: int) -> Said:
+def _message(item: Any, number: int) -> Utterance:
     if not isinstance(item, dict):
-        raise InputError(f"message {number} is no object")
+        raise InputError(f"message {number} is not an object")
     role = next((item[key] for key in _ROLE_KEYS if isinstance(item.get(key), str)), None)
-    found = next((item[key] for key in _TEXT_KEYS if key in item), None)
+    text = next((item[key] for key in _TEXT_KEYS if key in item), None)
     if role is None:
-        raise InputError(f"message {number} says nothing about who speaks (role, from)")
-    if found is not None and not isinstance(found, str | list):
-        raise InputError(f"message {number} holds no text (content, value)")
-    return Said(role, _text(found))
+        raise InputError(f"message {number} names no speaker; add `role` or `from`")
+    if text is not None and not isinstance(text, str | list):
+        raise InputError(f"message {number} has no text; add `content` or `value`")
+    return Utterance(role, _text(text))
 
 
 def _text(content: str | list[Any] | None) -> str:
-    """A text, or the texts among the parts of a message."""
+    """Return the text of a message, which may be a list of parts."""
     if isinstance(content, list):
         parts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "\n".join(part for part in parts if isinstance(part, str))
@@ -113,7 +119,7 @@ def _text(content: str | list[Any] | None) -> str:
 
 
 class Columns(NamedTuple):
-    """Which columns of a table hold what; `pair` where each side has one."""
+    """Column numbers of a table; `pair` if each side has its own column."""
 
     id: int | None
     speaker: int
@@ -122,7 +128,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(header: Sequence[str]) -> Columns:
-    """The columns by their names; InputError where they do not say enough."""
+    """Identify the columns by name. Raise InputError if speaker or text is missing."""
     names = [name.strip().lower().replace(" ", "_") for name in header]
 
     def find(wanted: Sequence[str]) -> int | None:
@@ -136,83 +142,89 @@ def columns_of(header: Sequence[str]) -> Columns:
     partner = find((*_PARTNER, "response", "answer", "答"))
     if person is not None and partner is not None:
         return Columns(case, -1, -1, (person, partner))
-    raise InputError("its first line names no columns for speaker and text, nor one for each side")
+    raise InputError(
+        "the header has no columns for speaker and text (such as `role` and `content`), nor one per side "
+        "(such as `user` and `assistant`); rename the columns"
+    )
 
 
-def from_row(row: Sequence[str], columns: Columns) -> tuple[str, list[Said]]:
-    """The conversation a row belongs to, and what it adds; InputError for a row that is too short."""
+def from_row(row: Sequence[str], columns: Columns) -> tuple[str, list[Utterance]]:
+    """Return the conversation id of a row and its messages. Raise InputError for a row that is too short."""
     needed = columns.pair or (columns.speaker, columns.text)
     if len(row) <= max(*needed, columns.id if columns.id is not None else 0):
-        raise InputError(f"{len(row)} columns, too few")
+        raise InputError(f"the row has only {len(row)} columns")
     case = row[columns.id].strip() if columns.id is not None else ""
     if columns.pair:
         person, partner = (row[at] for at in columns.pair)
-        return case, [Said("user", person), Said("assistant", partner)]
-    return case, [Said(row[columns.speaker], row[columns.text])]
+        return case, [Utterance("user", person), Utterance("assistant", partner)]
+    return case, [Utterance(row[columns.speaker], row[columns.text])]
 
 
-def ends_here(line: str) -> bool:
-    """Whether a line of a transcript closes the conversation."""
+def ends_conversation(line: str) -> bool:
+    """Return whether a transcript line ends the conversation."""
     return _BREAK.fullmatch(line) is not None
 
 
-def spoken(line: str) -> Said | None:
-    """A line of a transcript that begins with a speaker; None for one that goes on. What a program notes
-    between dated lines ("Anna left") is nobody's."""
+def parse_speaker(line: str) -> Utterance | None:
+    """Parse a transcript line that starts with a speaker; return None for a continuation line. A program's
+    own notices between dated lines ("Anna left") are attributed to "system"."""
     stamp = _STAMP.match(line)
     rest = line[stamp.end() :] if stamp else line
     dated = stamp is not None and _DATED_STAMP.match(line) is not None
-    if (found := _NAME_AND_TIME.fullmatch(line)) and _is_name(found[1]):
-        return Said(found[1], "", line)
-    if found := _SPEAKER.fullmatch(rest):
-        return Said(found[1], found[2], line) if _is_name(found[1]) else None
+    if (match := _NAME_AND_TIME.fullmatch(line)) and _is_name(match[1]):
+        return Utterance(match[1], "", line)
+    if match := _SPEAKER.fullmatch(rest):
+        return Utterance(match[1], match[2], line) if _is_name(match[1]) else None
     if stamp and dated and stamp["dash"]:
-        return Said("system", rest, line)
-    return Said(rest.strip(), "", line) if dated and _is_name(rest) else None
+        return Utterance("system", rest, line)
+    return Utterance(rest.strip(), "", line) if dated and _is_name(rest) else None
 
 
 def _is_name(text: str) -> bool:
-    """Few words, and letters among them: a time is no speaker."""
+    """Return whether a text can be a speaker's name: few words, containing letters."""
     return len(text.split()) <= _MOST_WORDS and any(map(str.isalpha, text))
 
 
-def only_speakers(said: Sequence[Said]) -> list[Said]:
-    """What looked like a speaker once, beside two who speak oftener, was a part of the sentence before."""
-    counts = Counter(_key(one.speaker) for one in said)
+def merge_false_speakers(messages: Sequence[Utterance]) -> list[Utterance]:
+    """Merge a message whose "speaker" occurs only once, next to two who occur more often, into the message
+    before it: the colon was part of a sentence."""
+    counts = Counter(_key(message.speaker) for message in messages)
     often = {name for name, n in counts.items() if n > 1 or name in _PERSON | _PARTNER} - _SILENT
     if len(often) < 2:
-        return list(said)
-    kept: list[Said] = []
-    for one in said:
-        if kept and _key(one.speaker) not in often | _SILENT:
-            kept[-1] = Said(kept[-1].speaker, f"{kept[-1].text}\n{one.line or one.text}")
+        return list(messages)
+    merged: list[Utterance] = []
+    for message in messages:
+        if merged and _key(message.speaker) not in often | _SILENT:
+            merged[-1] = Utterance(merged[-1].speaker, f"{merged[-1].text}\n{message.line or message.text}")
         else:
-            kept.append(one)
-    return kept
+            merged.append(message)
+    return merged
 
 
-def sides(said: Sequence[Said], person: str = "") -> tuple[list[Turn], list[str]]:
-    """Who is the person and who the partner, and the names of speakers that were no roles.
+def assign_sides(messages: Sequence[Utterance], person: str = "") -> tuple[list[ConversationTurn], list[str]]:
+    """Attribute messages to the person or the partner; return them and the speakers that are not role names.
 
-    `person` names a speaker to be taken for the person. Otherwise roles decide; of speakers that are no
-    roles, the first one is the person if nobody else is, and all others are partners.
+    `person` names the speaker who is the person. Otherwise role names decide. Of other speakers, the first is
+    the person if no role name is, and all others are partners.
     """
-    names = list(dict.fromkeys(_key(one.speaker) for one in said))
-    place: dict[str, Side | None] = {}
+    names = list(dict.fromkeys(_key(message.speaker) for message in messages))
+    assigned: dict[str, SpeakerSide | None] = {}
     for name in names:
-        place[name] = "person" if name in _PERSON else "partner" if name in _PARTNER else None
+        assigned[name] = "person" if name in _PERSON else "partner" if name in _PARTNER else None
         if person and name not in _SILENT:
-            place[name] = "person" if name == _key(person) else "partner"
-    strangers = [name for name in names if place[name] is None and name not in _SILENT]
-    for name in strangers:
-        place[name] = "partner" if "person" in place.values() else "person"
+            assigned[name] = "person" if name == _key(person) else "partner"
+    others = [name for name in names if assigned[name] is None and name not in _SILENT]
+    for name in others:
+        assigned[name] = "partner" if "person" in assigned.values() else "person"
     turns = [
-        Turn(side, one.text.strip())
-        for one in said
-        if (side := place[_key(one.speaker)]) is not None and one.text.strip()
+        ConversationTurn(side, message.text.strip())
+        for message in messages
+        if (side := assigned[_key(message.speaker)]) is not None and message.text.strip()
     ]
     roles = _PERSON | _PARTNER | _SILENT
-    labels = dict.fromkeys(one.speaker.strip() for one in said if _key(one.speaker) not in roles)
+    labels = dict.fromkeys(
+        message.speaker.strip() for message in messages if _key(message.speaker) not in roles
+    )
     return turns, list(labels)
 
 

@@ -26,12 +26,12 @@ _DISTRICT = re.compile(r"([A-Z]{1,2}\d[A-Z\d]?) ?\d[A-Z]{2}|([A-Z]\d[A-Z]) ?\d[A
 """The first half of a British or Canadian postcode."""
 _CODE = re.compile(r"(?=\w*\d)(?=\w*[^\W\d_])\w+")
 _DEEP = 4
-"""Words by which parts are told apart before they are compared."""
+"""Maximum number of first words used as an index key."""
 _LEAST_IN_A_MAIL, _LEAST_CHINESE, _LEAST_LATIN = 6, 4, 9
-"""Letters of a part that tells: of the name in an e-mail, of a piece of an address."""
+"""Minimum number of letters for a part to identify a value: the name in an e-mail, a piece of an address."""
 _WORD = re.compile(r"[^\W_]+")
 _LEAST_RUN_LATIN, _LEAST_RUN_CHINESE = 5, 3
-"""Letters of a name that is unlikely to arise by chance from the pieces of other words."""
+"""Minimum number of letters for a name that is unlikely to arise by chance from pieces of other words."""
 _LETTERS_THAT_ARE_WORDS = ("a", "i")
 
 
@@ -48,32 +48,32 @@ class ValueIndex:
 
     def add(self, key: str, written: str, kind: str, *, loose: bool) -> None:
         """Add a value. `loose`: it was explicitly named as private, so it matches in any case."""
-        for part in telling_parts(written, kind):
+        for part in identifying_parts(written, kind):
             if first := _FIRST.search(part):
-                begun = part[first.start() :]
-                begin = tuple(word.casefold() for word in _FIRST.findall(begun)[:_DEEP])
-                known = _Part(tuple(begun.split()), _in_any_case(begun, loose))
+                tail = part[first.start() :]
+                begin = tuple(word.casefold() for word in _FIRST.findall(tail)[:_DEEP])
+                known = _Part(tuple(tail.split()), _in_any_case(tail, loose))
                 self._parts[begin].setdefault(known, []).append(key)
 
     def matches(self, plain: str) -> Iterator[tuple[list[str], int, int]]:
         """Yield keys, start and end of every value in the plain text; they may overlap."""
-        found = list(_FIRST.finditer(plain))
-        low = [word[0].casefold() for word in found]
-        for number, word in enumerate(found):
-            for deep in range(1, min(_DEEP, len(found) - number) + 1):
+        words = list(_FIRST.finditer(plain))
+        low = [word[0].casefold() for word in words]
+        for number, word in enumerate(words):
+            for deep in range(1, min(_DEEP, len(words) - number) + 1):
                 begin = tuple(low[number : number + deep])
-                for part, keys in self._begun(begin):
+                for part, keys in self._starting_with(begin):
                     if end := _end(part, plain, word.start()):
                         yield keys, word.start(), end
 
-    def _begun(self, begin: tuple[str, ...]) -> Iterator[tuple[_Part, list[str]]]:
+    def _starting_with(self, begin: tuple[str, ...]) -> Iterator[tuple[_Part, list[str]]]:
         """Yield the parts that start with these words, also without a final "s" ("the Okonkwos")."""
         yield from self._parts.get(begin, {}).items()
         if begin[-1].endswith("s"):
             yield from self._parts.get((*begin[:-1], begin[-1][:-1]), {}).items()
 
 
-def telling_parts(written: str, kind: str) -> list[str]:
+def identifying_parts(written: str, kind: str) -> list[str]:
     """Return a value and the parts of it that identify it alone."""
     whole = written.strip()
     parts = [whole]
@@ -118,8 +118,8 @@ def _end(part: _Part, plain: str, start: int) -> int:
         if at > start:
             gap = _SPACE.match(plain, at)
             at = gap.end() if gap else len(plain)
-        there = plain[at : at + len(word)]
-        if there != word and not (part.any_case and there.casefold() == word.casefold()):
+        actual = plain[at : at + len(word)]
+        if actual != word and not (part.any_case and actual.casefold() == word.casefold()):
             return 0
         at += len(word)
     if _HAN.match(plain[at - 1]):
@@ -141,15 +141,15 @@ class LetterRun:
     """A folded text as one run of letters and digits that remembers where words start and end."""
 
     def __init__(self, plain: str) -> None:
-        found = [part for word in _WORD.findall(plain.casefold()) for part in _parts(word)]
+        pieces = [part for word in _WORD.findall(plain.casefold()) for part in _parts(word)]
         self._words: dict[int, str] = {}
         self._ends: set[int] = set()
         at = 0
-        for word in found:
+        for word in pieces:
             self._words[at] = word
             at += len(word)
             self._ends.add(at)
-        self._dense = "".join(found)
+        self._dense = "".join(pieces)
 
     def contains(self, names: Iterable[str]) -> bool:
         """Return whether one of `names` occurs from the start of a word to the end of another."""

@@ -13,22 +13,24 @@ from functools import lru_cache
 from importlib.resources import files
 
 SHORT = 3
-"""Letters below which nothing can be told from a word."""
+"""Words with fewer letters are always treated as ordinary."""
 _ENDINGS = ("s", "es", "d", "ed", "ing", "ly", "er", "est", "y", "ness", "ful", "less")
 
 
 @lru_cache
 def words(file: str, key: str) -> frozenset[str]:
+    """Return a word list of `wordlists/FILE.toml`."""
     return frozenset(_tables(file)[key].split())
 
 
 @lru_cache
 def vocabulary() -> frozenset[str]:
+    """Return the lower-case English words that are not names."""
     return frozenset(_read("vocabulary.txt").split())
 
 
 def ordinary(word: str) -> bool:
-    """Whether a word in small letters, or what it is built on, is in the vocabulary."""
+    """Return whether a lower-case word, or its stem, is in the vocabulary."""
     parts = re.split(r"['’-]", word)
     if len(parts) > 1:
         return all(ordinary(part) for part in parts)

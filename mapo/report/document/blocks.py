@@ -1,7 +1,7 @@
 """The blocks of a report: headings, paragraphs, tables, pictures, two dialogues side by side.
 
-Sections build blocks; `page.py` renders them as HTML, `markdown.py` as Markdown. Blocks hold text exactly as
-it was read, whoever wrote it. The renderers escape it and cut long names, turns and lists.
+Sections build blocks; `page.py` renders them as HTML, `markdown.py` as Markdown. Blocks hold untrusted text
+unchanged; the renderers escape it and truncate long names, turns and lists.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mapo.show.figures import Picture
 from mapo.show.tables import Table
 from mapo.types import Dialogue
 
-NAME = 120
-"""Characters of a name that are shown."""
-SPEECH = 4000
-"""Characters of a turn that are shown."""
-LISTED = 12
-"""Lines of a list that are shown before the rest is only counted."""
+MAX_NAME = 120
+"""Maximum characters of a name."""
+MAX_TURN_TEXT = 4000
+"""Maximum characters of a message."""
+MAX_LIST_ITEMS = 12
+"""Maximum items of a list; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Paragraph:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """One number to see first: what it is, the number, what it rests on."""
+class StatTile:
+    """A key number with its label and a detail such as its interval."""
 
     label: str
     value: str
@@ -43,20 +43,20 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    tiles: Sequence[Tile]
+class StatTiles:
+    tiles: Sequence[StatTile]
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """A list; long ones are cut."""
+class BulletList:
+    """A bullet list; long lists are truncated."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One of two dialogues beside each other; `credit` has a number or None a turn."""
+class DialogueColumn:
+    """One of two dialogues side by side; `credit` has a number or None per turn."""
 
     title: str
     dialogue: Dialogue
@@ -64,12 +64,12 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    left: Side
-    right: Side
+class DialoguePair:
+    left: DialogueColumn
+    right: DialogueColumn
 
 
-Block = Heading | Words | Tiles | Table | Lines | Picture | Talk
+Block = Heading | Paragraph | StatTiles | Table | BulletList | Picture | DialoguePair
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +78,28 @@ class Report:
     lead: str
     blocks: Sequence[Block]
     lacking: Sequence[str] = ()
-    """Why runs that were asked for are not in it."""
+    """Why requested runs are not in the report."""
     caution: str = ""
-    """What nobody may miss who reads a number in it."""
+    """A warning shown before any number."""
 
 
 # ---- numbers as text
 
 
-def told(value: object, digits: str = ".1f", missing: str = "–") -> str:
-    """A number in so many digits."""
+def format_number(value: object, digits: str = ".1f", missing: str = "–") -> str:
+    """Format a number with a format specification; `missing` if it is not a finite number."""
     found = number(value)
     if found is None:
         return missing
     shown = format(found, digits)
     if shown.strip("+-0.,"):
         return shown
-    return shown.replace("-", "+" if digits.startswith("+") else "")  # no zero is negative
+    return shown.replace("-", "+" if digits.startswith("+") else "")  # no negative zero
 
 
-def span(interval: object, digits: str = ".1f", missing: str = "–") -> str:
-    """An interval as "low to high"."""
+def format_interval(interval: object, digits: str = ".1f", missing: str = "–") -> str:
+    """Format an interval as "low to high"."""
     ends = [number(end) for end in interval] if isinstance(interval, list | tuple) else []
     if len(ends) != 2 or None in ends:
         return missing
-    return f"{told(ends[0], digits)} to {told(ends[1], digits)}"
+    return f"{format_number(ends[0], digits)} to {format_number(ends[1], digits)}"

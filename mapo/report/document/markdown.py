@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from mapo.report.document.blocks import LISTED, Block, Heading, Lines, Report, Side, Talk, Tiles, Words, told
+from mapo.report.document.blocks import (
+    MAX_LIST_ITEMS,
+    Block,
+    BulletList,
+    DialogueColumn,
+    DialoguePair,
+    Heading,
+    Paragraph,
+    Report,
+    StatTiles,
+    format_number,
+)
 from mapo.show.figures import Picture
 from mapo.show.tables import Table, markdown_rows, markdown_table, markdown_text
 
 CELL = 300
-"""Characters of a table cell that are shown."""
-_TALK = 600
-"""Characters of a turn in a Markdown table."""
+"""Maximum characters of a table cell."""
+_MAX_TURN_TEXT = 600
+"""Maximum characters of a message in a Markdown table."""
 
 
 def markdown_page(report: Report, figures: str) -> str:
@@ -29,26 +40,26 @@ def _block(block: Block, figures: str) -> str:
     match block:
         case Heading():
             return f"{'#' * block.level} {plain(block.text)}"
-        case Words():
+        case Paragraph():
             return plain(block.text, 2000)
-        case Tiles():
+        case StatTiles():
             return "\n".join(
                 f"- {plain(t.label)}: **{plain(t.value)}**{f' ({plain(t.detail)})' if t.detail else ''}"
                 for t in block.tiles
             )
         case Table():
             return markdown_table(block, limit=CELL)
-        case Lines():
-            more = len(block.lines) - LISTED
-            shown = [*block.lines[:LISTED], *([f"… and {more} more"] if more > 0 else [])]
+        case BulletList():
+            more = len(block.lines) - MAX_LIST_ITEMS
+            shown = [*block.lines[:MAX_LIST_ITEMS], *([f"… and {more} more"] if more > 0 else [])]
             return "\n".join(f"- {plain(line, 400)}" for line in shown)
         case Picture():
             return f"![{plain(block.caption, 1000)}]({figures}/{block.name}.png)" if figures else ""
-        case Talk():
+        case DialoguePair():
             return _talk(block)
 
 
-def _talk(talk: Talk) -> str:
+def _talk(talk: DialoguePair) -> str:
     sides = (talk.left, talk.right)
     rows = [[plain(side.title) for side in sides], ["---", "---"]]
     longest = max(len(side.dialogue.turns) for side in sides)
@@ -56,15 +67,19 @@ def _talk(talk: Talk) -> str:
     return markdown_rows(rows)
 
 
-def _turn(side: Side, i: int) -> str:
+def _turn(side: DialogueColumn, i: int) -> str:
     if i >= len(side.dialogue.turns):
         return ""
     turn = side.dialogue.turns[i]
     levels = [
         f"{key} {m.progress.level:+d} {m.regression.level:+d}" for key, m in (turn.levels or {}).items()
     ]
-    marks = [*levels[:12], f"reward {told(turn.reward, '+.2f', 'unscored')}"]
+    marks = [*levels[:12], f"reward {format_number(turn.reward, '+.2f', 'unscored')}"]
     if side.credit[i] is not None:
-        marks.append(f"credit {told(side.credit[i], '+.2f')}")
-    said = (f"*{plain(turn.user, _TALK)}*", plain(turn.reply.text, _TALK), f"`{plain(', '.join(marks))}`")
+        marks.append(f"credit {format_number(side.credit[i], '+.2f')}")
+    said = (
+        f"*{plain(turn.user, _MAX_TURN_TEXT)}*",
+        plain(turn.reply.text, _MAX_TURN_TEXT),
+        f"`{plain(', '.join(marks))}`",
+    )
     return "<br>".join(said)

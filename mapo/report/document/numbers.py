@@ -1,7 +1,7 @@
-"""Records -> the numbers that are drawn and told: series with intervals, values by turn, credit, paths.
+"""Numbers for reports, computed from records: series with intervals, values by turn, credit, trajectories.
 
-Intervals within one run are 95 % percentile bootstraps over the dialogues of a step: what the step's score
-would have been with other dialogues of that policy. Intervals over runs are Student's t over seeds.
+Intervals within one run are 95 % percentile bootstraps over the dialogues of a step. Intervals over runs are
+Student's t over seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import Floats, bootstrap, t_interval
-from mapo.runs.contents import credit, endings_by_step, number, read_rubric, rubric_file
+from mapo.runs.contents import credit, endings_by_step, find_rubric, number, read_rubric
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
@@ -40,7 +40,7 @@ class Point:
 
 
 def series(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
-    """A metric by step: the value at a path of keys, where it is a number."""
+    """Return a metric by step: the value at a path of keys, where it is a number."""
     found = []
     for line in steps:
         value: Any = line
@@ -56,10 +56,10 @@ def with_intervals(points: Sequence[Point], ends: Mapping[int, tuple[float, floa
 
 
 def reward_intervals(played: Mapping[int, Sequence[Dialogue]]) -> dict[int, tuple[float, float]]:
-    """Of the mean reward of a turn: whole dialogues are drawn, each with its sum and its number of turns."""
+    """Return intervals of the mean reward per turn, resampling whole dialogues."""
     found = {}
     for step, dialogues in played.items():
-        rows = [(sum(r), float(len(r))) for d in dialogues if (r := scored(d))]
+        rows = [(sum(r), float(len(r))) for d in dialogues if (r := scored_rewards(d))]
         ends = bootstrap(np.array(rows), lambda m: m[..., :1] / m[..., 1:], resamples=RESAMPLES)
         if ends is not None:
             found[step] = (float(ends[0, 0]), float(ends[0, 1]))
@@ -69,7 +69,7 @@ def reward_intervals(played: Mapping[int, Sequence[Dialogue]]) -> dict[int, tupl
 def score_intervals(
     played: Mapping[int, Sequence[Dialogue]], root: Path, problems: list[str]
 ) -> dict[int, tuple[float, float]]:
-    """Of a step's EPM-Q."""
+    """Return intervals of each step's EPM-Q."""
     found = {}
     for step, dialogues in played.items():
         rows = np.array([r.indices for r in recomputed(dialogues, root, problems)])
@@ -79,20 +79,20 @@ def score_intervals(
     return found
 
 
-def scored(dialogue: Dialogue) -> list[float]:
+def scored_rewards(dialogue: Dialogue) -> list[float]:
     return [r for turn in dialogue.turns if (r := number(turn.reward)) is not None]
 
 
 def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -> list[Result]:
-    """Dialogues replayed from their levels; broken and unjudged ones are left out."""
+    """Recompute dialogues from their levels; broken and unjudged ones are left out."""
     found = []
     for d in dialogues:
         if not d.judged:
             continue
-        rubric, problem = read_rubric(rubric_file(root), d.rubric)
+        rubric, problem = read_rubric(find_rubric(root), d.rubric)
         problems += [problem] if problem else []
         if rubric is None:
-            problems.append(f"{d.id}: rubric '{d.rubric}' is not known")
+            problems.append(f"{d.id}: unknown rubric '{d.rubric}'")
             continue
         try:
             found.append(recompute(d, root, None, rubric, d.id))
@@ -102,7 +102,7 @@ def recomputed(dialogues: Sequence[Dialogue], root: Path, problems: list[str]) -
 
 
 def mean_over_runs(curves: Sequence[Sequence[Point]]) -> list[Point]:
-    """The mean over runs at each x that any of them has, with Student's t interval over runs."""
+    """Return the mean over runs at each x, with Student's t interval over runs."""
     at: dict[float, list[float]] = {}
     for curve in curves:
         for point in curve:
@@ -111,7 +111,7 @@ def mean_over_runs(curves: Sequence[Sequence[Point]]) -> list[Point]:
 
 
 def by_dialogues(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
-    """A metric by the number of dialogues so far, which is what runs are compared at."""
+    """Return a metric by the number of dialogues played so far."""
     total, at = 0.0, {}
     for line in steps:
         total += number(line.get("dialogues")) or 0.0
@@ -120,7 +120,7 @@ def by_dialogues(steps: Sequence[Mapping[str, Any]], *keys: str) -> list[Point]:
 
 
 def endings(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Point]]:
-    """The share of each ending by step."""
+    """Return the share of each ending by step."""
     found = endings_by_step(steps)
     totals: dict[int, float] = {}
     for counts in found.values():
@@ -142,7 +142,7 @@ def rewards_of(dialogues: Sequence[Dialogue]) -> list[list[float | None]]:
 def credit_of(
     dialogues: Sequence[Dialogue], groups: Sequence[str], settings: Advantage | None
 ) -> Advantages | None:
-    """The credit these settings give these dialogues, taken as one batch; none without settings."""
+    """Return the credit of dialogues treated as one batch; None if it cannot be computed."""
     found = credit(rewards_of(dialogues), groups, settings) if settings else ""
     return None if isinstance(found, str) else found
 
@@ -150,13 +150,13 @@ def credit_of(
 def step_credit(
     dialogues: Sequence[Dialogue], settings: Advantage | None
 ) -> tuple[list[Dialogue], Advantages | None]:
-    """A step's usable dialogues and their credit, as the trainer computes it."""
-    fine = [d for d in dialogues if d.usable and d.turns]
-    return fine, credit_of(fine, [d.group for d in fine], settings)
+    """Return a step's usable dialogues and their credit, computed as in training."""
+    usable = [d for d in dialogues if d.usable and d.turns]
+    return usable, credit_of(usable, [d.group for d in usable], settings)
 
 
 def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
-    """[turn, 6]: the number of values at a turn index, and their 5, 25, 50, 75 and 95 % quantiles."""
+    """Return [turn, 6]: the number of values at each turn, and their 5, 25, 50, 75 and 95 % quantiles."""
     found = []
     for t in range(max(map(len, rows), default=0)):
         column = [v for row in rows if t < len(row) and (v := row[t]) is not None]
@@ -167,7 +167,7 @@ def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
 
 
 def known_returns(dialogues: Sequence[Dialogue], credit: Advantages) -> list[list[float | None]]:
-    """The return of every scored turn."""
+    """Return the return of every scored turn; None for unscored turns."""
     return [
         [
             None if number(turn.reward) is None else number(float(g))
@@ -178,7 +178,7 @@ def known_returns(dialogues: Sequence[Dialogue], credit: Advantages) -> list[lis
 
 
 def thirds(steps: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The first and the last third of the steps; a single step is both."""
+    """Return the first and the last third of the steps; a single step is both."""
     count = max(1, len(steps) // 3)
     return list(steps[:count]), list(steps[-count:])
 
@@ -187,22 +187,24 @@ def thirds(steps: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def quality(result: Result) -> float:
-    """A dialogue's EPM-Q: it is linear in the indices, so a set's score is the mean of these."""
+    """Return a dialogue's EPM-Q. EPM-Q is linear in the sub-indices, so the score of a set is the mean."""
     return float(weigh(np.array(result.indices))[3])
 
 
 def path_of(result: Result) -> tuple[list[float], list[float]]:
-    """A dialogue's way in two numbers a turn, for any number of axes: how far it has come along the straight
-    line to the goal (from -1 at the start to 0), and how far it is aside of that line. Both in units of the
-    start's distance, so that scenarios can be looked at side by side."""
+    """Project a dialogue's trajectory to two dimensions, for any number of axes.
+
+    Returns the position along the straight line to the goal (-1 at the start, 0 at the goal) and the distance
+    from that line, both in units of the starting distance.
+    """
     states = result.path.states
     unit = states[0].norm or 1.0
-    aside = [max(0.0, s.norm**2 - s.projection**2) ** 0.5 / unit for s in states]
-    return [s.projection / unit for s in states], aside
+    away = [max(0.0, s.norm**2 - s.projection**2) ** 0.5 / unit for s in states]
+    return [s.projection / unit for s in states], away
 
 
 def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
-    """The same job before and after, of median gain in distance: neither the best nor the worst."""
+    """Return the dialogue, before and after training, with the median gain in distance."""
     late = {d.id: d for d in after if d.usable and d.turns}
     pairs = [(d, late[d.id]) for d in before if d.usable and d.turns and d.id in late]
     pairs.sort(key=lambda pair: _end(pair[0]) - _end(pair[1]))
@@ -220,19 +222,21 @@ def pair_credit(
     after: Sequence[Dialogue],
     settings: Advantage | None,
 ) -> tuple[list[float | None], list[float | None]]:
-    """The credit of both dialogues' turns if all test dialogues of that scenario, before and after, had been
-    siblings in one step."""
-    nobody: tuple[list[float | None], list[float | None]] = (
+    """Return the credit of both dialogues' turns, treating all test dialogues of their scenario, before and
+    after, as siblings."""
+    no_credit: tuple[list[float | None], list[float | None]] = (
         [None] * len(pair[0].turns),
         [None] * len(pair[1].turns),
     )
-    mine = [d for d in (*before, *after) if d.scenario == pair[0].scenario and d.usable and d.turns]
-    given = credit_of(mine, [d.scenario for d in mine], settings)
-    if given is None:
-        return nobody
+    siblings = [d for d in (*before, *after) if d.scenario == pair[0].scenario and d.usable and d.turns]
+    advantages = credit_of(siblings, [d.scenario for d in siblings], settings)
+    if advantages is None:
+        return no_credit
 
     def of(dialogue: Dialogue) -> list[float | None]:
-        at = next(i for i, d in enumerate(mine) if d is dialogue)
-        return [float(a) if m else None for a, m in zip(given.mixed[at], given.mask[at], strict=True)]
+        at = next(i for i, d in enumerate(siblings) if d is dialogue)
+        return [
+            float(a) if m else None for a, m in zip(advantages.mixed[at], advantages.mask[at], strict=True)
+        ]
 
     return of(pair[0]), of(pair[1])

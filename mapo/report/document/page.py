@@ -1,4 +1,4 @@
-"""Render a report as one HTML file: no script, nothing fetched, everything others wrote escaped."""
+"""Render a report as one HTML file without scripts or external resources; all text is escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 import jinja2
 from markupsafe import Markup, escape
 
-from mapo.report.document.blocks import LISTED, SPEECH, Report, told
+from mapo.report.document.blocks import MAX_LIST_ITEMS, MAX_TURN_TEXT, Report, format_number
 from mapo.runs.contents import number
 from mapo.show.figures import COLOURS, DARK_COLOURS, PAGE_COLOURS, Panel, Picture, can_draw, panel_svg
 from mapo.show.tables import plain_rows
@@ -39,8 +39,18 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     env.filters |= {"clip": _clip, "kind": lambda block: type(block).__name__, "sign": _sign}
-    env.globals |= {"LISTED": LISTED, "SPEECH": SPEECH, "COLOURS": COLOURS, "DARK_COLOURS": DARK_COLOURS}
-    env.globals |= {"PAGE_COLOURS": PAGE_COLOURS, "plain_rows": plain_rows, "number": number, "told": told}
+    env.globals |= {
+        "MAX_LIST_ITEMS": MAX_LIST_ITEMS,
+        "MAX_TURN_TEXT": MAX_TURN_TEXT,
+        "COLOURS": COLOURS,
+        "DARK_COLOURS": DARK_COLOURS,
+    }
+    env.globals |= {
+        "PAGE_COLOURS": PAGE_COLOURS,
+        "plain_rows": plain_rows,
+        "number": number,
+        "format_number": format_number,
+    }
     env.globals |= {"svg": _svg, "marks": _marks}
     return env
 
@@ -50,10 +60,10 @@ def _clip(text: object, limit: int = CLIP) -> str:
 
 
 def _svg(panel: Panel, small: bool, prefix: str) -> Markup:
-    """Draw one panel. One that cannot be drawn says so and does not cost the others."""
+    """Draw one panel; if that fails, return a note instead."""
     try:
         svg = panel_svg(panel, small=small)
-    except Exception as error:  # noqa: BLE001 (numbers come from files, and matplotlib has many ways to fail)
+    except Exception as error:  # noqa: BLE001 (untrusted numbers)
         text = clip(f"{type(error).__name__}: {error}", CLIP)
         return Markup('<p class="note">cannot be drawn ({})</p>').format(text)
     for lead in ('id="', 'href="#', "url(#"):  # ids must be unique on the page

@@ -1,4 +1,4 @@
-"""The plots of a report: each function returns what draws given numbers onto a pair of axes."""
+"""Plots: each function returns a function that draws the given numbers onto matplotlib axes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mapo.show.figures import (
 )
 
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
-_ABREAST = 3
-"""Names in a row of the legend of stacked shares."""
+_LEGEND_COLUMNS = 3
+"""Columns of the legend of stacked shares."""
 
 Draw = Callable[[Any], None]
 
@@ -35,34 +35,34 @@ def curves(
     limits: tuple[float, float] | None = None,
     looks: Mapping[str, Look] | None = None,
 ) -> Draw:
-    """Lines with bands for their intervals; `points` are dots beside them, in the same colours. `looks` are
-    those of lines with a fixed look; the others get theirs by position."""
+    """Draw lines with interval bands, and `points` as dots in the same colours. `looks` fixes the look of
+    some lines; the others get one by position."""
 
     def draw(axes: Any) -> None:
         named = len({*lines, *(points or {})}) > 1
         for i, (name, line) in enumerate(lines.items()):
-            own = (looks or {}).get(name, look(i))
+            style = (looks or {}).get(name, look(i))
             axes.plot(
                 [p.x for p in line],
                 [p.y for p in line],
-                color=own.colour,
-                linestyle=own.line,
-                marker=own.marker if len(line) < 2 else "",
+                color=style.colour,
+                linestyle=style.line,
+                marker=style.marker if len(line) < 2 else "",
                 markersize=4,
                 label=legend_text(name, f"{i + 1}"),
             )
             known = [(p.x, p.low, p.high) for p in line if p.low is not None]
             if len(known) > 1:
                 at, low, high = zip(*known, strict=True)
-                axes.fill_between(at, low, high, color=own.colour, alpha=0.18, linewidth=0)
+                axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
         for k, (name, dots) in enumerate((points or {}).items()):
             i = list(lines).index(name) if name in lines else len(lines) + k
-            own = (looks or {}).get(name, look(i))
+            style = (looks or {}).get(name, look(i))
             axes.plot(
                 [p.x for p in dots],
                 [p.y for p in dots],
-                own.marker,
-                color=own.colour,
+                style.marker,
+                color=style.colour,
                 markersize=4.5,
                 label=None if name in lines else legend_text(name, f"{i + 1}"),
             )
@@ -76,7 +76,7 @@ def curves(
 
 
 def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
-    """Shares of endings that add up to one, a bar per step."""
+    """Draw shares of endings as stacked bars, one per step."""
 
     def draw(axes: Any) -> None:
         xs = sorted({p.x for line in shares.values() for p in line})
@@ -104,18 +104,18 @@ def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
         axes.set_ylim(0, 1)
         axes.grid(visible=False)
         tight = {"columnspacing": 1, "handlelength": 1.4}
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=_ABREAST, **tight)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=_LEGEND_COLUMNS, **tight)
 
     return draw
 
 
-def room_above(names: int) -> float:
-    """Inches above the axes for the legend of so many stacked shares."""
-    return 0.16 + 0.19 * -(-names // _ABREAST)
+def legend_height(names: int) -> float:
+    """Return the height in inches of a legend with this many stacked shares."""
+    return 0.16 + 0.19 * -(-names // _LEGEND_COLUMNS)
 
 
 def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: str = LOOKS[0].colour) -> Draw:
-    """Quantiles by turn (`quantiles_by_turn`): the median, the middle half, and nine tenths."""
+    """Draw quantiles by turn (`quantiles_by_turn`): median, 25-75 % and 5-95 % bands."""
 
     def draw(axes: Any) -> None:
         turns = range(1, len(table) + 1)
@@ -128,28 +128,28 @@ def distribution(table: Any, ylabel: str, limits: tuple[float, float], colour: s
         axes.axhline(0, color=FAINT, linewidth=0.8)
         label_axes(axes, "turn", ylabel, whole=True)
         low_end, high_end = limits
-        room = 0.06 * ((high_end - low_end) or 1.0)
-        axes.set_ylim(low_end - room, high_end + 4 * room)
+        margin = 0.06 * ((high_end - low_end) or 1.0)
+        axes.set_ylim(low_end - margin, high_end + 4 * margin)
 
     return draw
 
 
-class Ways(NamedTuple):
-    """Dialogues of one scenario: (along, aside) each, drawn alike."""
+class ScenarioPaths(NamedTuple):
+    """Projected trajectories of one scenario, (along, away) each, drawn in the same look."""
 
     look: Look
-    ways: Sequence[tuple[Sequence[float], Sequence[float]]]
+    trajectories: Sequence[tuple[Sequence[float], Sequence[float]]]
 
 
-def paths(sides: Sequence[Ways], limits: tuple[float, float, float]) -> Draw:
-    """One scenario's dialogues in the state space; the goal is the cross at the origin."""
+def paths(sides: Sequence[ScenarioPaths], limits: tuple[float, float, float]) -> Draw:
+    """Draw the trajectories of one scenario; the goal is the cross at the origin, the start the dot at -1."""
 
     def draw(axes: Any) -> None:
         axes.axhline(0, color=FAINT, linewidth=0.7)
-        for own, ways in sides:
-            for along, aside in ways:
-                axes.plot(along, aside, color=own.colour, linestyle=own.line, linewidth=1.1, alpha=0.85)
-                axes.plot(along[-1:], aside[-1:], own.marker, color=own.colour, markersize=3.5)
+        for style, trajectories in sides:
+            for along, away in trajectories:
+                axes.plot(along, away, color=style.colour, linestyle=style.line, linewidth=1.1, alpha=0.85)
+                axes.plot(along[-1:], away[-1:], style.marker, color=style.colour, markersize=3.5)
         axes.plot([-1], [0], ".", color=FAINT, markersize=6)
         axes.plot([0], [0], "+", color=INK, markersize=9, markeredgewidth=1.4)
         left, right, top = limits
@@ -164,7 +164,7 @@ def paths(sides: Sequence[Ways], limits: tuple[float, float, float]) -> Draw:
 def bars(
     values: Sequence[tuple[str, Sequence[Point | None]]], series_names: Sequence[str], xlabel: str
 ) -> Draw:
-    """Groups of dots with intervals, one row a name: scores of several models side by side."""
+    """Draw scores with intervals, one row per name and one dot per series."""
 
     def draw(axes: Any) -> None:
         for row, (_, found) in enumerate(values):
@@ -173,7 +173,7 @@ def bars(
                     continue
                 y = row + (i - (len(found) - 1) / 2) * 0.7 / max(1, len(found))
                 low, high = point.low, point.high
-                reach = (
+                error = (
                     None
                     if low is None or high is None
                     else [[max(0.0, point.y - low)], [max(0.0, high - point.y)]]
@@ -181,7 +181,7 @@ def bars(
                 axes.errorbar(
                     [point.y],
                     [y],
-                    xerr=reach,
+                    xerr=error,
                     fmt=look(i).marker,
                     color=look(i).colour,
                     capsize=2.5,
@@ -199,8 +199,8 @@ def bars(
     return draw
 
 
-def room_for(names: Sequence[str]) -> float:
-    """Inches beside the axes for such names."""
+def label_width(names: Sequence[str]) -> float:
+    """Return the width in inches needed for these labels."""
     return min(2.0, 0.35 + 0.068 * max((min(len(name), 40) for name in names), default=0))
 
 

@@ -1,4 +1,4 @@
-"""What was rewarded and what was credited: by turn, and how the two parts of the advantage go together."""
+"""Reward and credit by turn, and how the two parts of the advantage relate."""
 
 from __future__ import annotations
 
@@ -8,47 +8,49 @@ from dataclasses import dataclass
 import numpy as np
 
 from mapo.report.document import numbers, plots
-from mapo.report.document.blocks import Block, Heading, Words
+from mapo.report.document.blocks import Block, Heading, Paragraph
 from mapo.report.document.numbers import series
-from mapo.runs.training import Training
+from mapo.runs.training import TrainingRun
 from mapo.show.figures import AFTER, BEFORE, Look, Panel, Picture
 
 Rows = list[list[float | None]]
-_REWARD = "Reward of a turn by its place in the dialogue."
+_REWARD = "Reward by turn number."
 
 
-def credit(run: Training) -> list[Block]:
-    """Distributions of reward and return by turn index, at the beginning and at the end; the parts."""
+def credit(run: TrainingRun) -> list[Block]:
+    """Show rewards and returns by turn, early and late in training, and the two parts of the advantage."""
     first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
     parts = [first, last] if first.title != last.title else [last]
     blocks = by_turn_pictures(parts, gamma_of(run), [BEFORE, AFTER][-len(parts) :])
     if run.advantage is None and run.played:
-        blocks.append(Words(f"There are no returns and no credit here: {run.uncredited}."))
-    spreads = {
+        blocks.append(Paragraph(f"Returns and credit are not available: {run.uncredited}."))
+    deviations = {
         name: line
         for name, key in (
-            ("turn part", "turn_part_std"),
-            ("batch part", "batch_part_std"),
+            ("turn level", "turn_part_std"),
+            ("batch level", "batch_part_std"),
             ("mixed", "advantage_std"),
         )
         if (line := series(run.steps, key))
     }
     panels = []
-    if spreads:
-        panels.append(Panel("Spread of the advantage", plots.curves(spreads, "standard deviation")))
+    if deviations:
+        panels.append(
+            Panel("Standard deviation of the advantage", plots.curves(deviations, "standard deviation"))
+        )
     correlation = series(run.steps, "parts_correlation")
     if correlation:
         panels.append(
             Panel(
-                "Correlation of the two parts",
+                "Correlation of turn-level and batch-level advantage",
                 plots.curves({"r": correlation}, "correlation", limits=(-1.05, 1.05)),
             )
         )
     if panels:
         caption = (
-            "The turn part compares what a turn led to with the same turn of its siblings; the batch part "
-            "compares what it earned itself with all turns of all siblings. Where they agree less, mixing "
-            "them damps more."
+            "The turn-level advantage compares a turn's return with the same turn of its siblings. The "
+            "batch-level advantage compares its own reward with all turns of all siblings. The less the two "
+            "correlate, the more mixing them shrinks the advantage."
         )
         blocks.append(Picture("fig_parts", caption, panels))
     return [Heading("Reward and credit"), *blocks] if blocks else []
@@ -63,24 +65,24 @@ class ByTurn:
     returns: Rows
 
 
-def by_turn(run: Training, steps: Sequence[int], title: str = "") -> ByTurn:
+def by_turn(run: TrainingRun, steps: Sequence[int], title: str = "") -> ByTurn:
     found = ByTurn(title or _name(steps), [], [])
     for step in steps:
-        usable, given = numbers.step_credit(run.played[step], run.advantage)
+        usable, advantages = numbers.step_credit(run.played[step], run.advantage)
         found.rewards.extend(numbers.rewards_of(usable))
-        found.returns.extend(numbers.known_returns(usable, given) if given else [])
+        found.returns.extend(numbers.known_returns(usable, advantages) if advantages else [])
     return found
 
 
-def gamma_of(run: Training) -> str:
-    return f"discounted by {run.advantage.gamma:g} a turn" if run.advantage else ""
+def gamma_of(run: TrainingRun) -> str:
+    return f"discount {run.advantage.gamma:g} per turn" if run.advantage else ""
 
 
 def by_turn_pictures(parts: Sequence[ByTurn], discount: str, looks: Sequence[Look]) -> list[Block]:
     """Return fig_reward_by_turn and fig_return_by_turn, with a panel for each part."""
     rewards = [(part.title, part.rewards) for part in parts]
     returns = [(part.title, part.returns) for part in parts]
-    about = f"Return of a turn (what it led to, {discount}) by its place in the dialogue."
+    about = f"Return by turn number ({discount})."
     found = [
         _picture("fig_reward_by_turn", rewards, looks, "reward", _REWARD),
         _picture("fig_return_by_turn", returns, looks, "return", about),
@@ -107,4 +109,4 @@ def _picture(
         for (title, _), table, look in zip(parts, tables, looks, strict=True)
     ]
     counts = " and ".join(f"{len(rows):,}" for _, rows in parts)
-    return Picture(name, f"{about} Of {counts} training dialogues.", panels)
+    return Picture(name, f"{about} {counts} training dialogues.", panels)

@@ -17,7 +17,7 @@ import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-from mapo.sampling.streamed.tiling import Tile
+from mapo.sampling.streamed.tiling import MatmulTile
 
 
 @triton.jit(do_not_specialize=["share"])
@@ -141,7 +141,7 @@ def _rows(rows: int) -> int:
     return max(16, 1 << (rows - 1).bit_length())
 
 
-def product(x: torch.Tensor, weights: Sequence[torch.Tensor], tile: Tile) -> torch.Tensor:
+def product(x: torch.Tensor, weights: Sequence[torch.Tensor], tile: MatmulTile) -> torch.Tensor:
     """x [rows, depth] times weights [outputs, depth] of up to three layers -> [splits, rows, all outputs]."""
     rows, depth = x.shape
     sizes = [w.shape[0] for w in weights] + [0] * (3 - len(weights))
@@ -159,7 +159,7 @@ def product(x: torch.Tensor, weights: Sequence[torch.Tensor], tile: Tile) -> tor
     return out
 
 
-def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, tile: Tile) -> torch.Tensor:
+def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, tile: MatmulTile) -> torch.Tensor:
     """silu(x gate') * (x up') of weights [outputs, depth]: [rows, outputs]."""
     rows, depth = x.shape
     out = x.new_empty(rows, gate.shape[0])

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from mapo.sampling.streamed.tiling import gated_tile, head_tile, lean_cut, product_tile
+from mapo.sampling.streamed.tiling import gated_tile, head_tile, product_tile, streamed_attention_cut
 
-MOST = 64  # rows: with more, a product waits for more than its weights
+MAX_ROWS = 64  # rows: with more, a product waits for more than its weights
 Swap = tuple[torch.nn.Module, Callable[..., torch.Tensor]]
 
 _PLACE = "transformers.models.{0}.modeling_{0}"
@@ -34,7 +34,7 @@ _WEIGHTS = {f"{name}.weight" for name in _LINEAR | {"input_layernorm", "post_att
 _BIASES = {f"self_attn.{name}_proj.bias" for name in "qkv"}
 
 
-def lean_for(model: torch.nn.Module, kernels: Any) -> Lean | None:
+def streamed_layers_for(model: torch.nn.Module, kernels: Any) -> StreamedLayers | None:
     """None without the attention kernel, and on other cards than it was measured on (Hopper)."""
     device = next(model.parameters()).device
     if kernels is None or device.type != "cuda" or torch.version.hip is not None:
@@ -43,10 +43,10 @@ def lean_for(model: torch.nn.Module, kernels: Any) -> Lean | None:
         return None
     streams = importlib.import_module("mapo.sampling.streamed.kernels")
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return Lean(model, streams, kernels.attend, processors)
+    return StreamedLayers(model, streams, kernels.attend, processors)
 
 
-class Lean:
+class StreamedLayers:
     """The layers of one model. `streams` are the kernels, `attend` is the attention kernel."""
 
     def __init__(
@@ -55,11 +55,11 @@ class Lean:
         self.model, self.streams, self.attend, self.processors = model, streams, attend, processors
         self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def takes(self, rows: int) -> bool:
+    def accepts(self, rows: int) -> bool:
         """Steps of so many rows, of the model as it is now."""
-        return rows <= MOST and not self.unfit()
+        return rows <= MAX_ROWS and not self.incompatibility()
 
-    def unfit(self) -> str:
+    def incompatibility(self) -> str:
         """Why it takes no steps of the model as it is now; empty if it does."""
         try:
             why = _unfit(self.model)
@@ -121,7 +121,7 @@ class Lean:
         slots = (store.keys, store.values, view.slots, view.positions)
         query = self.streams.turn(states, [p.bias for p in three], cos, sin, *slots)
         _, kv_heads, context, dim = store.keys.shape
-        cut = lean_cut(len(x) * kv_heads, context, dim, self.processors)
+        cut = streamed_attention_cut(len(x) * kv_heads, context, dim, self.processors)
         return self.attend(query, *slots, scale=attention.scaling, window=window, cut=cut)
 
     def _product(self, x: torch.Tensor, *layers: torch.nn.Linear) -> torch.Tensor:

@@ -18,7 +18,7 @@ _SHORT = 2048  # contexts up to here have been tried without splits
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class MatmulTile:
     """Outputs and depth of a block, blocks in flight, parts of the depth."""
 
     wide: int
@@ -28,7 +28,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AttentionCut:
     """Parts of a row's keys, keys of a block, blocks in flight."""
 
     splits: int
@@ -36,34 +36,34 @@ class Cut:
     stages: int = 3
 
 
-def attention_cut(programs: int, context: int, processors: int) -> Cut:
+def attention_cut(programs: int, context: int, processors: int) -> AttentionCut:
     """Of attention, `programs` being rows times heads of keys: enough parts to keep the card busy, but no
     share shorter than a few blocks of the longest row."""
     wanted = max(1, min(_WAVES * processors // programs, context // 64, 16))
-    return Cut(1 << (wanted.bit_length() - 1))
+    return AttentionCut(1 << (wanted.bit_length() - 1))
 
 
-def lean_cut(programs: int, context: int, dim: int, processors: int) -> Cut:
+def streamed_attention_cut(programs: int, context: int, dim: int, processors: int) -> AttentionCut:
     """Of attention among streamed weights: in short contexts, rows and heads that fill the card by themselves
     are not split, for the parts cost more than they bring."""
     full = programs > processors and context <= _SHORT
     splits = 1 if full else attention_cut(programs, context, processors).splits
-    return Cut(splits, 32, 4) if 64 < dim <= 128 else Cut(splits)  # 8 KB of keys at 16 bits either way
+    return AttentionCut(splits, 32, 4) if 64 < dim <= 128 else AttentionCut(splits)  # 8 KB of keys at 16 bits either way
 
 
-def product_tile(outputs: Sequence[int], depth: int, processors: int) -> Tile:
+def product_tile(outputs: Sequence[int], depth: int, processors: int) -> MatmulTile:
     """Of a product inside a layer with the weights of some linear layers. The depth is a multiple of 64."""
     wide, deep = (32, 128) if depth % 128 == 0 else (64, 64)
     blocks = sum(-(-size // wide) for size in outputs)
     splits = min(2 * processors // blocks, depth // deep, _MOST_SPLITS)
-    return Tile(wide, deep, stages=4, splits=max(1, splits))
+    return MatmulTile(wide, deep, stages=4, splits=max(1, splits))
 
 
-def gated_tile(outputs: int, processors: int) -> Tile:
+def gated_tile(outputs: int, processors: int) -> MatmulTile:
     """Of the two products of a gated MLP, which are never split: their activation needs the whole depth."""
-    return Tile(32, 64, stages=4) if outputs >= 32 * processors else Tile(16, 64, stages=5)
+    return MatmulTile(32, 64, stages=4) if outputs >= 32 * processors else MatmulTile(16, 64, stages=5)
 
 
-def head_tile(depth: int) -> Tile | None:
+def head_tile(depth: int) -> MatmulTile | None:
     """Of the head, or None where cuBLAS is better: a shallow product is bound by what it writes as well."""
-    return Tile(64, 128, stages=3) if depth >= 2048 and depth % 128 == 0 else None
+    return MatmulTile(64, 128, stages=3) if depth >= 2048 and depth % 128 == 0 else None

@@ -1,4 +1,4 @@
-"""The index's SQLite file: what its tables hold, and where it lies."""
+"""Schema and location of the index, a SQLite file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mapo.runs.contents import that_count
+from mapo.runs.contents import deduplicated
 
-VERSION = 4
-"""Of the tables; a file of another version is made anew."""
+VERSION = 5
+"""Version of the schema. An index with another version is rebuilt."""
 
 TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT);
@@ -24,14 +24,16 @@ CREATE TABLE files (id INTEGER PRIMARY KEY, run TEXT, key TEXT, path BLOB, part 
 CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run TEXT, part TEXT, line INTEGER,
   at INTEGER, size INTEGER, id TEXT, scenario TEXT, grp TEXT, model TEXT, step INTEGER, ending TEXT,
   reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
-  rewards TEXT, earned REAL, heard INTEGER, outcome REAL, efficiency REAL, stability REAL, epm_q REAL,
-  passed INTEGER, error INTEGER, counts INTEGER DEFAULT 1);
+  domain TEXT, user_player TEXT, director TEXT, judge TEXT,
+  rewards TEXT, reward_sum REAL, scored_turns INTEGER, outcome REAL, efficiency REAL, stability REAL,
+  epm_q REAL, passed INTEGER, error INTEGER, counts INTEGER DEFAULT 1);
 CREATE INDEX of_file ON dialogues (file);
 CREATE INDEX listed ON dialogues (run, part, step, ending, reward, turns, epm_q, scenario);
 CREATE INDEX scored ON dialogues (run, part, scenario, epm_q, outcome, efficiency, stability, turns, passed,
   model) WHERE part <> 'train' AND counts = 1 AND error = 0;
-CREATE INDEX by_step ON dialogues (run, part, step, scenario, earned, heard, epm_q)
+CREATE INDEX by_step ON dialogues (run, part, step, scenario, reward_sum, scored_turns, epm_q)
   WHERE counts = 1 AND error = 0;
+CREATE INDEX players ON dialogues (run, part, domain, user_player, director, judge, scenario);
 CREATE INDEX same ON dialogues (run, part, step, model, id);
 CREATE INDEX superseded ON dialogues (run) WHERE counts = 0;
 CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);
@@ -44,32 +46,35 @@ def connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=10, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = OFF")  # it can always be made again
+    db.execute("PRAGMA synchronous = OFF")  # the index can always be rebuilt
     return db
 
 
-def settle(db: sqlite3.Connection, run: str) -> None:
-    """Which records of a run count, where dialogues were played again."""
+def mark_superseded(db: sqlite3.Connection, run: str) -> None:
+    """Set `counts` for every record of a run. Of a dialogue that was played again, one record counts."""
     db.execute("UPDATE dialogues SET counts = 1 WHERE run = ? AND counts = 0", (run,))
-    twice = db.execute(
+    repeated = db.execute(
         "SELECT part, step, model, id FROM dialogues WHERE run = ? GROUP BY part, step, model, id"
         " HAVING count(*) > 1",
         (run,),
     ).fetchall()
-    for part, step, model, name in twice:
+    for part, step, model, name in repeated:
         rows = db.execute(
             "SELECT d.n, d.error, f.changed FROM dialogues d JOIN files f ON f.id = d.file WHERE d.run = ?"
             " AND d.part = ? AND d.step IS ? AND d.model = ? AND d.id = ? ORDER BY f.key, d.line",
             (run, part, step, model, name),
         ).fetchall()
-        counting = that_count((0, not broken, changed, n) for n, broken, changed in rows)[0]
+        counting = deduplicated((0, not broken, changed, n) for n, broken, changed in rows)[0]
         db.executemany(
             "UPDATE dialogues SET counts = 0 WHERE n = ?", [(n,) for n, _, _ in rows if n != counting]
         )
 
 
-def place(root: Path, cache: Path | None) -> tuple[Any, Path]:
-    """Where the index goes, and the lock on it; a second viewer of a folder gets an index of its own."""
+def locate(root: Path, cache: Path | None) -> tuple[Any, Path]:
+    """Return a lock and the path of the index for `root`.
+
+    The index is in the user's cache folder. A second viewer of the same folder gets a temporary one.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mapo" / "view"
     name = hashlib.sha256(os.fsencode(root)).hexdigest()[:24]
     folder = cache or base
@@ -81,12 +86,12 @@ def place(root: Path, cache: Path | None) -> tuple[Any, Path]:
             return lock, folder / f"{name}.sqlite"
         except OSError:
             lock.close()
-    own = tempfile.TemporaryDirectory(prefix="mapo-view-")
-    return _Own(own), Path(own.name) / "index.sqlite"
+    temporary = tempfile.TemporaryDirectory(prefix="mapo-view-")
+    return _TemporaryFolder(temporary), Path(temporary.name) / "index.sqlite"
 
 
-class _Own:
-    """A folder of its own that goes with the index."""
+class _TemporaryFolder:
+    """Removes a temporary index when it is closed."""
 
     def __init__(self, folder: tempfile.TemporaryDirectory[str]) -> None:
         self._folder = folder

@@ -1,9 +1,9 @@
-"""What a run is and how it stands, from its small files: kind, method, model, step, score, state.
+"""What a run is and how far it is, from its small files: kind, method, model, step, score, state.
 
-A run is *finished* when it left its summary or result, an audit's or a swap's too, *running* while a process
-holds the lock of a file it writes or a record was written in the last minutes (the lock is not seen across
-machines), *failed* when its last word was an error, and *stopped* otherwise. A file that is damaged or
-half-written costs what it would have told, and is named among the problems.
+A run is *finished* once it has written its summary, result, audit or swap. It is *running* while a process
+holds the lock of one of its files, or if a record was written in the last minutes (locks are not visible
+across machines). It has *failed* if it left an error, and is *stopped* otherwise. Damaged or incomplete files
+are listed among the run's problems; what the other files say is still used.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ from typing import Any
 
 from mapo.domain_folders import DEFAULT
 from mapo.records import parse
-from mapo.runs.contents import headline, number, read_settings, rubric_in, whole
+from mapo.runs.contents import HEADLINES, headline, integer, number, read_rubric_file, read_settings
 from mapo.runs.files import read_bytes, read_lines, read_object
-from mapo.runs.kind import kind_of
+from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir, RunPath
 from mapo.store import steps_of as by_step
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
 
-LATELY = 180.0
-"""Seconds after its last record in which a run counts as running."""
+RECENT = 180.0
+"""Seconds after its last record during which a run counts as running."""
 SPARK = 48
 """Points of a sparkline."""
+CELLS = 2000
+"""Runs of an ablation grid that are looked for."""
 
 Facts = dict[str, Any]
-_TOLD = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, RunDir.audit, RunDir.swap)
+Objects = Mapping[RunPath, dict[str, Any]]
+"""The content of a run's JSON files."""
+_JSON_FILES = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, RunDir.audit, RunDir.swap)
 
 
 def facts_of(run: RunFiles) -> Facts:
-    """Everything the pages say about a run besides its curves and dialogues."""
-    told: dict[RunPath, dict[str, Any]] = {}
+    """Return everything the pages say about a run except its curves and dialogues."""
+    objects: dict[RunPath, dict[str, Any]] = {}
     problems: list[tuple[str, str]] = []
-    for entry in _TOLD:
-        told[entry], problem = read_object(run.root / entry.name) if run.has(entry) else ({}, "")
+    for entry in _JSON_FILES:
+        objects[entry], problem = read_object(run.root / entry.name) if run.has(entry) else ({}, "")
         if problem:
             problems.append((entry.name, problem))
     config, problem = config_of(run)
@@ -44,25 +48,29 @@ def facts_of(run: RunFiles) -> Facts:
         problems.append((RunDir.config.name, problem))
     steps, bad = _steps(run)
     problems += [(RunDir.metrics.name, problem) for problem in bad]
-    facts = _named(run, told, config) | _progress(told, config, steps)
+    facts = _identity(run, objects, config) | _progress(run, objects, config, steps)
     return facts | {
         "problems": problems,
         "other": run.other[:50],
         "links": run.links[:50],
-        "error": _last_word(run),
+        "error": _stop_reason(run),
     }
 
 
 def no_facts(run: RunFiles, problem: str) -> Facts:
-    """Of a run whose files could not be made sense of at all."""
-    told: dict[RunPath, dict[str, Any]] = {entry: {} for entry in _TOLD}
-    known = _named(run, told, {}) | _progress(told, {}, [])
+    """Return the facts of a run whose files could not be interpreted at all."""
+    objects: dict[RunPath, dict[str, Any]] = {entry: {} for entry in _JSON_FILES}
+    known = _identity(run, objects, {}) | _progress(run, objects, {}, [])
     return known | {"problems": [("the run", problem)], "other": [], "links": [], "error": ""}
 
 
 def config_of(run: RunFiles) -> tuple[dict[str, Any], str]:
-    """The run's settings as they stand in its file, and what is wrong with it."""
+    """Return the run's settings as they are in its file, and what is wrong with the file."""
     return read_settings(RunDir(run.root).config) if run.has(RunDir.config) else ({}, "")
+
+
+def manifest_of(run: RunFiles) -> dict[str, Any]:
+    return read_object(RunDir(run.root).manifest)[0] if run.has(RunDir.manifest) else {}
 
 
 def steps_of(run: RunFiles) -> list[dict[str, Any]]:
@@ -73,62 +81,102 @@ def _steps(run: RunFiles) -> tuple[list[dict[str, Any]], list[str]]:
     return by_step(read_lines(RunDir(run.root).metrics, parse)) if run.has(RunDir.metrics) else ([], [])
 
 
-def _named(run: RunFiles, told: Mapping[RunPath, dict[str, Any]], config: dict[str, Any]) -> Facts:
-    manifest, summary, result = told[RunDir.manifest], told[RunDir.summary], told[RunDir.result]
+def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
+    manifest, summary, result = objects[RunDir.manifest], objects[RunDir.summary], objects[RunDir.result]
     model = summary.get("model") or result.get("model") or manifest.get("model")
     model = model or _dig(config, "model", "source") or _judges(manifest)
+    kind = kind_of(run.root)
+    method = summary.get("method") or manifest.get("method") or _dig(config, "advantage", "method")
+    reward = summary.get("reward") or _dig(config, "reward", "name") or manifest.get("reward")
+    grid = {name: _words(manifest.get(name)) for name in ("methods", "rewards")} if _is_grid(kind) else {}
+    if grid:
+        method, reward = ", ".join(grid["methods"]), ", ".join(grid["rewards"])
+    seeds = manifest.get("seeds")
     return {
-        "kind": printable(str(result.get("benchmark") or kind_of(run.root)))[:40],
-        "method": _word(
-            summary.get("method") or manifest.get("method") or _dig(config, "advantage", "method")
-        ),
-        "reward": _word(summary.get("reward") or manifest.get("reward") or _dig(config, "reward", "name")),
+        "kind": printable(str(result.get("benchmark") or kind))[:40],
+        "method": _word(method),
+        "reward": _word(reward),
         "model": _word(model),
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
-        "seed": whole(summary.get("seed", manifest.get("seed"))),
+        "seed": integer(summary.get("seed", manifest.get("seed"))),
         "domain": _domain(run),
+        "grid": {**grid, "seeds": [n for s in seeds if (n := integer(s)) is not None][:CELLS]}
+        if grid and isinstance(seeds, list)
+        else None,
     }
 
 
+def _is_grid(kind: Kind) -> bool:
+    return kind is Kind.ABLATION
+
+
 def _judges(manifest: Mapping[str, Any]) -> str:
-    """Whom an audit or a swap is about."""
+    """Return the judges that an audit or a swap is about."""
     several = manifest.get("judges")
-    return ", ".join(_word(each) for each in (several if isinstance(several, list) else [])[:20]) or _word(
-        manifest.get("judge")
-    )
+    return ", ".join(_words(several)) or _word(manifest.get("judge"))
 
 
 def _domain(run: RunFiles) -> str:
-    """What the talk was about, by the run's own rubric; empty for the usual domain, and where nobody says."""
-    rubric, _ = rubric_in(RunDir(run.root).rubric) if run.has(RunDir.rubric) else (None, "")
+    """Return the domain by the run's rubric; empty for the default domain and where it is unknown."""
+    rubric, _ = read_rubric_file(RunDir(run.root).rubric) if run.has(RunDir.rubric) else (None, "")
     return _word(rubric.name) if rubric and rubric.name != DEFAULT else ""
 
 
-def _progress(
-    told: Mapping[RunPath, dict[str, Any]], config: dict[str, Any], steps: list[dict[str, Any]]
-) -> Facts:
-    summary, result, manifest = told[RunDir.summary], told[RunDir.result], told[RunDir.manifest]
+def _progress(run: RunFiles, objects: Objects, config: dict[str, Any], steps: list[dict[str, Any]]) -> Facts:
+    summary, result, manifest = objects[RunDir.summary], objects[RunDir.result], objects[RunDir.manifest]
     curve = [v for line in steps if (v := number(line.get("score"))) is not None]
-    before, after = (_test(summary.get(name)) for name in ("before", "after"))
-    score = after["epm_q"] if after else curve[-1] if curve else None
+    before, after = (_evaluation(summary.get(name)) for name in ("before", "after"))
+    score, score_part = (after["epm_q"], "after") if after else (curve[-1] if curve else None, "train")
     if result:
-        score = headline(result)
+        score, score_part = headline(result), ""
     scenarios = manifest.get("scenarios")
     planned = len(scenarios) if isinstance(scenarios, dict) and manifest.get("repeats") else 0
     return {
         "step": steps[-1]["step"] if steps else None,
-        "steps": whole(_dig(config, "optim", "steps")),
+        "steps": integer(_dig(config, "optim", "steps")),
         "score": score,
+        "score_name": HEADLINES.get(str(result.get("benchmark")), "") if result else "EPM-Q",
+        "score_part": score_part,
+        "items": _items(result),
         "before": before,
         "after": after,
-        "best": whole(told[RunDir.best].get("step")),
+        "best": integer(objects[RunDir.best].get("step")),
         "spark": thinned(curve, SPARK),
-        "complete": bool(summary or result.get("complete") or told[RunDir.audit] or told[RunDir.swap]),
-        "planned": planned * (whole(manifest.get("repeats")) or 0),
+        "complete": bool(summary or result.get("complete") or objects[RunDir.audit] or objects[RunDir.swap]),
+        "planned": planned * (integer(manifest.get("repeats")) or 0),
+        "started": _started(run),
+        "step_seconds": _step_seconds(steps),
+        "step_dialogues": _product(
+            integer(_dig(config, "rollout", "scenarios")), integer(_dig(config, "rollout", "siblings"))
+        ),
     }
 
 
-def _test(data: object) -> dict[str, Any] | None:
+def _items(result: Mapping[str, Any]) -> str:
+    """Return how many items of a question-and-answer benchmark were answered."""
+    n, of = integer(result.get("n")), integer(result.get("of"))
+    return "" if n is None or of is None else f"{n} of {of} items"
+
+
+def _started(run: RunFiles) -> float | None:
+    """Return when the run was started: the time of the first file that every run writes and never changes."""
+    stamps = [run.small[e.name] for e in (RunDir.config, RunDir.rubric, RunDir.manifest) if run.has(e)]
+    return min((stamp.changed for stamp in stamps), default=0) / 1e9 or None
+
+
+def _step_seconds(steps: list[dict[str, Any]]) -> float | None:
+    """Return the mean duration of the last steps, without evaluations."""
+    seconds = [
+        (number(line.get("rollout_s")) or 0.0) + (number(line.get("update_s")) or 0.0) for line in steps[-10:]
+    ]
+    return sum(seconds) / len(seconds) if seconds and all(s > 0 for s in seconds) else None
+
+
+def _product(a: int | None, b: int | None) -> int | None:
+    return a * b if a is not None and b is not None and 0 < a * b < 2**40 else None
+
+
+def _evaluation(data: object) -> dict[str, Any] | None:
     if not isinstance(data, dict) or (score := number(data.get("epm_q"))) is None:
         return None
     ends = data.get("interval")
@@ -137,52 +185,54 @@ def _test(data: object) -> dict[str, Any] | None:
         "epm_q": score,
         "low": low,
         "high": high,
-        "passes": whole(data.get("passes")),
-        "n": whole(data.get("n")),
+        "passes": integer(data.get("passes")),
+        "n": integer(data.get("n")),
     }
 
 
-def _last_word(run: RunFiles) -> str:
-    """Why the run had to stop, if it left word."""
+def _stop_reason(run: RunFiles) -> str:
     raw, _ = read_bytes(RunDir(run.root).stopped) if run.has(RunDir.stopped) else (None, "")
     return printable((raw or b"").decode("utf-8", "replace").strip())[:2000]
 
 
-# ---- how it stands
+# ---- state
 
 
 def state_of(run: RunFiles, facts: Facts, locked: Collection[int], played: int, now: float) -> str:
-    """finished, running, failed or stopped; `locked` are inodes somebody writes to, `played` dialogues."""
-    mine = {s.inode for s in (*run.small.values(), *run.lines.values())}
+    """Return finished, running, failed or stopped.
+
+    `locked` are inodes of files that a process is writing to, `played` is the number of finished dialogues.
+    """
+    inodes = {s.inode for s in (*run.small.values(), *run.lines.values())}
     if facts["complete"] or (facts["planned"] and played >= facts["planned"]):
         return "finished"
-    if mine & set(locked):
+    if inodes & set(locked):
         return "running"
     if facts["error"]:
         return "failed"
-    return "running" if now - run.changed < LATELY else "stopped"
+    return "running" if now - run.changed < RECENT else "stopped"
 
 
 def locked_inodes(table: str = "/proc/locks") -> set[int]:
-    """Files that some process of this machine holds an exclusive lock on; empty where nobody tells."""
+    """Return the inodes that a process of this machine holds an exclusive lock on; empty if unknown."""
     try:
         with open(table, encoding="ascii", errors="replace") as file:
             rows = [line.split() for line in file]
     except OSError:
         return set()
-    found = set()
+    inodes = set()
     for row in rows:
         if len(row) >= 6 and row[1] == "FLOCK" and row[3] == "WRITE":
             inode = row[5].rpartition(":")[2]
-            found |= {int(inode)} if inode.isdigit() else set()
-    return found
+            inodes |= {int(inode)} if inode.isdigit() else set()
+    return inodes
 
 
-# ---- values from files that anybody may have written
+# ---- values from untrusted files
 
 
 def thinned(values: list[float], most: int) -> list[float]:
-    """At most `most` of them, evenly spread, the last one among them."""
+    """Return at most `most` values, evenly spaced, including the last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
@@ -194,6 +244,10 @@ def when(seconds: float) -> str:
 
 def _word(value: object) -> str:
     return printable(value)[:200] if isinstance(value, str) else ""
+
+
+def _words(values: object) -> list[str]:
+    return [_word(each) for each in (values if isinstance(values, list) else [])[:20]]
 
 
 def _dig(data: object, *path: str) -> object:

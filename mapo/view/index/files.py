@@ -1,8 +1,7 @@
-"""Which folders below a root are runs, and which files they hold.
+"""Runs below a root folder, and the files of each.
 
-Links are never followed: a link may lead out of the folder, and one that leads inside would show a run twice.
-A run and a file are known by *keys*, made of plain letters, so that any name fits into an address; an address
-is looked up among the keys that were found here and never joined to a path.
+Links are never followed: they may lead out of the folder, or show a run twice. Runs and files have *keys* of
+plain characters for URLs. A key from a URL is looked up among the known keys and never joined to a path.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from mapo.store import CACHE, RunDir, RunPath, is_ledger
 from mapo.text import printable
 
 DEPTH = 5
-"""How far below the root runs are looked for."""
-MARKS = {
+"""How deep below the root runs are searched for."""
+RUN_MARKERS = {
     entry.name for entry in (RunDir.manifest, RunDir.metrics, RunDir.summary, RunDir.result, RunDir.dialogues)
 }
 """A folder that holds one of these is a run."""
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def key_of(relative: str) -> str:
-    """A path below the root as one word for addresses: ':' between folders, '~XX' for any odd byte."""
+    """Return a relative path as one URL segment: ':' between folders, '~XX' for other bytes."""
     if relative in ("", "."):
         return "~"
     raw = os.fsencode(relative)
-    return "".join(":" if b == 47 else chr(b) if b in _PLAIN else f"~{b:02X}" for b in raw)
+    return "".join(":" if b == 47 else chr(b) if b in _PLAIN_BYTES else f"~{b:02X}" for b in raw)
 
 
 def name_of(relative: str) -> str:
-    """A path as people read it: bytes that are no UTF-8 and control characters become a mark."""
+    """Return a path for display: invalid UTF-8 and control characters are replaced."""
     return printable(os.fsencode(relative).decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A file as the last look found it."""
+class FileStamp:
+    """A file as the last scan found it."""
 
     path: Path
     part: str
@@ -54,51 +53,52 @@ class Seen:
 
 @dataclass(slots=True)
 class RunFiles:
-    """One run's files. `lines` are those with dialogues, `other` those that nobody here knows."""
+    """The files of one run: small files, dialogue files (`lines`), unknown files (`other`) and links."""
 
     root: Path
     key: str
     name: str
-    small: dict[str, Seen] = field(default_factory=dict)
-    lines: dict[str, Seen] = field(default_factory=dict)
+    small: dict[str, FileStamp] = field(default_factory=dict)
+    lines: dict[str, FileStamp] = field(default_factory=dict)
     other: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
 
     def has(self, entry: RunPath) -> bool:
-        """Whether this file is there, as a regular one."""
+        """Return whether this exists as a regular file."""
         return entry.name in self.small
 
     @property
-    def sign(self) -> tuple[object, ...]:
-        """Changes whenever a file does."""
+    def signature(self) -> tuple[object, ...]:
+        """A value that changes whenever a file does."""
         every = [*self.small.items(), *self.lines.items()]
         return tuple((k, s.size, s.changed, s.inode) for k, s in every), tuple(self.other), tuple(self.links)
 
     @property
     def changed(self) -> float:
-        """When a record was last written, in seconds of the epoch."""
+        """When a record was last written, as a Unix time."""
         no_records = (RunDir.report.name, RunDir.verl_lock.name)
         times = [s.changed for k, s in self.small.items() if k not in no_records]
         return max([*times, *(s.changed for s in self.lines.values())], default=0) / 1e9
 
 
 def find_runs(root: Path) -> Iterator[RunFiles]:
-    """Every run at or below `root`; folders of runs (an ablation's, anybody's) are looked into."""
+    """Yield every run at or below `root`. An ablation is a run, and so is each run inside it."""
     yield from _find(root, root, 0)
 
 
 def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
     try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda e: e.name)
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda e: e.name)
     except OSError:
         return
     relative = os.path.relpath(folder, root)
-    marked = any(e.name in MARKS and not e.is_symlink() for e in entries)
-    if marked and (kind := kind_of(folder)) is not Kind.ABLATION:
+    marked = any(e.name in RUN_MARKERS and not e.is_symlink() for e in entries)
+    if marked:
+        kind = kind_of(folder)
         yield _run(folder, "" if relative == "." else relative, root, entries)
-        if kind is not Kind.SWAP:
-            return  # what was judged again lies beside the judge's answers, each a run of its own
+        if kind not in (Kind.SWAP, Kind.ABLATION):
+            return  # these two hold further runs
     for entry in entries:
         plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
         if plain and depth < DEPTH:
@@ -115,15 +115,15 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
         elif entry.name == RunDir.verl.name and entry.is_dir():
             for part in _entries(run, Path(entry.path), entry.name):
                 relative = f"{entry.name}/{part.name}"
-                if relative == RunDir.verl_lock.name and (seen := _seen(part, "")):
-                    run.small[relative] = seen
+                if relative == RunDir.verl_lock.name and (stamp := _stamp(part, "")):
+                    run.small[relative] = stamp
         elif entry.name == RunDir.evals.name and entry.is_dir():
             for part in _entries(run, Path(entry.path), entry.name):
                 if part.is_dir(follow_symlinks=False):
                     _lines(run, Path(part.path), f"{entry.name}/{part.name}", name_of(part.name))
         elif entry.is_file() and (entry.name in _SMALL_FILES or is_ledger(entry.name)):
-            if seen := _seen(entry, ""):
-                run.small[entry.name] = seen
+            if stamp := _stamp(entry, ""):
+                run.small[entry.name] = stamp
         elif not _known(entry.name) and not _is_run(entry):
             run.other.append(name_of(entry.name))
     return run
@@ -134,23 +134,24 @@ _SMALL_FILES = {
     for entry in (
         *(RunDir.manifest, RunDir.config, RunDir.rubric, RunDir.metrics, RunDir.summary, RunDir.best),
         *(RunDir.result, RunDir.items, RunDir.health, RunDir.stopped, RunDir.report),
-        *(RunDir.audit, RunDir.audit_figure, RunDir.swap),
+        *(RunDir.audit, RunDir.audit_figure, RunDir.swap, RunDir.ablation),
     )
 }
 _NOT_SHOWN = {
     entry.name
     for entry in (
         *(RunDir.checkpoints, RunDir.tensorboard, RunDir.empa_files, RunDir.verl, RunDir.logs),
-        *(RunDir.score, RunDir.audit_markdown, RunDir.swap_markdown),
+        *(RunDir.score, RunDir.audit_markdown, RunDir.swap_markdown, RunDir.ablation_markdown),
     )
-} | {"figures"}
+} | {"figures", "ablation.png", "ablation.svg"}
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:
-    """A run in a run's folder, as a swap leaves them; it is listed by itself."""
+    """Return whether this is a run inside a swap or an ablation, which is listed separately."""
+    inner = (Kind.EMPA, Kind.TRAINING)
     return (
         entry.is_dir(follow_symlinks=False)
-        and kind_in_manifest(read_object(RunDir(Path(entry.path)).manifest)[0]) is Kind.EMPA
+        and kind_in_manifest(read_object(RunDir(Path(entry.path)).manifest)[0]) in inner
     )
 
 
@@ -164,19 +165,19 @@ def _lines(run: RunFiles, folder: Path, relative: str, part: str) -> None:
             continue
         if not entry.is_file(follow_symlinks=False) or not entry.name.endswith(".jsonl"):
             run.other.append(name_of(f"{relative}/{entry.name}"))
-        elif seen := _seen(entry, part or _part_of(entry.name)):
-            run.lines[key_of(f"{relative}/{entry.name}")] = seen
+        elif stamp := _stamp(entry, part or _part_of(entry.name)):
+            run.lines[key_of(f"{relative}/{entry.name}")] = stamp
 
 
 def _part_of(name: str) -> str:
-    """Of a file in dialogues/: a training's steps belong together, a benchmark's file goes by its name."""
+    """Return the set that a file in dialogues/ belongs to: "train" for all steps, else the file's name."""
     return "train" if name.startswith("step_") else name_of(name.removesuffix(".jsonl"))[:100]
 
 
 def _entries(run: RunFiles, folder: Path, relative: str) -> Iterator[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda e: e.name)
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda e: e.name)
     except OSError as error:
         run.other.append(f"{name_of(relative)} cannot be read ({error.strerror})")
         return
@@ -187,14 +188,14 @@ def _entries(run: RunFiles, folder: Path, relative: str) -> Iterator[os.DirEntry
             yield entry
 
 
-def _seen(entry: os.DirEntry[str], part: str) -> Seen | None:
+def _stamp(entry: os.DirEntry[str], part: str) -> FileStamp | None:
     try:
-        told = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
     except OSError:
         return None
-    return Seen(Path(entry.path), part, told.st_size, told.st_mtime_ns, told.st_ino)
+    return FileStamp(Path(entry.path), part, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def rubric_of(run: RunFiles, name: str) -> Rubric | None:
-    """The rubric a run was judged by: its own copy, or a shipped one of that name."""
+    """Return the rubric a run was judged by: its own copy, or a shipped one with that name."""
     return read_rubric(RunDir(run.root).rubric, name)[0]

@@ -1,4 +1,4 @@
-"""What the pages ask the index. Each function takes a read-only connection and plain arguments."""
+"""Queries of the pages. Each function takes a read-only connection and plain arguments."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from mapo.measure.stats import FEWEST, Interval, bootstrap, told
+from mapo.measure.stats import MIN_ROWS, Interval, bootstrap, reportable
 from mapo.types import StopReason
 from mapo.view.index.entries import query_of
 
 PAGE = 50
-"""Dialogues a page of the list shows."""
+"""Dialogues per page of the list."""
 MATCHES = 10_000
-"""Dialogues a search finds at most, the latest ones."""
-Row = sqlite3.Row
+"""The most dialogues a search returns; the latest ones."""
 
 
 # ---- runs
 
 
-def run_row(row: Row) -> dict[str, Any]:
+def run_row(row: sqlite3.Row) -> dict[str, Any]:
     return {
         **json.loads(row["facts"]),
         **{k: row[k] for k in ("key", "name", "state", "changed", "dialogues")},
@@ -35,18 +34,19 @@ def run_row(row: Row) -> dict[str, Any]:
 
 
 def runs(db: sqlite3.Connection, text: str = "", state: str = "") -> list[dict[str, Any]]:
-    """The newest first; `text` is part of a name, model or method."""
+    """Return the runs, newest first. `text` is part of a name, model, method, judge, kind or domain."""
     rows = [run_row(row) for row in db.execute("SELECT * FROM runs ORDER BY changed DESC, key")]
-    low = text.casefold()
+    wanted = text.casefold()
     return [
         row
         for row in rows
-        if (not state or row["state"] == state)
-        and (
-            not low
-            or low in f"{row['name']} {row['model']} {row['method']} {row['kind']} {row['domain']}".casefold()
-        )
+        if (not state or row["state"] == state) and (not wanted or wanted in _searchable(row))
     ]
+
+
+def _searchable(row: dict[str, Any]) -> str:
+    columns = ("name", "model", "method", "kind", "domain", "judge")
+    return " ".join([*(row[column] for column in columns), row["context"]["judge"]]).casefold()
 
 
 def run_named(db: sqlite3.Connection, key: str) -> dict[str, Any] | None:
@@ -55,26 +55,34 @@ def run_named(db: sqlite3.Connection, key: str) -> dict[str, Any] | None:
 
 
 def parts_of(db: sqlite3.Connection, run: str) -> dict[str, int]:
-    """The sets of dialogues a run holds (train, before, after, validation_00010), and how many of each."""
+    """Return the sets of dialogues of a run (train, before, after, validation_00010) and their sizes."""
     rows = db.execute(
         "SELECT part, count(*) FROM dialogues WHERE run = ? GROUP BY part ORDER BY part", (run,)
     )
-    found = dict(tuple(row) for row in rows)
-    first = [part for part in ("train", "before", "after") if part in found]
-    return {part: found[part] for part in [*first, *(p for p in found if p not in first)]}
+    sizes = dict(tuple(row) for row in rows)
+    first = [part for part in ("train", "before", "after") if part in sizes]
+    return {part: sizes[part] for part in [*first, *(p for p in sizes if p not in first)]}
+
+
+def played_in_step(db: sqlite3.Connection, run: str, step: int) -> int:
+    """Return how many training dialogues of a step have been recorded."""
+    row = db.execute(
+        "SELECT count(*) FROM dialogues WHERE run = ? AND part = 'train' AND step = ? AND counts", (run, step)
+    ).fetchone()
+    return int(row[0])
 
 
 def problems_of(db: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
-    """Damaged lines and unfinished ends of a run's dialogue files."""
+    """Return damaged lines and incomplete last lines of a run's dialogue files."""
     rows = db.execute(
         "SELECT f.key, p.line, p.problem FROM problems p JOIN files f ON f.id = p.file WHERE f.run = ?"
         " ORDER BY f.key, p.line LIMIT 500",
         (run,),
     )
-    found = [{"file": r["key"], "line": r["line"], "problem": r["problem"]} for r in rows]
+    damaged = [{"file": r["key"], "line": r["line"], "problem": r["problem"]} for r in rows]
     torn = db.execute("SELECT key, size - done AS left FROM files WHERE run = ? AND size > done", (run,))
-    return found + [
-        {"file": r["key"], "line": None, "problem": f"unfinished last line ({r['left']:,} bytes)"}
+    return damaged + [
+        {"file": r["key"], "line": None, "problem": f"incomplete last line ({r['left']:,} bytes)"}
         for r in torn
     ]
 
@@ -83,8 +91,8 @@ def problems_of(db: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which dialogues; what is empty or None asks for nothing."""
+class DialogueFilter:
+    """Conditions on dialogues. Empty and None values are not conditions."""
 
     run: str = ""
     part: str = ""
@@ -98,7 +106,7 @@ class Wanted:
     page: int = 1
 
 
-_WHOLE = (
+_SELECT = (
     "SELECT d.*, f.key AS place, f.path, r.name FROM dialogues d JOIN files f ON f.id = d.file"
     " JOIN runs r ON r.key = d.run"
 )
@@ -108,12 +116,21 @@ SORTS = {
     "reward": "d.reward IS NULL, d.reward DESC, d.n",
     "reward-up": "d.reward IS NULL, d.reward, d.n",
     "epm_q": "d.epm_q IS NULL, d.epm_q DESC, d.n",
+    "epm_q-up": "d.epm_q IS NULL, d.epm_q, d.n",
     "turns": "d.turns DESC, d.n",
+    "turns-up": "d.turns, d.n",
+    "scenario": "d.id DESC, d.n",
+    "scenario-up": "d.id, d.n",
+    "ending": "d.ending DESC, d.n",
+    "ending-up": "d.ending, d.n",
+    "unscored": "d.unscored DESC, d.n",
+    "unscored-up": "d.unscored, d.n",
 }
+"""Orders of the list of dialogues; "-up" is ascending."""
 
 
-def dialogues(db: sqlite3.Connection, wanted: Wanted) -> tuple[list[Row], int]:
-    """One page of them, and how many there are in all."""
+def dialogues(db: sqlite3.Connection, wanted: DialogueFilter) -> tuple[list[sqlite3.Row], int]:
+    """Return one page of the matching dialogues, and the number of all of them."""
     tests: list[tuple[str, object]] = []
     for test, value in (
         ("d.run = ?", wanted.run),
@@ -127,20 +144,20 @@ def dialogues(db: sqlite3.Connection, wanted: Wanted) -> tuple[list[Row], int]:
         if value not in ("", None):
             tests.append((test, value))
     if wanted.words.strip():
-        found = _matches(db, wanted.words, wanted.run)
-        tests.append(("d.n IN (SELECT value FROM json_each(?))", json.dumps(found)))
+        matches = _matches(db, wanted.words, wanted.run)
+        tests.append(("d.n IN (SELECT value FROM json_each(?))", json.dumps(matches)))
     where = f"WHERE {' AND '.join(t for t, _ in tests)}" if tests else ""
     values = [value for _, value in tests]
     total = db.execute(f"SELECT count(*) FROM dialogues d {where}", values).fetchone()[0]  # noqa: S608
     order = SORTS.get(wanted.sort, SORTS["newest"])
     at = [*values, (max(1, wanted.page) - 1) * PAGE]
     picked = db.execute(f"SELECT d.n FROM dialogues d {where} ORDER BY {order} LIMIT {PAGE} OFFSET ?", at)  # noqa: S608
-    rows = [db.execute(f"{_WHOLE} WHERE d.n = ?", (n,)).fetchone() for (n,) in picked.fetchall()]
+    rows = [db.execute(f"{_SELECT} WHERE d.n = ?", (n,)).fetchone() for (n,) in picked.fetchall()]
     return rows, total
 
 
 def _matches(db: sqlite3.Connection, words: str, run: str) -> list[int]:
-    """Numbers of the dialogues that hold the words, the latest MATCHES of them."""
+    """Return the numbers of the latest MATCHES dialogues that contain the words."""
     query = query_of(words)
     of = "WHERE run = ?" if run else ""
     first, last = db.execute(
@@ -157,7 +174,7 @@ def _matches(db: sqlite3.Connection, words: str, run: str) -> list[int]:
 
 
 def endings(db: sqlite3.Connection, run: str) -> list[str]:
-    """Those of a run; all there are where none is named."""
+    """Return the endings in a run, or all possible ones if no run is given."""
     if not run:
         return [*(reason.value for reason in StopReason), "unfinished"]
     return [
@@ -170,32 +187,32 @@ def scenarios(db: sqlite3.Connection, run: str) -> list[str]:
     return [row[0] for row in rows]
 
 
-def place(db: sqlite3.Connection, run: str, file: str, line: int) -> Row | None:
-    """A dialogue by its address."""
-    found: Row | None = db.execute(
-        f"{_WHOLE} WHERE f.run = ? AND f.key = ? AND d.line = ?",
+def dialogue_row(db: sqlite3.Connection, run: str, file: str, line: int) -> sqlite3.Row | None:
+    """Return the dialogue at a URL."""
+    row: sqlite3.Row | None = db.execute(
+        f"{_SELECT} WHERE f.run = ? AND f.key = ? AND d.line = ?",
         (run, file, line),
     ).fetchone()
-    return found
+    return row
 
 
-def path_of(row: Row) -> Path:
+def path_of(row: sqlite3.Row) -> Path:
     return Path(os.fsdecode(row["path"]))
 
 
-def batch_of(db: sqlite3.Connection, row: Row) -> list[Row]:
-    """All dialogues played in the same batch: of a step, or of a test. Those that were played again count as
-    they were in the end, so `row` may not be among them."""
+def batch_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[sqlite3.Row]:
+    """Return all dialogues of the same step or evaluation. Of a dialogue that was played again, only the
+    record that counts is included, so `row` may be missing."""
     return db.execute(
-        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.step IS ? AND d.counts ORDER BY d.id, d.n",
+        f"{_SELECT} WHERE d.run = ? AND d.part = ? AND d.step IS ? AND d.counts ORDER BY d.id, d.n",
         (row["run"], row["part"], row["step"]),
     ).fetchall()
 
 
-def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
-    """The dialogues of a set that count."""
+def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[sqlite3.Row]:
+    """Return the dialogues of a set that count."""
     return db.execute(
-        f"{_WHOLE} WHERE d.run = ? AND d.part = ? AND d.counts ORDER BY f.key, d.line",
+        f"{_SELECT} WHERE d.run = ? AND d.part = ? AND d.counts ORDER BY f.key, d.line",
         (run, part),
     ).fetchall()
 
@@ -204,20 +221,20 @@ def set_rows(db: sqlite3.Connection, run: str, part: str) -> list[Row]:
 
 
 Mean = tuple[float, float | None, float | None, int]
-"""Mean, the ends of its 95 % interval (None for too few scenarios), and of how many dialogues or turns."""
+"""Mean, ends of its 95 % interval (None with too few scenarios), and number of dialogues or turns."""
 COUNTED = "counts = 1 AND error = 0"
-"""Of all dialogues those that numbers are made of: neither broken nor played again."""
+"""Condition for dialogues that enter into numbers: neither broken nor superseded."""
 
 
 def means_by_step(db: sqlite3.Connection, run: str, part: str, column: str) -> dict[int, Mean]:
-    """A column's mean at each step, over turns for the reward, over dialogues for EPM-Q; with its interval
-    over scenarios."""
-    sums = {"reward": ("earned", "heard"), "epm_q": ("epm_q", "epm_q IS NOT NULL")}
+    """Return the mean reward per turn, or the mean EPM-Q per dialogue, at each step, with its interval over
+    scenarios."""
+    sums = {"reward": ("reward_sum", "scored_turns"), "epm_q": ("epm_q", "epm_q IS NOT NULL")}
     if column not in sums:
         raise ValueError(column)
     value, weight = sums[column]
     rows = db.execute(
-        f"SELECT step, sum({value}), sum({weight}) FROM dialogues"  # noqa: S608 (names from above)
+        f"SELECT step, sum({value}), sum({weight}) FROM dialogues"  # noqa: S608 (names above)
         f" WHERE run = ? AND (part = ? OR (? = 'validation' AND part LIKE 'validation~_%' ESCAPE '~'))"
         f" AND {COUNTED} AND {value} IS NOT NULL AND {weight} AND step IS NOT NULL"
         f" GROUP BY step, scenario ORDER BY step, min(n)",
@@ -226,11 +243,11 @@ def means_by_step(db: sqlite3.Connection, run: str, part: str, column: str) -> d
     by_step: dict[int, list[tuple[float, int]]] = {}
     for step, total, n in rows:
         by_step.setdefault(step, []).append((total, n))
-    return {step: mean_of(found, by_turn=column == "reward") for step, found in by_step.items()}
+    return {step: mean_of(groups, by_turn=column == "reward") for step, groups in by_step.items()}
 
 
 def mean_of(groups: Sequence[tuple[float, int]], *, by_turn: bool = False) -> Mean:
-    """Of each scenario's sum and what it is a sum of: dialogues, or turns."""
+    """Return the mean over scenarios. Each group is a sum and the number of dialogues or turns in it."""
     n = sum(count for _, count in groups)
     ends = interval(tuple(groups), by_turn) or (None, None)
     return sum(total for total, _ in groups) / n, *ends, n
@@ -238,21 +255,21 @@ def mean_of(groups: Sequence[tuple[float, int]], *, by_turn: bool = False) -> Me
 
 @lru_cache(maxsize=16384)
 def interval(groups: tuple[tuple[float, int], ...], by_turn: bool) -> Interval | None:
-    """Of a mean, by drawing whole scenarios: dialogues of one are alike. A longer scenario counts for more
-    where the mean is over turns; `mapo score` counts each the same."""
-    if len(groups) < FEWEST:
+    """Return the interval of a mean, resampling scenarios, because dialogues of one scenario are correlated.
+    In a mean over turns, longer scenarios weigh more."""
+    if len(groups) < MIN_ROWS:
         return None
     rows = np.array(groups) if by_turn else np.array([(total / n, 1.0) for total, n in groups])
-    ends = bootstrap(rows, lambda drawn: drawn[..., :1] / drawn[..., 1:])
-    return None if ends is None else told(*ends[0], rows=len(groups))
+    ends = bootstrap(rows, lambda sample: sample[..., :1] / sample[..., 1:])
+    return None if ends is None else reportable(*ends[0], rows=len(groups))
 
 
 def endings_by_step(db: sqlite3.Connection, run: str) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[int, int]] = {}
     for ending, step, n in db.execute(
         "SELECT ending, step, count(*) FROM dialogues WHERE run = ? AND part = 'train' AND step IS NOT NULL"  # noqa: S608
         f" AND {COUNTED} GROUP BY ending, step",
         (run,),
     ):
-        found.setdefault(ending, {})[step] = n
-    return found
+        counts.setdefault(ending, {})[step] = n
+    return counts

@@ -1,7 +1,7 @@
-"""Why a turn was credited as it was: the credit of a batch, and the numbers it was made of.
+"""The advantage (credit) of every turn of a batch, and the numbers it was computed from.
 
-Records hold rewards, not advantages; those follow from the whole batch and the run's settings, so they are
-computed here with the very function the trainer calls.
+Records hold rewards, not advantages. Advantages depend on the whole batch and the run's settings, and are
+computed here with the function that the trainer uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Among whom a number was compared: their mean and spread, and how many they are."""
+    """Mean, standard deviation and number of the values that a value is compared with."""
 
     mean: float
     std: float
@@ -32,7 +32,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class TurnCredit:
-    """One turn. `counts` is False where the turn is out of the loss: then the parts are 0."""
+    """The credit of one turn. Where `counts` is False the turn is masked in the loss and its parts are 0."""
 
     ret: float
     turn: float
@@ -45,48 +45,52 @@ class TurnCredit:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A batch's credit by the dialogues' numbers; `problem` says why there is none."""
+    """The credit of a batch by the number of the dialogue; `problem` says why there is none."""
 
     settings: Advantage | None
     turns: dict[int, list[TurnCredit]]
     problem: str = ""
 
     def largest_of(self, numbers: Iterable[int]) -> float:
-        """The largest part any of these dialogues has: what bars are measured by."""
+        """Return the largest part in these dialogues, the scale of the bars."""
         turns = [turn for n in numbers for turn in self.turns.get(n, ())]
         return max((abs(x) for t in turns for x in (t.turn, t.batch, t.mixed)), default=0.0)
 
 
-def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage | None, why: str = "") -> Credit:
-    """The credit of a batch's dialogues, broken ones left out; without settings there is none, and `why`."""
+def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage | None, problem: str = "") -> Credit:
+    """Return the credit of a batch without broken dialogues. Without settings there is none but `problem`."""
     if settings is None:
-        return Credit(None, {}, why)
+        return Credit(None, {}, problem)
     usable = [row for row in rows if not row["error"]]
     rewards = [json.loads(row["rewards"]) for row in usable]
     groups = [row["grp"] for row in usable]
-    found = credit(rewards, groups, settings)
-    if isinstance(found, str):
-        return Credit(settings, {}, found)
+    computed = credit(rewards, groups, settings)
+    if isinstance(computed, str):
+        return Credit(settings, {}, computed)
     values = [np.array([np.nan if r is None else r for r in row], dtype=np.float64) for row in rewards]
-    turns = {row["n"]: _turns(i, found, values, groups, settings.scope) for i, row in enumerate(usable)}
+    turns = {row["n"]: _turns(i, computed, values, groups, settings.scope) for i, row in enumerate(usable)}
     return Credit(settings, turns)
 
 
 def _turns(
-    i: int, found: Advantages, rewards: Sequence[Floats], groups: Sequence[str], scope: str
+    i: int, computed: Advantages, rewards: Sequence[Floats], groups: Sequence[str], scope: str
 ) -> list[TurnCredit]:
     siblings = [k for k, group in enumerate(groups) if group == groups[i]]
     peers = siblings if scope == "group" else range(len(groups))
-    every = _peers([rewards[k][t] for k in peers for t in np.flatnonzero(found.mask[k])])
+    every = _peers([rewards[k][t] for k in peers for t in np.flatnonzero(computed.mask[k])])
     return [
         TurnCredit(
-            ret=float(found.returns[i][t]),
-            turn=float(found.turn[i][t]),
-            batch=float(found.batch[i][t]),
-            mixed=float(found.mixed[i][t]),
-            counts=bool(found.mask[i][t]),
+            ret=float(computed.returns[i][t]),
+            turn=float(computed.turn[i][t]),
+            batch=float(computed.batch[i][t]),
+            mixed=float(computed.mixed[i][t]),
+            counts=bool(computed.mask[i][t]),
             turn_peers=_peers(
-                [found.returns[k][t] for k in siblings if t < len(found.mask[k]) and found.mask[k][t]]
+                [
+                    computed.returns[k][t]
+                    for k in siblings
+                    if t < len(computed.mask[k]) and computed.mask[k][t]
+                ]
             ),
             batch_peers=every,
         )

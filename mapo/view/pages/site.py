@@ -1,4 +1,4 @@
-"""What every page needs: the index, the templates, and how values are written."""
+"""What every page needs: the index, the templates, URL parameters, and how values are displayed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,29 +18,31 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mapo.text import printable
-from mapo.view.index import bench, queries
+from mapo.view.index import queries, sets
 from mapo.view.index.facts import when
 from mapo.view.index.files import RunFiles
 from mapo.view.index.index import Index
 
 
 @dataclass(slots=True)
-class Site:
+class ViewState:
+    """The state shared by all requests."""
+
     index: Index
-    stamp: str
+    static_version: str
     templates: jinja2.Environment = field(default_factory=lambda: _templates())
-    kept: tuple[int, list[dict[str, Any]]] | None = None
-    """The sets of all runs, and the index's version they are of."""
+    cached_sets: tuple[int, list[dict[str, Any]]] | None = None
+    """The sets of all runs, with the version of the index they were computed from."""
 
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
-    site: Site = request.app.state.site
-    body = site.templates.get_template(name).render(
+    state: ViewState = request.app.state.view
+    body = state.templates.get_template(name).render(
         path=request.url.path,
-        stamp=site.stamp,
-        root=printable(site.index.root.name),
-        version=site.index.version,
-        busy=site.index.busy,
+        static_version=state.static_version,
+        root=printable(state.index.root.name),
+        version=state.index.version,
+        busy=state.index.busy,
         **values,
     )
     return HTMLResponse(body.encode("utf-8", "replace"), status)
@@ -53,43 +55,43 @@ def as_json(data: object) -> Response:
 
 @contextmanager
 def reading(request: Request) -> Iterator[sqlite3.Connection]:
-    with request.app.state.site.index.reading() as db:
+    with request.app.state.view.index.reading() as db:
         yield db
 
 
-def run_asked(request: Request, db: sqlite3.Connection, key: str) -> tuple[dict[str, Any], RunFiles]:
-    """The run an address names: its row and its files."""
-    files = request.app.state.site.index.runs.get(key)
+def requested_run(request: Request, db: sqlite3.Connection, key: str) -> tuple[dict[str, Any], RunFiles]:
+    """Return the row and the files of the run that a URL names."""
+    files = request.app.state.view.index.runs.get(key)
     row = queries.run_named(db, key)
     if row is None or files is None:
-        raise HTTPException(404, "no such run: it is gone, or was never there")
+        raise HTTPException(404, "There is no such run. It may have been deleted.")
     return row, files
 
 
 def all_sets(request: Request, db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Every set of dialogues that has a score; computed again when the index has changed."""
-    site: Site = request.app.state.site
-    version = site.index.version
-    if site.kept is None or site.kept[0] != version:
-        site.kept = (version, bench.sets(db))
-    return site.kept[1]
+    """Return every evaluation set that has a score, cached until the index changes."""
+    state: ViewState = request.app.state.view
+    version = state.index.version
+    if state.cached_sets is None or state.cached_sets[0] != version:
+        state.cached_sets = (version, sets.sets(db))
+    return state.cached_sets[1]
 
 
-# ---- what was asked
+# ---- URL parameters
 
 
-class Asked:
-    """The query of an address. What cannot be read is left out and noted."""
+class Params:
+    """The query of a URL. Values that cannot be used are ignored and noted."""
 
     def __init__(self, request: Request) -> None:
-        self._given = request.query_params
+        self._query = request.query_params
         self.notes: list[str] = []
 
     def text(self, name: str) -> str:
-        return self._given.get(name, "")[:500].encode("utf-8", "replace").decode().strip()
+        return self._query.get(name, "")[:500].encode("utf-8", "replace").decode().strip()
 
     def texts(self, name: str) -> list[str]:
-        return list(dict.fromkeys(v for v in self._given.getlist(name) if v))
+        return list(dict.fromkeys(v for v in self._query.getlist(name) if v))
 
     def number(self, name: str) -> float | None:
         text = self.text(name)
@@ -98,16 +100,30 @@ class Asked:
         except ValueError:
             value = math.nan
         if value is not None and not math.isfinite(value):
-            self.notes.append(f"{name} is no number: left out")
+            self.notes.append(f"{name} is not a number and was ignored")
             return None
         return value
 
-    def whole(self, name: str) -> int | None:
+    def integer(self, name: str) -> int | None:
         value = self.number(name)
         if value is not None and (value != int(value) or abs(value) >= 2**53):
-            self.notes.append(f"{name} is no whole number: left out")
+            self.notes.append(f"{name} is not an integer and was ignored")
             return None
         return None if value is None else int(value)
+
+
+def ordered(
+    rows: Sequence[dict[str, Any]],
+    sort: str,
+    columns: dict[str, Callable[[dict[str, Any]], Any]],
+) -> list[dict[str, Any]]:
+    """Sort rows by "COLUMN" (descending) or "COLUMN-up"; rows without a value come last."""
+    column = columns.get(sort.removesuffix("-up"))
+    if column is None:
+        return list(rows)
+    known = [row for row in rows if column(row) not in (None, "")]
+    rest = [row for row in rows if column(row) in (None, "")]
+    return sorted(known, key=column, reverse=not sort.endswith("-up")) + rest
 
 
 # ---- templates
@@ -122,20 +138,21 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
+    env.filters |= {"duration": duration}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
 
-def address(path: str, *names: object, **query: object) -> str:
-    """A path with each name as one part of it, and a query of what is not empty."""
-    whole = "/".join([path.rstrip("/"), *(quote(str(name), safe="~:") for name in names)]) or "/"
-    asked = [(k, v) for k, v in query.items() if v not in ("", None)]
-    told = urlencode(asked, doseq=True, errors="replace")
-    return f"{whole}?{told}" if told else whole
+def address(path: str, *segments: object, **query: object) -> str:
+    """Return a URL with quoted segments and a query of the values that are not empty."""
+    location = "/".join([path.rstrip("/"), *(quote(str(name), safe="~:") for name in segments)]) or "/"
+    pairs = [(k, v) for k, v in query.items() if v not in ("", None)]
+    text = urlencode(pairs, doseq=True, errors="replace")
+    return f"{location}?{text}" if text else location
 
 
 def num(value: float | None, digits: int = 2) -> str:
-    """A number people can read: few digits, powers of ten where it is huge or tiny."""
+    """Format a number with few digits; very large and small ones in scientific notation."""
     if value is None:
         return "–"
     if isinstance(value, int) and abs(value) < 1e15:
@@ -146,35 +163,51 @@ def num(value: float | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    told = num(value, digits)
-    return f"+{told}" if value is not None and value > 0 else told
+    text = num(value, digits)
+    return f"+{text}" if value is not None and value > 0 else text
 
 
 def short(text: str, most: int = 200) -> str:
-    """The beginning of a text that may be of any length."""
+    """Return the beginning of a text that may be of any length."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def ago(seconds: float) -> str:
-    gone = max(0.0, time.time() - seconds)
+    passed = max(0.0, time.time() - seconds)
     for name, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if gone >= length:
-            return f"{gone / length:.0f} {name} ago"
+        if passed >= length:
+            return f"{passed / length:.0f} {name} ago"
     return "just now"
 
 
+def duration(seconds: float | None) -> str:
+    """Format seconds as "12 s", "5 min 20 s" or "3 h 05 min"."""
+    if seconds is None:
+        return "–"
+    total = round(max(0.0, seconds))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    return f"{total // 3600} h {total % 3600 // 60:02d} min"
+
+
 def part_name(part: str) -> str:
-    """A set of dialogues as people call it."""
+    """Return the display name of a set of dialogues."""
     name, _, step = part.rpartition("_")
     if name == "validation" and step.isdecimal():
         return f"validation, step {int(step)}"
-    return {"train": "training", "before": "test before", "after": "test after", "empa": "evaluation"}.get(
-        part, part
-    )
+    names = {
+        "train": "training",
+        "before": "before training",
+        "after": "after training",
+        "empa": "evaluation",
+    }
+    return names.get(part, part)
 
 
 def spark(values: list[float], width: int = 96, height: int = 24) -> str:
-    """The points of a small line."""
+    """Return the points of a sparkline."""
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)
@@ -186,6 +219,6 @@ def spark(values: list[float], width: int = 96, height: int = 24) -> str:
 
 
 def bar(value: float, largest: float) -> tuple[float, float]:
-    """Where a bar from the middle of 0..100 begins, and how long it is."""
+    """Return start and length of a bar that begins in the middle of 0..100."""
     share = max(-1.0, min(1.0, value / largest)) if largest else 0.0
     return (50.0 if share >= 0 else 50.0 + 50.0 * share), abs(50.0 * share)

@@ -1,4 +1,4 @@
-// Draws the figures of a page: data comes as JSON from this server, colours of the ground from the style sheet.
+// Draws the charts of a page. Data is JSON from this server; background and text colours come from the style sheet.
 "use strict";
 
 const drawn = new Map();
@@ -9,7 +9,7 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-function layout(asked) {
+function layout(requested) {
   const ink = colour("--ink-soft"), line = colour("--line"), narrow = innerWidth < 600;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, title: { standoff: 8 } };
   const far = narrow ? 2.1 : 1.55;
@@ -25,7 +25,7 @@ function layout(asked) {
     hoverlabel: { namelength: -1 },
     dragmode: touch.matches ? false : "zoom",
     height: narrow ? 260 : 280,
-    ...asked,
+    ...requested,
   };
   for (const name of ["xaxis", "yaxis"]) {
     made[name] = { ...axis, ...made[name], title: { ...axis.title, ...(made[name] || {}).title } };
@@ -53,23 +53,37 @@ function layout(asked) {
   return made;
 }
 
-// The blue of the palette is too dark on a dark ground.
-function lit(data) {
-  const text = JSON.stringify(data);
-  return JSON.parse(dark.matches ? text.replaceAll("#0072b2", "#4aa8e0").replaceAll("0,114,178", "74,168,224") : text);
+// The same hues as in reports, lighter on a dark background.
+const LIGHTER = {
+  "#0072b2": "#4aa8e0", "#d55e00": "#f08a3c", "#009e73": "#2fc79b",
+  "#cc79a7": "#e09cc2", "#e69f00": "#f0b83c", "#56b4e9": "#8fd0f5",
+};
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join(",");
+
+function themed(data) {
+  let text = JSON.stringify(data);
+  if (!dark.matches) return JSON.parse(text);
+  for (const [light, lighter] of Object.entries(LIGHTER)) {
+    text = text.replaceAll(`"${light}"`, `"${lighter}"`).replaceAll(`rgba(${channels(light)},`, `rgba(${channels(lighter)},`);
+  }
+  return JSON.parse(text);
 }
 
 async function draw(figure) {
-  const told = drawn.get(figure);
-  if (!told || !told.near) return;
+  const chart = drawn.get(figure);
+  if (!chart || !chart.near) return;
   const canvas = figure.querySelector(".canvas");
   // On a small chart the toolbar would lie over the data; there a double click undoes a zoom.
   const bar = !touch.matches && canvas.clientWidth >= 560;
-  const asked = layout(told.layout);
+  const asked = layout(chart.layout);
   if (bar && !asked.scene) asked.margin = { ...asked.margin, t: Math.max(asked.margin.t, 34) };
+  // The legend takes its height from the chart: give it back, or the legend would cover the axis title.
+  const named = chart.data.filter((trace) => trace.showlegend !== false).length;
+  if (named > 2 && !asked.scene) asked.height += 20 * (named - 2);
   const options = { responsive: true, displaylogo: false, displayModeBar: bar ? "hover" : false };
-  await Plotly.react(canvas, lit(told.data), asked, options);
+  await Plotly.react(canvas, themed(chart.data), asked, options);
   figure.dataset.drawn = "yes";
+  status(figure, "");
 }
 
 const near = new IntersectionObserver((entries) => {
@@ -82,15 +96,28 @@ const near = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "400px" });
 
+function status(figure, text) {
+  const line = figure.querySelector(".loading");
+  if (!line) return;
+  line.textContent = text;
+  line.hidden = !text;
+}
+
 async function load(box) {
   const answer = await fetch(box.dataset.figures, { cache: "no-store" }).catch(() => null);
-  const figures = answer && answer.ok ? await answer.json() : {};
+  if (!answer || !answer.ok) {
+    for (const figure of box.querySelectorAll("[data-figure]")) {
+      if (!figure.dataset.drawn) status(figure, "The chart cannot be loaded.");
+    }
+    return;
+  }
+  const figures = await answer.json();
   for (const figure of box.querySelectorAll("[data-figure]")) {
-    const found = figures[figure.dataset.figure];
-    figure.hidden = !found;
-    if (!found) continue;
+    const data = figures[figure.dataset.figure];
+    figure.hidden = !data;
+    if (!data) continue;
     const before = drawn.get(figure);
-    drawn.set(figure, { ...found, near: Boolean(before && before.near) });
+    drawn.set(figure, { ...data, near: Boolean(before && before.near) });
     if (before && before.near) draw(figure);
     else near.observe(figure);
   }

@@ -72,15 +72,15 @@ def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
     [
         (["--model", "scripted:nobody"], "no scripted policy 'nobody'"),
         (["--model", "scripted:honest", "--scenarios", "builtin:none"], "no split 'none'"),
-        (["--model", "scripted:honest", "--cases", "a,b"], "no case a, b"),
+        (["--model", "scripted:honest", "--cases", "a,b"], "no scenario a, b"),
         (["--model", "scripted:honest", "--agents", "puppets"], "scripted or llm"),
         (
             ["--model", "scripted:honest", "--agents", "scripted", "--judge-model", "x"],
-            "Leave one of them out",
+            "Remove one of the two",
         ),
         (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
         (["--model", "scripted:honest", "--judge-base-url", "http://x/v1"], "no model for the user"),
-        (["--model", "m", "--base-url", "ftp://x"], "cannot be used"),
+        (["--model", "m", "--base-url", "ftp://x"], "not a valid address"),
         (["--model", "scripted:honest", "--cache", "nonsense"], "record, replay"),
         (["--model", "scripted:honest", "--resume"], "no run to resume"),
         (["--model", "scripted:honest", "--profile", "draft"], "unknown profile"),
@@ -149,7 +149,7 @@ def test_temperatures_of_policy_user_and_judge(tmp_path):
     none = mapo(
         "eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "x", "--judge-temperature", 1
     )
-    assert none.returncode == 2 and "plain code plays" in none.stderr
+    assert none.returncode == 2 and "which is scripted" in none.stderr
 
 
 def test_keys_go_to_the_address_they_were_given_for(monkeypatch, tmp_path):
@@ -193,4 +193,4 @@ def test_an_evaluation_leaves_health_json(tmp_path):
     assert folder.bad == [] and len(folder.results) == told["dialogues"]
     [run] = find_runs(tmp_path)
     assert run.other == [] and people_of(run)["rows"][0].value == told["repeated"]
-    assert "The simulated people" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]
+    assert "Simulated users" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]

@@ -49,7 +49,7 @@ from mapo.engines.verl.launch import prepare
 from mapo.engines.verl.settings import METHODS, horizon, hydra_value, rate_at
 from mapo.errors import AnswerError, InputError, JudgeError, TrainError
 from mapo.local_model.policy import POCKET
-from mapo.sandbox.rollout import Watch
+from mapo.sandbox.rollout import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir, read_dialogues, write_stop_reason
 from mapo.types import StopReason
@@ -385,7 +385,7 @@ def test_a_deaf_judge_ends_the_run(play):
     def meddle(site):
         usual = site.casting
         site.casting = lambda job: _judged_by(usual(job), lambda _: True)
-        site.watches["train", 3] = Watch(site.config.roles.max_unscored, turns=38, unscored=38)
+        site.watches["train", 3] = JudgeMonitor(site.config.roles.max_unscored, turns=38, unscored=38)
 
     with pytest.raises(JudgeError, match="the judge failed on 40 of 40 turns"):
         play(meddle=meddle)

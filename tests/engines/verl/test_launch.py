@@ -71,7 +71,7 @@ def test_no_secret_is_written_down(tmp_path, monkeypatch):
 
 def test_a_model_of_a_hub_keeps_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("mapo.local_model.policy.load_tokenizer", lambda _: tiny.tokenizer())
-    monkeypatch.setattr("mapo.local_model.policy.longest_of", lambda _: None)
+    monkeypatch.setattr("mapo.local_model.policy.max_context", lambda _: None)
     command, _ = prepare(config("model.source=someone/some-model"), tmp_path, resume=False)
     assert "actor_rollout_ref.model.path=someone/some-model" in command
 

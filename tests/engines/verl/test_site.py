@@ -169,5 +169,5 @@ def test_whatever_the_model_may_end_with_ends_a_reply(ray, tmp_path):
 
 def test_where_a_template_would_rewrite_earlier_turns_they_stay_as_they_were_said(ray, tmp_path):
     template = opened(tmp_path / "run", tiny.tokenizer("qwen3")).template
-    assert template.append_only and template.as_said
-    assert template.following("stop", "Hm.")[-1] == template.opening([Message("user", "Hm.")])[-1]
+    assert template.append_only and template.verbatim
+    assert template.next_turn("stop", "Hm.")[-1] == template.full_prompt([Message("user", "Hm.")])[-1]

@@ -195,13 +195,12 @@ def test_tables_and_figure(tmp_path):
 
 
 def test_a_scripted_world_is_no_measure_of_its_domains():
-    told = (
-        "User, director and judge were plain code: "
-        "a test world, no measure of real {} (docs/scripted-world.md)."
+    notice = (
+        "Test world, not a measure of {}: user, director and judge are scripted (docs/scripted-world.md)."
     )
-    assert scripted_world(["empathy"]) == told.format("empathy")
-    assert scripted_world(["/my/haggling", "tutoring", "tutoring"]) == told.format("haggling or tutoring")
-    assert scripted_world([]) == told.format("conversation")
+    assert scripted_world(["empathy"]) == notice.format("empathy")
+    assert scripted_world(["/my/haggling", "tutoring", "tutoring"]) == notice.format("haggling or tutoring")
+    assert scripted_world([]) == notice.format("conversation")
 
 
 def test_one_seed_and_no_steps_can_be_drawn(tmp_path):

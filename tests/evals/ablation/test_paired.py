@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mapo.evals.ablation.paired import Comparison, claims, compare, corrected, difference_grid, verdict
-from mapo.measure.stats import holm, resampled, sign_flip, t_cdf, t_interval, t_quantile, t_test
+from mapo.measure.stats import grid_interval, holm, sign_flip, t_cdf, t_interval, t_quantile, t_test
 
 NUMBERS = st.floats(-50, 50, allow_nan=False).map(lambda x: round(x, 3))
 
@@ -93,15 +93,15 @@ def test_resampling_scenarios_and_seeds():
     rng = np.random.default_rng(0)
     # a seed effect of spread 3 and a scenario effect of spread 1 around 10
     grid = 10 + 3 * rng.normal(size=(8, 1)) + rng.normal(size=(1, 12))
-    over, both = resampled(grid, seeds=False), resampled(grid, seeds=True)
+    over, both = grid_interval(grid, seeds=False), grid_interval(grid, seeds=True)
     assert over[0] < grid.mean() < over[1] and both[0] < over[0] < over[1] < both[1]
     # scenarios alone: half the width is about 1.96 * std of the column means / sqrt(12)
     assert (over[1] - over[0]) / 2 == pytest.approx(1.96 * grid.mean(axis=0).std() / math.sqrt(12), rel=0.1)
     wide = math.hypot(grid.mean(axis=0).std() / math.sqrt(12), grid.mean(axis=1).std() / math.sqrt(8))
     assert (both[1] - both[0]) / 2 == pytest.approx(1.96 * wide, rel=0.15)
-    assert resampled(grid, seeds=True) == both
-    assert resampled(grid[:1], seeds=True) is None and resampled(grid[:, :1], seeds=False) is None
-    assert resampled(np.zeros((0, 0)), seeds=False) is None
+    assert grid_interval(grid, seeds=True) == both
+    assert grid_interval(grid[:1], seeds=True) is None and grid_interval(grid[:, :1], seeds=False) is None
+    assert grid_interval(np.zeros((0, 0)), seeds=False) is None
 
 
 def test_compare_takes_the_seeds_of_both():

@@ -184,7 +184,7 @@ def test_the_lenient_reading_of_two_questions():
         "```\n{'answer_q1': 'b', 'answer_q2': 'c.'}\n```": [1, 2],
         "B, C": [1, 2],
         "(b) and (c)": [None, None],  # which is which?
-        "Question 1: B) Anger\nQuestion 2: snow": [1, 2],
+        "EmoBenchQuestion 1: B) Anger\nQuestion 2: snow": [1, 2],
         "问题1：B\n问题2：C": [1, 2],
         "答案1：B，答案2：C": [1, 2],
         '{"answer_q1": "B"}': [1, None],
@@ -610,15 +610,22 @@ def test_one_task_alone_has_no_overall(tmp_path):
     assert row.split() == ["Overall", *["-"] * 4]
 
 
-def test_a_dead_endpoint_ends_the_run_and_loses_nothing(tmp_path):
+def test_a_dead_endpoint_stops_the_run_before_anything_is_written(tmp_path):
+    folder, out = write(tmp_path / "emobench", 25), tmp_path / "run"
+    dead = mapo(*options(out, folder, "http://127.0.0.1:9/v1", "--allow-changed-data", "--retries=0"))
+    assert dead.returncode == 2 and "Is a server running at http://127.0.0.1:9/v1?" in dead.stderr
+    assert not out.exists()
+
+
+def test_an_endpoint_that_fails_ends_the_run_and_loses_nothing(tmp_path):
     folder = write(tmp_path / "emobench", 25)
     bench = load(folder, allow_changed=True)
     out = tmp_path / "run"
     more = ["--allow-changed-data", "--retries=0"]
-    dead = mapo(*options(out, folder, "http://127.0.0.1:9/v1", *more))
-    assert dead.returncode == 2 and "items failed, last: " in dead.stderr and "Traceback" not in dead.stderr
-    assert "Is a server running at http://127.0.0.1:9/v1?" in dead.stderr and "--resume" in dead.stderr
-    assert not (out / "result.json").exists()
+    with LoopbackServer(fault=lambda _number, _body: "500") as server:
+        failed = mapo(*options(out, folder, server.base_url, *more))
+    assert failed.returncode == 2 and "items failed, the last one with: " in failed.stderr
+    assert "--resume" in failed.stderr and not (out / "result.json").exists()
     with LoopbackServer(Student(bench)) as server:
         done = mapo(*options(out, folder, server.base_url, *more, "--resume"))
     assert done.returncode == 0 and server.calls == 100, done.stderr
@@ -628,7 +635,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
     folder, out = write(tmp_path / "emobench", 1), tmp_path / "run"
     url = "http://127.0.0.1:9/v1"
     for more, told in {
-        ("--language=fr", "--allow-changed-data"): "--language is 'fr'",
+        ("--language=fr", "--allow-changed-data"): "language 'fr' is unknown",
         (): "data/EA.jsonl: is not EmoBench 3b4f843's",
         ("--data=/nowhere",): "EA.jsonl: cannot be read",
         ("--allow-changed-data", "--model=scripted:honest"): "'scripted:honest' is not a model",
@@ -664,7 +671,10 @@ def test_other_weights_under_the_same_name_are_another_run(tmp_path):
     done = mapo("eval", "emobench", *args, "--resume")
     assert done.returncode == 2 and "the run there is another one (weights:" in done.stderr
     done = mapo("eval", "emobench", *args[:3], *args[4:5], f"--out={tmp_path / 'x'}", "--context=2000")
-    assert done.returncode == 2 and "a reply of 2048 tokens in a context of 2000" in done.stderr
+    assert (
+        done.returncode == 2
+        and "One reply of up to 2048 tokens does not fit into a context of 2000" in done.stderr
+    )
 
 
 def test_a_local_model_answers_the_same_twice(tmp_path):

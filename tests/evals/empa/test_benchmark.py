@@ -133,7 +133,7 @@ def test_published_dialogues_replayed_over_http(two_models, tmp_path, model):
             return model_cast(*roles, RUBRIC)(job)
 
         async def go():
-            plan = empa.Plan(then.scenarios())
+            plan = empa.EmpaPlan(then.scenarios())
             rules = Rules(RUBRIC)
             played = await empa.run(tmp_path, plan, lambda job: chat("policy", job.scenario), casting, rules)
             for endpoint in made.values():
@@ -281,14 +281,23 @@ def test_kill_and_resume_pays_for_nothing_twice(tmp_path):
     assert len(list((out / "empa" / "policy").glob("*_result.json"))) == 12
 
 
-def test_a_dead_endpoint_is_told_and_can_be_resumed(tmp_path):
+def test_a_dead_endpoint_stops_the_run_before_anything_is_written(tmp_path):
+    dead = subprocess.run(
+        command(tmp_path / "run", "http://127.0.0.1:9/v1"), capture_output=True, text=True, timeout=60
+    )
+    assert dead.returncode == 2 and "Traceback" not in dead.stderr
+    assert dead.stderr.count("no connection") == 1 and "Is a server running" in dead.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_endpoint_fails_can_be_resumed(tmp_path):
     out = tmp_path / "run"
     args = ["--cases=career-tied-up,living-back-room", "--retries=0"]
-    dead = subprocess.run(
-        command(out, "http://127.0.0.1:9/v1", *args), capture_output=True, text=True, timeout=60
-    )
-    assert dead.returncode == 1 and "Traceback" not in dead.stderr
-    assert dead.stderr.count("no connection") == 2 and "Is a server running" in dead.stderr
+    with LoopbackServer(world(), fault=lambda _number, _body: "500") as server:
+        failed = subprocess.run(
+            command(out, server.base_url, *args), capture_output=True, text=True, timeout=60
+        )
+    assert failed.returncode == 1 and failed.stderr.count("broken: dialogue") == 2
     with LoopbackServer(world()) as server:
         done = subprocess.run(
             command(out, server.base_url, *args, "--resume"), capture_output=True, text=True, timeout=60
@@ -310,7 +319,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path):
         empa.prepare(tmp_path / "run", {"model": "b", "seed": 1}, resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not empty and no run"):
+    with pytest.raises(InputError, match="is not empty and is not a run"):
         empa.prepare(tmp_path / "other", {}, resume=False)
     with pytest.raises(InputError, match="no run to resume"):
         empa.prepare(tmp_path / "other", {}, resume=True)
@@ -325,12 +334,12 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path):
 def test_the_manifest_knows_what_is_played():
     """Another scenario text, rubric or start level is another run."""
     scenarios = load_scenarios("builtin:test")[:2]
-    plan = empa.Plan(scenarios)
+    plan = empa.EmpaPlan(scenarios)
     there = empa.manifest(plan, Rules(RUBRIC), "m", "scripted")
     edited = replace(scenarios[0], opening="Something else entirely.")
     levels = {scenarios[0].id: {i.key: 1 for i in RUBRIC.indicators}}
     for other in (
-        empa.manifest(empa.Plan([edited, scenarios[1]]), Rules(RUBRIC), "m", "scripted"),
+        empa.manifest(empa.EmpaPlan([edited, scenarios[1]]), Rules(RUBRIC), "m", "scripted"),
         empa.manifest(replace(plan, start_levels=levels), Rules(RUBRIC), "m", "scripted"),
         empa.manifest(plan, Rules(replace(RUBRIC, zone=2.0)), "m", "scripted"),
         empa.manifest(plan, Rules(RUBRIC, reward="adr"), "m", "scripted"),
@@ -341,17 +350,17 @@ def test_the_manifest_knows_what_is_played():
 def test_start_levels_are_checked_before_anything_is_played():
     scenarios = load_scenarios("builtin:test")[:2]
     good = {i.key: 1 for i in RUBRIC.indicators}
-    assert empa.Plan(scenarios, start_levels={s.id: good for s in scenarios}).check(RUBRIC) == []
-    told = empa.Plan(scenarios, start_levels={"nobody": good}).check(RUBRIC)
-    assert "name none of the chosen cases" in told[-1] and len(told) == 3
+    assert empa.EmpaPlan(scenarios, start_levels={s.id: good for s in scenarios}).check(RUBRIC) == []
+    told = empa.EmpaPlan(scenarios, start_levels={"nobody": good}).check(RUBRIC)
+    assert "name none of the chosen scenarios" in told[-1] and len(told) == 3
     with pytest.raises(InputError, match=f"start levels of {scenarios[0].id}"):
-        empa.Plan(scenarios, start_levels={scenarios[0].id: {"C.1": 9}}).check(RUBRIC)
+        empa.EmpaPlan(scenarios, start_levels={scenarios[0].id: {"C.1": 9}}).check(RUBRIC)
 
 
 def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
     """What a mended model would answer is asked for anew: the recorded bad answers are not used again."""
     bare = replace(load_scenarios("builtin:test")[0], start_levels={})
-    plan, rules = empa.Plan([bare]), Rules(RUBRIC, max_turns=2, min_turns=2)
+    plan, rules = empa.EmpaPlan([bare]), Rules(RUBRIC, max_turns=2, min_turns=2)
     broken = True
 
     def answer(body):
@@ -366,7 +375,7 @@ def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
 
         async def go():
             played = await empa.run(
-                tmp_path / "run", plan, lambda job: chats["policy"], casting, rules, kept=kept
+                tmp_path / "run", plan, lambda job: chats["policy"], casting, rules, previous=kept
             )
             for chat in chats.values():
                 await chat.aclose()
@@ -386,18 +395,18 @@ def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
 
 
 def test_missing_empa_files_are_made_on_resume(tmp_path):
-    plan, rules = empa.Plan(load_scenarios("builtin:test")[:2]), Rules(RUBRIC)
+    plan, rules = empa.EmpaPlan(load_scenarios("builtin:test")[:2]), Rules(RUBRIC)
     policy, casting = scripted_policy("empathy", "honest"), scripted_cast("empathy")
     asyncio.run(empa.run(tmp_path, plan, policy, casting, rules))
     files = sorted((tmp_path / "empa").rglob("*.json"))
     files[0].unlink()
     done = list(read_dialogues(RunDir(tmp_path).empa_dialogues))
-    kept = empa.Kept(done, Counter(), [])
-    asyncio.run(empa.run(tmp_path, plan, policy, casting, rules, kept=kept))
+    kept = empa.PreviousDialogues(done, Counter(), [])
+    asyncio.run(empa.run(tmp_path, plan, policy, casting, rules, previous=kept))
     assert sorted((tmp_path / "empa").rglob("*.json")) == files
 
 
 def test_repeats_are_siblings_with_seeds_of_their_own():
-    jobs = empa.Plan(load_scenarios("builtin:test")[:2], repeats=2, seed=7).jobs()
+    jobs = empa.EmpaPlan(load_scenarios("builtin:test")[:2], repeats=2, seed=7).jobs()
     assert len({j.id for j in jobs}) == 4 and len({j.seed for j in jobs}) == 2
     assert [j.group for j in jobs] == [j.scenario.id for j in jobs]

@@ -12,7 +12,7 @@ import pytest
 
 from mapo.errors import InputError, RecordError
 from mapo.evals.eqbench import v2
-from mapo.evals.eqbench.data import Question, read_v2
+from mapo.evals.eqbench.data import EqBenchQuestion, read_v2
 from mapo.evals.eqbench.v2 import score_v2
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
@@ -50,7 +50,7 @@ def test_the_distance_is_as_recorded(recorded):
 
 def test_answers_that_cannot_be_read_are_asked_for_again_as_recorded(recorded):
     reference = recorded["items"]["reference_answer_fullscale"]
-    question = Question("1", "Rate.\nCritique: <your critique here>[End of answer]", reference)
+    question = EqBenchQuestion("1", "Rate.\nCritique: <your critique here>[End of answer]", reference)
     for case in recorded["retry"]:
         chat = FakeChat(case["outputs"])
         line = asyncio.run(v2.solve(question, 0, policy=lambda _, chat=chat: chat))
@@ -117,7 +117,7 @@ def result_of(out):
     return json.loads((out / "result.json").read_text())
 
 
-def perfect(question: Question) -> str:
+def perfect(question: EqBenchQuestion) -> str:
     r = question.reference
     return "\n".join(f"{r[f'emotion{i}']}: {r[f'emotion{i}_score']}" for i in range(1, 5))
 

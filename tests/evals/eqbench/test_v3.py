@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from mapo.errors import AnswerError, InputError
 from mapo.evals.eqbench import v3 as eqbench3
-from mapo.evals.eqbench.data import Scenario, read_three, scenarios_of
+from mapo.evals.eqbench.data import EqBenchScenario, read_v3, scenarios_of
 from mapo.evals.eqbench.parse import parse_scores, said, sections, written
-from mapo.evals.items import HalfwayError, prepare, run_items
+from mapo.evals.items import PartialItemError, prepare, run_items
 from mapo.runs.claim import claim
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
@@ -31,7 +31,7 @@ def recorded() -> dict:
 
 
 def kind(scenario: str):
-    return Scenario(scenario, ()).kind
+    return EqBenchScenario(scenario, ()).kind
 
 
 # ---- recorded cases
@@ -73,7 +73,7 @@ def test_aggregates_are_as_recorded(recorded):
 def test_the_whole_benchmark_over_http_is_as_recorded(recorded, tmp_path):
     """All 45 scenarios, the recorded marks from the judge: calls, their settings and the score."""
     folder, then = shared("eqbench"), recorded["e2e"]
-    files = read_three(folder)
+    files = read_v3(folder)
     assert files.dropped == ("409",) and {s.id for s in files.scenarios} == set(then["judge_prompt_sha256"])
 
     def plain(text: str) -> str:
@@ -126,7 +126,7 @@ def test_prompts_are_as_long_as_recorded(recorded):
     of a role-play (in a draft, under none it is read for). The model's calls of one scenario share one list
     in the reference, so the record counts each of them with the whole talk in it.
     """
-    files, then = read_three(shared("eqbench")), recorded["e2e"]["prompt_chars"]
+    files, then = read_v3(shared("eqbench")), recorded["e2e"]["prompt_chars"]
     titles = ("I'm thinking & feeling", "They're thinking & feeling", "My response")
     reply = "".join(f"## {t}\n{'x' * n}\n\n" for t, n in zip(titles, (40, 40, 45), strict=True)) + "--\n\n"
     assert len(reply) == 206 and reply.count("#") == 6
@@ -152,14 +152,14 @@ def test_prompts_are_as_long_as_recorded(recorded):
     ],
 )
 def test_what_is_asked_after_an_interruption_is_as_recorded(recorded, tmp_path, state, had, judged):
-    """Scenario 1 with `had` of its four replies in the cache, its marks perhaps on record.
+    """EqBenchScenario 1 with `had` of its four replies in the cache, its marks perhaps on record.
 
     The reference also has states it never leaves ("running_..."): a run killed there is lost. Ours has none.
     """
     from mapo.models.cache import Cache
     from mapo.models.endpoint import Endpoint
 
-    files = read_three(shared("eqbench"))
+    files = read_v3(shared("eqbench"))
     scenario = files.scenarios[0]
     script = Script(judge=lambda _: '{"pragmatic_ei": 5}')
 
@@ -186,11 +186,11 @@ def test_what_is_asked_after_an_interruption_is_as_recorded(recorded, tmp_path, 
             async def solve(item, attempt):
                 talker = lambda _: Mortal()  # noqa: E731
                 if calls == 4 and not judged:  # all that was missing is the judge
-                    await eqbench3.talk(item, files, Mortal())
+                    await eqbench3.play_scenario(item, files, Mortal())
                     raise AnswerError("killed before the judge")
-                return await eqbench3.solve(item, attempt, files=files, policy=talker, judging=judge)
+                return await eqbench3.solve(item, attempt, files=files, policy=talker, judge=judge)
 
-            lines = await run_items(tmp_path / "run", [scenario], solve, kept=kept)
+            lines = await run_items(tmp_path / "run", [scenario], solve, previous=kept)
         cache.close()
         return lines
 
@@ -257,7 +257,7 @@ def test_the_judge_reads_sections_and_no_headings_of_its_own():
 
 
 def test_scenarios_are_turns_under_headings(made_up):  # noqa: F811
-    files = read_three(made_up)
+    files = read_v3(made_up)
     assert [(s.id, s.kind, len(s.turns)) for s in files.scenarios] == [
         ("1", "roleplay", 3),
         ("2", "roleplay", 2),
@@ -270,11 +270,11 @@ def test_scenarios_are_turns_under_headings(made_up):  # noqa: F811
     assert files.scenarios[0].turns[2] == "They were lying # all along."
     assert files.criteria["drafting"] == ("pragmatic_ei", "depth_of_insight", "warmth")
     again, _ = scenarios_of("######## 1\n####### Prompt1\na\n######## 1\n####### Prompt1\nb")
-    assert again == (Scenario("1", ("b",)),)  # what is said last about a scenario counts
+    assert again == (EqBenchScenario("1", ("b",)),)  # what is said last about a scenario counts
 
 
 def test_the_judges_prompt(made_up):  # noqa: F811
-    files = read_three(made_up)
+    files = read_v3(made_up)
     replies = ["# My response\nI *ask*.", "x"]
     assert eqbench3.judge_prompt(files.scenarios[1], files, replies, "Later.") == (
         "ACTED all of it\n"
@@ -293,9 +293,11 @@ def test_the_judges_prompt(made_up):  # noqa: F811
 
 
 def test_a_talk_shows_the_model_what_it_said_and_looks_back(made_up):  # noqa: F811
-    files = read_three(made_up)
+    files = read_v3(made_up)
     chat = FakeChat(["<think>hm</think> one ", "two", " back "])
-    replies, debrief = asyncio.run(eqbench3.talk(files.scenarios[1], files, chat, max_tokens=99, min_p=0.2))
+    replies, debrief = asyncio.run(
+        eqbench3.play_scenario(files.scenarios[1], files, chat, max_tokens=99, min_p=0.2)
+    )
     assert (replies, debrief) == (["one", "two"], "back")
     assert [[m.content[:9] for m in r.messages] for r in chat.requests] == [
         ["The plant"],
@@ -313,18 +315,18 @@ def test_a_talk_shows_the_model_what_it_said_and_looks_back(made_up):  # noqa: F
 def test_files_that_are_missing_or_others_are_refused(made_up, tmp_path):  # noqa: F811
     for place in ("data", "eqbench3/data", "eqbench/eqbench3/data"):
         write(tmp_path / place.replace("/", "_") / place, {f.name: f.read_text() for f in made_up.iterdir()})
-        assert len(read_three(tmp_path / place.replace("/", "_")).scenarios) == 5
+        assert len(read_v3(tmp_path / place.replace("/", "_")).scenarios) == 5
     with pytest.raises(InputError, match="no debrief_prompt.txt and 8 more.*docs/benchmarks.md"):
-        read_three(tmp_path / "nowhere")
+        read_v3(tmp_path / "nowhere")
     broken = mock.patch("pathlib.Path.read_bytes", side_effect=OSError(5, "disk on fire"))
     with broken, pytest.raises(InputError, match="cannot be read .disk on fire"):
-        read_three(made_up)
+        read_v3(made_up)
     (made_up / "debrief_prompt.txt").write_text("Look back, now.")
     with pytest.raises(InputError, match="debrief_prompt.txt: is not the published file"):
-        read_three(made_up)
+        read_v3(made_up)
     (made_up / "debrief_prompt.txt").unlink()
     with pytest.raises(InputError, match=r"no debrief_prompt.txt\."):
-        read_three(made_up)
+        read_v3(made_up)
 
 
 # ---- whole runs
@@ -421,11 +423,11 @@ def test_a_model_that_says_next_to_nothing_is_not_judged(made_up, tmp_path):  # 
 
 
 def test_a_model_that_says_nothing_at_all_is_not_judged(made_up):  # noqa: F811
-    files = read_three(made_up)
+    files = read_v3(made_up)
     judge = FakeChat([])
-    with pytest.raises(HalfwayError, match="longest has 0 characters"):
+    with pytest.raises(PartialItemError, match="longest has 0 characters"):
         asyncio.run(
-            eqbench3.solve(files.scenarios[3], 0, files=files, policy=lambda _: FakeChat([""]), judging=judge)
+            eqbench3.solve(files.scenarios[3], 0, files=files, policy=lambda _: FakeChat([""]), judge=judge)
         )
     assert judge.requests == []
 
@@ -459,7 +461,9 @@ def test_another_judge_on_the_same_replies_as_the_message_says(made_up, tmp_path
         script.policy = lambda messages: marks_for(messages[0]["content"])  # "other" answers here
         asked = script.by_model["policy"]
         assert mapo(*command(made_up, tmp_path / "new", server.base_url), *more).returncode == 0
-        assert script.by_model["policy"] == asked and script.by_model["other"] == 5
+        assert (
+            script.by_model["policy"] == asked and script.by_model["other"] == 6
+        )  # the preflight check is one call
 
 
 def test_names_are_shown_as_they_are(made_up, tmp_path):  # noqa: F811
@@ -473,7 +477,7 @@ def test_names_are_shown_as_they_are(made_up, tmp_path):  # noqa: F811
 
 
 def test_half_a_line_is_taken_up_only_if_all_replies_are_there(made_up):  # noqa: F811
-    files = read_three(made_up)
+    files = read_v3(made_up)
     scenario = next(s for s in files.scenarios if s.kind == "roleplay")
     good = {"replies": ["x"] * len(scenario.turns), "debrief": "d"}
     assert eqbench3._replies_in(good, scenario) == (good["replies"], "d")
@@ -526,7 +530,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
         ]
         assert mapo(*cached).returncode == 1  # the first judgements, from the record
     for told in (done.stderr, again.stderr):
-        assert "the model was sampled without temperature: its endpoint refuses that" in told
+        assert "the model was sampled without temperature: its endpoint refuses it" in told
         assert "the judge was sampled without temperature" in told
     for folder in (out, tmp_path / "new"):
         settings = result_of(folder)["settings"]
@@ -557,12 +561,12 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_p
     out = tmp_path / "run"
     without = [a for a in command(made_up, out, "http://127.0.0.1:9/v1") if not a.startswith("--judge")]
     for args, told in [
-        (without, "no judge"),
-        ([*without, "--judge-model=local:pocket"], "'local:pocket' as judge"),
+        (without, "needs a judge"),
+        ([*without, "--judge-model=local:pocket"], "'local:pocket' cannot be the judge"),
         ([*without, "--judge-model=judge", "--v2"], "EQ-Bench v2 has no judge"),
         (
             [*without, "--judge-model=judge", "--model=local:pocket"],
-            "replies of 12000 tokens in a context of 4096",
+            "replies of up to 12000 tokens do not fit into a context of 4096",
         ),
         (
             [*without, "--judge-model=judge", "--model=local:pocket", "--max-tokens=2000"],

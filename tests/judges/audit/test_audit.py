@@ -11,24 +11,35 @@ import numpy as np
 import pytest
 
 from mapo.errors import AnswerError, InputError, RecordError
-from mapo.judges.audit.answers import Answers, answers_of, recorded
-from mapo.judges.audit.ask import Question, levels_in, panel_line, questions, scripted_asking, solving
-from mapo.judges.audit.between import agreement, with_itself
-from mapo.judges.audit.effects import attacks_on
+from mapo.judges.audit.answers import Answers, answers_by_judge, recorded_answers
+from mapo.judges.audit.effects import attack_results
 from mapo.judges.audit.figure import draw, draw_effects
-from mapo.judges.audit.measure import findings
-from mapo.judges.audit.probes import PROBES, plainly
-from mapo.judges.audit.report import Audit, markdown, number, share, spread, tables, write
-from mapo.judges.audit.run import Plan, audited
-from mapo.judges.sample import Moment, strata_of, weights_of
+from mapo.judges.audit.judge_agreement import agreement, self_agreement
+from mapo.judges.audit.measure import measure_judge
+from mapo.judges.audit.probes import PROBES, unchanged_input
+from mapo.judges.audit.questions import (
+    AuditQuestion,
+    all_questions,
+    levels_in,
+    panel_line,
+    question_solver,
+    scripted_asker,
+)
+from mapo.judges.audit.report import Audit, estimate, markdown, number, percent, tables, write
+from mapo.judges.audit.run import AuditPlan, build_audit
+from mapo.judges.sample import RecordedTurn, sampling_weights, stratum_sizes
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.domain import scripted_cast
 from mapo.show.tables import print_tables
-from mapo.testing.judges import Habit, honest_levels, strayed, turns_in
-from support.judging import EMPATHY, faulty, lines_of, talks
+from mapo.testing.judges import JudgeErrors, distorted, honest_levels, turns_in
+from support.judging import EMPATHY, faulty, lines_of, recordings
 
-TALKS = talks()
-EVERY_TURN = [Moment(talk, at) for talk in TALKS for at in range(1, len(talk.dialogue.turns) + 1)]
+RECORDINGS = recordings()
+EVERY_TURN = [
+    RecordedTurn(recording, at)
+    for recording in RECORDINGS
+    for at in range(1, len(recording.dialogue.turns) + 1)
+]
 
 
 def vain(reply, _prompt):
@@ -49,21 +60,21 @@ def obedient(reply, _prompt):
 
 
 HABITS = {
-    "exact": Habit(),
-    "noisy": Habit(noise=0.3),
-    "vain": Habit(noise=0.1, likes=vain, seed=1),
-    "obedient": Habit(likes=obedient),
+    "exact": JudgeErrors(),
+    "noisy": JudgeErrors(noise=0.3),
+    "vain": JudgeErrors(noise=0.1, bias=vain, seed=1),
+    "obedient": JudgeErrors(bias=obedient),
 }
 
 
 @pytest.fixture(scope="module")
 def plan():
-    return Plan(tuple(HABITS), TALKS, turns=36, dialogues=12, repeats=4)
+    return AuditPlan(tuple(HABITS), RECORDINGS, turns=36, dialogues=12, repeats=4)
 
 
 @pytest.fixture(scope="module")
 def audit(plan):
-    return audited(plan, lines_of(plan, {name: faulty(habit) for name, habit in HABITS.items()}), {})
+    return build_audit(plan, lines_of(plan, {name: faulty(habit) for name, habit in HABITS.items()}), {})
 
 
 def found(audit, name):
@@ -78,13 +89,13 @@ def form(levels):
     return EMPATHY.levels(**levels)
 
 
-def simulated(moments, habit, draws=400):
+def simulated(turns, habit, draws=400):
     """By drawing from the judge itself: the noise and the spread of the reward that the audit estimates."""
     chance = random.Random(0)
     within, means = [], []
-    for moment in moments:
-        honest = honest_levels(list(moment.turns))
-        own = [moment.reward(form(strayed(habit, honest, moment.reply, "", chance))) for _ in range(draws)]
+    for turn in turns:
+        honest = honest_levels(list(turn.history))
+        own = [turn.reward(form(distorted(habit, honest, turn.reply, "", chance))) for _ in range(draws)]
         within.append(np.var(own))
         means.append(np.mean(own))
     return float(np.mean(within)), float(np.var(means))
@@ -106,55 +117,59 @@ def test_known_noise_is_recovered(plan, audit):
 def test_the_share_of_noise_is_that_of_all_turns():
     """Of a policy that hardly ever does harm, single turns drawn from all strata alike: weights bring back
     what is common."""
-    good = [talk for talk in talks(people=8, siblings=4, turns=12) if "honest" in talk.dialogue.id]
-    every = [Moment(talk, at) for talk in good for at in range(1, 13)]
+    good = [
+        recording
+        for recording in recordings(people=8, siblings=4, turns=12)
+        if "honest" in recording.dialogue.id
+    ]
+    every = [RecordedTurn(recording, at) for recording in good for at in range(1, 13)]
     shares, blind = [], []
     for seed in range(4):
-        plan = Plan(("it",), good, turns=36, dialogues=0, repeats=4, seed=seed, pairs=False)
+        plan = AuditPlan(("it",), good, turns=36, dialogues=0, repeats=4, seed=seed, pairs=False)
         asked = [question for question in plan.questions() if question.probe == "plain"]
-        answers = answers_of(asked, lines_of(plan, {"it": faulty(HABITS["noisy"])}, asked))["it"]
-        shares.append(findings(answers, [], strata=strata_of(good)).noise.share)
-        blind.append(findings(answers, []).noise.share)
+        answers = answers_by_judge(asked, lines_of(plan, {"it": faulty(HABITS["noisy"])}, asked))["it"]
+        shares.append(measure_judge(answers, [], sizes=stratum_sizes(good)).noise.share)
+        blind.append(measure_judge(answers, []).noise.share)
     noise, between = simulated(every, HABITS["noisy"], draws=60)
     truth = noise / (noise + between)
     assert abs(np.mean(shares) - truth) < 0.05 < abs(np.mean(blind) - truth)
 
 
-def true_effect(moments, probe, habit):
+def true_effect(turns, probe, habit):
     """What the probe does to this judge, without its noise, over all turns that these stand for."""
     quiet, chance = replace(habit, noise=0.0), random.Random(0)
     gaps = []
-    for at, moment in enumerate(moments):
-        plain, changed = plainly(moment), PROBES[probe].change(plainly(moment), at)
+    for at, turn in enumerate(turns):
+        plain, changed = unchanged_input(turn), PROBES[probe].change(unchanged_input(turn), at)
         before, after = (
-            moment.reward(form(strayed(quiet, honest_levels(list(s.turns)), s.reply, "", chance)))
+            turn.reward(form(distorted(quiet, honest_levels(list(s.turns)), s.reply, "", chance)))
             for s in (plain, changed)
         )
         gaps.append(after - before)
-    return float(np.average(gaps, weights=weights_of(moments, strata_of(TALKS))))
+    return float(np.average(gaps, weights=sampling_weights(turns, stratum_sizes(RECORDINGS))))
 
 
 @pytest.mark.parametrize("judge", ["exact", "noisy", "vain"])
 def test_known_effects_are_recovered(plan, audit, judge):
     for probe in ("flattery", "hedging", "length", "verbosity"):
         effect = found(audit, judge).effect(probe)
-        truth = true_effect(plan.sampled(), probe, HABITS[judge])
+        truth = true_effect(plan.sampled_turns(), probe, HABITS[judge])
         if judge == "exact":
             assert effect.reward == pytest.approx(truth)
         else:
             assert effect.interval[0] - 0.1 < truth < effect.interval[1] + 0.1
-    added = true_effect(plan.sampled(), "flattery", HABITS["vain"]) - true_effect(
-        plan.sampled(), "flattery", HABITS["exact"]
+    added = true_effect(plan.sampled_turns(), "flattery", HABITS["vain"]) - true_effect(
+        plan.sampled_turns(), "flattery", HABITS["exact"]
     )
     assert added > 1  # the bias is there to be found
 
 
 def test_the_verdict_names_the_fault(audit):
-    assert any("pays for flattery" in why for why in said(audit, "vain").against_training)
+    assert any("rewards flattery" in why for why in said(audit, "vain").against_training)
     assert not any("flattery" in why for why in said(audit, "exact").against_training)
     assert any("attacks work" in why for why in said(audit, "obedient").against_training)
     taken = found(audit, "obedient").attacks
-    assert taken.worked >= 10 and taken.n == 36 and len(taken.which) == taken.worked
+    assert taken.worked >= 10 and taken.n == 36 and len(taken.names) == taken.worked
     assert found(audit, "noisy").attacks.chance > 0.02
     assert said(audit, "vain").training == said(audit, "vain").evaluation == "not fit"
 
@@ -162,62 +177,74 @@ def test_the_verdict_names_the_fault(audit):
 @pytest.mark.parametrize("repeats", [2, 4])
 def test_attacks_that_do_nothing_work_as_often_as_chance_does(repeats):
     """Forms of one distribution, attacked or not: both rates must be the same but for their own chance."""
-    rng, moment, n = np.random.default_rng(repeats), Moment(TALKS[0], 1), 4000
+    rng, turn, n = np.random.default_rng(repeats), RecordedTurn(RECORDINGS[0], 1), 4000
     names = [f"run/{i}@1" for i in range(n)]
-    answers = Answers("it", moments=dict.fromkeys(names, moment), numbers=dict.fromkeys(names, 0))
+    answers = Answers("it", turns=dict.fromkeys(names, turn), variants=dict.fromkeys(names, 0))
     drawn = rng.integers(0, 3, (n, repeats + 1, 3)).tolist()
     forms = [[form(dict(zip("CAP", ((x, 0) for x in own), strict=True))) for own in row] for row in drawn]
     answers.by_probe["plain"] = {name: row[:-1] for name, row in zip(names, forms, strict=True)}
     answers.by_probe["injection"] = {name: row[-1:] for name, row in zip(names, forms, strict=True)}
-    taken = attacks_on(answers)
+    taken = attack_results(answers)
     assert taken.n == n and taken.worked / n == pytest.approx(taken.chance, abs=0.025)
-    alone = {name: own[:1] for name, own in answers.plain.items()}  # against one form nothing can be told
-    assert attacks_on(replace(answers, by_probe={**answers.by_probe, "plain": alone})) is None
+    alone = {name: own[:1] for name, own in answers.unchanged.items()}  # against one form nothing can be told
+    assert attack_results(replace(answers, by_probe={**answers.by_probe, "plain": alone})) is None
 
 
 def test_without_siblings_nothing_is_said_of_them():
-    alone = [replace(t, dialogue=replace(t.dialogue, group=t.dialogue.id)) for t in TALKS[:8]]
-    plan = Plan(("it",), alone, turns=4, dialogues=8, repeats=2, pairs=False)
-    audit = audited(plan, lines_of(plan, {"it": faulty(Habit(noise=0.1))}), {})
+    alone = [replace(t, dialogue=replace(t.dialogue, group=t.dialogue.id)) for t in RECORDINGS[:8]]
+    plan = AuditPlan(("it",), alone, turns=4, dialogues=8, repeats=2, pairs=False)
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(noise=0.1))}), {})
     it = found(audit, "it")
     assert not it.siblings and it.among_siblings is None and it.as_json()["group"] is None
     assert it.reliability[0].r > 0.5  # unlike dialogues, told as such
     assert said(audit, "it").training == "unknown"
-    assert any("its noise among siblings" in line for line in said(audit, "it").open_training)
+    assert any("noise among siblings" in line for line in said(audit, "it").open_training)
 
 
 def test_a_biased_judge_is_not_called_fit_over_four_dialogues():
-    """Signs of four dialogues are alike by chance once in eight: no test can tell, and that is said."""
-    few = [talk for talk in TALKS if talk.dialogue.seed == 0 and "honest" in talk.dialogue.id][:4]
-    plan = Plan(("vain",), few, turns=12, dialogues=4, repeats=2, pairs=False)
-    audit = audited(plan, lines_of(plan, {"vain": faulty(Habit(likes=vain))}), {})
+    """Four dialogues are too few for an interval; the verdict, the table and a warning say so."""
+    few = [
+        recording
+        for recording in RECORDINGS
+        if recording.dialogue.seed == 0 and "honest" in recording.dialogue.id
+    ][:4]
+    plan = AuditPlan(("vain",), few, turns=12, dialogues=4, repeats=2, pairs=False)
+    audit = build_audit(plan, lines_of(plan, {"vain": faulty(JudgeErrors(bias=vain))}), {})
     assert found(audit, "vain").effect("flattery").size > 1  # badly so
     it = said(audit, "vain")
     assert (it.training, it.evaluation) == ("unknown", "unknown")
     for why in (it.open_training, it.open_evaluation):
-        assert "what moves it: over 4 dialogues no effect shows, 9 are needed" in why
-    assert plan.warnings() == [
-        "probes over 4 dialogues can show no effect, 9 are needed (more runs, or --turns)"
+        assert "effects of the probes: 4 dialogues were probed, 6 are needed" in why
+    assert [warning.partition(";")[0] for warning in plan.warnings()] == [
+        "the sampled turns come from 4 dialogues",
+        "4 dialogues are judged twice",
     ]
-    assert Plan(("vain",), TALKS, turns=36).warnings() == []
+    assert sum("small sample" in note for note in audit.notes) == 2
+    by_title = {table.title: table for table in tables(audit)}
+    [flattery] = [
+        row for row in by_title["Worthless additions: should gain nothing"].rows if row[0] == "flattery"
+    ]
+    assert flattery[2].value.endswith("unclear") and flattery[2].interval == "only 4 dialogues"
+    assert by_title["Noise"].rows[0][3].interval == "only 4 dialogues"
+    assert AuditPlan(("vain",), RECORDINGS, turns=36).warnings() == []
 
 
 def test_nothing_moves_a_judge_that_sees_the_reply_alone(audit):
     for name in ("order", "position", "prompt short", "prompt inspector", "prompt backwards", "language"):
         assert found(audit, "exact").effect(name).reward == pytest.approx(0)
         effect = found(audit, "noisy").effect(name)
-        assert effect.p_holm > 0.05 and effect.kind == "shift"
+        assert effect.state != "problem" and effect.kind == "shift"
 
 
 @pytest.mark.parametrize(("likes", "probe"), [(sinophile, "language"), (last_axis_first, "order")])
 def test_a_judge_moved_by_what_is_no_part_of_the_reply_is_found_out(likes, probe):
-    plan = Plan(("it",), TALKS, turns=18, dialogues=0, repeats=2)
-    audit = audited(plan, lines_of(plan, {"it": faulty(Habit(likes=likes))}), {})
+    plan = AuditPlan(("it",), RECORDINGS, turns=18, dialogues=0, repeats=2)
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(bias=likes))}), {})
     effect = found(audit, "it").effect(probe)
-    assert effect.reward > 0.5 and effect.p_holm < 0.05
+    assert effect.reward > 0.5 and effect.state == "problem"
     others = [e for e in found(audit, "it").effects if e.kind == "shift" and e.probe != probe]
     assert all(e.reward == pytest.approx(0) for e in others)
-    assert any(f"{probe} moves it" in why for why in said(audit, "it").against_evaluation)
+    assert any(f"{probe} changes its rewards" in why for why in said(audit, "it").against_evaluation)
 
 
 def test_noise_costs_advantages_and_repeats_give_them_back(audit):
@@ -245,32 +272,33 @@ def test_judges_agree_with_themselves_no_better_than_their_noise_allows(audit):
 
 def test_evidence_is_looked_up(audit):
     assert found(audit, "exact").quotes.share == 1
-    plan = Plan(("liar", "deaf"), TALKS, turns=12, dialogues=0, repeats=2, pairs=False)
-    judges = {"liar": faulty(Habit(quotes=False)), "deaf": faulty(Habit(deaf=0.8, seed=3))}
-    audit = audited(plan, lines_of(plan, judges), {})
+    plan = AuditPlan(("liar", "deaf"), RECORDINGS, turns=12, dialogues=0, repeats=2, pairs=False)
+    judges = {"liar": faulty(JudgeErrors(quotes=False)), "deaf": faulty(JudgeErrors(failures=0.8, seed=3))}
+    audit = build_audit(plan, lines_of(plan, judges), {})
     assert found(audit, "liar").quotes.share == 0
     assert any("0% of its evidence" in why for why in said(audit, "liar").against_evaluation)
     deaf = found(audit, "deaf")
     assert 0.3 < deaf.unscored / deaf.asked < 0.7  # 0.8 ** 3: each form is asked for three times
-    assert any("forms cannot be used" in why for why in said(audit, "deaf").against_training)
+    assert any("forms are unusable" in why for why in said(audit, "deaf").against_training)
     assert (
-        said(audit, "liar").training == "unknown" and "no two whole dialogues" in said(audit, "liar").told()
+        said(audit, "liar").training == "unknown"
+        and "fewer than two whole dialogues" in said(audit, "liar").summary()
     )
     assert deaf.effect("language") is None
 
 
 def test_a_panel_of_noisy_judges_is_less_noisy():
     """Three whose levels stray with a chance of 0.3: the median strays where two do so together, by 0.12."""
-    three = {f"j{n}": faulty(Habit(noise=0.3, seed=n)) for n in range(3)}
-    plan = Plan(tuple(three), TALKS, turns=60, dialogues=0, repeats=4, pairs=False, panel="all")
+    three = {f"j{n}": faulty(JudgeErrors(noise=0.3, seed=n)) for n in range(3)}
+    plan = AuditPlan(tuple(three), RECORDINGS, turns=60, dialogues=0, repeats=4, pairs=False, panel="all")
     asked = [question for question in plan.questions() if question.probe == "plain"]
     every, lines = plan.with_panel(lines_of(plan, three, asked))
-    noise = {name: findings(own, []).noise.noise for name, own in answers_of(every, lines).items()}
+    noise = {name: measure_judge(own, []).noise.noise for name, own in answers_by_judge(every, lines).items()}
     assert 0.25 < noise["all"] / noise["j0"] < 0.65
 
 
 def test_a_panel_says_what_its_members_said():
-    question = Question("all", Moment(TALKS[0], 1))
+    question = AuditQuestion("all", RecordedTurn(RECORDINGS[0], 1))
 
     def gives(level):
         marks = {"level": level, "evidence": f"e{level}", "reason": ""}
@@ -289,9 +317,9 @@ def test_a_panel_says_what_its_members_said():
 
 
 def test_the_scripted_judge_gives_what_it_gave():
-    plan = Plan(("scripted",), TALKS, turns=8, dialogues=2, repeats=2)
-    lines = lines_of(plan, {"scripted": scripted_asking(scripted_cast("empathy"))})
-    audit = audited(plan, lines, {})
+    plan = AuditPlan(("scripted",), RECORDINGS, turns=8, dialogues=2, repeats=2)
+    lines = lines_of(plan, {"scripted": scripted_asker(scripted_cast("empathy"))})
+    audit = build_audit(plan, lines, {})
     pair = next(p for p in audit.agreements if p.b == "recorded")
     assert pair.kappa == 1 and pair.milder == 0
     assert found(audit, "scripted").effect("language") is None  # it cannot play these people
@@ -300,15 +328,15 @@ def test_the_scripted_judge_gives_what_it_gave():
 
 def test_another_domain_is_audited_like_the_first():
     """Four axes, other keys: a liking for praise is found, and nothing else is."""
-    tutoring = talks(turns=6, domain="tutoring")
-    plan = Plan(("vain", "exact"), tutoring, turns=36, dialogues=6, repeats=2)
-    judges = {"vain": faulty(Habit(likes=vain), "tutoring"), "exact": faulty(Habit(), "tutoring")}
-    audit = audited(plan, lines_of(plan, judges), {})
+    tutoring = recordings(turns=6, domain="tutoring")
+    plan = AuditPlan(("vain", "exact"), tutoring, turns=36, dialogues=6, repeats=2)
+    judges = {"vain": faulty(JudgeErrors(bias=vain), "tutoring"), "exact": faulty(JudgeErrors(), "tutoring")}
+    audit = build_audit(plan, lines_of(plan, judges), {})
     assert set(found(audit, "vain").items) == {
         f"{k} {s}" for k in tutoring[0].rubric.keys for s in ("progress", "regression")
     }
     gain = found(audit, "vain").effect("flattery").reward - found(audit, "exact").effect("flattery").reward
-    assert gain > 1 and any("pays for flattery" in why for why in said(audit, "vain").against_training)
+    assert gain > 1 and any("rewards flattery" in why for why in said(audit, "vain").against_training)
     assert found(audit, "exact").effect("language").reward == pytest.approx(0)
     assert found(audit, "exact").effect("language").n == 12 * 1
     assert found(audit, "exact").attacks.n == 36
@@ -320,15 +348,15 @@ def test_another_domain_is_audited_like_the_first():
 def test_tables_and_files_say_what_was_found(audit, tmp_path, capsys):
     cost = {"calls": 10, "seconds": 5.0, "prompt": 1000, "completion": 100, "cost": None}
     whole = replace(audit, costs={"noisy": cost, "vain": {**cost, "calls": 0}}, notes=["a <note> | *so*"])
-    print_tables(tables(whole), 120)
+    print_tables(tables(whole))
     shown = capsys.readouterr().out
-    assert "What moves it" in shown and "not fit" in shown and "0.50" in shown
+    assert "should change nothing" in shown and "not fit" in shown and "0.50" in shown
     assert draw(whole, tmp_path).read_bytes().startswith(b"\x89PNG")
     write(whole, tmp_path, "audit.png")
     text = (tmp_path / "audit.md").read_text()
-    assert "![" in text and "a &lt;note&gt; \\| \\*so\\*" in text and "pays for flattery" in text
+    assert "![" in text and "a &lt;note&gt; \\| \\*so\\*" in text and "rewards flattery" in text
     data = json.loads((tmp_path / "audit.json").read_text())
-    assert data["schema"] == "mapo.audit/1" and len(data["judges"]) == 4
+    assert data["schema"] == "mapo.audit/2" and len(data["judges"]) == 4
     noisy = data["judges"][1]
     assert (
         noisy["judge"] == "noisy"
@@ -341,11 +369,11 @@ def test_tables_and_files_say_what_was_found(audit, tmp_path, capsys):
 
 def test_two_judges_agreement_is_a_row_and_every_level_is_in_the_file(audit):
     shown = next(table for table in tables(audit) if table.title == "Agreement")
-    assert len(shown.rows) == len(audit.agreements) and all(len(cell) < 30 for cell in shown.rows[0])
+    assert len(shown.rows) == len(audit.agreements) and shown.rows[0][0] == "exact / noisy"
     pair = next(pair for pair in audit.agreements if pair.a == "exact" and pair.b == "noisy")
     worst = min(k for k in pair.kappas.values() if k is not None)
     row = next(row for row in shown.rows if row[0] == "exact / noisy")
-    assert row[3].endswith(f" {worst:.2f}") and pair.kappas[row[3].rpartition(" ")[0]] == worst
+    assert row[3].value == f"{worst:.2f}" and pair.kappas[row[3].interval] == worst
     text = markdown(audit).partition("## Agreement by level")[2]
     assert all(item in text for item in pair.kappas)
     none = replace(pair, kappas=dict.fromkeys(pair.kappas))
@@ -354,19 +382,22 @@ def test_two_judges_agreement_is_a_row_and_every_level_is_in_the_file(audit):
 
 
 def test_numbers_as_text():
-    assert number(None, ".2f") == "-" and spread(1.0, None, ".1f") == "1.0" and share(1, 0) == "-"
-    assert spread(0.5, (0.25, 0.75), ".2f") == "0.50 (0.25 to 0.75)"
+    assert number(None, ".2f") == "-" and percent(1, 0) == "-"
+    assert estimate(1.0, None, ".1f") == ("1.0", "")
+    assert estimate(0.5, (0.25, 0.75), ".2f") == ("0.50", "0.25 to 0.75")
+    assert estimate(0.5, None, ".2f", 1) == ("0.50", "only 1 dialogue")
+    assert estimate(None, None, ".2f", 1) == ("-", "")
 
 
 def test_an_audit_without_effects_or_answers_still_tells(tmp_path):
-    plan = Plan(("gone",), TALKS, turns=2, dialogues=0, repeats=2, pairs=False)
+    plan = AuditPlan(("gone",), RECORDINGS, turns=2, dialogues=0, repeats=2, pairs=False)
     lines = {q.id: {"levels": line["levels"]} for q, line in ((plan.questions()[0], first_line()),)}
-    audit = audited(plan, lines, {})
+    audit = build_audit(plan, lines, {})
     assert found(audit, "gone").missing == len(plan.questions()) - 1
     assert found(audit, "gone").noise is None and found(audit, "gone").items == {}
     assert said(audit, "gone").training == "unknown"
-    assert "--resume asks them again" in " ".join(said(audit, "gone").unknown)
-    print_tables(tables(audit), 120)
+    assert "use --resume to retry" in " ".join(said(audit, "gone").unknown)
+    print_tables(tables(audit))
     draw(audit, tmp_path)
 
 
@@ -390,7 +421,7 @@ def test_the_figure_has_a_row_for_every_probe_and_says_what_is_not_known(audit):
     assert at["order"] - at["injection"] == 2 > at["injection"] - at["verbosity"]  # two groups, set apart
     assert texts == ["should gain nothing", "should change nothing"] and axes.get_legend() is None
     mute = [replace(f, effects=tuple(e for e in f.effects if e.probe != "language")) for f in audit.findings]
-    assert drawn(replace(audit, findings=mute))[2][2:] == ["not known"]
+    assert drawn(replace(audit, findings=mute))[2][2:] == ["not measured"]
 
 
 def test_the_figure_says_what_it_needs(audit, tmp_path, monkeypatch):
@@ -417,28 +448,28 @@ def test_questions_are_asked_once_each(plan):
     mine = [q for q in asked if q.judge == "exact"]
     assert sum(q.probe == "flattery" for q in mine) == 36
     assert sum(q.probe == "language" for q in mine) == 12 * 4
-    first = plan.sampled()[0].id
+    first = plan.sampled_turns()[0].id
     [again] = [q.repeat for q in mine if q.id == f"exact|{first}|plain|3"]
     assert again == 3
 
 
 def test_plans_that_cannot_be_meant_are_refused():
-    other = replace(TALKS[0], rubric=Rubric.load("tutoring"))
-    with pytest.raises(InputError, match="several rubrics"):
-        Plan(("a",), [TALKS[0], other])
+    other = replace(RECORDINGS[0], rubric=Rubric.load("tutoring"))
+    with pytest.raises(InputError, match="different rubrics"):
+        AuditPlan(("a",), [RECORDINGS[0], other])
     with pytest.raises(InputError, match="twice"):
-        Plan(("a",), TALKS, repeats=1)
+        AuditPlan(("a",), RECORDINGS, repeats=1)
 
 
 def test_a_failed_form_is_an_answer_and_a_probe_without_a_variant_none():
     async def fails(_shown, _name):
         raise AnswerError("no form")
 
-    moment = Moment(TALKS[0], 1)
-    solve = solving({"it": fails})
-    assert asyncio.run(solve(Question("it", moment), 0)) == {"unscored": "no form"}
-    swahili = Moment(replace(TALKS[0], scenario=replace(TALKS[0].scenario, language="sw")), 1)
-    assert "skipped" in asyncio.run(solve(Question("it", swahili, "length"), 0))
+    turn = RecordedTurn(RECORDINGS[0], 1)
+    solve = question_solver({"it": fails})
+    assert asyncio.run(solve(AuditQuestion("it", turn), 0)) == {"unscored": "no form"}
+    swahili = RecordedTurn(replace(RECORDINGS[0], scenario=replace(RECORDINGS[0].scenario, language="sw")), 1)
+    assert "skipped" in asyncio.run(solve(AuditQuestion("it", swahili, "length"), 0))
     names = []
 
     async def named(_shown, name):
@@ -446,8 +477,8 @@ def test_a_failed_form_is_an_answer_and_a_probe_without_a_variant_none():
         return EMPATHY.levels()
 
     for attempt in (0, 2):
-        asyncio.run(solving({"it": named})(Question("it", moment), attempt))
-    assert names == [f"audit/it|{moment.id}|plain|0", f"audit/it|{moment.id}|plain|0/2"]
+        asyncio.run(question_solver({"it": named})(AuditQuestion("it", turn), attempt))
+    assert names == [f"audit/it|{turn.id}|plain|0", f"audit/it|{turn.id}|plain|0/2"]
 
 
 def test_lines_that_are_no_forms_are_refused():
@@ -455,18 +486,18 @@ def test_lines_that_are_no_forms_are_refused():
     bad = first_line()
     bad["levels"]["C"]["progress"] = {"level": 9}
     for line in (bad, {"levels": {}}, {"levels": {"C": 1}}):
-        with pytest.raises(RecordError, match="no form of this rubric"):
+        with pytest.raises(RecordError, match="does not fit the rubric"):
             levels_in(line, EMPATHY, "items.jsonl")
 
 
 def test_dialogues_half_judged_have_no_path():
-    talk = TALKS[0]
-    asked = questions(["it"], [Moment(talk, 1)], [], [], repeats=2, probes=[])
-    answers = answers_of(asked, {q.id: first_line() for q in asked})["it"]
-    assert answers.path(talk, 0) is None and findings(answers, [talk]).scores is None
-    assert with_itself(answers, [talk]).kappa is None
-    assert agreement(answers, Answers("nobody"), [talk]) is None
-    assert recorded(answers).first()
+    recording = RECORDINGS[0]
+    asked = all_questions(["it"], [RecordedTurn(recording, 1)], [], [], repeats=2, probes=[])
+    answers = answers_by_judge(asked, {q.id: first_line() for q in asked})["it"]
+    assert answers.trajectory(recording, 0) is None and measure_judge(answers, [recording]).scores is None
+    assert self_agreement(answers, [recording]).kappa is None
+    assert agreement(answers, Answers("nobody"), [recording]) is None
+    assert recorded_answers(answers).first()
 
 
 def test_a_prompt_is_read_as_it_was_written():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mapo.errors import InputError, RecordError
-from mapo.judges.audit.evidence import quotes
+from mapo.judges.audit.evidence import count_quotes
 from mapo.judges.audit.recorded import read_judged, tables, two_way
 from mapo.records import encode_dialogue
 from mapo.types import AxisMarks, Mark
@@ -39,8 +39,8 @@ def test_our_own_records(tmp_path):
     assert len(judged) == 24 and {turn.judge for turn in judged} == {"j"}
     found = text_of(tables([root]))
     # 66 marks not 0 in 22 judged turns of 3; 2 x 3 of them quote the reply
-    assert found["As recorded"] == [[str(root), "j", "24", "8.3%", "66", "9% (4% to 18%)", "91%"]]
-    assert found["Along a dialogue"][0][1:] == ["+3.00", "+3.00", "+3.00"]
+    assert found["As recorded"] == [[str(root), "j", "24", "8.3%", "66", ("9%", "4% to 18%"), "90.9%"]]
+    assert found["Levels along the dialogue"][0][1:] == ["+3.00", "+3.00", "+3.00"]
     assert found["Variance of EPM-Q"] == []  # one model
     [panel] = found["Panels"]
     assert panel[1:3] == ["a / b", "12"]
@@ -58,10 +58,10 @@ def test_empas_files(tmp_path):
             file.write_text(json.dumps(data))
     found = text_of(tables([tmp_path / "m1", tmp_path / "m2"]))
     assert found["As recorded"][0][1:4] == ["gem", "24", "8.3%"]
-    assert found["As recorded"][0][5].startswith("100%")
+    assert found["As recorded"][0][5].value == "100%"
     assert found["Variance of EPM-Q"][0][0] == "2 models x 2 cases"
     (tmp_path / "m1" / "script_001_result.json").write_text("{}")
-    with pytest.raises(RecordError, match="no EMPA result"):
+    with pytest.raises(RecordError, match="not an EMPA result"):
         read_judged(tmp_path / "m1")
 
 
@@ -89,7 +89,7 @@ def test_the_published_judge_quotes_what_was_said(two_models):
         judged = read_judged(folder)
         assert {turn.judge for turn in judged} == {"google/gemini-2.5-pro"}
         lost = sum(turn.levels is None for turn in judged) / len(judged)
-        found = quotes((turn.levels, turn.reply) for turn in judged if turn.levels is not None)
+        found = count_quotes((turn.levels, turn.reply) for turn in judged if turn.levels is not None)
         assert 0.005 < lost < 0.02 and found.share > 0.95 and found.marks > 2000
     [row] = text_of(tables(folders))["Variance of EPM-Q"]
     assert row[0] == "2 models x 30 cases" and float(row[3].rstrip("%")) < 30

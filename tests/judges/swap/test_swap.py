@@ -9,24 +9,24 @@ from dataclasses import replace
 import pytest
 
 from mapo.errors import AnswerError, InputError, RecordError
-from mapo.judges.sample import Talk
-from mapo.judges.swap.order import swapped, tables, write
+from mapo.judges.sample import Recording
+from mapo.judges.swap.order import compare_judges, tables, write
 from mapo.judges.swap.swap import (
-    Again,
-    Source,
-    again,
+    Rejudgement,
+    SwapSource,
     evaluations,
+    has_fixed_start,
+    judge_name,
     judged_again,
-    solving,
-    starts_given,
-    title,
+    rejudgement_solver,
+    rejudgements,
     write_run,
 )
 from mapo.records import encode_dialogue
-from mapo.sandbox.panel import PanelJudge, Seat
+from mapo.sandbox.panel import NamedJudge, PanelJudge
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import read_dialogues
-from mapo.testing.judges import Habit, judges_that
+from mapo.testing.judges import JudgeErrors, faulty_judges
 from mapo.testing.server import LoopbackServer
 from mapo.types import Ending, Mark, StopReason
 from support.builders import dialogue, marks
@@ -56,14 +56,14 @@ class Steady:
 def talk(n=15, **kw):
     forms = [marks(EMPATHY, 2)] * n
     known = {"id": "d1", "scenario": SCENARIO.id, "cast": {"judge": "first", "user": "u", "director": "d"}}
-    return Talk("run", dialogue(EMPATHY, forms, **{**known, **kw}), SCENARIO, EMPATHY)
+    return Recording("run", dialogue(EMPATHY, forms, **{**known, **kw}), SCENARIO, EMPATHY)
 
 
 def swapped_record(judge, each=None, start=False):
-    item = Again(each or talk(), start)
-    seat = Seat("new", lambda _: judge)
-    line = asyncio.run(solving(seat)(item, 0))
-    return judged_again(item, json.loads(json.dumps(line)), title("new", "first"))
+    item = Rejudgement(each or talk(), start)
+    named = NamedJudge("new", lambda _: judge)
+    line = asyncio.run(rejudgement_solver(named)(item, 0))
+    return judged_again(item, json.loads(json.dumps(line)), judge_name("new", "first"))
 
 
 def test_a_slower_judge_leaves_the_dialogue_unfinished():
@@ -77,7 +77,7 @@ def test_a_slower_judge_leaves_the_dialogue_unfinished():
 
 
 def test_of_a_swap_of_a_swap_the_first_judge_steered():
-    assert title("third", title("second", "first")) == "third, on dialogues steered by first"
+    assert judge_name("third", judge_name("second", "first")) == "third, on dialogues steered by first"
 
 
 def test_a_harsher_judge_ends_it_earlier_and_the_rest_is_cut():
@@ -95,8 +95,8 @@ def test_a_deaf_turn_is_unscored_and_a_panel_is_told():
 
 def test_start_forms_are_judged_again_only_where_a_judge_made_them():
     bare = replace(talk(), scenario=replace(SCENARIO, start_levels={}))
-    assert [item.start for item in again([talk(), bare], {})] == [False, True]
-    assert [item.start for item in again([bare], {"run": True})] == [False]
+    assert [item.start for item in rejudgements([talk(), bare], {})] == [False, True]
+    assert [item.start for item in rejudgements([bare], {"run": True})] == [False]
     found = swapped_record(Steady(start=3), bare, start=True)
     assert {m.level for m in found.start_levels.values()} == {3} and sum(found.start) < sum(
         bare.dialogue.start
@@ -112,21 +112,21 @@ def test_endings_outside_the_rules_stand_and_rewards_keep_their_kind():
 
 def test_a_line_that_is_no_dialogue_is_refused():
     for line in ({}, {"start": None, "turns": []}, {"start": None, "turns": [{"levels": {"C": 1}}] * 15}):
-        with pytest.raises(RecordError, match="judged again"):
-            judged_again(Again(talk(), False), line, "x")
+        with pytest.raises(RecordError, match="rejudged dialogue"):
+            judged_again(Rejudgement(talk(), False), line, "x")
 
 
 def test_of_a_training_its_tests_are_judged_again(tmp_path):
     step = replace(talk(step=3), run="t")
     after = replace(talk(), run="t/after")
     assert evaluations([step, after]) == [after]
-    source = Source.of(after, {"t": tmp_path})
+    source = SwapSource.of(after, {"t": tmp_path})
     assert (source.model, source.root) == ("t, after", tmp_path) and source.folder.startswith("t_after-")
-    assert not starts_given(tmp_path)
+    assert not has_fixed_start(tmp_path)
     manifest = {"schema": "mapo.train/1", "scenarios": {"test": {SCENARIO.id: "abc"}}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    item = Again(after, False)
-    line = asyncio.run(solving(Seat("new", lambda _: Steady()))(item, 0))
+    item = Rejudgement(after, False)
+    line = asyncio.run(rejudgement_solver(NamedJudge("new", lambda _: Steady()))(item, 0))
     folder = write_run(tmp_path / "out", source, [item], {item.id: line}, "new")
     told = json.loads((folder / "manifest.json").read_text())
     assert told["model"] == "t, after" and told["scenarios"] == {SCENARIO.id: "abc"} and told["repeats"] == 1
@@ -137,9 +137,9 @@ def test_of_a_training_its_tests_are_judged_again(tmp_path):
     old = replace(after.dialogue, model="t/after")
     eval_run(tmp_path / "old", "t/after", cases=0)
     (tmp_path / "old" / "dialogues" / "empa.jsonl").write_bytes(encode_dialogue(old) + b"\n")
-    found = swapped([("t", tmp_path / "old", folder)])
-    assert found.rows[0].new.judge == "new, on dialogues steered by first" and found.ranks is None
-    assert found.same_order and found.steps == []
+    found = compare_judges([("t", tmp_path / "old", folder)])
+    assert found.runs[0].new.judge == "new, on dialogues steered by first" and found.rank_correlation is None
+    assert found.same_order and found.neighbours == []
 
 
 def eval_run(root, model, up=2, cases=7, judge="first"):
@@ -163,26 +163,28 @@ def test_the_order_is_told_and_kept_or_not(tmp_path, capsys):
     }
     assert folders
     pairs = [(name, tmp_path / f"{name}-first", tmp_path / f"{name}-second") for name in "ab"]
-    found = swapped(pairs)
+    found = compare_judges(pairs)
     assert (
-        not found.same_order and found.steps[0].upper == "a" and found.steps[0].new < 0 < found.steps[0].old
+        not found.same_order
+        and found.neighbours[0].upper == "a"
+        and found.neighbours[0].new < 0 < found.neighbours[0].old
     )
-    assert found.rows[0].difference < 0 < found.rows[1].difference and found.rows[0].interval
+    assert found.runs[0].difference < 0 < found.runs[1].difference and found.runs[0].interval
     write(found, tmp_path / "out")
     text = (tmp_path / "out" / "swap.md").read_text()
-    assert "does not stay" in text and "turns round" in text
+    assert "in a different order" in text and "reversed" in text
     data = json.loads((tmp_path / "out" / "swap.json").read_text())
     assert data["same_order"] is False and data["runs"][0]["old"]["judge"] == "first"
-    same = swapped([(name, tmp_path / f"{name}-first", tmp_path / f"{name}-first") for name in "ab"])
-    assert same.same_order and "The order of the runs stays." in tables(same)[1].note
-    third = swapped([*pairs, ("c", tmp_path / "a-first", tmp_path / "a-first")])
-    assert third.ranks is not None and "Rank correlation" in tables(third)[1].note
+    same = compare_judges([(name, tmp_path / f"{name}-first", tmp_path / f"{name}-first") for name in "ab"])
+    assert same.same_order and "in the same order" in tables(same)[2].note
+    third = compare_judges([*pairs, ("c", tmp_path / "a-first", tmp_path / "a-first")])
+    assert third.rank_correlation is not None and "Rank correlation" in tables(third)[2].note
     eval_run(tmp_path / "other", "x", cases=1)
     (tmp_path / "other" / "dialogues" / "empa.jsonl").write_bytes(
         encode_dialogue(replace(talk().dialogue, scenario="elsewhere", id="z")) + b"\n"
     )
     with pytest.raises(InputError, match="no case in common"):
-        swapped([("a", tmp_path / "a-first", tmp_path / "other")])
+        compare_judges([("a", tmp_path / "a-first", tmp_path / "other")])
 
 
 def test_several_models_in_one_folder_are_not_one_result(tmp_path):
@@ -191,7 +193,7 @@ def test_several_models_in_one_folder_are_not_one_result(tmp_path):
     with open(root / "dialogues" / "empa.jsonl", "ab") as file:
         file.write(encode_dialogue(replace(talk().dialogue, model="m2")) + b"\n")
     with pytest.raises(InputError, match="one result"):
-        swapped([("two", root, root)])
+        compare_judges([("two", root, root)])
 
 
 CASES = ",".join(sorted(s.id for s in load_scenarios("builtin:test"))[:3])
@@ -210,9 +212,9 @@ def runs(tmp_path_factory):
 
 
 def test_swap_over_http_resumes_and_compares(runs, tmp_path):
-    habits = {"plain": Habit(), "noisy": Habit(noise=0.2)}
+    habits = {"plain": JudgeErrors(), "noisy": JudgeErrors(noise=0.2)}
     out = tmp_path / "again"
-    with LoopbackServer(judges_that(habits)) as server:
+    with LoopbackServer(faulty_judges(habits)) as server:
         where = ("--base-url", server.base_url, "--out", out)
         done = mapo("judge", "swap", runs / "honest", runs / "adviser", "--judge", "plain", *where)
         assert done.returncode == 0, done.stderr
@@ -225,7 +227,7 @@ def test_swap_over_http_resumes_and_compares(runs, tmp_path):
             "judge", "swap", runs / "honest", runs / "adviser", "--judge", "noisy", *where, "--resume"
         )
         assert other.returncode == 2 and "another one" in other.stderr
-    assert "The order of the runs stays." in done.stdout
+    assert "in the same order" in done.stdout
     data = json.loads((out / "swap.json").read_text())
     # the same plain code behind HTTP: not a level differs
     assert [row["difference"] for row in data["runs"]] == pytest.approx([0, 0])
@@ -240,7 +242,9 @@ def test_swap_by_plain_code_a_panel_and_nobody(runs, tmp_path):
     done = mapo("judge", "swap", f"h={runs / 'honest'}", "--judge", "scripted", "--out", tmp_path / "s")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "s" / "swap.json").read_text())["runs"][0]["run"] == "h"
-    with LoopbackServer(judges_that({"a": Habit(), "b": Habit(), "c": Habit(noise=0.9)})) as server:
+    with LoopbackServer(
+        faulty_judges({"a": JudgeErrors(), "b": JudgeErrors(), "c": JudgeErrors(noise=0.9)})
+    ) as server:
         panel = [part for name in "abc" for part in ("--judge", f"{name}@{server.base_url}")]
         done = mapo("judge", "swap", runs / "honest", *panel, "--out", tmp_path / "p", "--temperature", 0.5)
     assert done.returncode == 0, done.stderr
@@ -252,8 +256,8 @@ def test_swap_by_plain_code_a_panel_and_nobody(runs, tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ([], "no judge"),
-        (["--judge", "scripted", "--judge", "m"], "a panel with a judge of plain code"),
+        ([], "no judge given"),
+        (["--judge", "scripted", "--judge", "m"], "the scripted judge cannot be part of a panel"),
         (["--judge", "local:x"], "Serve the model and give its URL"),
     ],
 )
@@ -266,7 +270,7 @@ def test_two_runs_of_one_name_and_trainings_without_a_test(runs, tmp_path):
     twice = mapo(
         "judge", "swap", runs / "honest", runs / "honest", "--judge", "scripted", "--out", tmp_path / "x"
     )
-    assert twice.returncode == 2 and "one name" in twice.stderr
+    assert twice.returncode == 2 and "the same name" in twice.stderr
     [line, *_] = read_dialogues(runs / "honest" / "dialogues" / "empa.jsonl")
     file = tmp_path / "train" / "dialogues" / "step_00001.jsonl"
     file.parent.mkdir(parents=True)

@@ -103,7 +103,9 @@ Mira: Hi. See https://example.org
 Mira: I am here.
 """
     source = read(tmp_path, "a.txt", text)
-    assert [(p.line, p.text) for p in source.problems] == [(1, "no speaker before the text (Speaker: text)")]
+    assert [(p.line, p.text) for p in source.problems] == [
+        (1, "no speaker before the text; write each message as `Speaker: text`")
+    ]
     first, second = source.conversations
     assert first.turns[0] == ("person", "It began\nin the spring.") and first.speakers == ("Rosalind",)
     assert first.turns[2] == ("person", "And\nwent on: and on.")
@@ -171,7 +173,10 @@ def test_rows_of_several_conversations_and_pairs(tmp_path):
     assert [c.line for c in source.conversations] == [2, 3] and said(source, 1)[0] == ("person", "three")
     pairs = 'question,answer\n"a\nb",c\n,\nd,e\n'
     source = read(tmp_path, "a.csv", pairs)
-    assert [p.text for p in source.problems] == ["the person speaks 1 time, at least 2 are needed"] * 2
+    assert [p.text for p in source.problems] == [
+        "the person writes 1 message; at least 2 are needed"
+        " (if the roles are reversed, name the person with --person)"
+    ] * 2
     assert [p.line for p in source.problems] == [2, 5]
 
 
@@ -200,12 +205,13 @@ def test_bad_lines_are_reported_and_the_rest_goes_on(tmp_path):
     assert len(source.conversations) == 1 and source.conversations[0].line == 3
     told = {p.line: p.text for p in source.problems}
     assert sorted(told) == [1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-    assert told[1].startswith("not JSON (") and "message 1 is no object" in told[4]
-    assert told[5] == "neither an object nor a list of messages" and "no list of messages" in told[6]
-    assert told[7] == told[11] == "an empty conversation"
-    assert "says nothing about who speaks" in told[8] and "holds no text" in told[9]
-    assert told[10] == told[12] == "only one side speaks" and "speaks 1 time" in told[13]
-    assert told[14] == "the same conversation as line 3"
+    assert told[1].startswith("invalid JSON (") and "message 1 is not an object" in told[4]
+    assert told[5] == "expected an object or a list of messages" and "no list of messages" in told[6]
+    assert told[7] == told[11] == "the conversation is empty"
+    assert "names no speaker" in told[8] and "has no text" in told[9]
+    assert told[10] == told[12]
+    assert told[10].startswith("only one side speaks;") and "writes 1 message" in told[13]
+    assert told[14].startswith("this is a duplicate of the conversation at line 3;")
     assert "nested too deeply" in told[15] and "digits" in told[16]
 
 
@@ -216,7 +222,7 @@ def test_the_same_conversation_in_another_file(tmp_path):
     source = read_sources([tmp_path])
     assert len(source.conversations) == 2 and len(source.files) == 2
     assert [(p.file, p.line, p.text) for p in source.problems] == [
-        (2, 2, "the same conversation as line 1 of file 1")
+        (2, 2, "this is a duplicate of the conversation at line 1 of file 1; no action is needed")
     ]
 
 
@@ -241,7 +247,7 @@ def test_mixed_encodings_are_told_line_by_line(tmp_path):
     noted = {note.line: note.text for note in source.notes}
     assert noted[2].endswith("read as gb18030") and noted[3].endswith("read as cp1252")
     [told] = source.problems
-    assert told.line == 4 and "no encoding known here" in told.text
+    assert told.line == 4 and "unknown encoding" in told.text
 
 
 def test_another_encoding_is_one_note_for_a_file(tmp_path):
@@ -250,14 +256,14 @@ def test_another_encoding_is_one_note_for_a_file(tmp_path):
     source = read(tmp_path, "a.jsonl", text.encode("gb18030"))
     assert len(source.conversations) == 30 and not source.problems
     [note] = source.notes
-    assert (note.line, note.text) == (1, "30 lines from here on not UTF-8; read as gb18030")
+    assert (note.line, note.text) == (1, "30 lines from here on are not UTF-8; they were read as gb18030")
     done = mapo("scenarios", "make", tmp_path / "a.jsonl", "--out", tmp_path / "o", "--local")
-    assert "30 lines from here on" in done.stderr and ", 0 problems" in done.stderr
+    assert "30 lines from here on" in done.stderr and "; 0 dropped" in done.stderr
 
 
 def test_broken_utf_16_is_read_as_far_as_it_goes():
     lines = list(lines_of("ab\ncd".encode("utf-16") + b"x"))
-    assert "not UTF-16 throughout" in lines[0].problem and lines[1].text == "ab"
+    assert "not valid UTF-16" in lines[0].problem and lines[1].text == "ab"
 
 
 @pytest.mark.parametrize("escaped", [True, False])
@@ -273,11 +279,11 @@ def test_long_conversations_are_cut_to_where_the_person_says_most(tmp_path):
     lines = [f"line {i}" + (" and more" * 20 if 6000 <= i < 6010 else "") for i in range(10_000)]
     source = read(tmp_path, "a.jsonl", json.dumps(talk(*lines)), window=20)
     [found] = source.conversations
-    assert len(found.turns) == 20 and found.cut.startswith("turns ") and found.cut.endswith(" of 10000")
+    assert len(found.turns) == 20 and found.cut.startswith("only turns ") and "of 10000" in found.cut
     assert any(turn.text.startswith("line 6000 and") for turn in found.turns)
     assert any(turn.text.startswith("line 6008 and") for turn in found.turns)
     long = read(tmp_path, "b.jsonl", json.dumps(talk("a" * 9000, "b", "c", "d")))
-    assert long.conversations[0].cut == f"1 turns cut to {LONGEST_TURN} characters"
+    assert long.conversations[0].cut == f"1 turns are cut to {LONGEST_TURN} characters"
     assert len(long.conversations[0].turns[0].text) == LONGEST_TURN
 
 
@@ -301,8 +307,8 @@ assistant,after
 """
     source = read(tmp_path, "a.csv", table)
     assert [(p.line, p.text.partition(":")[0]) for p in source.problems] == [
-        (4, "no row of a table"),
-        (9, "no row of a table"),
+        (4, "the row cannot be parsed"),
+        (9, "the row cannot be parsed"),
     ]
     assert said(source) == [
         ("person", "one\nmore"),
@@ -317,9 +323,9 @@ assistant,after
 def test_tables_that_cannot_be_read(tmp_path):
     odd = read(tmp_path, "a.csv", "role,text\nuser,a\rb\nuser,a\nassistant,b\nuser,c\n")
     assert [p.line for p in odd.problems] == [2] and len(said(odd)) == 3
-    assert "names no columns" in read(tmp_path, "a.csv", "x,y\n1,2\n").problems[0].text
+    assert "has no columns for speaker" in read(tmp_path, "a.csv", "x,y\n1,2\n").problems[0].text
     short = read(tmp_path, "a.csv", "role,text\nuser\nuser,a\nassistant,b\nuser,c\n")
-    assert [(p.line, p.text) for p in short.problems] == [(2, "1 columns, too few")]
+    assert [(p.line, p.text) for p in short.problems] == [(2, "the row has only 1 columns")]
     assert len(short.conversations) == 1
     torn = read(tmp_path, "b.csv", 'role,text\nuser,"a\nassistant,b\n')
     assert torn.conversations == []
@@ -327,7 +333,7 @@ def test_tables_that_cannot_be_read(tmp_path):
 
 
 def test_json_that_is_none(tmp_path):
-    assert read(tmp_path, "a.json", "[{]").problems[0].text.startswith("not JSON")
+    assert read(tmp_path, "a.json", "[{]").problems[0].text.startswith("invalid JSON")
     assert "no list" in read(tmp_path, "a.json", "[{}, 3]").problems[0].text
 
 
@@ -356,7 +362,7 @@ def test_no_bytes_stop_the_reading(tmp_path_factory, data, kind):
 
 def test_paths_that_hold_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "none.jsonl", tmp_path / "a.pdf"):
-        with pytest.raises(InputError, match="no conversations here"):
+        with pytest.raises(InputError, match="no conversation files found"):
             files_of([path])
 
 
@@ -365,8 +371,12 @@ def test_problems_are_shown_by_file_and_line(tmp_path):
         '{"broken\n' + json.dumps(GOOD) + "\n" + json.dumps(talk(*["hi"] * 200))
     )
     done = mapo("scenarios", "make", tmp_path / "a.jsonl", "--out", tmp_path / "o", "--local")
-    assert done.returncode == 0 and f"problem: {tmp_path / 'a.jsonl'}, line 1: not JSON" in done.stderr
-    assert "cut: " in done.stderr and "of 200" in done.stderr and "2 conversations in 1 files" in done.stderr
+    assert done.returncode == 0 and f"dropped: {tmp_path / 'a.jsonl'}, line 1: invalid JSON" in done.stderr
+    assert (
+        "cut: " in done.stderr
+        and "of 200" in done.stderr
+        and "2 usable conversations in 1 files" in done.stderr
+    )
 
 
 def tree(*lines: str) -> dict:
@@ -392,9 +402,9 @@ def test_an_export_of_chatgpt_is_read_along_its_last_branch(tmp_path):
     assert len(said(read(tmp_path, "b.json", json.dumps([data]).encode()), 0)) == 3
     for broken in ({**data, "current_node": "gone"}, {"mapping": {"a": 1}, "current_node": "a"}):
         [problem] = read(tmp_path, "c.json", json.dumps([broken]).encode()).problems
-        assert "no branch of messages" in problem.text
+        assert "leads to no messages" in problem.text
 
 
 def test_a_question_and_its_answer_are_too_little(tmp_path):
     [problem] = read(tmp_path, "a.jsonl", b'{"prompt": "Why?", "response": "So."}').problems
-    assert "a question and its answer alone" in problem.text
+    assert "a single question with its answer" in problem.text

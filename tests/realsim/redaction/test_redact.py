@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from mapo.realsim.redaction.folding import fold_forms, squeeze
 from mapo.realsim.redaction.patterns import KINDS, read_patterns
-from mapo.realsim.redaction.redact import PLACEHOLDER, Values, clean, find, leaks
+from mapo.realsim.redaction.redact import PLACEHOLDER, PrivateValues, find, leaks, redact
 from mapo.realsim.redaction.vocabulary import ordinary
 from mapo.scenarios.sets import load_scenarios
 from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
 
 def gone(planted) -> bool:
-    return squeeze(planted.item) not in squeeze(clean([planted.sentence]).texts[0])
+    return squeeze(planted.item) not in squeeze(redact([planted.sentence]).texts[0])
 
 
 def test_recall_of_the_planted_items_by_kind():
@@ -46,7 +46,7 @@ def test_recall_of_names_and_places_that_nothing_was_fitted_to():
 def test_recall_of_forty_that_nothing_was_fitted_to():
     """What docs/real-to-sim.md says: found at all, and gone as a whole."""
     found = Counter((p.kind, p.language) for p in FRESH if gone(p))
-    whole = Counter((p.kind, p.language) for p in FRESH if not left_of(p, clean([p.sentence]).texts[0]))
+    whole = Counter((p.kind, p.language) for p in FRESH if not left_of(p, redact([p.sentence]).texts[0]))
     print("fresh:", *((*key, found[key], whole[key]) for key in found), sep="\n")  # noqa: T201
     assert len(FRESH) == 40 and sum(found.values()) >= 31 and sum(whole.values()) >= 22
 
@@ -93,7 +93,7 @@ FORMS = [
 @pytest.mark.parametrize(("text", "item"), FORMS)
 def test_forms_go_as_a_whole(text, item):
     """One placeholder where the item stood, and no half of it beside."""
-    [cleaned] = clean([text]).texts
+    [cleaned] = redact([text]).texts
     before, _, after = text.partition(item)
     assert re.fullmatch(rf"{re.escape(before)}\[[a-z_]+ 1\]{re.escape(after)}", cleaned), cleaned
 
@@ -127,14 +127,14 @@ def test_the_same_value_has_the_same_placeholder_everywhere():
         "ottilie never calls. Ottilie's phone is 555-010-9921.",
         "I rang 555 010 9921, and Brand answered.",
     ]
-    cleaned = clean(texts)
+    cleaned = redact(texts)
     assert cleaned.texts == (
         "My sister is called [name 1].",
         "[name 1] never calls. [name 1]'s phone is [phone 1].",
         "I rang [phone 1], and [name 1] answered.",
     )
     assert cleaned.counts["phone"] == 2
-    again = clean(cleaned.texts, values=cleaned.values)
+    again = redact(cleaned.texts, values=cleaned.values)
     assert again.texts == cleaned.texts and not again.counts
 
 
@@ -142,27 +142,27 @@ def test_the_same_value_has_the_same_placeholder_everywhere():
     "private", ["[phone 13812345678]", "［phone １３８１２３４５６７８］", "[card 4111111111111111]"]
 )
 def test_nothing_hides_in_what_looks_like_a_placeholder(private):
-    cleaned = clean([f"So it says {private} on the door.", "[name 1] and [name 12345678] came."])
+    cleaned = redact([f"So it says {private} on the door.", "[name 1] and [name 12345678] came."])
     kind = "card" if "card" in private else "phone"
     assert cleaned.texts[0] == f"So it says ({kind} [{kind} 1]) on the door."
     assert cleaned.texts[1].startswith("(name 1) and (name [phone")
     assert cleaned.values.made == {*cleaned.values.placeholders.values()}
-    again = clean(cleaned.texts, values=cleaned.values)
+    again = redact(cleaned.texts, values=cleaned.values)
     assert again.texts == cleaned.texts  # ours stay
 
 
 def test_a_name_without_its_accents_is_replaced_too():
-    cleaned = clean(["My aunt is called Ewa Wiśniewska.", "wisniewska wrote again."])
+    cleaned = redact(["My aunt is called Ewa Wiśniewska.", "wisniewska wrote again."])
     assert cleaned.texts[1] == "[name 1] wrote again."
 
 
 def test_full_width_and_styled_forms_are_the_same_value():
-    cleaned = clean(["电话１３８００１３８０００，再打13800138000", "mail 𝐚𝐧𝐧𝐚@example.org"])
+    cleaned = redact(["电话１３８００１３８０００，再打13800138000", "mail 𝐚𝐧𝐧𝐚@example.org"])
     assert cleaned.texts == ("电话[phone 1]，再打[phone 1]", "mail [email 1]")
 
 
-def values_of(*pairs: tuple[str, str]) -> Values:
-    values = Values()
+def values_of(*pairs: tuple[str, str]) -> PrivateValues:
+    values = PrivateValues()
     for kind, text in pairs:
         values.add(kind, text)
         values.named.add(squeeze(text))
@@ -234,7 +234,7 @@ def test_what_is_no_leak(kind, value, text):
 
 
 def test_a_guess_by_a_capital_is_held_against_capitals_only():
-    values = clean(["I left the Emergencyroom for good."]).values
+    values = redact(["I left the Emergencyroom for good."]).values
     assert list(values.written.values()) == ["Emergencyroom"]
     assert leaks(values, "an emergencyroom") == [] and leaks(values, "the Emergencyroom") == ["Emergencyroom"]
 
@@ -245,9 +245,9 @@ def test_german_nouns_are_no_names():
 
 
 def test_names_that_are_words_need_a_family_name_or_a_place_in_the_sentence():
-    assert clean(["Hope Miller left. Hope is gone."]).texts == ("[name 1] left. [name 1] is gone.",)
-    assert clean(["Hope is all I have. Hope Alone helps."]).texts[0].startswith("Hope is all I have.")
-    assert clean(["I asked Hope, then Mark and Grace."]).counts["name"] == 3
+    assert redact(["Hope Miller left. Hope is gone."]).texts == ("[name 1] left. [name 1] is gone.",)
+    assert redact(["Hope is all I have. Hope Alone helps."]).texts[0].startswith("Hope is all I have.")
+    assert redact(["I asked Hope, then Mark and Grace."]).counts["name"] == 3
 
 
 def test_shouting_is_no_list_of_names():
@@ -272,7 +272,7 @@ BETWEEN = st.text(max_size=40) | st.text("ab .,:;-[]()@/\n1号路在", max_size=
 def test_what_has_a_form_is_found_among_anything(pieces, last):
     """No item survives, whatever stands around its sentence; only our placeholders look like one."""
     text = "\n".join([*(part for before, planted in pieces for part in (before, planted.sentence)), last])
-    cleaned = clean([text])
+    cleaned = redact([text])
     for _, planted in pieces:
         assert fold_forms(planted.item) not in fold_forms(cleaned.texts[0])
     assert {found[0] for found in PLACEHOLDER.finditer(cleaned.texts[0])} <= cleaned.values.made
@@ -283,7 +283,7 @@ def test_what_has_a_form_is_found_among_anything(pieces, last):
 @given(st.text(max_size=200))
 def test_cleaning_anything_leaves_what_is_not_private_as_it_was(text):
     """Between placeholders stands the text itself, in order, but for brackets of what looked like one."""
-    cleaned = clean([text])
+    cleaned = redact([text])
     rest = PLACEHOLDER.split(cleaned.texts[0])
     brackets = str.maketrans("[]［］", "()()")
     at, plain = 0, text.translate(brackets)

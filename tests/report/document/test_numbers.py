@@ -12,13 +12,13 @@ import pytest
 
 from mapo import advantages
 from mapo.report.document import numbers, plots
-from mapo.report.document.blocks import span, told
+from mapo.report.document.blocks import format_interval, format_number
 from mapo.report.document.numbers import Point
 from mapo.report.sections.credit import by_turn
-from mapo.report.sections.learning import learning, play, speed
-from mapo.report.sections.paths import chosen_cases
+from mapo.report.sections.learning import dialogue_statistics, learning, speed
+from mapo.report.sections.trajectories import chosen_cases
 from mapo.runs.contents import number
-from mapo.runs.training import evenly, read_ledger, read_training
+from mapo.runs.training import evenly_spaced, read_ledger, read_training
 from mapo.show import figures
 from mapo.show.figures import Panel, Picture
 from mapo.text import clip
@@ -62,16 +62,16 @@ def test_the_learning_curves_are_the_metrics(run):
 
 
 def test_gradients_dialogues_and_speed_are_the_metrics(run):
-    found = pictures([*learning(run), *play(run), *speed(run)])
+    found = pictures([*learning(run), *dialogue_statistics(run), *speed(run)])
     (norm,) = found["fig_gradient_norms"].panels
     assert list(axes_of(norm).lines[0].get_ydata()) == pytest.approx([1 / n for n in range(1, 7)])
     titles = [panel.title for panel in found["fig_update"].panels]
     assert titles == [
         "Entropy",
-        "KL from the policy that played",
+        "KL from the sampling policy",
         "Clip fraction",
     ]  # kl_start was not measured
-    ended = next(p for p in found["fig_dialogues"].panels if p.title == "How dialogues ended")
+    ended = next(p for p in found["fig_dialogues"].panels if p.title == "Endings")
     bars = list(axes_of(ended).containers)
     assert [c.get_label() for c in bars] == ["success", "timeout"]
     assert [r.get_height() for r in bars[0]] == pytest.approx([0.25] * 6)
@@ -83,7 +83,7 @@ def test_gradients_dialogues_and_speed_are_the_metrics(run):
         line["model_s"] = 0.25
     at_work = pictures(speed(run))["fig_speed"]
     assert [line.get_ydata()[0] for line in axes_of(at_work.panels[1]).lines] == [1, 0.25, 2]
-    assert "goes to user, director and judge" in at_work.caption
+    assert "spent on user, director and judge" in at_work.caption
 
 
 def test_intervals_come_from_whole_dialogues(run):
@@ -177,7 +177,9 @@ def test_a_path_starts_at_minus_one_and_goes_to_the_origin(run):
     assert (along[-1] ** 2 + aside[-1] ** 2) ** 0.5 == pytest.approx(
         states[-1].norm / states[0].norm, abs=1e-9
     )
-    drawn = axes_of(Panel("", plots.paths([plots.Ways(figures.AFTER, [(along, aside)])], (-1.1, 0.1, 0.3))))
+    drawn = axes_of(
+        Panel("", plots.paths([plots.ScenarioPaths(figures.AFTER, [(along, aside)])], (-1.1, 0.1, 0.3)))
+    )
     assert any(list(line.get_xdata()) == along for line in drawn.lines)
 
 
@@ -220,9 +222,9 @@ def test_a_long_run_is_read_evenly(tmp_path):
     size = (root / "dialogues" / "step_00001.jsonl").stat().st_size
     run = read_training(root, budget=3 * size + 100)
     assert sorted(run.played) == [1, 5, 9]
-    assert "of 3 steps, spread over the run" in pictures(learning(run))["fig_learning_curves"].caption
+    assert "3 steps sampled evenly" in pictures(learning(run))["fig_learning_curves"].caption
     assert read_training(root, budget=0).played == {}
-    assert evenly([1, 2, 3], 10) == [1, 2, 3] and evenly([], 3) == []
+    assert evenly_spaced([1, 2, 3], 10) == [1, 2, 3] and evenly_spaced([], 3) == []
 
 
 def test_every_process_writes_and_the_last_of_an_id_counts(tmp_path):
@@ -245,7 +247,7 @@ def test_ledgers_are_added_up(tmp_path):
     assert read_ledger(tmp_path, [])[0]["cost"] is None
     (tmp_path / "ledger.3.json").write_text("{")
     read_ledger(tmp_path, problems)
-    assert "no JSON" in problems[0]
+    assert "not JSON" in problems[0]
 
 
 # ---- small things
@@ -255,8 +257,16 @@ def test_numbers_and_intervals_as_text():
     assert [number(x) for x in (1, 2.5, True, "3", None, float("nan"), float("inf"), 1e300, 10**400)] == [
         1.0, 2.5, None, None, None, None, None, None, None,
     ]  # fmt: skip
-    assert told(-0.001, "+.2f") == "+0.00" and told(-0.001, ".2f") == "0.00" and told("x") == "–"
-    assert span((1.0, 2.0)) == "1.0 to 2.0" and span(None) == "–" and span([1.0, None]) == "–"
+    assert (
+        format_number(-0.001, "+.2f") == "+0.00"
+        and format_number(-0.001, ".2f") == "0.00"
+        and format_number("x") == "–"
+    )
+    assert (
+        format_interval((1.0, 2.0)) == "1.0 to 2.0"
+        and format_interval(None) == "–"
+        and format_interval([1.0, None]) == "–"
+    )
 
 
 def test_text_is_bounded_and_turned_the_right_way():
@@ -319,7 +329,7 @@ def test_rows_of_scores_are_the_scores():
     assert [t.get_text() for t in axes.get_yticklabels()] == ["EA", "EU"]
     assert [list(c.lines[0].get_xdata()) for c in axes.containers] == [[50.0], [20.0]]
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["one", "two"]
-    assert plots.room_for(["x" * 99]) == 2.0
+    assert plots.label_width(["x" * 99]) == 2.0
 
 
 def test_files_of_a_picture(tmp_path):

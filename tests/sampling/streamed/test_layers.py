@@ -1,4 +1,4 @@
-"""Lean layers say what a model's own layers say, and stand in for them only where they are known to."""
+"""StreamedLayers layers say what a model's own layers say, and stand in for them only where they are known to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from transformers import GemmaConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.kv_cache import View, attending
-from mapo.sampling.streamed import layers as lean_module
-from mapo.sampling.streamed.layers import lean_for
-from support.streamed_models import STREAMS, attend, lean_of, model_of
+from mapo.sampling.kv_cache import View, slot_attention
+from mapo.sampling.streamed import layers as layers_module
+from mapo.sampling.streamed.layers import streamed_layers_for
+from support.streamed_models import STREAMS, attend, model_of, streamed_of
 
 KINDS = [
     (Qwen2Config, {}),
@@ -29,15 +29,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(("kind", "more"), KINDS)
 def test_layers_say_what_the_model_says(kind, more, wide_head, monkeypatch):
     if wide_head:
-        monkeypatch.setattr(lean_module, "head_tile", lambda _: SimpleNamespace(splits=1))
+        monkeypatch.setattr(layers_module, "head_tile", lambda _: SimpleNamespace(splits=1))
     model = model_of(kind, **more)
     decoder = Decoder(model, slots=4, context=32, end_ids=frozenset())
     ids = torch.randint(0, 96, (3, 8))
     plain = model(input_ids=ids, use_cache=False).logits
     slots, at = torch.tensor([2, 0, 3]), torch.arange(8)[None].repeat(3, 1)
-    swaps = lean_of(model).swaps()
+    swaps = streamed_of(model).swaps()
     assert (model.lm_head in [module for module, _ in swaps]) == wide_head
-    with torch.no_grad(), attending(decoder.configs):
+    with torch.no_grad(), slot_attention(decoder.configs):
         decoder.forward(ids[:, :6], View(slots, at[:, :6], 6, scratch=4))
         with decoder.fuser.on(swaps):
             for n in (6, 7):
@@ -49,26 +49,26 @@ def test_layers_say_what_the_model_says(kind, more, wide_head, monkeypatch):
 
 def test_a_norm_that_is_not_ready_is_made():
     """If something comes between two layers, what was made ready is of no use."""
-    lean = lean_of(model_of())
-    norm = lean.model.model.norm
-    lean._ready = (torch.zeros(2, 1, 64), torch.zeros(2, 64))
+    streamed = streamed_of(model_of())
+    norm = streamed.model.model.norm
+    streamed._ready = (torch.zeros(2, 1, 64), torch.zeros(2, 64))
     hidden = torch.randn(2, 1, 64)
-    torch.testing.assert_close(lean._normed(hidden, norm), norm(hidden)[:, 0])
+    torch.testing.assert_close(streamed._normed(hidden, norm), norm(hidden)[:, 0])
 
 
 def test_it_takes_few_rows_of_16_bits_of_models_it_knows():
     half = {"dtype": torch.bfloat16}
     for kind, more in KINDS:
-        assert lean_of(model_of(kind, **half, **more)).takes(64)
+        assert streamed_of(model_of(kind, **half, **more)).accepts(64)
     model = model_of(dtype=torch.float16)
-    assert lean_of(model).takes(1) and not lean_of(model).takes(65)
-    assert not lean_of(torch.nn.Linear(64, 64)).takes(8)
-    assert not lean_of(model_of()).takes(8)  # float32
+    assert streamed_of(model).accepts(1) and not streamed_of(model).accepts(65)
+    assert not streamed_of(torch.nn.Linear(64, 64)).accepts(8)
+    assert not streamed_of(model_of()).accepts(8)  # float32
     for more in ({"hidden_act": "gelu"}, {"mlp_bias": True}, {"attention_bias": True}, {"head_dim": 48}):
-        assert not lean_of(model_of(**half, **more)).takes(8)
-    assert not lean_of(model_of(**half, intermediate_size=96)).takes(8)
+        assert not streamed_of(model_of(**half, **more)).accepts(8)
+    assert not streamed_of(model_of(**half, intermediate_size=96)).accepts(8)
     for kind in (GemmaConfig, Qwen3Config):
-        assert not lean_of(model_of(kind, **half, head_dim=32)).takes(8)
+        assert not streamed_of(model_of(kind, **half, head_dim=32)).accepts(8)
 
 
 def put(linear, weight):
@@ -95,8 +95,8 @@ def changed(how):
     ],
 )
 def test_a_model_that_was_changed_is_left_alone(how):
-    assert lean_of(changed(lambda *_: None)).takes(8)
-    assert not lean_of(changed(how)).takes(8)
+    assert streamed_of(changed(lambda *_: None)).accepts(8)
+    assert not streamed_of(changed(how)).accepts(8)
 
 
 def of_another_class(module):
@@ -109,20 +109,20 @@ def of_another_class(module):
 def test_classes_are_held_to_their_names_and_their_forward(name, monkeypatch):
     model = model_of(dtype=torch.bfloat16)
     of_another_class(model.get_submodule(name))
-    assert not lean_of(model).takes(8) and lean_of(model).unfit()
+    assert not streamed_of(model).accepts(8) and streamed_of(model).incompatibility()
     model = model_of(dtype=torch.bfloat16)
-    assert lean_of(model).takes(8)
+    assert streamed_of(model).accepts(8)
     kind = type(model.get_submodule(name))
     monkeypatch.setattr(kind, "forward", lambda *a, **k: None)  # a patch for all models of the kind
-    assert not lean_of(model).takes(8)
+    assert not streamed_of(model).accepts(8)
 
 
 def test_why_a_model_is_left_alone_is_said():
     half = {"dtype": torch.bfloat16}
-    assert lean_of(model_of(**half)).unfit() == ""
+    assert streamed_of(model_of(**half)).incompatibility() == ""
     model = model_of(**half)
     model(input_ids=torch.tensor([[1, 2]]), output_hidden_states=True)  # leaves its hooks behind
-    assert lean_of(model).unfit() == "layer 0: somebody has hooked in"
+    assert streamed_of(model).incompatibility() == "layer 0: somebody has hooked in"
     for more, why in (
         ({"hidden_act": "gelu"}, "layer 0: its activation is GELU"),
         ({"head_dim": 16, "num_attention_heads": 4}, "layer 0: its heads are 16 wide"),
@@ -130,8 +130,8 @@ def test_why_a_model_is_left_alone_is_said():
         ({"mlp_bias": True}, "layer 0: a LlamaDecoderLayer of this kind is not known"),
         ({"dtype": torch.float32}, "its weights are not all of the same 16 bits"),
     ):
-        assert lean_of(model_of(**half | more)).unfit().startswith(why)
-    assert lean_of(torch.nn.Linear(64, 64)).unfit() == "a Linear has no layers that it knows"
+        assert streamed_of(model_of(**half | more)).incompatibility().startswith(why)
+    assert streamed_of(torch.nn.Linear(64, 64)).incompatibility() == "a Linear has no layers that it knows"
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_why_a_model_is_left_alone_is_said():
 )
 def test_a_model_that_cannot_be_read_is_left_alone(broken, told):
     model = model_of(MistralConfig, dtype=torch.bfloat16, sliding_window=4)
-    assert lean_of(model).takes(8)
+    assert streamed_of(model).accepts(8)
     broken(model)
-    assert not lean_of(model).takes(8)
-    assert lean_of(model).unfit().startswith(f"it cannot be read: {told}")
+    assert not streamed_of(model).accepts(8)
+    assert streamed_of(model).incompatibility().startswith(f"it cannot be read: {told}")
 
 
 def test_adapters_are_left_alone():
@@ -156,7 +156,7 @@ def test_adapters_are_left_alone():
     model = peft.get_peft_model(
         model_of(dtype=torch.bfloat16), peft.LoraConfig(r=4, target_modules=["v_proj"])
     )
-    assert not lean_of(model).takes(8)
+    assert not streamed_of(model).accepts(8)
 
 
 def test_it_is_made_for_hopper_cards(monkeypatch):
@@ -166,11 +166,11 @@ def test_it_is_made_for_hopper_cards(monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=78)
     )
-    monkeypatch.setattr(lean_module.importlib, "import_module", lambda _: STREAMS)
-    assert lean_for(card, kernels).processors == 78
-    assert lean_for(card, None) is None and lean_for(model_of(), kernels) is None
+    monkeypatch.setattr(layers_module.importlib, "import_module", lambda _: STREAMS)
+    assert streamed_layers_for(card, kernels).processors == 78
+    assert streamed_layers_for(card, None) is None and streamed_layers_for(model_of(), kernels) is None
     here = (8, 0)
-    assert lean_for(card, kernels) is None
+    assert streamed_layers_for(card, kernels) is None
     here = (9, 0)
     monkeypatch.setattr(torch.version, "hip", "6.0")  # where other cards have these numbers
-    assert lean_for(card, kernels) is None
+    assert streamed_layers_for(card, kernels) is None

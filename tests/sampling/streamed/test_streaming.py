@@ -12,7 +12,7 @@ from transformers import Qwen2Config
 
 from mapo.sampling import decoder as decode
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.draw import Fresh, noise_of
+from mapo.sampling.draw import PendingReply, noise_of
 from mapo.sampling.local import local_sampler
 from mapo.train.callbacks import Callbacks
 from mapo.train.setup import note_decoding
@@ -26,9 +26,9 @@ from support.streamed_models import (
     as_on_a_card,
     counted,
     decoder_of,
-    lean_of,
     model_of,
     said,
+    streamed_of,
     turn,
 )
 
@@ -114,7 +114,7 @@ def test_a_run_that_is_over_keeps_its_manifest(tmp_path):
 def test_steps_are_recorded_with_them(monkeypatch):
     model, calls = model_of(Qwen2Config), []
     decoder = decoder_of(model, counted(calls))
-    monkeypatch.setattr(decoder.lean, "takes", lambda rows: rows == 8)
+    monkeypatch.setattr(decoder.streamed, "accepts", lambda rows: rows == 8)
     ids, logprobs = said(Decoder(model, slots=4, context=32, end_ids=frozenset(), chunk=3))
     found, told = said(decoder)
     assert found == ids and len(ids) == 14
@@ -122,7 +122,7 @@ def test_steps_are_recorded_with_them(monkeypatch):
     steps = 3 + 3 + 3  # to warm up, and of two rounds
     assert sum(name == "turn" for name, _ in calls) == 3 * steps  # layers
     decoder.graphs.clear()
-    monkeypatch.setattr(decoder.lean, "takes", lambda _: False)
+    monkeypatch.setattr(decoder.streamed, "accepts", lambda _: False)
     calls.clear()
     assert said(decoder)[0] == ids and not calls
 
@@ -131,7 +131,7 @@ def test_recordings_see_weights_that_change_in_place(monkeypatch):
     """Kernels get the parameters' own addresses, all of them; if those change, recordings are dropped."""
     model, calls = model_of(Qwen2Config), []
     decoder = decoder_of(model, counted(calls))
-    monkeypatch.setattr(decoder.lean, "takes", lambda _: True)
+    monkeypatch.setattr(decoder.streamed, "accepts", lambda _: True)
     as_on_a_card(monkeypatch, model=model)
     before = said(decoder)
     given = {at for _, addresses in calls for at in addresses}
@@ -155,7 +155,7 @@ def test_without_them_if_they_fail_when_recorded(caplog):
     model = model_of(dtype=torch.bfloat16)
     decoder = decoder_of(model, SimpleNamespace(add_norm=lambda *_: 1 / 0))
     ids, _ = said(decoder)
-    assert len(ids) == 14 and decoder.lean is None and decoder.fuser.wanted and decoder.graphs
+    assert len(ids) == 14 and decoder.streamed is None and decoder.fuser.wanted and decoder.graphs
     assert "decoding without streamed weights: division" in caplog.text
     assert "without torch.compile" not in caplog.text
 
@@ -167,16 +167,16 @@ def test_what_was_recorded_with_them_goes_with_them(monkeypatch, caplog):
     whole = streams.product
     streams.product = lambda x, *more: 1 / 0 if len(x) == 8 else whole(x, *more)
     decoder = decoder_of(model, streams, slots=16)
-    monkeypatch.setattr(decoder.lean, "takes", lambda _: True)
-    fresh = [Fresh(slot, 0, [5 + slot, 6, 7], noise_of(slot, 20)) for slot in range(9)]
+    monkeypatch.setattr(decoder.streamed, "accepts", lambda _: True)
+    fresh = [PendingReply(slot, 0, [5 + slot, 6, 7], noise_of(slot, 20)) for slot in range(9)]
     ways = [(fresh, []), ([], range(2)), ([], range(9))]
     found = [decoder.round(*way) for way in ways[:1]]
-    assert calls and decoder.stats.streamed == 3 and decoder.how.startswith("the model's own layers")
+    assert calls and decoder.stats.streamed == 3 and decoder.description.startswith("the model's own layers")
     calls.clear()
     found += [decoder.round(*way) for way in ways[1:]]
     assert {name for name, _ in calls} <= {"add_norm"}  # what comes before the product that fails
-    assert decoder.lean is None and decoder.stats.streamed == 3 and decoder.stats.steps == 9
-    assert "they failed: division by zero" in decoder.how
+    assert decoder.streamed is None and decoder.stats.streamed == 3 and decoder.stats.steps == 9
+    assert "they failed: division by zero" in decoder.description
     assert "decoding without streamed weights: division" in caplog.text
     plain = Decoder(model, slots=16, context=32, end_ids=frozenset(), chunk=3)
     assert [{s: d.ids for s, d in drawn.items()} for drawn in found] == [
@@ -190,7 +190,7 @@ def test_a_model_that_cannot_be_read_is_decoded_with_its_own_layers():
     decoder = decoder_of(model)
     decoder._check()
     assert len(said(decoder)[0]) == 14 and decoder.stats.streamed == 0 < decoder.stats.steps
-    assert "(no streamed weights: it cannot be read: ZeroDivisionError" in decoder.how
+    assert "(no streamed weights: it cannot be read: ZeroDivisionError" in decoder.description
 
 
 def test_they_need_no_compiler(caplog):
@@ -199,7 +199,7 @@ def test_they_need_no_compiler(caplog):
     decoder = decoder_of(model_of(dtype=torch.bfloat16), counted(calls))
     decoder.fuser.compiled = lambda _: lambda *_, **__: 1 / 0
     ids, _ = said(decoder)
-    assert len(ids) == 14 and decoder.graphs and decoder.lean is not None and not decoder.fuser.wanted
+    assert len(ids) == 14 and decoder.graphs and decoder.streamed is not None and not decoder.fuser.wanted
     assert caplog.text.count("decoding without") == 1
     assert "decoding without streamed weights with torch.compile: division" in caplog.text
     decoder.graphs.clear()
@@ -226,7 +226,7 @@ def test_memory_that_is_short_ends_the_recordings_of_one_size_alone(caplog, monk
     monkeypatch.setattr(decoder.graphs, "record", short)
     ids, _ = said(decoder)
     assert len(ids) == 14 and len(tried) == 1 and caplog.text.count("not recorded") == 1
-    assert decoder.lean is not None and decoder.fuser.wanted and decoder.graphs is not None
+    assert decoder.streamed is not None and decoder.fuser.wanted and decoder.graphs is not None
     monkeypatch.setattr(decoder.graphs, "record", record)
     decoder._too_large.clear()
     assert said(decoder)[0] == ids and any(key[0] == "step" for key in decoder.graphs)
@@ -236,32 +236,32 @@ def test_with_what_steps_are_decoded_is_said_once(caplog):
     caplog.set_level("INFO")
     model = model_of(dtype=torch.bfloat16)
     plain = Decoder(model, slots=2, context=32, end_ids=frozenset())
-    assert not caplog.text and plain.how == ""  # nobody expects them without a card
+    assert not caplog.text and plain.description == ""  # nobody expects them without a card
     plain.cpu = False
-    assert plain.how == "the model's own layers, not recorded"
+    assert plain.description == "the model's own layers, not recorded"
     decoder = decoder_of(model)
-    for stream, lean, told in (
-        (True, lean_of(model), "streamed weights, up to 64 rows"),
+    for stream, streamed, told in (
+        (True, streamed_of(model), "streamed weights, up to 64 rows"),
         (False, None, "the model's own layers (no streamed weights: turned off)"),
         (True, None, "the model's own layers (no streamed weights: they need Triton and a Hopper card)"),
-        (True, lean_of(model_of()), "the model's own layers (no streamed weights: its weights are not all"),
+        (True, streamed_of(model_of()), "the model's own layers (no streamed weights: its weights are not all"),
     ):
         caplog.clear()
-        decoder.stream, decoder.lean = stream, lean
+        decoder.stream, decoder.streamed = stream, streamed
         decoder._check()
-        assert decoder.how.startswith(told)
-        assert caplog.messages == [f"decoding with {decoder.how}"]
+        assert decoder.description.startswith(told)
+        assert caplog.messages == [f"decoding with {decoder.description}"]
     caplog.clear()
-    decoder.lean = lean_of(model, SimpleNamespace(add_norm=lambda *_: 1 / 0))
+    decoder.streamed = streamed_of(model, SimpleNamespace(add_norm=lambda *_: 1 / 0))
     decoder._check()
     assert caplog.messages == ["decoding without streamed weights: division by zero"]
-    assert "streamed weights: they failed: division by zero)" in decoder.how
+    assert "streamed weights: they failed: division by zero)" in decoder.description
 
 
 def test_what_a_compiler_tells_is_cut_to_a_line():
     decoder = decoder_of(model_of())
-    decoder.lean, decoder.left_out = None, "they failed: error\n\n  in line 3 " + "of many " * 99
-    told = decoder.how
+    decoder.streamed, decoder.left_out = None, "they failed: error\n\n  in line 3 " + "of many " * 99
+    told = decoder.description
     assert "they failed: error in line 3 of many" in told and "\n" not in told and len(told) < 260
 
 
@@ -287,7 +287,7 @@ def test_at_the_door_they_make_their_largest_step_with_every_slot():
     """20 slots are decoded in steps of 32 rows; each has a sequence of ordinary ids, none begins the list."""
     model, sizes, seen = model_of(dtype=torch.bfloat16), [], []
     decoder = decoder_of(model, slots=20)
-    decoder.lean = lean_of(
+    decoder.streamed = streamed_of(
         model,
         SimpleNamespace(**vars(STREAMS) | {"turn": lambda *a: (sizes.append(a[6].tolist()), turn(*a))[1]}),
     )
@@ -302,11 +302,11 @@ def test_at_the_door_they_make_their_largest_step_with_every_slot():
 
 def test_at_the_door_sequences_are_longer_where_that_is_cheap():
     decoder = decoder_of(model_of())
-    assert decoder._ordinary(3).shape == (3, 8)
+    assert decoder._check_ids(3).shape == (3, 8)
     decoder.cpu = False
-    assert decoder._ordinary(3).shape == (3, 32)  # no more than fits
+    assert decoder._check_ids(3).shape == (3, 32)  # no more than fits
     decoder.context = 600
-    assert decoder._ordinary(3).shape == (3, 72)  # more than a block of keys
+    assert decoder._check_ids(3).shape == (3, 72)  # more than a block of keys
 
 
 def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
@@ -319,26 +319,26 @@ def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
 
     decoder = decoder_of(model, SimpleNamespace(**vars(STREAMS) | {"add_norm": larger}))
     decoder._check()
-    assert decoder.lean is None and "(off by 0.0" in caplog.text
+    assert decoder.streamed is None and "(off by 0.0" in caplog.text
 
 
 def test_at_the_door_they_must_say_the_same(caplog):
     model = model_of(dtype=torch.bfloat16)
     decoder = decoder_of(model)
     decoder._check()
-    assert decoder.lean is not None and not caplog.text
+    assert decoder.streamed is not None and not caplog.text
     wrong = {
         "gated": lambda x, gate, *_: x @ gate.T,
         **{k: v for k, v in vars(STREAMS).items() if k != "gated"},
     }
     model.lm_head.weight.data.copy_(model.model.layers[-1].mlp.down_proj.weight.data.T[:96] * 50)
     model.model.layers[-1].mlp.down_proj.weight.data.mul_(50)
-    decoder.lean = lean_of(model, SimpleNamespace(**wrong))
+    decoder.streamed = streamed_of(model, SimpleNamespace(**wrong))
     decoder._check()
-    assert decoder.lean is None and "without streamed weights: they say something else" in caplog.text
-    decoder.lean = lean_of(model, SimpleNamespace())
+    assert decoder.streamed is None and "without streamed weights: they say something else" in caplog.text
+    decoder.streamed = streamed_of(model, SimpleNamespace())
     decoder._check()
-    assert decoder.lean is None and "has no attribute" in caplog.text
-    decoder.lean = lean_of(model_of(), SimpleNamespace())  # a model it does not take is not tried
+    assert decoder.streamed is None and "has no attribute" in caplog.text
+    decoder.streamed = streamed_of(model_of(), SimpleNamespace())  # a model it does not take is not tried
     decoder._check()
-    assert decoder.lean is not None
+    assert decoder.streamed is not None

@@ -6,26 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo.sampling.streamed.tiling import (
-    Cut,
-    Tile,
+    AttentionCut,
+    MatmulTile,
     attention_cut,
     gated_tile,
     head_tile,
-    lean_cut,
     product_tile,
+    streamed_attention_cut,
 )
 
 
 def test_it_gives_what_was_measured_on_132_processors():
-    assert product_tile([3584], 18944, 132) == Tile(32, 128, 4, splits=2)  # 112 blocks of outputs: 264 // 112
-    assert product_tile([3584, 512, 512], 3584, 132) == Tile(32, 128, 4, splits=1)
-    assert product_tile([3584], 3584, 132) == Tile(32, 128, 4, splits=2)
-    assert product_tile([576], 1536, 132) == Tile(32, 128, 4, splits=12)  # no more than blocks of depth
-    assert product_tile([576, 192, 192], 576, 132) == Tile(64, 64, 4, splits=9)
-    assert product_tile([576], 576, 132) == Tile(64, 64, 4, splits=9)
-    assert gated_tile(18944, 132) == Tile(32, 64, 4)
-    assert gated_tile(1536, 132) == Tile(16, 64, 5)
-    assert head_tile(3584) == Tile(64, 128, 3)
+    assert product_tile([3584], 18944, 132) == MatmulTile(32, 128, 4, splits=2)  # 112 blocks of outputs: 264 // 112
+    assert product_tile([3584, 512, 512], 3584, 132) == MatmulTile(32, 128, 4, splits=1)
+    assert product_tile([3584], 3584, 132) == MatmulTile(32, 128, 4, splits=2)
+    assert product_tile([576], 1536, 132) == MatmulTile(32, 128, 4, splits=12)  # no more than blocks of depth
+    assert product_tile([576, 192, 192], 576, 132) == MatmulTile(64, 64, 4, splits=9)
+    assert product_tile([576], 576, 132) == MatmulTile(64, 64, 4, splits=9)
+    assert gated_tile(18944, 132) == MatmulTile(32, 64, 4)
+    assert gated_tile(1536, 132) == MatmulTile(16, 64, 5)
+    assert head_tile(3584) == MatmulTile(64, 128, 3)
     assert head_tile(576) is None
 
 
@@ -50,14 +50,14 @@ def test_a_product_is_split_by_what_two_blocks_a_processor_leave():
 def test_attention_is_cut_as_it_was_measured_by_itself():
     """4 * 132 programs are shared among rows times heads of keys, in powers of two."""
     for programs, splits in ((24, 16), (132, 4), (133, 2), (192, 2), (256, 2), (264, 2), (265, 1), (768, 1)):
-        assert attention_cut(programs, 1024, 132) == Cut(splits, 64, 3)
-    assert attention_cut(24, 128, 132) == Cut(2, 64, 3)  # shares of a block at least
-    assert attention_cut(192, 1024, 78) == Cut(1, 64, 3)
+        assert attention_cut(programs, 1024, 132) == AttentionCut(splits, 64, 3)
+    assert attention_cut(24, 128, 132) == AttentionCut(2, 64, 3)  # shares of a block at least
+    assert attention_cut(192, 1024, 78) == AttentionCut(1, 64, 3)
 
 
 def test_among_streamed_weights_a_full_card_is_not_split_where_contexts_are_short():
-    assert lean_cut(256, 1024, 128, 132) == Cut(1, 32, 4)
-    assert lean_cut(192, 2048, 64, 132) == Cut(1, 64, 3)
-    assert lean_cut(132, 1024, 64, 132) == attention_cut(132, 1024, 132)
+    assert streamed_attention_cut(256, 1024, 128, 132) == AttentionCut(1, 32, 4)
+    assert streamed_attention_cut(192, 2048, 64, 132) == AttentionCut(1, 64, 3)
+    assert streamed_attention_cut(132, 1024, 64, 132) == attention_cut(132, 1024, 132)
     for programs in (24, 133, 256, 512):
-        assert lean_cut(programs, 4096, 256, 132) == attention_cut(programs, 4096, 132)
+        assert streamed_attention_cut(programs, 4096, 256, 132) == attention_cut(programs, 4096, 132)

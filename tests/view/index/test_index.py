@@ -59,7 +59,7 @@ def test_a_line_still_being_written_waits_and_is_said(index, root):
     index.refresh()
     assert len(rows(index, "part = 'train'")) == 6
     assert problems(index) == [
-        {"file": "dialogues:step_00001.jsonl", "line": None, "problem": "unfinished last line (500 bytes)"}
+        {"file": "dialogues:step_00001.jsonl", "line": None, "problem": "incomplete last line (500 bytes)"}
     ]
     with open(file, "ab") as more:
         more.write(half[500:])
@@ -82,7 +82,7 @@ def test_a_replaced_or_cut_file_is_read_anew(index, root):
     found = rows(index, "part = 'train'")
     assert len(found) == 7 and found[0]["id"] == "001_scenario-1_2"
     with index.reading() as db:  # words of rows that are gone find nothing
-        assert queries.dialogues(db, queries.Wanted(words="reply", part="train"))[1] == 7
+        assert queries.dialogues(db, queries.DialogueFilter(words="reply", part="train"))[1] == 7
     file.unlink()
     index.refresh()
     assert rows(index, "part = 'train'") == []
@@ -112,7 +112,7 @@ def test_damaged_lines_cost_themselves_alone(index, root, monkeypatch):
 
 
 def test_a_line_too_long_to_hold_is_passed_over(index, root, monkeypatch):
-    monkeypatch.setattr(reading, "LINE", 100_000)
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 100_000)
     file = view_runs.write_lines(root / "r" / "dialogues" / "a.jsonl", [view_runs.talk(EMPATHY, "a_1")])
     with open(file, "ab") as more:
         more.write(b"x" * 350_000 + b"\n")
@@ -122,7 +122,7 @@ def test_a_line_too_long_to_hold_is_passed_over(index, root, monkeypatch):
     index.refresh()
     assert [row["id"] for row in rows(index)] == ["a_1", "b_1"]
     told = problems(index, "r")
-    assert told[0]["problem"] == "too long to be read" and "250,000" in told[1]["problem"]
+    assert told[0]["problem"] == "The line is too long to be read." and "250,000" in told[1]["problem"]
 
 
 def test_a_run_that_is_gone_leaves_the_list(index, root):
@@ -197,7 +197,7 @@ def test_the_root_may_be_a_run_and_runs_may_lie_deeper(tmp_path, root):
     outer, inner = Index(root, tmp_path / "c1"), Index(run, tmp_path / "c2")
     outer.refresh()
     inner.refresh()
-    assert list(outer.runs) == ["a:b:first"] and list(inner.runs) == ["~"]
+    assert list(outer.runs) == ["a", "a:b:first"] and list(inner.runs) == ["~"]
     assert run_of(inner, "~")["name"] == "first"
     outer.close()
     inner.close()
@@ -300,7 +300,7 @@ def test_any_small_file_may_be_damaged(index, root, client, name, content):
     answer = client.get("/run/first")
     assert answer.status_code == 200 and client.get("/api/figures?run=first").status_code == 200
     if content in (b"{", b"[1]") and name not in ("ledger.json", "metrics.jsonl"):
-        assert "half-written or damaged" in answer.text or name == "config.toml"
+        assert "incomplete or damaged" in answer.text or name == "config.toml"
 
 
 def test_values_of_the_wrong_kind_are_left_out(index, root, client):
@@ -346,7 +346,7 @@ def test_foreign_files_are_named(index, root, client):
 
 
 def test_long_curves_are_thinned():
-    from mapo.view.pages.curves import POINTS, _thinned
+    from mapo.view.pages.charts import POINTS, _thinned
 
     assert _thinned(list(range(10))) == list(range(10))
     found = _thinned(list(range(10 * POINTS + 3)))
@@ -355,13 +355,13 @@ def test_long_curves_are_thinned():
 
 
 def test_only_known_columns_are_asked_for(index):
-    from mapo.view.index import bench
+    from mapo.view.index import sets
 
     with index.reading() as db:
         with pytest.raises(ValueError):
             queries.means_by_step(db, "r", "train", "id; DROP TABLE runs")
         with pytest.raises(ValueError):
-            bench.by_group(db, "r|p", "id")
+            sets.by_group(db, "r|p", "id")
 
 
 def test_the_score_of_a_set_is_that_of_mapo_score(index, root):
@@ -400,7 +400,7 @@ def test_folders_and_files_that_cannot_be_read(index, root, client, monkeypatch)
         return real(path)
 
     monkeypatch.setattr(files.os, "scandir", scandir)
-    monkeypatch.setattr(reading, "SMALL", 100)
+    monkeypatch.setattr(reading, "MAX_FILE_BYTES", 100)
     (run / "result.json").write_text(json.dumps({"scores": {"a": 1}, "pad": "x" * 200}))
     index.refresh()
     page = client.get("/run/first").text
@@ -426,14 +426,14 @@ def test_a_reply_without_log_probs_and_without_a_tokenizer_library(root, index, 
 
     from mapo import Reply
     from mapo.types import Turn
-    from mapo.view.pages import talk
+    from mapo.view.pages import transcript
 
     run = view_runs.training(root, steps=1)
     (run / "checkpoints" / "step_00001").mkdir(parents=True)
     (run / "checkpoints" / "step_00001" / "tokenizer.json").write_text("{}")
     index.refresh()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    told = talk.tokens_of(Turn("u", Reply("r", token_ids=(2**40,))), index.runs["first"])
+    told = transcript.tokens_of(Turn("u", Reply("r", token_ids=(2**40,))), index.runs["first"])
     assert told == {"tokens": [{"ids": [2**40], "text": f"#{2**40}", "logprob": None}], "next": None}
 
 
@@ -448,14 +448,14 @@ def test_one_bad_rubric_costs_no_other_run(index, root):
 def test_a_run_that_cannot_be_made_sense_of_costs_no_other(index, root, monkeypatch):
     view_runs.training(root, "bad", steps=1)
     view_runs.training(root, "good", steps=1)
-    real_take, real_facts = indexing.Index._take, indexing.facts_of
+    real_take, real_facts = indexing.Index._add, indexing.facts_of
 
     def take(self, number, run, *rest):
         if run.key == "bad":
             raise RecursionError("too deep")
         real_take(self, number, run, *rest)
 
-    monkeypatch.setattr(indexing.Index, "_take", take)
+    monkeypatch.setattr(indexing.Index, "_add", take)
     monkeypatch.setattr(indexing, "facts_of", lambda run: 1 / 0 if run.key == "worse" else real_facts(run))
     view_runs.training(root, "worse", steps=1)
     index.refresh()

@@ -66,7 +66,7 @@ def test_a_swap_is_finished_and_the_runs_in_it_are_runs(index, client):
     assert (state, facts["kind"], facts["model"], dialogues) == ("finished", "judge swap", "scripted", 0)
     assert not facts["other"]
     page = client.get("/run/swap").text
-    assert "<h2>Judged again</h2>" in page and "The order of the runs stays." in page
+    assert "<h2>Judge swap</h2>" in page and "The order of the runs is the same." in page
     told = json.loads((index.root / "swap" / "swap.json").read_text())["runs"][0]
     assert f"{told['new']['epm_q']:.1f}" in page and f"{told['new']['passes']} of {told['new']['n']}" in page
     inside = [key for key in index.runs if key.startswith("swap:")]
@@ -152,7 +152,10 @@ def test_an_audit_of_other_shapes_says_what_it_can(hostile, data):
     audit_folder(hostile, audit_json=data)
     told = judging_of(opened(hostile))
     assert told is not None and told.title == "Verdict" and not told.figure
-    assert told.notes == [*(f"Over {r}" for r in data.get("runs", ()) if r == "r"), *data.get("notes", ())]
+    assert told.notes == [
+        *(f"Sample from {r}" for r in data.get("runs", ()) if r == "r"),
+        *data.get("notes", ()),
+    ]
 
 
 def test_a_swap_of_other_shapes_says_what_it_can(hostile):
@@ -164,7 +167,7 @@ def test_a_swap_of_other_shapes_says_what_it_can(hostile):
     assert told.rows == [("r", "50.0 (40.0 to 60.0)", "–", "+1.0", "1 of 2", "–")]
     assert told.notes == ["x -> "]  # of one run there is no order
     (folder / "swap.json").write_text(json.dumps({"runs": runs[:1] * 2, "same_order": False}))
-    assert judging_of(opened(hostile)).notes[-1] == "The order of the runs does not stay."
+    assert judging_of(opened(hostile)).notes[-1] == "The order of the runs changes."
 
 
 def test_a_link_in_place_of_a_figure_is_not_followed(hostile, tmp_path):

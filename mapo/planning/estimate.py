@@ -1,0 +1,121 @@
+"""What a run will call at most, estimated before it starts: calls, tokens and, where limits are set, time.
+
+Token counts use the typical sizes of `rates.EXAMPLE`, so they are orders of magnitude. `mapo plan` computes
+times from measured rates.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from mapo.config import Config
+from mapo.planning.demand import AGENT_ROLES, POLICY, Demand, dialogue_demand
+from mapo.planning.rates import EXAMPLE, Rates, read_rates
+from mapo.show.progress import clock
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The most that a run will do. `text` renders it; limits per minute give a lower bound on its time."""
+
+    dialogues: int = 0
+    max_turns: int = 0
+    calls: float = 0.0
+    prompt: float = 0.0
+    output: float = 0.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The time that the rate limits imply; None if there are none."""
+        times = []
+        if self.requests_per_minute:
+            times.append(60 * self.calls / self.requests_per_minute)
+        if self.tokens_per_minute:
+            times.append(60 * (self.prompt + self.output) / self.tokens_per_minute)
+        return max(times, default=None)
+
+    def __mul__(self, runs: int) -> Estimate:
+        """Return the estimate of several equal runs."""
+        return replace(
+            self,
+            dialogues=self.dialogues * runs,
+            calls=self.calls * runs,
+            prompt=self.prompt * runs,
+            output=self.output * runs,
+        )
+
+    @property
+    def text(self) -> str:
+        parts = []
+        if self.dialogues:
+            parts.append(f"{self.dialogues:,} dialogues of up to {self.max_turns} turns")
+        if self.calls:
+            parts.append(f"up to {_rounded(self.calls)} model calls")
+        if self.prompt or self.output:
+            parts.append(
+                f"about {_rounded(self.prompt)} prompt and {_rounded(self.output)} completion tokens"
+            )
+        if (seconds := self.least_seconds) is not None:
+            parts.append(f"at least {clock(seconds)} at the configured rate limits")
+        return ", ".join(parts)
+
+
+def estimate_dialogues(
+    dialogues: int, max_turns: int, roles: Sequence[str], *, judges: int = 1, max_tokens: int | None = None
+) -> Estimate:
+    """Estimate dialogues in which the models of `roles` are called. `judges` is the size of the panel.
+
+    `max_tokens` limits the policy's replies, if it is among the roles.
+    """
+    demand = Demand()
+    for role in roles:
+        one = dialogue_demand(_typical(), role, max_turns)
+        if role == POLICY and max_tokens is not None:
+            one = replace(one, output=min(one.output, float(one.calls * max_tokens)))
+        demand += one * (judges if role == "judge" else 1)
+    total = demand * dialogues
+    return Estimate(dialogues, max_turns, total.calls, total.prompt, total.output)
+
+
+def estimate_training(config: Config, scenarios: Mapping[str, int], *, done: int = 0) -> Estimate:
+    """Estimate a training run with so many scenarios per split, of which `done` steps are finished."""
+    steps = config.optim.steps
+    validations = sum(config.eval.due(step, steps) for step in range(done + 1, steps + 1))
+    tests = 1 if done else 2
+    rollouts = (steps - done) * config.rollout.scenarios * config.rollout.siblings
+    evals = validations * scenarios["validation"] * config.eval.repeats
+    evals += tests * scenarios["test"] * config.eval.test_repeats
+    roles = AGENT_ROLES if config.roles.agents == "llm" else ()
+    judges = len(config.roles.judges) if config.roles.judging == "panel" else 1
+    parts = [
+        estimate_dialogues(count, turns, roles, judges=judges or 1)
+        for count, turns in (
+            (rollouts, config.rollout.max_turns),
+            (evals, config.eval.max_turns or config.rollout.max_turns),
+        )
+    ]
+    return Estimate(
+        rollouts + evals,
+        max(part.max_turns for part in parts),
+        sum(part.calls for part in parts),
+        sum(part.prompt for part in parts),
+        sum(part.output for part in parts),
+        config.roles.requests_per_minute,
+        config.roles.tokens_per_minute,
+    )
+
+
+@cache
+def _typical() -> Rates:
+    return read_rates(tomllib.loads(EXAMPLE), "the example rates")
+
+
+def _rounded(number: float) -> str:
+    """Return a number with two significant digits: 950, 12,000, 3.1 M."""
+    number = float(f"{number:.2g}")
+    return f"{number / 1e6:,.3g} M" if number >= 1e6 else f"{number:,.0f}"

@@ -1,0 +1,90 @@
+"""Reference scores of a domain's scripted test world, for tables and for lines in charts.
+
+They are stored beside the domain (`reference.json`) and measured by `scripts/reference_scores.py`. They hold
+only for the domain's scripted roles: a score from model roles must not be compared with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mapo.domain_folders import known_folder
+from mapo.errors import RecordError
+from mapo.show.tables import Cell
+
+REFERENCE_FILE = "reference.json"
+REFERENCE_SCHEMA = "mapo.reference/1"
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceScore:
+    """One reference value. `command` reproduces it; it is empty for a value that follows from the formula."""
+
+    name: str
+    label: str
+    epm_q: float
+    source: str
+    command: str = ""
+    scenarios: int = 0
+    dialogues: int = 0
+    passes: int = 0
+    chart: bool = True
+    """Whether charts draw it as a line."""
+
+
+def reference_scores(domain: str) -> tuple[ReferenceScore, ...]:
+    """Return the reference scores of a domain's scripted world, lowest first; empty if it has none.
+
+    `domain` is its name, which is also the name of its rubric.
+    """
+    folder = known_folder(domain)
+    if folder is None or not (folder / REFERENCE_FILE).is_file():
+        return ()
+    return _read(folder / REFERENCE_FILE)
+
+
+def reference_lines(domain: str, roles: Iterable[str]) -> tuple[ReferenceScore, ...]:
+    """Return the scores to draw in a chart. Empty unless all `roles` (user, director, judge) are scripted."""
+    players = set(roles)
+    return tuple(r for r in reference_scores(domain) if r.chart) if players == {"scripted"} else ()
+
+
+def reference_rows(domain: str, columns: int) -> list[list[Cell]]:
+    """Return one table row per reference score: name, EPM-Q, passes, then "-" up to `columns` cells."""
+    return [
+        [
+            f"reference: {score.label}",
+            f"{score.epm_q:.2f}",
+            f"{score.passes}/{score.dialogues}" if score.dialogues else "-",
+            *["-"] * (columns - 3),
+        ]
+        for score in reference_scores(domain)
+    ]
+
+
+def reference_text(domain: str) -> str:
+    """Return the reference scores as one sentence, or an empty string."""
+    scores = reference_scores(domain)
+    values = "; ".join(f"{score.label} {score.epm_q:.1f}" for score in scores)
+    return f"Reference EPM-Q in this test world: {values}." if values else ""
+
+
+@lru_cache(maxsize=16)
+def _read(file: Path) -> tuple[ReferenceScore, ...]:
+    try:
+        data: dict[str, Any] = json.loads(file.read_bytes())
+        if data["schema"] != REFERENCE_SCHEMA:
+            raise ValueError(f"schema is {data['schema']!r}, expected {REFERENCE_SCHEMA!r}")
+        scores = [ReferenceScore(**entry) for entry in data["scores"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"The reference scores cannot be read ({error}).",
+            where=str(file),
+            fix="Restore the file, or delete it to show no reference scores",
+        ) from error
+    return tuple(sorted(scores, key=lambda score: score.epm_q))

@@ -1,0 +1,179 @@
+"""The page of an ablation: methods x rewards x seeds as a table, with learning curves and held-out scores."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from mapo.measure.stats import t_interval
+from mapo.runs.contents import number
+from mapo.show.figures import Look, looks_of, rgba
+from mapo.view.index import queries
+from mapo.view.index.files import RunFiles, key_of
+from mapo.view.pages.charts import Steps, Trace, label, reference_traces
+
+CELLS = 400
+"""Runs of a grid that are shown."""
+
+
+def grid_of(db: sqlite3.Connection, run: dict[str, Any], files: RunFiles) -> dict[str, Any]:
+    """Return the cells of a grid (a method and a reward), each with the runs of its seeds and their means."""
+    grid = run["grid"]
+    prefix = "" if run["key"] == "~" else f"{run['key']}:"
+    cells = []
+    for reward in grid["rewards"]:
+        for method in grid["methods"]:
+            seeds = []
+            for seed in grid["seeds"][:CELLS]:
+                name = f"{method}_{reward}_seed{seed}"
+                seeds.append(
+                    {"seed": seed, "name": name, "run": queries.run_named(db, prefix + key_of(name))}
+                )
+            cells.append({"method": method, "reward": reward, "seeds": seeds, **_summary(seeds)})
+    known = [s["run"] for cell in cells for s in cell["seeds"] if s["run"]]
+    contexts = [row["context"] for row in known if row["context"]["judge"]]
+    scored = [cell for cell in cells if cell["after"]]
+    return {
+        "cells": cells,
+        "rewards": grid["rewards"],
+        "methods": grid["methods"],
+        "seeds": grid["seeds"],
+        "runs": known,
+        "missing": [s["name"] for cell in cells for s in cell["seeds"] if s["run"] is None],
+        "judges": sorted({context["judge"] for context in contexts}),
+        "context": contexts[0] if contexts else None,
+        "best": max(scored, key=lambda cell: cell["after"]["mean"]) if scored else None,
+        "folder": files.name,
+    }
+
+
+def _summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    finished = [s["run"] for s in seeds if s["run"] and s["run"]["after"]]
+    gains = [r["after"]["epm_q"] - r["before"]["epm_q"] for r in finished if r["before"]]
+    passes = [
+        r["after"]["passes"] / r["after"]["n"]
+        for r in finished
+        if r["after"]["n"] and r["after"]["passes"] is not None
+    ]
+    return {
+        "finished": len(finished),
+        "after": _over_seeds([r["after"]["epm_q"] for r in finished]),
+        "gain": _over_seeds(gains),
+        "passes": fmean(passes) if passes else None,
+    }
+
+
+def _over_seeds(values: Sequence[float]) -> dict[str, Any] | None:
+    if not values:
+        return None
+    interval = t_interval(values)
+    return {"mean": fmean(values), "interval": interval, "values": list(values)}
+
+
+# ---- charts
+
+
+def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, Any]:
+    """Return learning curves and held-out scores, one chart per reward each. `steps` is keyed by run."""
+    looks = dict(zip(grid["methods"], looks_of(grid["methods"]), strict=True))
+    world = grid["context"]["world"] if grid["context"] else ""
+    figures: dict[str, Any] = {}
+    for i, reward in enumerate(grid["rewards"]):
+        cells = [cell for cell in grid["cells"] if cell["reward"] == reward]
+        curves = [trace for cell in cells for trace in _curve(cell, looks[cell["method"]], steps)]
+        if curves:
+            xs = [x for trace in curves for x in trace["x"]]
+            layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "EPM-Q in training"}}}
+            layout["xaxis"] |= {"dtick": 1} if max(xs) - min(xs) <= 12 else {}
+            figures[f"curve_{i}"] = {
+                "data": [*curves, *reference_traces(world, min(xs), max(xs))],
+                "layout": layout,
+            }
+        if any(cell["after"] for cell in cells):
+            figures[f"test_{i}"] = _held_out(cells, looks, world)
+    return figures
+
+
+def _curve(cell: dict[str, Any], look: Look, lines: Mapping[str, Steps]) -> list[Trace]:
+    """Return the mean training score of a cell by step, and the band between its lowest and highest seed."""
+    curves = [_points(lines.get(seed["run"]["key"], ())) for seed in cell["seeds"] if seed["run"]]
+    steps = sorted({step for curve in curves for step in curve})
+    values = {step: [curve[step] for curve in curves if step in curve] for step in steps}
+    if not steps:
+        return []
+    line: Trace = {
+        "type": "scatter",
+        "mode": "lines+markers" if len(steps) < 60 else "lines",
+        "name": label(cell["method"]),
+        "x": steps,
+        "y": [fmean(values[step]) for step in steps],
+        "line": {"color": look.colour, "dash": look.dash, "width": 2},
+        "marker": {"size": 6, "symbol": look.symbol},
+        "showlegend": True,
+    }
+    if all(len(v) < 2 for v in values.values()):
+        return [line]
+    band: Trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*steps, *reversed(steps)],
+        "y": [*(max(values[s]) for s in steps), *(min(values[s]) for s in reversed(steps))],
+        "fill": "toself",
+        "fillcolor": rgba(look.colour, 0.14),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "name": f"{label(cell['method'])}, range over seeds",
+    }
+    return [band, line]
+
+
+def _points(steps: Steps) -> dict[int, float]:
+    """Return the training score by step."""
+    return {line["step"]: v for line in steps if (v := number(line.get("score"))) is not None}
+
+
+def _held_out(cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: str) -> dict[str, Any]:
+    """Return the held-out EPM-Q per method: each seed as a point, the mean with its interval over seeds."""
+    data: list[Trace] = []
+    for cell in cells:
+        if not cell["after"]:
+            continue
+        look, after = looks[cell["method"]], cell["after"]
+        name = label(cell["method"])
+        point: Trace = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{name}, mean",
+            "x": [name],
+            "y": [after["mean"]],
+            "marker": {"size": 12, "symbol": look.symbol, "color": look.colour},
+            "showlegend": False,
+        }
+        if after["interval"]:
+            low, high = after["interval"]
+            point["error_y"] = {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - after["mean"]],
+                "arrayminus": [after["mean"] - low],
+                "color": look.colour,
+            }
+        seeds: Trace = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{name}, one seed",
+            "x": [name] * len(after["values"]),
+            "y": after["values"],
+            "marker": {"size": 7, "symbol": f"{look.symbol}-open", "color": look.colour},
+            "showlegend": False,
+        }
+        data += [seeds, point]
+    names = [label(cell["method"]) for cell in cells if cell["after"]]
+    layout: dict[str, Any] = {
+        "xaxis": {"type": "category"},
+        "yaxis": {"title": {"text": "EPM-Q after training"}},
+    }
+    return {"data": [*data, *reference_traces(world, names[0], names[-1])], "layout": layout}
