@@ -134,10 +134,10 @@ def drawn(page, name: str):
         ("/run/first", "first"),
         ("/run/bench", "bench"),
         ("/run/quiz", "quiz"),
-        ("/overlay?run=first&run=second", "2 runs laid over each other"),
+        ("/overlay?run=first&run=second", "Overlay of 2 runs"),
         ("/dialogues", "Dialogues"),
         (ONE, "000_scenario-0_1"),
-        ("/compare?run=first", "The same scenario, twice"),
+        ("/compare?run=first", "Compare two sets"),
         ("/benchmarks", "Benchmarks"),
     ],
 )
@@ -160,10 +160,10 @@ def test_each_page_opens_and_fits(browser, site, path, says, look):
 
 def test_runs_are_marked_and_laid_over_each_other(page):
     page.goto("/")
-    page.get_by_label("Lay first over others").check()
-    page.get_by_label("Lay second over others").check()
-    page.get_by_role("button", name="Lay the marked runs over each other").click()
-    assert page.locator("h1").inner_text() == "2 runs laid over each other"
+    page.get_by_label("Select first").check()
+    page.get_by_label("Select second").check()
+    page.get_by_role("button", name="Overlay selected runs").click()
+    assert page.locator("h1").inner_text() == "Overlay of 2 runs"
     assert drawn(page, "grad_norm").locator(".scatterlayer .trace").count() == 2
 
 
@@ -207,8 +207,8 @@ def test_filters_and_search_work(page):
 def test_a_dialogue_has_bars_tokens_and_its_path(page):
     page.goto(ONE)
     assert page.locator(".turn").first.locator("svg.bar").count() == 3
-    page.locator(".turn").first.get_by_text("Why").click()
-    assert page.get_by_text("siblings at turn 1, itself among them").first.is_visible()
+    page.locator(".turn").first.get_by_text("Explanation").click()
+    assert page.get_by_text("siblings at turn 1, including this one").first.is_visible()
     page.locator("button[data-tokens]").first.click()
     page.wait_for_selector(".token")
     assert page.locator(".turn").first.locator(".token").count() == 3
@@ -225,11 +225,11 @@ def test_keys_lead_from_dialogue_to_dialogue(page):
     page.keyboard.press("k")
     page.wait_for_url(re.compile("/2$"))
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    page.get_by_role("button", name="Keys").click()
-    assert page.get_by_role("button", name="Keys").get_attribute("aria-pressed") == "false"
+    page.get_by_role("button", name="Shortcuts").click()
+    assert page.get_by_role("button", name="Shortcuts").get_attribute("aria-pressed") == "false"
     page.reload()
     page.keyboard.press("/")
     page.keyboard.press("j")
@@ -304,7 +304,7 @@ def test_the_live_pages_follow_a_training(browser, tmp_path):
         runs, one = watched(context, site), watched(context, site)
         runs.goto("/")
         runs.wait_for_selector(".state.running")
-        runs.get_by_label("Lay live over others").check()
+        runs.get_by_label("Select live").check()
         one.goto("/run/live")
         drawn(one, "grad_norm")
         view_runs.write_lines(run / "dialogues" / "step_00002.jsonl", view_runs.step_talks(EMPATHY, 2))
@@ -320,7 +320,7 @@ def test_the_live_pages_follow_a_training(browser, tmp_path):
             one.wait_for_timeout(200)
         assert one.evaluate(points) == 2
         runs.bring_to_front()
-        assert runs.get_by_label("Lay live over others").is_checked()
+        assert runs.get_by_label("Select live").is_checked()
         (run / "summary.json").write_text(json.dumps({"steps": 2, "method": "mapo"}))
         runs.wait_for_selector(".state.finished", timeout=60_000)
         assert runs.complaints + one.complaints + runs.elsewhere + one.elsewhere == []
