@@ -94,7 +94,8 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
     )
     rng = np.random.default_rng(0)
     fresh = [
-        PendingReply(i, 0, rng.integers(10, 2000, PROMPT).tolist(), noise_of(i, STEPS + 64)) for i in range(rows)
+        PendingReply(i, 0, rng.integers(10, 2000, PROMPT).tolist(), noise_of(i, STEPS + 64))
+        for i in range(rows)
     ]
     began = time.perf_counter()
     said = decoder.round(fresh, [])  # compiles and records

@@ -1,4 +1,4 @@
-"""From scored items to a result: means with bootstrap intervals, and OUT/result.json ("mapo.result/1")."""
+"""Means of item scores with bootstrap intervals, and OUT/result.json ("mapo.result/1")."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RESULT_SCHEMA = "mapo.result/1"
 
 
 class Scored(NamedTuple):
-    """An item's scores by name. For the intervals, items of one `group` (translations of one text) are drawn
-    together, and of each `stratum` (a kind of item) as many as there are."""
+    """The scores of one item, by name. For intervals, items of one `group` (translations of one text) are
+    resampled together, and each `stratum` (a kind of item) keeps its number of items."""
 
     id: str
     scores: dict[str, float]
@@ -28,14 +28,14 @@ class Scored(NamedTuple):
 def summarise(
     items: Sequence[Scored], means: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[dict[str, float], dict[str, Interval | None]]:
-    """The mean of each score over the items that have it, with 95 % bootstrap intervals over items.
+    """Return the mean of each score over the items that have it, with 95 % bootstrap intervals over items.
 
-    `means` names further scores that are the mean of others ({"Overall": ("EA", "EU")}), left out where no
-    item has one of the parts. An interval is None where items are too few to have one, or all alike.
+    `means` names further scores that are the mean of others ({"Overall": ("EA", "EU")}); they are omitted if
+    no item has one of the parts. An interval is None if there are too few items or all are equal.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     groups = list(dict.fromkeys((item.stratum, item.group or item.id) for item in items))
-    table = np.zeros((len(groups), 2, len(names)))  # a group's sum and count of each score
+    table = np.zeros((len(groups), 2, len(names)))  # sum and count of each score per group
     for item in items:
         row = groups.index((item.stratum, item.group or item.id))
         for name, value in item.scores.items():
@@ -79,16 +79,19 @@ def write_result(
     parts: Mapping[str, int] | None = None,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """OUT/result.json, replaced as a whole. `of` is how many items there are; with fewer scored it is
-    incomplete and says so first. `known` is what `identity` says of the models, `parts` how many items each
-    of several scores is of. With a `limit` only so many were asked for: no score, whatever `scores` holds."""
+    """Write OUT/result.json and return its content.
+
+    `of` is the number of items of the benchmark; a result with fewer scored items is incomplete, which its
+    first note says. `known` is the result of `identity`, `parts` the number of items behind each of several
+    scores. With a `limit` below `of` the result is a trial without scores.
+    """
     limit = None if limit is None or limit >= of else limit
     n, asked = len(items), limit or of
     lack = f"incomplete: {asked - n} of {asked} items have no score; {RunDir.items.name} says why"
     told = [lack] if n < asked else []
     if limit is not None:
         scores, intervals = {}, {}
-        told.append(f"partial: only the first {limit} of {of} items were asked, so there is no score")
+        told.append(f"partial: only the first {limit} of {of} items were run, so there is no score")
     counts = {name: sum(name in item.scores for item in items) for name in parts or {}}
     result = {
         "schema": RESULT_SCHEMA,

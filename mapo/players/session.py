@@ -143,10 +143,10 @@ class ModelSession:
     async def chat_factory(self, spec: ModelSpec, role: str = "policy") -> ChatFactory:
         """Open the model that answers a benchmark's questions, one conversation per name."""
         if spec.local is not None:
-            from mapo.sampling.sampler import Seat
+            from mapo.sampling.sampler import LocalChat
 
             sampler = await self._sampler(spec.local)
-            return lambda name: Seat(sampler, name)
+            return lambda name: LocalChat(sampler, name)
         endpoint = self.endpoint(spec, role)
         return lambda _: endpoint
 

@@ -1,9 +1,9 @@
-"""The decoder: prefill and decode steps of many dialogues at once.
+"""The decoder: batched prefill and decode steps for many dialogues.
 
-A round takes in the new ids of some slots (prefill: several dialogues at once, each attending to its own
-cached past), draws their first token, then makes up to `chunk` decode steps for every slot that is
-talking. On a GPU a whole step, drawing included, is one recorded graph, and the host looks only once a
-round; on a CPU rows that have finished leave the batch at once.
+A round prefills the new ids of some slots (several dialogues at once, each attending to its own cached past),
+samples their first token, then makes up to `chunk` decode steps for every active slot. On a GPU a complete
+step, including sampling, is one CUDA graph, and the host reads the results once per round; on a CPU, finished
+rows leave the batch immediately.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from mapo.sampling.draw import (
     pack_rows,
     sample,
 )
-from mapo.sampling.graphs import Fuser, graphs_for, next_power_of_two, out_of_memory
+from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, round_up
 from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
 from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
 
 Attention = Literal["auto", "triton", "sdpa"]
-STREAMED = "streamed weights"  # what the streamed layers do, in words
-_OWN = "the model's own layers"
-_LENGTH = 72  # ids of a checked sequence on a card: more than one block of keys
-_STEPS = 2  # its last ids, one at a time
+STREAMED = "streamed weights"  # name of the streamed layers in logs and manifests
+_MODEL_LAYERS = "the model's own layers"
+_CHECK_LENGTH = 72  # ids per checked sequence on a GPU: more than one block of keys
+_CHECK_STEPS = 2  # of them, decoded one at a time
 _BOTH = f"{STREAMED} with torch.compile"
-_RECORD = 4096  # a prefill of more ids keeps the card busy without being recorded
+_MAX_RECORDED_PREFILL = 4096  # a prefill of more ids keeps the GPU busy without a CUDA graph
 
 
 @dataclass(slots=True)
 class Stats:
-    """`reused` counts ids that were in the cache already, `streamed` the decode steps with streamed weights;
-    `rows` sums the rows of all decode steps."""
+    """Counters of the decoder. `reused` counts ids that were already in the cache, `streamed` the decode
+    steps with streamed weights; `rows` is the sum of the rows of all decode steps."""
 
     sampled: int = 0
     prefilled: int = 0
@@ -66,11 +66,14 @@ class Stats:
 
 
 class Decoder:
-    """`slots` dialogues of at most `context` ids each, on the device of `model`.
+    """Decodes up to `slots` dialogues of at most `context` ids each, on the device of `model`.
 
-    attention: "triton" (a GPU with Triton) or "sdpa"; graphs: record the steps (a GPU only); fuse: compile
-    the model's leaves while recording; stream: and take lean layers instead where they are made for model and
-    card. What enters a slot must fit its context, with the reply it may get.
+    attention: "triton" (a GPU with Triton) or "sdpa".
+    graphs: record the steps as CUDA graphs (GPU only).
+    fuse: compile norms, MLPs and rotary embeddings while recording.
+    stream: use streamed layers where model and GPU support them.
+
+    A prompt and the longest reply to it must fit into the context of a slot.
     """
 
     def __init__(
@@ -94,28 +97,30 @@ class Decoder:
         self.graphs = graphs_for(self.device) if graphs else None
         self.fuser = Fuser(model, wanted=fuse and self.graphs is not None)
         self.kernels = kernels() if attention == "triton" or (attention == "auto" and not self.cpu) else None
-        self.stream, self.left_out = stream, ""  # why lean layers, which there were, are not used
-        self.streamed = streamed_layers_for(model, self.kernels) if stream and self.graphs is not None else None
+        self.stream, self.disabled_reason = stream, ""  # why available streamed layers are not used
+        self.streamed: StreamedLayers | None = None
+        if stream and self.graphs is not None:
+            self.streamed = streamed_layers_for(model, self.kernels)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
-        self._made: dict[Hashable, str] = {}
-        self._met: set[Hashable] = set()
+        self._method: dict[Hashable, str] = {}
+        self._seen_shapes: set[Hashable] = set()
         self._too_large: set[Hashable] = set()
         self._weights = self._addresses()
-        # Triton launches where the current device is.
+        # Triton launches on the current device.
         with torch.cuda.device_of(next(model.parameters())):  # type: ignore[no-untyped-call]
             self._check()
 
     @property
     def packs_rows(self) -> bool:
-        """Whether prompts enter in one line without padding, there being no shape that has to recur."""
+        """Whether prompts are packed into one row without padding. With CUDA graphs, shapes have to recur."""
         return self.cpu and self.graphs is None
 
     @torch.no_grad()
     def round(self, fresh: Sequence[PendingReply], going: Sequence[int]) -> dict[int, SampledTokens]:
-        """Take `fresh` in and let them and the slots in `going` talk on; what each of them said."""
+        """Prefill `fresh`, then decode these and the slots in `going`. Return the sampled tokens by slot."""
         if not self.cpu:
             torch.cuda.set_device(self.device)
         if self.model.training:
@@ -124,11 +129,11 @@ class Decoder:
         began = time.perf_counter()
         with slot_attention(self.configs):
             if self.packs_rows:
-                for line in pack_rows(fresh, budget=2048):
-                    self._enter_line(line)
+                for row in pack_rows(fresh, budget=2048):
+                    self._prefill_packed(row)
             else:
                 for group in batch_by_length(fresh, budget=16384):
-                    self._enter_group(group)
+                    self._prefill_batch(group)
             if fresh and not self.cpu:
                 torch.cuda.synchronize(self.device)
             middle = time.perf_counter()
@@ -145,14 +150,14 @@ class Decoder:
         return drawn
 
     def forget(self) -> None:
-        """The weights have changed: nothing cached holds any more."""
+        """Clear the cache after the weights have changed."""
         self.cache.clear()
         if self.graphs is not None and self._addresses() != self._weights:
-            # recordings point at the old ones
+            # the recorded graphs point at the old weights
             self.graphs, self._weights = graphs_for(self.device), self._addresses()
 
     def forward(self, ids: torch.Tensor, view: View | PackedRows) -> torch.Tensor:
-        """The logits after the last id of each row, or piece."""
+        """Return the logits after the last id of each row or packed prompt."""
         self.cache.view = view
         out = self.model(
             input_ids=ids,
@@ -166,57 +171,61 @@ class Decoder:
 
     # ---- prefill
 
-    def _enter_line(self, line: Sequence[PendingReply]) -> None:
-        self.table.begin(line)
-        view = PackedRows([(f.slot, f.start, len(f.ids)) for f in line])
-        logits = self.forward(torch.tensor([[token for f in line for token in f.ids]]), view)
-        state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in line]
-        slots = [f.slot for f in line]
-        self.table.draw(self.table.put(slots), torch.tensor(state), logits, self.table.flags(slots))
+    def _prefill_packed(self, replies: Sequence[PendingReply]) -> None:
+        self.table.begin(replies)
+        view = PackedRows([(f.slot, f.start, len(f.ids)) for f in replies])
+        logits = self.forward(torch.tensor([[token for f in replies for token in f.ids]]), view)
+        state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in replies]
+        slots = [f.slot for f in replies]
+        self.table.draw(self.table.to_device(slots), torch.tensor(state), logits, self.table.flags(slots))
 
-    def _enter_group(self, group: Sequence[PendingReply]) -> None:
+    def _prefill_batch(self, group: Sequence[PendingReply]) -> None:
         rows, width = len(group), max(len(f.ids) for f in group)
         length = max(f.start + len(f.ids) for f in group)
         key: Hashable = None
         self.table.begin(group)
         flags = self.table.flags([f.slot for f in group])
-        if self.graphs is not None and next_power_of_two(rows, 4) * next_power_of_two(width, 16) <= _RECORD:
-            rows, width, length = next_power_of_two(rows, 4), next_power_of_two(width, 16), min(next_power_of_two(length, 256), self.context)
+        if self.graphs is not None and round_up(rows, 4) * round_up(width, 16) <= _MAX_RECORDED_PREFILL:
+            rows, width, length = (
+                round_up(rows, 4),
+                round_up(width, 16),
+                min(round_up(length, 256), self.context),
+            )
             key = ("enter", rows, width, length, flags)
         ids = torch.zeros(rows, width, dtype=torch.int64)
         meta = torch.tensor([[self.slots, 0, 1, 0]]).repeat(rows, 1)
         for at, f in enumerate(group):
             ids[at, width - len(f.ids) :] = torch.tensor(f.ids)
             meta[at] = torch.tensor([f.slot, f.start, len(f.ids), len(f.noise)])
-        self._run_enter(key, ids.to(self.device), meta.to(self.device), length, flags)
+        self._run_prefill(key, ids.to(self.device), meta.to(self.device), length, flags)
 
-    def _run_enter(
+    def _run_prefill(
         self, key: Hashable, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags
     ) -> None:
-        """Plainly the first time, which warms up; a shape met again is recorded."""
-        if self.graphs is None or key is None or key not in self._met:
-            self._met.add(key)
-            self._enter(ids, meta, length, flags)
+        """Run a prefill. The first of a shape runs without a graph, as warm-up; the second is recorded."""
+        if self.graphs is None or key is None or key not in self._seen_shapes:
+            self._seen_shapes.add(key)
+            self._prefill(ids, meta, length, flags)
             return
         if key not in self.graphs:
-            held = self._inputs[key] = (ids.clone(), meta.clone())
-            if not self._record(key, lambda: self._enter(*held, length, flags)):
-                self._enter(ids, meta, length, flags)
+            inputs = self._inputs[key] = (ids.clone(), meta.clone())
+            if not self._record(key, lambda: self._prefill(*inputs, length, flags)):
+                self._prefill(ids, meta, length, flags)
                 return
-        for buffer, now in zip(self._inputs[key], (ids, meta), strict=True):
-            buffer.copy_(now)
+        for buffer, new in zip(self._inputs[key], (ids, meta), strict=True):
+            buffer.copy_(new)
         self.graphs.replay(key)
 
-    def _enter(self, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags) -> None:
-        """ids [B, T] end at the right edge, so that every row's last logits are in one place; meta [B, 4] is
-        slot, start, count, limit."""
+    def _prefill(self, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags) -> None:
+        """Prefill ids [B, T], padded on the left so that the last logits of all rows are in one place, and
+        sample the first token of each row. meta [B, 4] is slot, start, count, limit."""
         slots, start, count, limit = meta.unbind(1)
         offset = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - count)[:, None]
         positions = (start[:, None] + offset).clamp(min=0)
         view = View(slots, positions, length, scratch=self.slots, real=offset >= 0)
         logits = self.forward(ids, view)
-        talking = (slots < self.slots).long()
-        state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), talking, limit], 1)
+        active = (slots < self.slots).long()
+        state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), active, limit], 1)
         self.table.draw(slots, state, logits, flags)
 
     # ---- decode
@@ -224,7 +233,7 @@ class Decoder:
     def _step(
         self, slots: torch.Tensor, length: int, flags: Flags, span: tuple[int, int] | None = None
     ) -> None:
-        """One token more for each row that is talking."""
+        """Decode one token for each active row."""
         state = self.table.state[slots]
         positions = state[:, POSITION : POSITION + 1].contiguous()
         view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
@@ -232,13 +241,13 @@ class Decoder:
 
     def _advance(self, rows: list[int]) -> None:
         for _ in range(self.chunk):
-            talking = self.table.state[:, ACTIVE].tolist()
-            rows = [row for row in rows if talking[row]]
+            active = self.table.state[:, ACTIVE].tolist()
+            rows = [row for row in rows if active[row]]
             if not rows:
                 return
             length = max(self.table.at[row] for row in rows) + 1
             span = (rows[0], rows[-1] + 1) if self.cpu else None
-            self._step(self.table.put(rows), length, self.table.flags(rows), span)
+            self._step(self.table.to_device(rows), length, self.table.flags(rows), span)
             self._count(rows, 1)
 
     def _advance_recorded(self, rows: list[int]) -> None:
@@ -249,60 +258,62 @@ class Decoder:
         steps = min(self.chunk, most)
         if steps < 1:
             return
-        size, flags = next_power_of_two(len(rows), 8), self.table.flags(rows)
-        # Fused kernels read each row's own length; the plain way needs a bound in the recording.
+        size, flags = round_up(len(rows), 8), self.table.flags(rows)
+        # The Triton kernels read the length of each row; otherwise the graph needs a fixed bound.
         longest = max(self.table.at[row] for row in rows) + steps
-        length = self.context if self.kernels else min(next_power_of_two(longest, 256), self.context)
+        length = self.context if self.kernels else min(round_up(longest, 256), self.context)
         key = ("step", size, length, flags)
         if key not in self.graphs:
-            slots = self.table.put([self.slots] * size)  # all scratch: warming up draws nothing for anybody
+            slots = self.table.to_device([self.slots] * size)  # scratch only: warm-up must not change replies
             self._inputs[key] = (slots,)
             if not self._record(key, lambda: self._step(slots, length, flags), rows=size):
                 self._advance(rows)
                 return
-        self._inputs[key][0].copy_(self.table.put(rows + [self.slots] * (size - len(rows))))
+        self._inputs[key][0].copy_(self.table.to_device(rows + [self.slots] * (size - len(rows))))
         self.graphs.replay(key, steps)
         self._count(rows, steps)
-        self.stats.streamed += steps if STREAMED in self._made[key] else 0
+        self.stats.streamed += steps if STREAMED in self._method[key] else 0
 
     def _record(self, key: Hashable, work: Callable[[], None], *, rows: int = 0) -> bool:
-        """In the best way that works, `rows` being those of a decode step; a model that cannot be recorded at
-        all is slow, but right."""
+        """Record `work` with the best method that works, and return whether one did. `rows` is the size of a
+        decode step, 0 for a prefill. A model that cannot be recorded is decoded without graphs: slower, with
+        the same results."""
         assert self.graphs is not None
         if key in self._too_large:
             return False
         failed = ""
-        for name, way in self._ways(rows):
+        for name, method in self._methods(rows):
             try:
-                with way:
+                with method:
                     self.graphs.record(key, work, warm=3 if rows else 0)
-            except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
+            except Exception as problem:  # noqa: BLE001 (compilers raise all kinds of exceptions)
                 if out_of_memory(problem):  # smaller steps may fit
-                    logging.getLogger(__name__).warning("not recorded, %s: %s", key, problem)
+                    logging.getLogger(__name__).warning("no CUDA graph for %s: %s", key, problem)
                     self._too_large.add(key)
                     return False
                 logging.getLogger(__name__).warning("decoding without %s: %s", name, problem)
-                self._leave_out(name, problem)
+                self._disable(name, problem)
                 failed = name
             else:
                 if failed == _BOTH and name == STREAMED:
-                    self.fuser.wanted = False  # so it was the compiler
-                self._made[key] = name
+                    self.fuser.wanted = False  # so the compiler had failed
+                self._method[key] = name
                 return True
         self.graphs = None
         return False
 
-    def _leave_out(self, name: str, problem: Exception) -> None:
+    def _disable(self, name: str, problem: Exception) -> None:
+        """Disable the method that failed."""
         assert self.graphs is not None
         if name == STREAMED:
-            self.streamed, self.left_out = None, f"they failed: {problem}"
-            self.graphs.clear()  # some have them in; all are soon made again
-        elif name != _BOTH:  # which of the two it was, the next way tells
+            self.streamed, self.disabled_reason = None, f"they failed: {problem}"
+            self.graphs.clear()  # some graphs contain streamed layers
+        elif name != _BOTH:  # the next method shows which of the two failed
             self.fuser.wanted = False
 
-    def _ways(self, rows: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
-        """What goes into a recording, the best first; prefills (rows = 0) have too many shapes for more than
-        the recording itself."""
+    def _methods(self, rows: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
+        """Yield the methods of recording a step, best first. Prefills (rows = 0) have too many shapes for
+        compilation and streamed layers."""
         if rows and self.streamed is not None and self.streamed.accepts(rows):
             swaps = self.streamed.swaps()
             if self.fuser.wanted:
@@ -315,116 +326,115 @@ class Decoder:
     def _count(self, rows: Sequence[int], steps: int) -> None:
         self.stats.steps += steps
         self.stats.rows += steps * len(rows)
-        self.table.moved(rows, steps)
+        self.table.advance(rows, steps)
 
     def _addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self.model.parameters())
 
     @property
     def description(self) -> str:
-        """With what steps are decoded, as things stand; what a run says and keeps. Empty on a CPU."""
+        """How steps are currently decoded, for logs and manifests. Empty on a CPU."""
         if self.graphs is None:
-            return "" if self.cpu else f"{_OWN}, not recorded"
+            return "" if self.cpu else f"{_MODEL_LAYERS}, without CUDA graphs"
         if not self.stream:
-            why = "turned off"
+            reason = "turned off"
         elif self.streamed is None:
-            why = self.left_out or "they need Triton and a Hopper card"
+            reason = self.disabled_reason or "they need Triton and a Hopper GPU"
         else:
-            why = self.streamed.incompatibility()
-        line = " ".join(why.split())[:200]  # compilers tell much
-        return f"{_OWN} (no {STREAMED}: {line})" if why else f"{STREAMED}, up to {MAX_ROWS} rows"
+            reason = self.streamed.incompatibility()
+        line = " ".join(reason.split())[:200]  # compiler messages can be very long
+        return f"{_MODEL_LAYERS} (no {STREAMED}: {line})" if reason else f"{STREAMED}, up to {MAX_ROWS} rows"
 
     # ---- the compatibility check
 
     @torch.no_grad()
     def _check(self) -> None:
-        """Refuse a model that computes something else on slots than by itself.
+        """Raise InputError if the model's logits on slots differ from those of a plain forward pass.
 
-        Sequences of ordinary ids decide; their last two ids are decode steps. (A vocabulary's first ids are
-        control marks and bytes, on which 16 bits alone are far off.) Kernels and streamed layers that fail
-        are left out with a warning. Streamed layers are tried in the largest step they will make, each slot
-        with a sequence of its own, and may be off by a few times what the model's own layers on slots are off
-        by. Smaller steps and longer rows are not tried.
+        The check uses sequences of ordinary ids, the last two of which are decoded one at a time. (The first
+        ids of a vocabulary are control tokens and bytes, on which 16 bits alone cause large deviations.)
+        Kernels and streamed layers that fail are disabled with a warning. Streamed layers are checked in the
+        largest step they will make, each slot with its own sequence, and may deviate a few times as much as
+        the model's own layers on slots. Smaller steps and longer rows are not checked.
         """
         model = self.model
         was_training = model.training
         model.eval()
         kinds = {kind for config in self.configs for kind in getattr(config, "layer_types", None) or ()}
         if kinds - {"full_attention", "sliding_attention"}:
-            raise _refusal(model, f"has layers of {', '.join(sorted(kinds))}")
-        rows = min(next_power_of_two(self.slots, 8), MAX_ROWS)
-        streams = self.streamed is not None and self.streamed.accepts(rows)
-        ids = self._check_ids(min(self.slots, rows if streams else 3))
-        plain = model(input_ids=ids, use_cache=False, logits_to_keep=_STEPS + 1).logits
+            raise _unsupported(model, f"has layers of type {', '.join(sorted(kinds))}")
+        rows = min(round_up(self.slots, 8), MAX_ROWS)
+        with_streamed = self.streamed is not None and self.streamed.accepts(rows)
+        ids = self._check_ids(min(self.slots, rows if with_streamed else 3))
+        plain = model(input_ids=ids, use_cache=False, logits_to_keep=_CHECK_STEPS + 1).logits
         bound = 1e-3 if plain.dtype == torch.float32 else 0.1
         try:
-            wrong = self._deviation(ids, plain)
+            error = self._deviation(ids, plain)
         except Exception as problem:
             if self.kernels is None:
-                raise _refusal(model, f"cannot run on slots ({problem})") from problem
+                raise _unsupported(model, f"cannot run with the slot cache ({problem})") from problem
             logging.getLogger(__name__).warning("decoding without Triton: %s", problem)
             self.kernels = self.streamed = None
-            self.left_out = f"Triton failed: {problem}"
-            wrong = self._deviation(ids, plain)
-        if wrong < bound and streams and self.streamed is not None:
-            self._check_streamed(self.streamed, ids, plain, min(max(4 * wrong, 0.02), bound), rows)
-        if (told := self.description) and not self.left_out:  # which has been said
-            logging.getLogger(__name__).info("decoding with %s", told)
+            self.disabled_reason = f"Triton failed: {problem}"
+            error = self._deviation(ids, plain)
+        if error < bound and with_streamed and self.streamed is not None:
+            self._check_streamed(self.streamed, ids, plain, min(max(4 * error, 0.02), bound), rows)
+        if (description := self.description) and not self.disabled_reason:  # else there was a warning
+            logging.getLogger(__name__).info("decoding with %s", description)
         self.cache.clear()
         model.train(was_training)
-        if not wrong < bound:
-            raise _refusal(model, f"says something else on slots (off by {wrong:.2g})")
+        if not error < bound:
+            raise _unsupported(model, f"gives other logits with the slot cache (relative error {error:.2g})")
 
     def _check_streamed(
         self, streamed: StreamedLayers, ids: torch.Tensor, plain: torch.Tensor, bound: float, rows: int
     ) -> None:
         try:
-            wrong = self._deviation(ids, plain, streamed=streamed, rows=rows)
-            why: object = None if wrong < bound else f"they say something else (off by {wrong:.2g})"
-        except Exception as problem:  # noqa: BLE001 (compilers fail in every way there is)
-            why = problem
-        if why is not None:
-            logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, why)
-            self.streamed, self.left_out = None, f"they failed: {why}"
+            error = self._deviation(ids, plain, streamed=streamed, rows=rows)
+            reason: object = None if error < bound else f"their logits differ (relative error {error:.2g})"
+        except Exception as problem:  # noqa: BLE001 (compilers raise all kinds of exceptions)
+            reason = problem
+        if reason is not None:
+            logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, reason)
+            self.streamed, self.disabled_reason = None, f"they failed: {reason}"
 
     def _check_ids(self, sequences: int) -> torch.Tensor:
-        """[sequences, length] ids spread over the middle half of the vocabulary, each sequence different."""
+        """Return different sequences of ids from the middle half of the vocabulary, [sequences, length]."""
         vocabulary = len(self.table.ends)
-        length = min(8 if self.cpu else _LENGTH, self.context)
-        spread = torch.arange(sequences * length, device=self.device) * 7919 % max(vocabulary // 2, 1)
-        return (vocabulary // 4 + spread).view(sequences, length)
+        length = min(8 if self.cpu else _CHECK_LENGTH, self.context)
+        offsets = torch.arange(sequences * length, device=self.device) * 7919 % max(vocabulary // 2, 1)
+        return (vocabulary // 4 + offsets).view(sequences, length)
 
     def _deviation(
         self, ids: torch.Tensor, plain: torch.Tensor, *, streamed: StreamedLayers | None = None, rows: int = 0
     ) -> float:
-        """Relative error of the logits at the last positions of `ids`.
+        """Return the relative error of the logits at the last positions of `ids`.
 
-        The last ids are decode steps of one id, made by `lean` if it is given.
-
-        Steps of more rows than there are sequences are filled up with scratch, as recorded ones are.
+        The last ids are decoded one at a time, by `streamed` if it is given. Steps of more rows than there
+        are sequences are padded with the scratch slot, as recorded ones are.
         """
         count, length = ids.shape
-        more = max(rows - count, 0)
-        slots = self.table.put([*range(count), *[self.slots] * more])
-        ids = torch.cat([ids, ids[:1].expand(more, -1)])
-        start = max(length - _STEPS, 1)
-        found = []
+        padding = max(rows - count, 0)
+        slots = self.table.to_device([*range(count), *[self.slots] * padding])
+        ids = torch.cat([ids, ids[:1].expand(padding, -1)])
+        start = max(length - _CHECK_STEPS, 1)
+        logits = []
         with slot_attention(self.configs):
             for first, last in ((0, start), *((at, at + 1) for at in range(start, length))):
                 swaps = streamed.swaps() if streamed is not None and first else []
                 if self.packs_rows and not first:
-                    line = PackedRows([(slot, 0, last) for slot in range(count)])
-                    found.append(self.forward(ids[:count, :last].reshape(1, -1), line).float())
+                    packed = PackedRows([(slot, 0, last) for slot in range(count)])
+                    logits.append(self.forward(ids[:count, :last].reshape(1, -1), packed).float())
                     continue
-                part = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
-                view = View(slots, part, last, scratch=self.slots, fused=self.kernels)
+                positions = torch.arange(first, last, device=ids.device).repeat(len(ids), 1)
+                view = View(slots, positions, last, scratch=self.slots, fused=self.kernels)
                 with self.fuser.on(swaps, compiler=False):
-                    found.append(self.forward(ids[:, first:last], view)[:count].float())
-        told, own = torch.stack(found, 1), plain[:, -len(found) :].float()
-        return float((told - own).norm() / own.norm().clamp(min=1e-6))
+                    logits.append(self.forward(ids[:, first:last], view)[:count].float())
+        actual, expected = torch.stack(logits, 1), plain[:, -len(logits) :].float()
+        return float((actual - expected).norm() / expected.norm().clamp(min=1e-6))
 
 
-def _refusal(model: torch.nn.Module, why: str) -> InputError:
+def _unsupported(model: torch.nn.Module, problem: str) -> InputError:
     return InputError(
-        f"a {type(model).__name__} {why}", fix="Use a model of full or sliding-window attention"
+        f"a {type(model).__name__} {problem}", fix="Use a model with full or sliding-window attention"
     )

@@ -1,8 +1,8 @@
-"""Drawing tokens: replies to begin, where each slot stands in its own, kept on the device, and the dice.
+"""Sampling tokens: pending replies, their state per slot on the device, and the sampling function.
 
-All that changes between two tokens of a reply is one row of `SlotTable.state`, so a decode step never has to
-ask the host. Chance comes from outside: one uniform number a token, uploaded before the reply begins and
-put through the inverse of the cumulative distribution.
+Between two tokens of a reply only one row of `SlotTable.state` changes, so a decode step never waits for the
+host. Randomness is an input: one uniform number per token, uploaded before the reply starts and mapped
+through the inverse of the cumulative distribution.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from mapo.errors import TrainError
 
 TOKEN, POSITION, DRAWN, ACTIVE, LIMIT = range(5)
-_STRIP = 256  # ids are searched strip by strip, so that no cumulative sum runs over a whole vocabulary
+_STRIP = 256  # ids are searched in strips, so that no cumulative sum runs over the whole vocabulary
 Flags = tuple[bool, bool]
-"""(some row is greedy, some row has a top_p)."""
+"""Whether any row is greedy, and whether any row has a top_p below 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReply:
-    """A reply to begin: `ids` enter the slot at `start`; `noise` has a number for each token it may have."""
+    """A reply to start. `ids` are prefilled into the slot from position `start`; `noise` has one number per
+    token that the reply may have."""
 
     slot: int
     start: int
@@ -36,7 +37,7 @@ class PendingReply:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """What a slot said in a round; `done` once it has said an end mark or all it may."""
+    """The tokens of one slot in a round; `done` after an end token or the last token allowed."""
 
     ids: list[int]
     logprobs: list[float]
@@ -44,32 +45,32 @@ class SampledTokens:
 
 
 def batch_by_length(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
-    """Prompts of like length together, so that little is padding, and few enough to fit in memory."""
-    found: list[list[PendingReply]] = []
+    """Group prompts of similar length, to limit padding, into batches of at most `budget` padded ids."""
+    batches: list[list[PendingReply]] = []
     for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
-        widest = len(found[-1][0].ids) if found else 0
-        if found and (len(found[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
-            found[-1].append(f)
+        widest = len(batches[-1][0].ids) if batches else 0
+        if batches and (len(batches[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
+            batches[-1].append(f)
         else:
-            found.append([f])
-    return found
+            batches.append([f])
+    return batches
 
 
 def pack_rows(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
-    """Prompts that make a line of at most `budget` ids together (a longer one is alone)."""
-    found: list[list[PendingReply]] = []
+    """Group prompts into packed rows of at most `budget` ids; a longer prompt gets a row of its own."""
+    packed: list[list[PendingReply]] = []
     room = 0
     for f in sorted(fresh, key=lambda f: f.slot):
         if len(f.ids) > room:
-            found.append([])
+            packed.append([])
             room = budget
-        found[-1].append(f)
+        packed[-1].append(f)
         room -= len(f.ids)
-    return found
+    return packed
 
 
 def noise_of(seed: int, count: int) -> NDArray[np.float32]:
-    """`count` numbers in [0, 1) that depend on the seed and their index alone."""
+    """Return `count` numbers in [0, 1) that depend only on the seed and their index."""
     generator = np.random.Generator(np.random.Philox(key=seed % 2**128))
     return generator.random(count, dtype=np.float32)
 
@@ -82,25 +83,26 @@ def sample(
     *,
     greedy: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and their log-probs in the distribution they were drawn from: [B, V], [B], [B] -> [B], [B].
+    """Sample tokens and return them with their log-probabilities: [B, V], [B], [B] -> [B], [B].
 
-    token = the first id whose cumulative probability exceeds noise. A temperature of 0 (`greedy`: some row
-    has it) takes the likeliest, with its log-prob at temperature 1; `top_p` keeps the likeliest ids only.
+    token = the first id whose cumulative probability exceeds noise. Temperature 0 (`greedy`: some row has it)
+    takes the most likely id, with its log-probability at temperature 1. `top_p` keeps only the most likely
+    ids; log-probabilities are those of the distribution that was sampled from.
     """
-    cold = temperature <= 0
-    x = logits.float() / torch.where(cold, 1.0, temperature)[:, None]
+    is_greedy = temperature <= 0
+    x = logits.float() / torch.where(is_greedy, 1.0, temperature)[:, None]
     if top_p is not None:
-        x = _nucleus(x, torch.where(cold, 1.0, top_p))
+        x = _nucleus(x, torch.where(is_greedy, 1.0, top_p))
     rows, size = x.shape
     if size % _STRIP:
         x = torch.nn.functional.pad(x, (0, -size % _STRIP), value=float("-inf"))
     wide = x.view(rows, -1, _STRIP)
-    # No probability but those of the strip that was hit is ever written down: what is left are two sums over
-    # the logits, strip by strip, which keep the whole card busy however few rows there are.
+    # Probabilities are stored only for the selected strip. The rest are two sums over the logits by strip,
+    # which keep the whole GPU busy even with few rows.
     top = wide.amax(-1).amax(-1)[:, None]
     strips = (wide - top[:, :, None]).exp().sum(-1).cumsum(-1)
     total = strips[:, -1:]
-    # Just below the total, so that rounding can never point past the last id that has any probability.
+    # Stay just below the total, so that rounding never selects an id past the last one with probability > 0.
     target = torch.minimum(noise[:, None] * total, total * (1 - 1e-6))
     strip = torch.searchsorted(strips, target, right=True).clamp(max=strips.shape[1] - 1)
     before = strips.gather(1, (strip - 1).clamp(min=0)) * (strip > 0)
@@ -109,52 +111,53 @@ def sample(
     rest = torch.minimum(target - before, inner[:, -1:] * (1 - 1e-6))
     token = strip * _STRIP + torch.searchsorted(inner, rest, right=True).clamp(max=_STRIP - 1)
     if greedy:
-        token = torch.where(cold[:, None], x.argmax(-1, keepdim=True), token)
-    token = token.clamp(max=size - 1)  # logits that are no numbers point anywhere
+        token = torch.where(is_greedy[:, None], x.argmax(-1, keepdim=True), token)
+    token = token.clamp(max=size - 1)  # NaN logits can give any index
     return token[:, 0], (x.gather(1, token) - top - total.log())[:, 0]
 
 
 def _nucleus(x: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """-inf for all but the likeliest ids, as few as have a probability of `top_p` together."""
+    """Set all logits to -inf except those of the fewest most likely ids whose probabilities reach `top_p`."""
     weight = x.softmax(-1)
     ordered = weight.sort(-1, descending=True).values
-    kept = ((ordered.cumsum(-1) - ordered) < top_p[:, None]).sum(-1, keepdim=True).clamp(min=1)
-    return x.masked_fill(weight < ordered.gather(1, kept - 1), float("-inf"))
+    count = ((ordered.cumsum(-1) - ordered) < top_p[:, None]).sum(-1, keepdim=True).clamp(min=1)
+    return x.masked_fill(weight < ordered.gather(1, count - 1), float("-inf"))
 
 
 class SlotTable:
-    """The slots' replies on the device, one row each; the last row is scratch, where padding goes."""
+    """The state of the slots' replies on the device, one row per slot. Padding goes to the last row, which is
+    scratch."""
 
     def __init__(
         self, slots: int, context: int, vocabulary: int, ends: frozenset[int], device: torch.device
     ) -> None:
         self.slots, self.context, self.device = slots, context, device
         self.state = torch.zeros(slots + 1, 5, dtype=torch.int64, device=device)
-        self.heat = torch.ones(slots + 1, 2, device=device)
+        self.sampling = torch.ones(slots + 1, 2, device=device)  # temperature, top_p
         self.noise = torch.zeros(slots + 1, context + 1, device=device)
         self.ids = torch.zeros(slots + 1, context + 1, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(slots + 1, context + 1, device=device)
         self.ends = torch.zeros(vocabulary, dtype=torch.bool, device=device)
         self.ends[[token for token in ends if token < vocabulary]] = True
-        # What the host knows: where the next id would stand, ids read of this reply, ids it may still have.
+        # On the host, per slot: position of the next id, ids of the reply read so far, ids still allowed.
         self.at, self.seen, self.left = [0] * slots, [0] * slots, [0] * slots
-        self._kind: list[Flags] = [(False, False)] * slots
+        self._flags: list[Flags] = [(False, False)] * slots
 
     def begin(self, group: Sequence[PendingReply]) -> None:
-        """Upload what the replies of `group` need; their state follows from the prefill."""
+        """Upload noise and sampling parameters of the replies in `group`; the prefill sets their state."""
         noise = np.zeros((len(group), max(len(f.noise) for f in group)), dtype=np.float32)
         for row, f in zip(noise, group, strict=True):
             row[: len(f.noise)] = f.noise
             self.at[f.slot], self.seen[f.slot], self.left[f.slot] = f.start + len(f.ids), 0, len(f.noise)
-            self._kind[f.slot] = (f.temperature <= 0, f.top_p < 1)
-        slots = self.put([f.slot for f in group])
+            self._flags[f.slot] = (f.temperature <= 0, f.top_p < 1)
+        slots = self.to_device([f.slot for f in group])
         self.noise[slots, : noise.shape[1]] = torch.from_numpy(noise).to(self.device)
-        self.heat[slots] = torch.tensor([[f.temperature, f.top_p] for f in group]).to(self.device)
+        self.sampling[slots] = torch.tensor([[f.temperature, f.top_p] for f in group]).to(self.device)
 
     def flags(self, rows: Sequence[int]) -> Flags:
-        return any(self._kind[row][0] for row in rows), any(self._kind[row][1] for row in rows)
+        return any(self._flags[row][0] for row in rows), any(self._flags[row][1] for row in rows)
 
-    def put(self, numbers: Sequence[int]) -> torch.Tensor:
+    def to_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.device)
 
     def draw(
@@ -165,33 +168,38 @@ class SlotTable:
         flags: Flags,
         sample: Callable[..., tuple[torch.Tensor, torch.Tensor]] = sample,
     ) -> None:
-        """The next token of each row that is talking; the others stand still. state [B, 5] is before it."""
+        """Sample the next token of each active row and update the state; `state` [B, 5] is the one before."""
         old, position, drawn, active, limit = state.unbind(1)
-        heat, (greedy, nucleus) = self.heat[slots], flags
+        sampling, (greedy, nucleus) = self.sampling[slots], flags
         token, logprob = sample(
-            logits, self.noise[slots, drawn], heat[:, 0], heat[:, 1] if nucleus else None, greedy=greedy
+            logits,
+            self.noise[slots, drawn],
+            sampling[:, 0],
+            sampling[:, 1] if nucleus else None,
+            greedy=greedy,
         )
         token = torch.where(active > 0, token, old)
         self.ids[slots, drawn] = token
         self.logprobs[slots, drawn] = logprob
         after = drawn + active
-        going = active * ~self.ends[token] * (after < limit)
-        self.state[slots] = torch.stack([token, position + active, after, going, limit], 1)
+        still_active = active * ~self.ends[token] * (after < limit)
+        self.state[slots] = torch.stack([token, position + active, after, still_active, limit], 1)
 
-    def moved(self, rows: Sequence[int], steps: int) -> None:
+    def advance(self, rows: Sequence[int], steps: int) -> None:
+        """Count decode steps in the host's copy of the positions."""
         for row in rows:
             self.at[row] += steps
 
     def read(self, rows: list[int], most: int) -> dict[int, SampledTokens]:
-        """What the rows have said since the host last looked, at most `most` tokens, in one copy."""
-        slots, seen = self.put(rows), self.put([self.seen[row] for row in rows])
+        """Return the tokens of `rows` since the last read, at most `most` each, in one copy to the host."""
+        slots, seen = self.to_device(rows), self.to_device([self.seen[row] for row in rows])
         at = (seen[:, None] + torch.arange(most, device=self.device)).clamp(max=self.context)
         parts = [
             self.state[slots].double(),
             self.ids[slots].gather(1, at).double(),
             self.logprobs[slots].gather(1, at).double(),
         ]
-        found = {}
+        tokens = {}
         for row, line in zip(rows, torch.cat(parts, 1).tolist(), strict=True):
             state, ids, logprobs = line[:5], line[5 : 5 + most], line[5 + most :]
             new = int(state[DRAWN]) - self.seen[row]
@@ -199,5 +207,5 @@ class SlotTable:
                 raise TrainError("the model's logits are not numbers (NaN)", fix="Lower the learning rate")
             self.at[row], self.seen[row] = int(state[POSITION]), int(state[DRAWN])
             self.left[row] -= new
-            found[row] = SampledTokens([int(x) for x in ids[:new]], logprobs[:new], done=not state[ACTIVE])
-        return found
+            tokens[row] = SampledTokens([int(x) for x in ids[:new]], logprobs[:new], done=not state[ACTIVE])
+        return tokens

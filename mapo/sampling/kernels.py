@@ -1,12 +1,12 @@
-"""Triton kernels behind the decode step: one query a row against that row's own stretch of the cache.
+"""Triton kernels of the decode step: attention of one query per row over that row's part of the cache.
 
-Keys and values lie in slots, [slots, kv_heads, context, head_dim]. `attend` reads only the positions a row
-has (within its window), each key once for all the query heads that share it; long rows are split among
-several programs whose parts `_merge` puts together. `write` puts the new key and value in their place.
-Imported only where Triton is there; the plain way is in `kv_cache.py`.
+Keys and values are stored in slots, [slots, kv_heads, context, head_dim]. `attend` reads only the positions
+that a row has (within its window), each key once for all query heads that share it; long rows are split among
+several programs whose results `_merge` combines. `write` stores the new key and value. Imported only if
+Triton is installed; the version in plain torch is in `kv_cache.py`.
 """
 
-# ruff: noqa: N803 (what Triton fixes at compile time is written large)
+# ruff: noqa: N803 (Triton compile-time constants are upper case)
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _attend(
         o_at = out + q_head[:, None].to(tl.int64) * V_DIM + dv[None, :]
         tl.store(o_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:
-        # An empty share (a short row) keeps best = -inf and weighs nothing.
+        # An empty share (of a short row) keeps best = -inf and has weight 0.
         safe = tl.where(total > 0, total, 1.0)
         p_at = part + (q_head[:, None].to(tl.int64) * SPLITS + split) * V_DIM + dv[None, :]
         tl.store(p_at, acc / safe[:, None], mask=real)
@@ -106,7 +106,7 @@ def write(
     slots: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """The new key and value of each row, [rows, kv_heads, 1, dim], into the slots."""
+    """Store the new key and value of each row, [rows, kv_heads, 1, dim], in its slot."""
     key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (key, value))
     k_dim, v_dim = key.shape[3], value.shape[3]
     _write[(key.shape[0], key.shape[1])](
@@ -120,7 +120,7 @@ def write(
 
 @cache
 def _processors(device: torch.device) -> int:
-    """Of the card; Triton's interpreter has none, and takes an H200's."""
+    """Return the number of processors of a GPU; in Triton's interpreter, that of an H200."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
@@ -136,9 +136,9 @@ def attend(
     softcap: float | None = None,
     cut: AttentionCut | None = None,
 ) -> torch.Tensor:
-    """query [rows, heads, 1, dim] -> [rows, 1, heads, dim]; a row sees its slot up to its position.
+    """Attend: query [rows, heads, 1, dim] -> [rows, 1, heads, dim]. A row sees its slot up to its position.
 
-    `cut`: how the work is shared out, if not in the usual way.
+    `cut` says how the work is split; None uses `attention_cut`.
     """
     query = query if query.stride(3) == 1 else query.contiguous()
     rows, heads, _, k_dim = query.shape

@@ -1,10 +1,11 @@
-"""The key-value cache behind the sampler: every dialogue has a slot, and keeps it from turn to turn.
+"""The sampler's KV cache: every dialogue has a slot, which it keeps across turns.
 
-Buffers are static, [slots + 1, kv_heads, context, head_dim] a layer; the last slot is scratch, where padding
-goes. A `View` (or `PackedRows`) says which rows the coming forward pass is about and where their new ids stand;
-the stock transformers forward then runs with `SlotCache` as its cache and `attend` as its attention function,
-so any model of plain (full or sliding-window) attention works unchanged. Keys of grouped heads are never
-repeated: the query heads of a group are taken as further query positions.
+Buffers are static, [slots + 1, kv_heads, context, head_dim] per layer; padding goes to the last slot, which
+is scratch. A `View` (or `PackedRows`) says which rows the next forward pass is for and the positions of their
+new ids. The standard transformers forward then runs with `SlotCache` as its cache and `attend` as its
+attention function, so any model with full or sliding-window attention works unchanged. Keys of grouped heads
+are not
+repeated: the query heads of a group are treated as additional query positions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAME = "mapo_slots"
 
 
 def kernels() -> Any:
-    """The Triton kernels, or None where Triton is missing."""
+    """Return the module of Triton kernels; None if Triton is not installed."""
     try:
         return importlib.import_module("mapo.sampling.kernels")
     except ImportError:
@@ -33,8 +34,8 @@ def kernels() -> Any:
 class View:
     """The rows of one forward pass.
 
-    slots [B]; positions [B, T], where each new id stands; real [B, T], False for padding, or None when all
-    are real. `length` bounds the keys that are read. `fused` names the kernels to use, if any.
+    slots [B]; positions [B, T] of the new ids; real [B, T], False for padding, or None without padding.
+    `length` bounds the keys that are read. `fused` is the module of kernels to use, if any.
     """
 
     def __init__(
@@ -52,37 +53,42 @@ class View:
         self.write_slots = slots[:, None].expand_as(positions)
         if real is not None:
             self.write_slots = torch.where(real, self.write_slots, scratch)
-        # On CPU a stretch of neighbouring slots is read in place; rows between that do not take part are
-        # computed for nothing, which is cheaper than copying the others as long as they are few.
+        # On a CPU, a range of adjacent slots is read in place. Unused rows in it are computed for nothing,
+        # which is cheaper than copying the others as long as they are few.
         self.span = span if span and span[1] - span[0] <= 2 * len(slots) else None
-        self.whole = self.span is not None and self.span[1] - self.span[0] == len(slots)
+        self.contiguous = self.span is not None and self.span[1] - self.span[0] == len(slots)
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
 
     def read(self, buffer: torch.Tensor) -> torch.Tensor:
-        near = buffer[:, :, : self.length]
-        return near[self.span[0] : self.span[1]] if self.span else near.index_select(0, self.slots)
+        """Return the rows' keys or values."""
+        buffer = buffer[:, :, : self.length]
+        return buffer[self.span[0] : self.span[1]] if self.span else buffer.index_select(0, self.slots)
 
-    def spread(self, query: torch.Tensor) -> torch.Tensor:
-        """The queries laid out as `read` lays out the keys."""
-        if self.span is None or self.whole:
+    def scatter(self, query: torch.Tensor) -> torch.Tensor:
+        """Arrange the queries as `read` arranges the keys."""
+        if self.span is None or self.contiguous:
             return query
         low, high = self.span
         wide = query.new_zeros(high - low, *query.shape[1:])
         return wide.index_copy_(0, self.slots - low, query)
 
     def gather(self, out: torch.Tensor) -> torch.Tensor:
-        return out if self.span is None or self.whole else out.index_select(0, self.slots - self.span[0])
+        """Undo `scatter`."""
+        if self.span is None or self.contiguous:
+            return out
+        return out.index_select(0, self.slots - self.span[0])
 
     def mask(self, window: int | None, tiles: int, dtype: torch.dtype) -> torch.Tensor:
-        """[B, 1, tiles * T, length], added to the scores: a position sees itself and what came before it,
-        as far back as the window. Made once a pass and used by all layers."""
+        """Return the mask that is added to the scores, [B, 1, tiles * T, length]: a position sees itself and
+        those before it, as far back as the window. Made once per pass and used by all layers."""
         if (window, tiles) not in self._masks:
-            at = self.spread(self.positions)[:, :, None]
+            at = self.scatter(self.positions)[:, :, None]
             keys = torch.arange(self.length, device=at.device)
-            seen = keys <= at
+            visible = keys <= at
             if window:
-                seen &= keys > at - window
-            mask = torch.zeros(seen.shape, dtype=dtype, device=at.device).masked_fill_(~seen, float("-inf"))
+                visible &= keys > at - window
+            mask = torch.zeros(visible.shape, dtype=dtype, device=at.device)
+            mask = mask.masked_fill_(~visible, float("-inf"))
             if at.shape[1] > 1 and tiles > 1:
                 mask = mask.repeat(1, tiles, 1)
             self._masks[window, tiles] = mask[:, None]
@@ -90,9 +96,9 @@ class View:
 
 
 class PackedRows:
-    """New ids of several rows one after the other in a single line, without padding: prefill on a CPU.
+    """New ids of several prompts concatenated into one row, without padding: prefill on a CPU.
 
-    A piece is (slot, start, count); `last` holds where each ends.
+    A piece is (slot, start, count); `last` has the index of the last id of each.
     """
 
     def __init__(self, pieces: Sequence[tuple[int, int, int]]) -> None:
@@ -104,13 +110,13 @@ class PackedRows:
         self._masks: dict[tuple[int, int | None, int], torch.Tensor] = {}
 
     def mask(self, number: int, window: int | None, tiles: int, dtype: torch.dtype) -> torch.Tensor:
-        """[1, 1, tiles * count, keys] of one piece, as `View.mask`."""
+        """Return the mask of one piece, [1, 1, tiles * count, keys]; see `View.mask`."""
         if (number, window, tiles) not in self._masks:
             _, start, count = self.pieces[number]
-            seen = torch.ones(count, start + count, dtype=torch.bool).tril(start)
+            visible = torch.ones(count, start + count, dtype=torch.bool).tril(start)
             if window:
-                seen = seen.triu(start - window + 1)
-            mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+                visible = visible.triu(start - window + 1)
+            mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
             if tiles > 1:
                 mask = mask.repeat(tiles, 1)
             self._masks[number, window, tiles] = mask[None, None]
@@ -118,7 +124,7 @@ class PackedRows:
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's buffers. `update` writes and hands *itself* on: `attend` reads through the view."""
+    """Buffers of a layer. `update` writes and returns the layer itself; `attend` reads it through a view."""
 
     is_sliding = False
 
@@ -139,16 +145,16 @@ class SlotLayer(CacheLayerMixin):
         if isinstance(view, View) and view.fused is not None and key_states.shape[2] == 1:
             view.fused.write(key_states, value_states, self.keys, self.values, view.slots, view.positions)
         else:
-            where = (view.write_slots, view.positions)
-            self.keys.transpose(1, 2).index_put_(where, key_states.transpose(1, 2))
-            self.values.transpose(1, 2).index_put_(where, value_states.transpose(1, 2))
+            index = (view.write_slots, view.positions)
+            self.keys.transpose(1, 2).index_put_(index, key_states.transpose(1, 2))
+            self.values.transpose(1, 2).index_put_(index, value_states.transpose(1, 2))
         return self, self
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 (their signature)
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 (signature of the base)
         return self.cache.context, 0
 
     def get_seq_length(self) -> int:
-        return 0  # positions are always given, never counted from here
+        return 0  # positions are always passed explicitly
 
     def get_max_length(self) -> int:
         return self.cache.context
@@ -157,7 +163,7 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """The cache as transformers sees it. Set `view` before each forward pass."""
+    """The cache for transformers. Set `view` before each forward pass."""
 
     view: View | PackedRows
 
@@ -166,7 +172,7 @@ class SlotCache(Cache):
         self.slots, self.context = slots, context
 
     def clear(self) -> None:
-        """Forget everything; a NaN left behind by broken weights would outlive its mask."""
+        """Clear all layers: a NaN from broken weights would have an effect even where it is masked."""
         for layer in self.layers:
             layer.reset()
 
@@ -175,32 +181,32 @@ class SlotCache(Cache):
 
 
 def attend(
-    module: torch.nn.Module,  # noqa: ARG001 (their signature)
+    module: torch.nn.Module,  # noqa: ARG001 (signature of transformers)
     query: torch.Tensor,
     key: SlotLayer,
     value: SlotLayer,
-    attention_mask: torch.Tensor | None,  # noqa: ARG001 (the view knows who sees what)
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 (the view makes the mask)
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: [B, heads, T, dim] of new queries against the slots -> [B, T, heads, dim]."""
+    """Attend with new queries [B, heads, T, dim] over the slots and return [B, T, heads, dim]."""
     view, keys, values = key.cache.view, key.keys, value.values
     rows, heads, length, dim = query.shape
     group, scale = heads // keys.shape[1], dim**-0.5 if scaling is None else scaling
     if isinstance(view, PackedRows):
         return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     if view.fused is not None and length == 1:
-        more = {"scale": scale, "window": sliding_window, "softcap": softcap}
-        return view.fused.attend(query, keys, values, view.slots, view.positions, **more), None
+        options = {"scale": scale, "window": sliding_window, "softcap": softcap}
+        return view.fused.attend(query, keys, values, view.slots, view.positions, **options), None
     tiles = _tiles(group, length)
     mask = view.mask(sliding_window, tiles, query.dtype)
-    near, worth = view.read(keys), view.read(values)
+    k, v = view.read(keys), view.read(values)
     if tiles < group:
-        near, worth = near.repeat_interleave(group, 1), worth.repeat_interleave(group, 1)
-    asked = view.spread(query.reshape(rows, near.shape[1], tiles * length, dim))
-    out = view.gather(_weighed(asked, near, worth, mask, scale, softcap))
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    q = view.scatter(query.reshape(rows, k.shape[1], tiles * length, dim))
+    out = view.gather(_attention(q, k, v, mask, scale, softcap))
     return out.reshape(rows, heads, length, -1).transpose(1, 2), None
 
 
@@ -213,59 +219,59 @@ def _attend_pieces(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Each piece against its own slot: [1, heads, ids, dim] -> [1, ids, heads, dim]."""
+    """Attend with each piece over its own slot: [1, heads, ids, dim] -> [1, ids, heads, dim]."""
     heads, dim = query.shape[1], query.shape[3]
     group = heads // keys.shape[1]
-    found = []
-    asked = torch.split(query, [count for _, _, count in view.pieces], 2)
+    outputs = []
+    queries = torch.split(query, [count for _, _, count in view.pieces], 2)
     for number, (slot, start, count) in enumerate(view.pieces):
         tiles = _tiles(group, count)
-        near, worth = (buffer[slot : slot + 1, :, : start + count] for buffer in (keys, values))
+        k, v = (buffer[slot : slot + 1, :, : start + count] for buffer in (keys, values))
         if tiles < group:
-            near, worth = near.repeat_interleave(group, 1), worth.repeat_interleave(group, 1)
-        mine = asked[number].reshape(1, near.shape[1], tiles * count, dim)
-        out = _weighed(mine, near, worth, view.mask(number, window, tiles, query.dtype), scale, softcap)
-        found.append(out.reshape(1, heads, count, -1))
-    return torch.cat(found, 2).transpose(1, 2)
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        q = queries[number].reshape(1, k.shape[1], tiles * count, dim)
+        out = _attention(q, k, v, view.mask(number, window, tiles, query.dtype), scale, softcap)
+        outputs.append(out.reshape(1, heads, count, -1))
+    return torch.cat(outputs, 2).transpose(1, 2)
 
 
 def _tiles(group: int, length: int) -> int:
-    """The query heads of a group stand in a row as if they were positions, so that their keys need no copies;
-    only a long prefill, whose mask would then be the larger thing, repeats the keys instead."""
+    """Return how many query heads of a group are treated as further positions, so that their keys need no
+    copies: all of them, except in a long prefill, where the mask would be larger than copies of the keys."""
     return group if length <= 64 else 1
 
 
-def _weighed(
-    asked: torch.Tensor,
-    near: torch.Tensor,
-    worth: torch.Tensor,
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     mask: torch.Tensor,
     scale: float,
     softcap: float | None,
 ) -> torch.Tensor:
     if softcap is None:
-        return functional.scaled_dot_product_attention(asked, near, worth, attn_mask=mask, scale=scale)
-    score = torch.tanh(asked @ near.transpose(2, 3) * (scale / softcap)) * softcap + mask
-    return score.softmax(-1, dtype=torch.float32).to(asked.dtype) @ worth
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    score = torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) * softcap + mask
+    return score.softmax(-1, dtype=torch.float32).to(q.dtype) @ v
 
 
 AttentionInterface.register(NAME, attend)
 
 
 def configs_of(model: torch.nn.Module) -> list[Any]:
-    """The configurations in which the attention modules of `model` look up their attention function."""
-    found = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    return [config for config in found.values() if hasattr(config, "_attn_implementation")]
+    """Return the configurations in which attention modules of `model` look up their attention function."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    return [config for config in configs.values() if hasattr(config, "_attn_implementation")]
 
 
 @contextmanager
 def slot_attention(configs: list[Any]) -> Iterator[None]:
-    """Inside, the model runs on slots; outside, on its own attention (training goes on as before)."""
+    """Inside the block, the model's attention uses the slots; outside, for training, it is unchanged."""
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:
             config._attn_implementation = NAME
         yield
     finally:
-        for config, own in zip(configs, before, strict=True):
-            config._attn_implementation = own
+        for config, original in zip(configs, before, strict=True):
+            config._attn_implementation = original

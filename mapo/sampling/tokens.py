@@ -1,8 +1,8 @@
-"""What a model has before its eyes in one dialogue, as token ids: prompts and sampled replies, in order.
+"""The context of one dialogue as token ids: prompts and sampled replies in order.
 
-Where the template only appends, nothing is ever tokenised a second time: each turn adds what stands between
-two replies. Where it rewrites earlier turns, each prompt is rendered anew. Whoever samples, here or on
-another engine, keeps a dialogue's ids in one of these. No torch.
+With an append-only chat template nothing is tokenised twice: each turn adds the ids between two replies. With
+a template that rewrites earlier turns, every prompt is rendered from the start. Used by all engines that
+sample token ids. Does not need torch.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from mapo.errors import ContextError, InputError
 from mapo.local_model.template import Template
 from mapo.types import Message, Reply
 
-USUAL = 8192
-"""Tokens of the longest dialogue, where nobody said."""
+DEFAULT_CONTEXT = 8192
+"""Tokens of the longest dialogue if the config does not set it."""
 
 
-def longest_dialogue(asked: int | None, reads: int | None, where: str, key: str = "rollout.context") -> int:
-    """Tokens a dialogue may grow to; `reads` is how many the model can read, as far as it says."""
-    if asked is None:
-        return min(USUAL, reads or USUAL)
-    if reads and asked > reads:
-        told = f"{key} is {asked}, but the model reads {reads} tokens"
-        raise InputError(told, where=where, fix="Lower it, or leave it out")
-    return asked
+def longest_dialogue(
+    setting: int | None, model_context: int | None, where: str, key: str = "rollout.context"
+) -> int:
+    """Return the longest dialogue in tokens: the setting `key`, or a default within the model's context,
+    which is None if unknown. Raises InputError if the setting exceeds the model's context."""
+    if setting is None:
+        return min(DEFAULT_CONTEXT, model_context or DEFAULT_CONTEXT)
+    if model_context and setting > model_context:
+        raise InputError(
+            f"{key} is {setting}, but the model's context is {model_context} tokens",
+            where=where,
+            fix="Lower it, or remove it",
+        )
+    return setting
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`ids` is the whole context of a reply, `new` what of it was not there before; `whole`: it replaces
-    what was there."""
+    """The context of a reply. `ids` are all its ids, `new` those that are new; if `whole`, they replace the
+    earlier ones."""
 
     ids: list[int]
     new: list[int]
@@ -42,7 +48,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class Context:
-    """One dialogue's ids; `longest` is how many the model can read. `end_ids` end a reply."""
+    """The ids of one dialogue, at most `longest`. `end_ids` end a reply."""
 
     template: Template
     end_ids: frozenset[int]
@@ -53,34 +59,36 @@ class Context:
     _finish: Literal["stop", "length"] = "stop"
 
     def prompt(self, messages: tuple[Message, ...], max_tokens: int) -> Prompt:
-        """What comes before the reply to `messages`; ContextError where a reply would not fit any more."""
+        """Return the prompt for the reply to `messages`. Raises ContextError if a reply would not fit."""
         new, whole = self._new(messages)
         ids = new if whole or not self.ids else [*self.ids, *new]
         if len(ids) + max_tokens > self.longest:
             raise ContextError(
-                f"{len(ids)} ids and a reply of up to {max_tokens} do not fit into {self.longest}",
+                f"{len(ids)} tokens and a reply of up to {max_tokens} do not fit into a context of "
+                f"{self.longest}",
                 where=self.where,
                 fix="Set a larger context, fewer turns or shorter replies",
             )
         return Prompt(ids, new, whole, messages)
 
-    def reply(self, prompt: Prompt, said: Sequence[int], logprobs: Sequence[float]) -> Reply:
-        """Take in what was sampled after `prompt`. Without an end mark it was cut off."""
-        stopped = bool(said) and said[-1] in self.end_ids
+    def reply(self, prompt: Prompt, token_ids: Sequence[int], logprobs: Sequence[float]) -> Reply:
+        """Add the tokens sampled after `prompt` and return them as a reply. Without an end token it was cut
+        off."""
+        stopped = bool(token_ids) and token_ids[-1] in self.end_ids
         self._messages, self._finish = prompt.messages, "stop" if stopped else "length"
-        self.ids = [*prompt.ids, *said]
-        spoken = list(said[:-1] if stopped else said)
+        self.ids = [*prompt.ids, *token_ids]
+        text_ids = list(token_ids[:-1] if stopped else token_ids)
         return Reply(
-            text=self.template.tokenizer.decode(spoken, skip_special_tokens=True),
+            text=self.template.tokenizer.decode(text_ids, skip_special_tokens=True),
             finish=self._finish,
             prompt_ids=tuple(prompt.new),
-            token_ids=tuple(said),
+            token_ids=tuple(token_ids),
             logprobs=tuple(logprobs),
             whole_prompt=prompt.whole,
         )
 
     def _new(self, messages: tuple[Message, ...]) -> tuple[list[int], bool]:
-        """The ids to add, or all of them and True where they replace what was there."""
+        """Return the ids to add and False, or all ids and True if they replace the earlier ones."""
         template, known = self.template, len(self._messages)
         added = [m.role for m in messages[known:]]
         follows = messages[:known] == self._messages and added == ["assistant", "user"]

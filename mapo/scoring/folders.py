@@ -158,12 +158,12 @@ def _records(
         elif not item.usable:
             yield _Record(item.model, item.id, where, step, written, True)
         else:
-            result = None
+            rescored: Result | None = None
             try:
-                result = recompute(item, folder.path, profile, rubric, where)
+                rescored = recompute(item, folder.path, profile, rubric, where)
             except InputError as error:
                 folder.bad.append(_placed(error, where))
-            yield _Record(item.model, item.id, where, step, written, False, result)
+            yield _Record(item.model, item.id, where, step, written, False, rescored)
 
 
 def _step_of(file: Path) -> str:

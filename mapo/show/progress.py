@@ -90,7 +90,8 @@ class Progress:
             self.began = time.monotonic()
             self.next_line, self._next_real = self.began + log_after, _real_time() + log_after
             self.before = done if work is None else work
-            self.done, self.work, self.status = done, work, ()
+            self.done, self.work = done, work
+            self.status: tuple[str, ...] = ()
             self.active, self.changed = True, False
             self.text = self._counts(done)
             self.bar.reset(self.task, description=label, total=total, visible=True, text=self.text)

@@ -203,9 +203,10 @@ async def open_training(
             t.metrics = JsonlWriter(run.metrics)
             settings = without_addresses(config)
             t.trackers = open_trackers(config.run.trackers, run.tensorboard, out.name, settings)
-            decoded = f" Decoding with {sampler.decoding}." if sampler.decoding else ""
+            decoder = f" Decoder: {sampler.decoding}." if sampler.decoding else ""
+            dtype = str(policy.dtype).removeprefix("torch.")
             template = sampler.template.description
-            callbacks.message(f"{policy.name}, {policy.dtype} on {policy.device}. {template}.{decoded}")
+            callbacks.message(f"{policy.name}: {dtype} on {policy.device}. {template}.{decoder}")
             run.stopped.unlink(missing_ok=True)
         async with sampler:
             yield t
@@ -244,14 +245,14 @@ def load_model(config: Config) -> tuple[LocalPolicy, Sampler]:
 
 
 def load_last_checkpoint(t: Training) -> None:
-    """Continue from the last checkpoint, if there is one. Until then the policy is the one training starts
-    from, which the test before needs."""
+    """Load the last checkpoint, if there is one. This comes after the test before training, which needs the
+    policy as it was."""
     last = checkpoint.latest(t.run.checkpoint(0).parent)
     if last:
         state = checkpoint.load(last, t.policy, t.optimizer, verify=False)
         t.done, t.best = state["step"], state["best"]
         t.sampler.forget_all()
-        if t.processes.is_leader and t.best:  # a kill may have come between the checkpoint and this file
+        if t.processes.is_leader and t.best:  # the process may have been killed between the two
             write_json(t.run.best, t.best)
 
 

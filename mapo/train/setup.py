@@ -149,7 +149,9 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
     """Return what identifies the run: its scenarios by content, its method and the versions used."""
     return {
         "schema": "mapo.train/1",
-        "scenarios": {split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()},
+        "scenarios": {
+            split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()
+        },
         "seed": config.run.seed,
         "method": config.advantage.method,
         "versions": {

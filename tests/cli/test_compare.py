@@ -68,7 +68,7 @@ def know_it_all(bench):
 def test_three_benchmarks_of_two_models_in_one_table(talks, made_up, tmp_path):  # noqa: F811
     bench = load(write_emobench(tmp_path / "emobench", 8), allow_changed=True)
     answers = {"m-honest": know_it_all(bench), "m-parrot": Student(bench)}
-    with LoopbackServer(lambda body: answers[body["model"]](body)) as server:
+    with LoopbackServer(lambda body: answers[body["model"]](body), models=tuple(answers)) as server:
         args = [f"--base-url={server.base_url}", f"--data={tmp_path / 'emobench'}", "--allow-changed-data"]
         for name in answers:
             out = tmp_path / f"{name}-emobench"
@@ -212,7 +212,7 @@ def test_an_incomplete_run_has_no_figure(talks, tmp_path):
     assert [d["cases"] for d in found["differences"]] == [7, 7]
     done = mapo("compare", talks / "honest", tmp_path / "part")
     assert done.returncode == 1 and "no score (7/12)" in done.stdout
-    assert "incomplete, 7 of 12 have a score: no figure" in done.stdout
+    assert "incomplete, 7 of 12 have a score: not shown" in done.stdout
 
 
 def test_emobench_that_is_incomplete(tmp_path):
@@ -277,7 +277,7 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     [only] = compared(tmp_path / "part", status=1)["models"]
     assert only["scores"]["EPM-Q"]["of"] == len(lines)
     shutil.rmtree(tmp_path / "part" / "eval")
-    refused(tmp_path / "part", told="a training run without a test")
+    refused(tmp_path / "part", told="The training run has no test")
     (tmp_path / "part" / "config.toml").write_text("[run]\nnonsense = 1\n")
     refused(tmp_path / "part", told="nonsense")
     (tmp_path / "part" / "config.toml").unlink()
@@ -298,15 +298,13 @@ def test_what_cannot_be_compared_is_refused_with_its_place(talks, tmp_path):
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", told="no result files in it")
     for name, content, told in (
-        ("torn", "{", "result.json: is no JSON"),
+        ("torn", "{", "result.json: The file is not JSON"),
         ("other", '{"schema": "someone.else/1"}', "schema is 'someone.else/1'"),
     ):
         write_atomic(tmp_path / name / "result.json", content)
         refused(tmp_path / name, told=told)
     write_atomic(tmp_path / "early" / "manifest.json", '{"schema": "mapo.emobench/1"}')
-    refused(
-        tmp_path / "early", told="a run without result.json: it did not come to an end. Run it with --resume"
-    )
+    refused(tmp_path / "early", told="The run has no result.json: it is not finished. Run it with --resume")
     refused(talks / "honest", f"scripted:honest={talks / 'parrot'}", told="that disagree")
     refused(f"={talks}", told="names nothing")
     refused(f"all={talks}", told="holds several models")

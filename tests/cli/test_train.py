@@ -129,7 +129,7 @@ def test_a_run_is_not_made_longer_but_its_model_trains_further_as_the_refusal_sa
     shorter = mapo("train", "--out", out, "--resume", "optim.steps=1")
     assert shorter.returncode == 2 and "Resume with the same settings" in shorter.stderr
     done = mapo("train", "--out", out, "--resume", "optim.steps=3")
-    assert done.returncode == 2 and "A run keeps its number of steps (2)" in done.stderr
+    assert done.returncode == 2 and "The number of steps of a run is fixed (2)" in done.stderr
     exported, further = re.search(r": mapo (export .*), then mapo (train .*)\n", done.stderr).groups()
     model, new = str(tmp_path / "its model"), tmp_path / "further"
     words = [model if word == "DIR" else word for word in shlex.split(exported)]
@@ -229,10 +229,10 @@ def test_the_doctor_says_what_a_folder_lacks(tmp_path):
 def test_a_folder_that_is_something_else_is_left_alone(model, tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     done = mapo("train", *small.SMALL, f"model.source={model}", "--out", tmp_path)
-    assert done.returncode == 2 and "is not empty and no run" in done.stderr
+    assert done.returncode == 2 and "is not empty and not a run" in done.stderr
     file = tmp_path / "letter.txt"
     done = mapo("train", *small.SMALL, f"model.source={model}", "--out", file)
-    assert done.returncode == 2 and "is a file" in done.stderr
+    assert done.returncode == 2 and "this is a file" in done.stderr
 
 
 def test_what_models_wrote_is_text_in_the_report(finished, tmp_path):

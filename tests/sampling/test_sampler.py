@@ -180,7 +180,7 @@ def test_a_full_context_ends_that_dialogue_alone():
 
     async def until_full(s):
         seat = s.policy(job("long"))
-        with pytest.raises(ContextError, match="do not fit into 160"):
+        with pytest.raises(ContextError, match="do not fit into a context of 160"):
             await talk(seat, 50)
         seat.end_dialogue()
         return "full"
@@ -220,7 +220,7 @@ def test_others_go_on_while_one_waits_for_its_judge():
         check_against(made.decoder.model, replies)
 
 
-def test_an_error_in_the_pump_reaches_everybody_and_is_raised_in_the_end():
+def test_an_error_in_the_loop_reaches_all_calls_and_is_raised_at_the_end():
     made = sampler(slots=1)
 
     def broken(*_):
@@ -276,7 +276,7 @@ def test_closing_in_mid_flight_frees_the_slot():
 
     replies = asyncio.run(go())
     check_against(made.decoder.model, replies)
-    assert made._free == [0] and not made._talking and not made._waiting
+    assert made._free == [0] and not made._active and not made._waiting
 
 
 def test_new_weights_drop_every_cache_but_not_the_dialogue():

@@ -43,7 +43,11 @@ def check_add_norm() -> None:
 def check_attention() -> None:
     """Of dimensions and rows that are cut in different ways, beside torch's."""
     shapes = [(3, 4, 2, 32, None, cut) for cut in (None, AttentionCut(1), AttentionCut(4, 32, 4))]
-    shapes += [(2, 2, 1, 128, None, None), (2, 2, 1, 128, 40, AttentionCut(1, 32, 4)), (140, 2, 1, 16, 9, None)]
+    shapes += [
+        (2, 2, 1, 128, None, None),
+        (2, 2, 1, 128, 40, AttentionCut(1, 32, 4)),
+        (140, 2, 1, 16, 9, None),
+    ]
     for rows, heads, kv_heads, dim, window, cut in shapes:
         keys, values = torch.randn(2, rows + 1, kv_heads, 192, dim)
         query, slots = torch.randn(rows, heads, 1, dim), torch.randperm(rows)

@@ -18,7 +18,7 @@ from mapo.errors import RecordError, StoreError
 from mapo.local_model import files
 from mapo.local_model.files import read_tensors, write_tensors
 from mapo.local_model.policy import load_policy
-from mapo.train.checkpoint import LEFTOVERS, keep, latest, load, save
+from mapo.train.checkpoint import LEFTOVERS, latest, load, remove_old, save
 from mapo.train.optim import make_optimizer
 from support.tiny_policy import tiny_folder, tiny_loss
 
@@ -218,7 +218,7 @@ def test_a_kill_while_pruning_leaves_no_half_checkpoint(trained, tmp_path, monke
             load(path, *trained)
         assert latest(tmp_path) == tmp_path / "step_00003"
 
-    killed_everywhere(monkeypatch, lambda: keep(tmp_path, last=1), check)
+    killed_everywhere(monkeypatch, lambda: remove_old(tmp_path, last=1), check)
     assert [p.name for p in tmp_path.glob("step_*")] == ["step_00003"]
 
 
@@ -258,19 +258,19 @@ def test_there_may_be_no_checkpoint(tmp_path):
     (tmp_path / "step_00001").mkdir()
     (tmp_path / "step_x").mkdir()
     assert latest(tmp_path) is None
-    with pytest.raises(StoreError, match="no checkpoint"):
+    with pytest.raises(StoreError, match="not a checkpoint"):
         load(tmp_path / "step_00001", None)
 
 
 def test_the_wrong_model_is_refused(trained, folder, tmp_path):
     save(tmp_path / "step_00001", *trained, STATE)
-    with pytest.raises(StoreError, match="holds a whole model, but the run trains LoRA adapters"):
+    with pytest.raises(StoreError, match="holds all weights, but the run trains LoRA adapters"):
         load(tmp_path / "step_00001", *start(folder, lora=Lora(rank=2)))
     other = start(tiny_folder(tmp_path / "other", tied=False))
-    with pytest.raises(StoreError, match=r"of another model \(1 tensors differ.*lm_head.weight"):
+    with pytest.raises(StoreError, match=r"belongs to another model \(1 tensors differ.*lm_head.weight"):
         load(tmp_path / "step_00001", *other)
     save(tmp_path / "step_00002", *start(folder, lora=Lora(rank=2)), STATE)
-    with pytest.raises(StoreError, match="of another model"):
+    with pytest.raises(StoreError, match="to another model"):
         load(tmp_path / "step_00002", *start(folder, lora=Lora(rank=4)))
 
 
@@ -281,7 +281,7 @@ def test_a_run_goes_on_in_its_own_dtype(folder, tmp_path, kept, asked, lora):
     save(tmp_path / "step_00001", *start(folder, dtype=kept, lora=lora), STATE)
     other = start(folder, dtype=asked, lora=lora)
     before = parameters(other[0])
-    with pytest.raises(StoreError, match=rf"trained in {kept}, but .* in {asked}.*model.dtype={kept}"):
+    with pytest.raises(StoreError, match=rf"trained in {kept}, but .* uses {asked}.*model.dtype={kept}"):
         load(tmp_path / "step_00001", *other)
     assert same(before, parameters(other[0]))
 
@@ -290,7 +290,7 @@ def test_an_optimizer_of_another_model_is_told(folder, tmp_path):
     policy, _ = start(folder)
     _, other = start(tiny_folder(tmp_path / "other", tied=False), steps=1)
     save(tmp_path / "step_00001", policy, other, STATE)
-    with pytest.raises(StoreError, match=r"optimizer.safetensors: is of another model .*lm_head.weight"):
+    with pytest.raises(StoreError, match=r"optimizer.safetensors: .* another model .*lm_head.weight"):
         load(tmp_path / "step_00001", *start(folder))
 
 
@@ -298,7 +298,7 @@ def test_without_an_optimizer(trained, tmp_path):
     policy, optimizer = trained
     save(tmp_path / "step_00001", policy, None, STATE)
     assert load(tmp_path / "step_00001", policy) == STATE
-    with pytest.raises(StoreError, match="without its optimizer"):
+    with pytest.raises(StoreError, match="no optimizer state"):
         load(tmp_path / "step_00001", policy, optimizer)
 
 
@@ -405,7 +405,7 @@ def test_keep_prunes_all_but_the_newest_and_the_named(trained, tmp_path):
     save(tmp_path / "step_00001", *trained, STATE)
     for step in (2, 3, 10, 11):
         shutil.copytree(tmp_path / "step_00001", tmp_path / f"step_{step:05d}")
-    gone = keep(tmp_path, last=2, also={2})
+    gone = remove_old(tmp_path, last=2, also={2})
     assert [path.name for path in gone] == ["step_00001", "step_00003"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_00002", "step_00010", "step_00011"]
 
@@ -414,5 +414,5 @@ def test_a_damaged_checkpoint_costs_no_good_one_its_place(trained, tmp_path):
     save(tmp_path / "step_00001", *trained, STATE)
     shutil.copytree(tmp_path / "step_00001", tmp_path / "step_00002")
     (tmp_path / "step_00002" / "model.safetensors").unlink()
-    keep(tmp_path, last=1)
+    remove_old(tmp_path, last=1)
     assert latest(tmp_path) == tmp_path / "step_00001"

@@ -169,9 +169,9 @@ def test_the_best_of_a_run_without_validation_is_its_last(whole, tmp_path):
 
 
 def test_what_is_not_there_is_told(whole, tmp_path):
-    with pytest.raises(InputError, match="There are: 1, 2, 3"):
+    with pytest.raises(InputError, match="exist for steps 1, 2, 3"):
         export(whole[0], tmp_path / "out", step="9")
-    with pytest.raises(InputError, match="best, last or a number"):
+    with pytest.raises(InputError, match="best, last or the number"):
         export(whole[0], tmp_path / "out", step="first")
     with pytest.raises(InputError, match="there is no such folder"):
         export(tmp_path / "no-run", tmp_path / "out")
@@ -183,7 +183,7 @@ def test_what_is_not_there_is_told(whole, tmp_path):
 
 def test_nothing_is_written_over(whole, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         export(whole[0], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_not_exported(whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "run")
     weights = RunDir(tmp_path / "run").checkpoint(2) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    with pytest.raises(StoreError, match="model.safetensors: is damaged"):
+    with pytest.raises(StoreError, match="model.safetensors: the file is damaged"):
         export(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

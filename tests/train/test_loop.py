@@ -172,7 +172,7 @@ def test_how_a_role_is_sampled_is_part_of_the_run_and_where_it_is_is_not(model, 
     llm = ("roles.agents=llm", "roles.everyone.model=m", "optim.steps=0", "roles.judge.temperature=0.2")
     small.trained(model, tmp_path / "run", *llm)
     small.trained(model, tmp_path / "run", *llm, "roles.judge.base_url=http://elsewhere/v1", resume=True)
-    with pytest.raises(InputError, match=r"started otherwise: roles\.judge"):
+    with pytest.raises(InputError, match=r"started with other settings: roles\.judge"):
         small.trained(model, tmp_path / "run", *llm[:-1], "roles.judge.temperature=0.3", resume=True)
 
 
@@ -188,7 +188,7 @@ def test_a_panel_judge_may_move_but_not_change_its_model(model, tmp_path):
     small.trained(model, tmp_path / "run", *panel('{model="b", base_url="http://here/v1"}'))
     moved = panel('{model="b", base_url="http://there/v1", key_env="OTHER"}')
     small.trained(model, tmp_path / "run", *moved, resume=True)
-    with pytest.raises(InputError, match=r"started otherwise: roles\.judges"):
+    with pytest.raises(InputError, match=r"started with other settings: roles\.judges"):
         small.trained(model, tmp_path / "run", *panel('{model="c"}'), resume=True)
 
 
@@ -206,7 +206,7 @@ def test_trackers_are_given_no_address(model, tmp_path, monkeypatch):
 
 
 def test_another_run_is_not_resumed(model, whole, tmp_path):
-    with pytest.raises(InputError, match=r"started otherwise: optim\.lr"):
+    with pytest.raises(InputError, match=r"started with other settings: optim\.lr"):
         small.trained(model, whole[0], "eval.test_repeats=1", "optim.lr=1e-3", resume=True)
     with pytest.raises(InputError, match="holds a run already"):
         small.trained(model, whole[0])
@@ -298,7 +298,7 @@ def test_before_is_played_by_the_policy_one_started_from(model, whole, tmp_path)
 
 
 def test_a_context_the_model_cannot_read_is_refused(model, tmp_path):
-    with pytest.raises(InputError, match=r"rollout\.context is 9999, but the model reads 4096"):
+    with pytest.raises(InputError, match=r"rollout\.context is 9999, but the model's context is 4096"):
         small.trained(model, tmp_path / "run", "rollout.context=9999")
     assert not (tmp_path / "run").exists()
 
@@ -389,7 +389,7 @@ def test_a_scenario_that_always_breaks_leaves_the_others_to_learn_from(model, tm
 
 
 def test_nothing_to_learn_from_is_an_error_that_says_where_to_look(model, tmp_path):
-    with pytest.raises(TrainError, match=r"step_00001.*not one dialogue of step 1"):
+    with pytest.raises(TrainError, match=r"step_00001.*no dialogue of step 1"):
         small.trained(model, tmp_path / "run", casting=broken_casting(lambda job: job.step is not None))
 
 

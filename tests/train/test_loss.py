@@ -26,7 +26,7 @@ from mapo.rows import Row
 from mapo.train import head as lm_head
 from mapo.train import loss as loss_module
 from mapo.train.batch import micro_batches
-from mapo.train.loss import kl_to, policy_loss, summary, surrogate, token_logprobs
+from mapo.train.loss import kl_to, mean_stats, policy_loss, surrogate, token_logprobs
 
 SIZES = {
     "vocab_size": 61,
@@ -168,7 +168,7 @@ def test_kl_is_right_on_average(weights, seed):
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize("keep", [0, 2, 1000])
 def test_chunked_head_equals_log_softmax(llama, temperature, chunk, keep, monkeypatch):
-    monkeypatch.setattr(lm_head, "_KEEP_BYTES", {"cpu": keep * chunk * 61 * 4})
+    monkeypatch.setattr(lm_head, "_STORE_BYTES", {"cpu": keep * chunk * 61 * 4})
     (micro,) = micro_batches(rows(), 1000)
     weights = torch.linspace(-1, 1, micro.trained)
     logp, entropy = plain(llama, micro.ids, micro.mask, temperature)
@@ -265,7 +265,7 @@ def test_models_that_change_their_logits_keep_their_say(config, more, is_plain):
     (micro,) = micro_batches(rows(), 1000)
     expected = plain(model, micro.ids, micro.mask)
     got = token_logprobs(model, micro.ids, micro.mask, entropy=True, chunk=4)
-    assert (loss_module._parts(model)[1] is not None) is is_plain
+    assert (loss_module._body_and_head(model)[1] is not None) is is_plain
     torch.testing.assert_close(tuple(got), expected)
     weights = torch.linspace(-1, 1, micro.trained)
     assert_same(
@@ -309,7 +309,7 @@ def test_adapters(targets):
 
 def test_no_memory_of_the_whole_vocabulary(llama, monkeypatch):
     """With nothing kept, the graph holds hidden states, not logits."""
-    monkeypatch.setattr(lm_head, "_KEEP_BYTES", {"cpu": 0})
+    monkeypatch.setattr(lm_head, "_STORE_BYTES", {"cpu": 0})
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t):
         token_logprobs(llama, *tensors(rows((40,))[0]), chunk=4)
@@ -319,7 +319,7 @@ def test_no_memory_of_the_whole_vocabulary(llama, monkeypatch):
 
 def test_impossible_requests_are_refused(llama):
     ids, mask = tensors(rows()[0])
-    with pytest.raises(InputError, match="temperature 0"):
+    with pytest.raises(InputError, match="temperature is 0"):
         token_logprobs(llama, ids, mask, temperature=0)
     with pytest.raises(InputError, match="first token"):
         token_logprobs(llama, ids, torch.ones_like(mask))
@@ -337,7 +337,7 @@ def batch_gradients(model, made, tokens, **options):
         loss.backward()
         stats.append(told)
         value += loss.item()
-    return value, {name: p.grad.clone() for name, p in model.named_parameters()}, summary(stats)
+    return value, {name: p.grad.clone() for name, p in model.named_parameters()}, mean_stats(stats)
 
 
 @settings(deadline=None, max_examples=15)
@@ -365,7 +365,7 @@ def test_loss_is_the_token_mean_of_its_terms(llama):
         llama, micro, total=micro.trained, kl_weight=0.1, entropy_weight=0.01, reference=reference
     )
     torch.testing.assert_close(loss.detach(), expected)
-    told = summary([stats])
+    told = mean_stats([stats])
     ratio = (logp - old).exp()
     assert told == pytest.approx(
         {
@@ -388,7 +388,7 @@ def test_the_distance_from_the_start_is_a_plain_estimate_and_may_be_below_zero(l
     (micro,) = micro_batches(rows(), 1000)
     likelier = plain(llama, micro.ids, micro.mask)[0].detach() + 0.2
     _, stats = policy_loss(llama, micro, total=micro.trained, reference=likelier)
-    assert summary([stats])["kl_ref"] == pytest.approx(-0.2, abs=1e-5)
+    assert mean_stats([stats])["kl_ref"] == pytest.approx(-0.2, abs=1e-5)
 
 
 def test_on_policy_the_gradient_is_that_of_advantage_times_log_prob(llama):
@@ -399,7 +399,7 @@ def test_on_policy_the_gradient_is_that_of_advantage_times_log_prob(llama):
     advantage = micro.advantages[micro.mask]
     expected = gradients(llama, -(advantage * plain(llama, micro.ids, micro.mask)[0]).mean())
     assert_same(gradients(llama, loss), expected)
-    told = summary([stats])
+    told = mean_stats([stats])
     assert told["clip_fraction"] == 0 and told["drift"] < 1e-5 and told["ratio_max"] == pytest.approx(1)
 
 
@@ -408,14 +408,14 @@ def test_reports_add_up_over_micro_batches():
         numbers = {"tokens": tokens, "ratio_max": ratio, "clipped": 1.0, **sums}
         return {name: torch.tensor(float(value)) for name, value in numbers.items()}
 
-    told = summary([part(2, 1.5, entropy=3, kl_ref=4), part(6, 1.2, entropy=math.nan), part(0, 1.0)])
+    told = mean_stats([part(2, 1.5, entropy=3, kl_ref=4), part(6, 1.2, entropy=math.nan), part(0, 1.0)])
     # clipped: 3 of 8 tokens; kl_ref: 4 over the 2 tokens it was measured on; NaN is not hidden
     assert math.isnan(told.pop("entropy"))
     assert told == {"tokens": 8, "ratio_max": 1.5, "clip_fraction": 3 / 8, "kl_ref": 2}
 
 
 def test_nothing_to_report():
-    assert summary([]) == {}
+    assert mean_stats([]) == {}
 
 
 # --- the layers below

@@ -69,8 +69,8 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
             fix="Give one config; settings are written as key.path=value",
         )
     if resume and out is None:
-        folder = f"--out {quote(files[0])}" if files and Path(files[0]).is_dir() else "--out RUN"
-        raise InputError("--resume needs the run to resume", fix=f"Give its folder: {folder} --resume")
+        option = f"--out {quote(files[0])}" if files and Path(files[0]).is_dir() else "--out RUN"
+        raise InputError("--resume needs the run to resume", fix=f"Give its folder: {option} --resume")
     if resume and not files and out is not None and RunDir(out).config.is_file():
         files = [str(RunDir(out).config)]
     config = load_config(files[0] if files else None, overrides)

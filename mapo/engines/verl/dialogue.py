@@ -98,7 +98,7 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
         )
         async with site.gate:
             rules = site.rules_for(told["split"])
-            seen = site.watch(told["split"], step).see
+            seen = site.watch(told["split"], step).update
             [dialogue] = await play_all(
                 [job], lambda _: policy, site.casting, rules, max_unscored=1.0, on_turn=seen
             )  # the site's watch sees all dialogues, so the one in play_all is off

@@ -60,7 +60,7 @@ def run_verl(
     on_resume: Callable[[int], None] | None = None,
 ) -> Any:
     """The run, to its end; `on_step` is told each line of metrics.jsonl, `on_resume` the step a run that was
-    begun goes on with. An TrainingOutcome, as of a local run."""
+    begun goes on with. A TrainingOutcome, as of a local run."""
     began = time.monotonic()
     if resume:
         check_engine(root, "verl")

@@ -1,9 +1,9 @@
-"""Finished training runs of a grid method x reward x seed -> what they say, in numbers.
+"""Analysis of the finished training runs of an ablation grid: method x reward x seed.
 
-A *cell* of the table is a method and a reward; its runs differ in the seed alone. Every run of a grid is
-given the same number of dialogues, and the runs of one seed meet the same start, the same scenarios in the
-same order and the same test jobs, so methods are compared seed by seed (`paired.py`). `report.py` renders the
-result, `grid.py` knows which runs there are, `processes.py` runs them.
+A *cell* is a method and a reward; its runs differ only in the seed. All runs have the same number of
+dialogues, and runs of one seed share the initial model, the order of scenarios and the test jobs, so methods
+are compared seed by seed (`paired.py`). `report.py` renders the result, `grid.py` lists the runs,
+`processes.py` runs them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 from mapo.types import Dialogue
 
 WINDOW = 3
-"""Steps of the running mean: a step's own score swings with the scenarios it happened to meet."""
+"""Steps of the running mean; the score of a single step depends on the scenarios it drew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class Run:
     """Judge, roles and scenarios of the test after training; None without a test."""
 
     def dialogues(self) -> list[float]:
-        """Dialogues so far at each step."""
+        """Return the number of dialogues up to each step."""
         return [float(n) for n in np.cumsum([line["dialogues"] for line in self.steps])]
 
     def score(self) -> list[tuple[float, float]]:
-        """(dialogues so far, training score), step by step."""
+        """Return (dialogues so far, training score) for each step."""
         rows = zip(self.dialogues(), self.steps, strict=True)
         return [(n, line["score"]) for n, line in rows if line.get("score") is not None]
 
     def smooth(self) -> list[tuple[float, float]]:
-        """The score's mean over the last steps, where there are enough of them."""
+        """Return the running mean of the score."""
         points = self.score()
         width = min(WINDOW, len(points))
         return [
@@ -78,7 +78,7 @@ class Run:
         ]
 
     def need(self, score: float) -> float:
-        """Dialogues until the smoothed score is reached; infinite where it never was."""
+        """Return the dialogues needed to reach the smoothed score; infinite if it is never reached."""
         return next((n for n, s in self.smooth() if s >= score), math.inf)
 
 
@@ -118,7 +118,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def read_run(root: Path, cell: Cell) -> Run | None:
-    """The run of a cell, None if it is not finished."""
+    """Read the run of a cell; None if it is not finished."""
     folder = root / cell.name
     path = RunDir(folder).summary
     if not path.exists():
@@ -168,20 +168,20 @@ def _context(runs: Sequence[Run]) -> dict[str, Any]:
     return {"context": contexts.pop().as_json()} if len(contexts) == 1 else {}
 
 
-# ---- the whole report
+# ---- the report
 
 
 Grid = Mapping[tuple[str, str], Sequence[Run]]
-"""(method, reward) -> its runs, in the order of the grid."""
+"""The runs of each (method, reward), in the order of the grid."""
 
 
 def analyse(runs: Sequence[Run], *, wanted: int = 0, reach: float | None = None) -> dict[str, Any]:
-    """Everything ablation.json holds; `wanted` is the number of runs the grid asks for."""
+    """Return the content of ablation.json; `wanted` is the number of runs of the grid."""
     table: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         table.setdefault((run.cell.method, run.cell.reward), []).append(run)
     if not table:
-        raise InputError("not one run is finished", fix="Let `mapo ablate` play some first")
+        raise InputError("No run is finished.", fix="Run `mapo ablate` first")
     target, source = (reach, "given") if reach is not None else _target(table)
     families = comparisons(table, target)
     return {
@@ -234,7 +234,7 @@ def _curve(method: str, reward: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) -> list[dict[str, Any]]:
-    """Mean and interval over seeds at each step; equal settings make equal steps."""
+    """Return mean and interval over seeds at each step."""
     found: dict[int, list[float]] = {}
     for step, value in pairs:
         if value is not None:
@@ -246,15 +246,15 @@ def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) 
 
 
 def _target(table: Grid) -> tuple[float | None, str]:
-    """The score that grpo on idr ends at, or the first cell's where there is no such."""
+    """Return the final score of grpo with idr, or of the first cell if there is none."""
     key = ("grpo", "idr") if ("grpo", "idr") in table else next(iter(table))
     ends = [end for run in table[key] if (end := _end(run)) is not None]
     return (float(np.mean(ends)) if ends else None), f"where {key[0]} with {key[1]} ends"
 
 
 def comparisons(table: Grid, target: float | None) -> dict[str, list[Comparison]]:
-    """Families of comparisons, each corrected in itself: mapo with every other method in score and in
-    dialogues needed, batch with every other in gradient norm, and the two rewards with each other."""
+    """Return families of comparisons, each corrected separately: mapo with every other method in score and in
+    dialogues needed, batch with every other method in gradient norm, and the rewards with each other."""
     families: dict[str, list[Comparison]] = {}
 
     def family(name: str, what: str, pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]]) -> None:
@@ -287,12 +287,12 @@ def _compare(
 def _number(run: Run, what: str, target: float | None) -> float | None:
     if what != "need":
         return MEASURES[what](run)
-    # Within the dialogues given: a run that never got there used all of them, and is known to need more.
+    # A run that never reached the score counts with all its dialogues; it would need more.
     return None if target is None else min(run.need(target), float(run.summary["dialogues"]))
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
-    """What would make the comparison unfair."""
+    """Return notes on what makes the comparison unfair."""
     notes = []
     counts = sorted({run.summary["dialogues"] for run in runs})
     if len(counts) > 1:

@@ -1,13 +1,11 @@
-"""Two methods on the same seeds and the same test jobs: is one better, and how sure is that?
+"""Paired comparison of two methods on the same seeds and test jobs.
 
-A training run is the unit: what is compared is one number a seed, and pairing by seed takes out what the
-runs of a seed share (the start, the order of scenarios, the world they meet). With the few seeds one can
-afford, intervals are Student's t (a percentile bootstrap of five numbers is too narrow), and the sign-flip
-test, which assumes only that a difference may as well have had the other sign, can never go below 2^(1-n):
-with five pairs, 0.0625. Both are given. Where there are dialogues behind the numbers, a bootstrap over seeds
-and scenarios at once says whether the difference would last with other people to talk to; it is a little too
-wide rather than too narrow. What all this says to the paper's claims is put into words at the end: a claim
-holds, or does not, where the t test corrected after Holm says so, and is undecided otherwise.
+The unit is a training run: one number per seed. Pairing by seed removes what the runs of a seed share
+(initial model, order of scenarios, simulated users). With few seeds, intervals are Student's t (a percentile
+bootstrap of five numbers is too narrow); the sign-flip test cannot fall below 2^(1-n), which is 0.0625 for
+five pairs. Both are reported. If there are test dialogues behind the numbers, a bootstrap over seeds and
+scenarios shows whether the difference would hold for other scenarios; it is slightly conservative. The
+verdict on a claim of the paper follows from the Holm-corrected t test, and is "undecided" otherwise.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ import numpy as np
 from mapo.measure.stats import Floats, Interval, grid_interval, holm, sign_flip, t_interval, t_test
 
 Jobs = Mapping[tuple[str, str], float]
-"""(scenario, dialogue id) -> the score of one test dialogue."""
+"""Score of each test dialogue, by scenario and dialogue id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`a` minus `b` in `what`, pair by pair. `p` is of the paired t test, `p_flip` of the sign-flip test,
-    each also corrected after Holm among the comparisons made together."""
+    """`a` minus `b` in `what`, paired by seed. `p` is from the paired t test, `p_flip` from the sign-flip
+    test; each is also corrected after Holm within its family."""
 
     what: str
     a: str
@@ -49,7 +47,8 @@ class Comparison:
         return len(self.differences)
 
     def decides(self, sign: int) -> bool | None:
-        """Whether `a` is on the side of `sign` (1: higher, -1: lower); None where these pairs cannot say."""
+        """Return whether `a` is on the side of `sign` (1: higher, -1: lower); None if the pairs do not decide
+        it."""
         if self.p_holm is None or self.mean is None or self.p_holm >= 0.05:
             return None
         return self.mean * sign > 0
@@ -67,7 +66,7 @@ def compare(
     jobs_a: Mapping[int, Jobs] | None = None,
     jobs_b: Mapping[int, Jobs] | None = None,
 ) -> Comparison:
-    """One number a seed on each side; with `jobs`, also the test dialogues behind them."""
+    """Compare one number per seed on each side; with `jobs`, also the test dialogues behind them."""
     seeds = tuple(sorted(set(numbers_a) & set(numbers_b)))
     d = np.array([numbers_a[s] - numbers_b[s] for s in seeds])
     grid = difference_grid(jobs_a or {}, jobs_b or {}, seeds)
@@ -88,23 +87,23 @@ def compare(
 
 
 def corrected(family: Sequence[Comparison]) -> list[Comparison]:
-    """Holm's correction of both p-values among the comparisons made together."""
+    """Correct both p-values after Holm within a family of comparisons."""
     t, flip = holm([c.p for c in family]), holm([c.p_flip for c in family])
     return [replace(c, p_holm=x, p_flip_holm=y) for c, x, y in zip(family, t, flip, strict=True)]
 
 
 _MIXED = ("turn", "batch", "grpo")
 _CLAIMS = (
-    # what the paper says, the family that tests it, against whom, higher or lower, digits shown
+    # claim, family that tests it, baseline, sign, digits
     ("The mixed advantage gives a higher held-out score than", "epm_q/{}", _MIXED, 1, ".1f"),
     ("The mixed advantage needs fewer dialogues than", "need/{}", _MIXED, -1, ".0f"),
     ("The batch advantage has larger gradients than", "grad_norm/{}", ("mapo", "turn", "grpo"), 1, ".3f"),
-    ("Paying for movement (idr) beats paying for position (adr) with", "epm_q/rewards", (), 1, ".1f"),
+    ("Rewarding movement (idr) beats rewarding position (adr) with", "epm_q/rewards", (), 1, ".1f"),
 )
 
 
 def claims(families: Mapping[str, Sequence[Comparison]], rewards: Sequence[str]) -> list[dict[str, str]]:
-    """Each claim of the paper that was put to the test, and what these runs say to it."""
+    """Return each tested claim of the paper with its verdict."""
     main = "idr" if "idr" in rewards else rewards[0]
     found = []
     for text, name, others, sign, digits in _CLAIMS:
@@ -117,7 +116,7 @@ def claims(families: Mapping[str, Sequence[Comparison]], rewards: Sequence[str])
 
 
 def verdict(family: Sequence[Comparison], sign: int) -> str:
-    """Of the claim that every `a` of the family is on the side of `sign`."""
+    """Return the verdict on the claim that every `a` of the family is on the side of `sign`."""
     decided = [c.decides(sign) for c in family]
     if all(decided):
         return "holds"
@@ -127,7 +126,7 @@ def verdict(family: Sequence[Comparison], sign: int) -> str:
 
 
 def told(c: Comparison, sign: int, digits: str) -> str:
-    """One comparison in words."""
+    """Return one comparison as text."""
     signed = "+" + digits
     ends = f" ({c.interval[0]:{signed}} to {c.interval[1]:{signed}})" if c.interval else ""
     wins = sum(d * sign > 0 for d in c.differences)
@@ -139,7 +138,7 @@ def told(c: Comparison, sign: int, digits: str) -> str:
 
 
 def difference_grid(a: Mapping[int, Jobs], b: Mapping[int, Jobs], seeds: Sequence[int]) -> Floats:
-    """[seed, scenario] mean difference over the jobs that both sides played; only what is complete."""
+    """Return the mean difference [seed, scenario] over the jobs that both sides played, if complete."""
     rows: dict[int, dict[str, list[float]]] = {s: {} for s in seeds if s in a and s in b}
     for seed, row in rows.items():
         for job in a[seed].keys() & b[seed].keys():

@@ -34,7 +34,9 @@ async def run_cells(progress: GridProgress) -> None:
             progress.begins(cell)
             try:
                 problem = await _train(progress.out, cell)
-            except OSError as error:  # no process or no log file; the next cell may be luckier
+            except (
+                OSError
+            ) as error:  # no process or no log file could be created; continue with the next cell
                 problem = str(error)
             progress.ends(cell, problem)
 
@@ -74,7 +76,7 @@ async def _train(out: Path, cell: Cell) -> str | None:
     path.parent.mkdir(exist_ok=True)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     with open(path, "ab") as log:
-        begin = log.tell()  # earlier attempts wrote what comes before
+        begin = log.tell()  # earlier attempts wrote the text before this position
         process = await asyncio.create_subprocess_exec(
             *_command(out, cell),
             stdin=asyncio.subprocess.DEVNULL,
@@ -156,7 +158,7 @@ class GridProgress:
         self.progress.update(self.done, failed, running, work=self._work())
 
     def kept(self) -> str:
-        return f"{self.done} of {self.total} runs are finished, the others keep what they played"
+        return f"{self.done} of {self.total} runs are finished; the others resume from their last checkpoint"
 
     def _work(self) -> float:
         """Return how much of the grid is done, in runs; failed runs count as over."""

@@ -1,6 +1,6 @@
 """Ablation output: learning curves as a figure, tables for the terminal, ablation.md and the report.
 
-Takes what `analysis.analyse` returns (the content of ablation.json) and computes nothing of its own.
+Renders the result of `analysis.analyse` (the content of ablation.json).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def draw_ends(
         axes.set_ylim(*limits)
 
 
-# ---- words and tables
+# ---- text and tables
 
 
 def title(report: dict[str, Any]) -> str:
@@ -129,7 +129,7 @@ def summary(report: dict[str, Any]) -> str:
 def claims(report: dict[str, Any]) -> list[str]:
     """Return the paper's claims, each with its verdict here."""
     found = [f"{c['claim']}: {c['verdict']}. {c['told']}." for c in report["claims"]]
-    return found or ["Not enough methods to say anything."]
+    return found or ["Not enough methods to test the claims."]
 
 
 CLAIMS = "The paper's claims here"
@@ -219,7 +219,8 @@ def _needs(report: dict[str, Any]) -> Table:
         rows.append([c["method"], c["reward"], middle, reached, each])
     note = (
         f"Until the training score, as a mean over three steps, is {target:.1f} "
-        f"({report['reach']['source']}). A run that never reached it is counted as more than it was given."
+        f"({report['reach']['source']}). For runs that never reached it, the number of their dialogues is a "
+        "lower bound."
     )
     return Table(columns, rows, title=name, note=note, left=2)
 
@@ -240,7 +241,7 @@ def _pairs(report: dict[str, Any]) -> list[Table]:
     note = (
         "Both p-values are two-sided and corrected after Holm within their table. The sign-flip test is "
         "exact; uncorrected, it cannot fall below 2^(1-n) with n pairs. Pairs are seeds x test scenarios. "
-        "In dialogues needed, a run that never reached the score counts with all it was given."
+        "In dialogues needed, a run that never reached the score counts with all its dialogues."
     )
     found = []
     for name, family in report["paired"].items():

@@ -1,6 +1,8 @@
-"""The columns of a comparison: what must agree before two numbers stand under each other, and what they are
-called. A label says in full what tells a column from its like, for programs; people read a letter, and below
-the table what it stands for."""
+"""Columns of a comparison: scores that mean the same, and their labels.
+
+A label lists everything that distinguishes a column from others of its name. Tables show a letter instead and
+explain it in a legend.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ from mapo.domain_folders import DEFAULT
 from mapo.evals.compare.entries import Entry, count
 
 Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Benchmark, score and settings: what must agree before two numbers are compared."""
+"""Benchmark, score and settings, which must agree before two numbers are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One measure. `label` names what tells it from its like (`apart`); `cases` is the hash of what was
-    asked; `letter` is the same for the scores of one way of measuring, and empty where there is one way."""
+    """One score under one set of settings. `label` names what distinguishes it from others of its name
+    (`apart`); `cases` is the hash of the chosen cases; `letter` is shared by scores with the same settings,
+    and empty if there is only one set."""
 
     benchmark: str
     name: str
@@ -29,18 +32,18 @@ class Column:
 
     @property
     def short(self) -> str:
-        """The score's name, with its letter."""
+        """The score's name with its letter."""
         return f"{self.name} {self.letter}".strip()
 
     @property
     def title(self) -> str:
-        """The benchmark's name; of dialogues in a domain other than EMPA's own, the domain's."""
+        """The benchmark's name, or the domain's for dialogues outside of the default domain."""
         domain = self.meaning.get("rubric", "").rpartition(" ")[0]
         return self.benchmark if domain in ("", DEFAULT) else domain
 
     @property
     def group(self) -> str:
-        """The title, with the letter."""
+        """The title with the letter."""
         return f"{self.title} {self.letter}".strip()
 
 
@@ -49,7 +52,7 @@ def meaning_of(entry: Entry) -> Meaning:
 
 
 def columns_of(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Column]:
-    """Each with a label of its own."""
+    """Return the columns, each with a unique label."""
     found = []
     letters: dict[tuple[str, object, str], str] = {}
     for ((benchmark, name, meaning), chosen), entries in by_key.items():
@@ -72,9 +75,9 @@ def _letter(number: int) -> str:
 
 
 def _apart(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
-    """What tells a measure from others of its name: "judge X", "profile released"."""
+    """Return what distinguishes a score from others of its name: "judge X", "profile released"."""
     keys = [key for key in dict.fromkeys(k for m in alike for k in m) if len({m.get(key) for m in alike}) > 1]
-    if "judge" in keys:  # one model in all roles is told once
+    if "judge" in keys:  # name a model that plays all roles once
         one = all(m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director"))
         keys = [key for key in keys if not (one and key in ("user", "director"))]
     keys.sort(key=lambda key: key != "judge")

@@ -1,10 +1,9 @@
-"""Models side by side: rows are models, columns scores, and what sets each row apart from the first.
+"""Comparison of models: one row per model, one column per score, and differences from the first model.
 
-Two numbers stand in one column only where they mean the same: same judge, same rules, same data and prompts,
-same cases. Differences are taken case by case over the cases that both models have a score for, repeats
-averaged: the mean, a 95 % bootstrap interval over cases, and a sign-flip test, corrected after Holm among all
-of the table's. Both ask the same question: would other cases of this kind say the same? They know nothing of
-what another run of the same cases, or another judge, would say.
+Two numbers share a column only if they mean the same: same judge, rules, data, prompts and cases. Differences
+are paired by case over the cases that both models have, repeats averaged: mean, 95 % bootstrap interval over
+cases, and a sign-flip test with Holm's correction over the whole table. Both describe how the result would
+vary with other cases of this kind, not with another run or another judge.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir
 
 ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]
-"""The columns of the paper's table, v2 after them."""
+"""The order of columns: the paper's table, then v2."""
 RESAMPLES = 10_000
 FEW = 10
-"""Common cases below which a note says that a comparison means little."""
+"""Number of common cases below which a note warns about a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`model` minus `baseline` over `n` common cases, in points of the score. `missing` counts
-    what one of the two lacks because it is incomplete."""
+    """`model` minus `baseline` over `n` common cases, in points of the score. `missing` counts cases without
+    a score because a run is incomplete."""
 
     model: str
     baseline: str
@@ -52,34 +51,34 @@ class Comparison:
     models: list[str]
     columns: list[Column]
     cells: dict[tuple[str, str], Entry]
-    """(model, column label) -> its entry."""
+    """Entries by model and column label."""
     differences: list[Difference]
     notes: list[str]
 
     def difference(self, model: str, label: str, baseline: str | None = None) -> Difference | None:
-        """From the first model, or from another `baseline`."""
+        """Return the difference of a model from the first model, or from `baseline`."""
         wanted = (model, label, baseline or self.models[0])
         return next((d for d in self.differences if (d.model, d.column, d.baseline) == wanted), None)
 
     @property
     def baselines(self) -> list[str]:
-        """Whom somebody is held against."""
+        """The models that others are compared with."""
         return list(dict.fromkeys(d.baseline for d in self.differences))
 
 
 def compare(runs: Sequence[str]) -> Comparison:
-    """Everything `mapo compare` shows. A run is a folder, or NAME=FOLDER."""
+    """Compare runs. A run is a folder, or NAME=FOLDER."""
     return compared([entry for run in runs for entry in read_run(run)])
 
 
 def read_run(run: str) -> list[Entry]:
-    """The scores in a folder of results of any kind."""
+    """Read the scores in a folder of results of any kind."""
     name, root = named(run)
     kind = kind_of(root)
     if kind.has_result:
         if not os.path.lexists(RunDir(root).result):
-            told = f"a run without {RunDir.result.name}: it did not come to an end"
-            raise InputError(told, where=str(root), fix="Run it with --resume")
+            problem = f"The run has no {RunDir.result.name}: it is not finished."
+            raise InputError(problem, where=str(root), fix="Run it with --resume")
         return read_bench(root, name)
     if kind is Kind.TRAINING:
         return read_training(root, name)
@@ -87,32 +86,32 @@ def read_run(run: str) -> list[Entry]:
 
 
 def _runs_in(root: Path) -> list[Path]:
-    """The runs one level down, and folders of EMPA's own result files beside them."""
+    """Return the runs and folders of EMPA result files in a folder."""
     ours = (RunDir.manifest.name, RunDir.result.name, RunDir.dialogues.name, "*_result.json")
     return [f for f in sorted(root.iterdir()) if f.is_dir() and any(any(f.glob(name)) for name in ours)]
 
 
 def _all_below(root: Path, below: Sequence[Path], name: str | None) -> list[Entry]:
-    """A folder of runs: each as if it had been named."""
+    """Read every run in a folder of runs."""
     found = [entry for folder in below for entry in read_run(str(folder))]
     if name is not None and len({entry.model for entry in found}) > 1:
         fix = f"Leave out '{name}=', or name each folder"
-        raise InputError("holds several models", where=str(root), fix=fix)
+        raise InputError("The folder holds several models.", where=str(root), fix=fix)
     return [replace(entry, model=name or entry.model) for entry in found]
 
 
 def named(run: str) -> tuple[str | None, Path]:
-    """NAME=FOLDER; a folder whose own name holds a = is that folder."""
+    """Split NAME=FOLDER into name and folder. An existing folder whose name contains "=" is that folder."""
     name, equals, folder = run.partition("=")
     if not equals or Path(run).expanduser().exists():
         return None, Path(run).expanduser()
     if not name.strip() or not folder:
         raise InputError(f"'{run}' names nothing", fix="Give a folder, or NAME=FOLDER")
-    return name.strip(), Path(folder).expanduser()  # no shell does that after a =
+    return name.strip(), Path(folder).expanduser()  # the shell does not expand ~ after "="
 
 
 def compared(entries: Sequence[Entry]) -> Comparison:
-    """Entries, put into columns and held against the first model's."""
+    """Arrange entries in columns and compare them with the first model's."""
     models = list(dict.fromkeys(entry.model for entry in entries))
     by_key: dict[tuple[Meaning, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: ORDER.index((e.benchmark, e.name))):
@@ -128,7 +127,7 @@ def compared(entries: Sequence[Entry]) -> Comparison:
 
 
 def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
-    """The same result may be given twice; two results of one model in one column may not."""
+    """Check that a model has one result per column; the same result may be given twice."""
     if there is None or there == replace(entry, source=there.source):
         return entry
     raise InputError(
@@ -143,8 +142,8 @@ def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
 def _differences(
     models: Sequence[str], columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
 ) -> tuple[list[Difference], list[str]]:
-    """Every model against the first, and against the one it was trained from, wherever their numbers mean
-    the same; and what to know about it."""
+    """Return the differences of every model from the first and from the model it was trained from, with
+    notes."""
     first, *others = models
     found: list[Difference] = []
     notes: list[str] = []
@@ -183,13 +182,14 @@ def _against(
 
 
 def _counterpart(own: Entry, first: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
-    """The first model's entry of the same meaning; of several sets of cases, the one with most in common."""
+    """Return the entry of model `first` with the same meaning; of several case sets, the one with most in
+    common."""
     rivals = [e for (model, _), e in cells.items() if model == first and meaning_of(e) == meaning_of(own)]
     return max(rivals, key=lambda e: (len(_common(own, e)), e.chosen == own.chosen), default=None)
 
 
 def _common(a: Entry, b: Entry) -> list[str]:
-    """Cases that both have; one that went by the same name with other words is another case."""
+    """Return the cases that both have with the same text."""
     return [
         name
         for name, case in a.cases.items()
@@ -205,9 +205,10 @@ def _difference(own: Entry, base: Entry, label: str, common: Sequence[str]) -> D
 
 
 def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:
-    """Mean of a - b over cases (of several kinds: the mean of the kinds' means), its interval, and p.
+    """Return the mean of a - b over cases (of several kinds: the mean of the kinds' means), its interval, and
+    p.
 
-    Cases of one group are averaged first: they are one text, and no evidence of their own.
+    Cases of one group are translations of one text and are averaged first.
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for at, (x, y) in enumerate(zip(a, b, strict=True)):
@@ -224,7 +225,7 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
     )
 
 
-# ---- what to know
+# ---- notes
 
 
 def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[str]:
@@ -241,7 +242,7 @@ def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[st
     if uneven:
         notes.append(f"{who}: {uneven} cases were repeated more often by one of the two; means are compared")
     if count(shared) < FEW:
-        notes.append(f"{who}: {count(shared)} cases are few; intervals and tests say little")
+        notes.append(f"{who}: only {count(shared)} cases; intervals and tests are unreliable")
     return notes
 
 
@@ -250,7 +251,7 @@ def _missing(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) 
     for (model, label), entry in cells.items():
         column = next(column for column in columns if column.label == label)
         if entry.n < entry.of:
-            lack = f"incomplete, {entry.n} of {entry.of} have a score: no figure"
+            lack = f"incomplete, {entry.n} of {entry.of} have a score: not shown"
             notes.append(f"{model}, {column.short} ({entry.source}): {lack}")
         own = [note for note in entry.notes if not note.startswith("incomplete")]
         notes += [f"{model}, {column.group} ({entry.source}): {note}" for note in own]
@@ -258,7 +259,7 @@ def _missing(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) 
 
 
 def _sampling(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
-    """Where models in one column were sampled otherwise."""
+    """Return notes about sampling settings that differ within a column."""
     notes = []
     for column in columns:
         own = {model: e.sampling for (model, label), e in cells.items() if label == column.label}

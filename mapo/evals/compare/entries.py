@@ -1,9 +1,9 @@
-"""What `mapo compare` reads: a folder of results -> entries, each one score of one model.
+"""Entries of a comparison: one score of one model, read from a folder of results.
 
-An entry says what its number *means* (`meaning`: judge, rules, data, prompts; two numbers stand in one column
-only where that agrees), how the model was sampled (`sampling`: told, but no reason to part columns), and the
-score of every case, because differences are taken case by case. Read here: the result.json of EmoBench and
-EQ-Bench. EMPA runs, EMPA's own files and training runs: `entries_empa.py`.
+An entry holds what determines the meaning of its number (`meaning`: judge, rules, data, prompts; these must
+agree within a column), how the model was sampled (`sampling`: shown, but allowed to differ), and the score of
+every case for paired differences. This module reads the result.json of EmoBench and EQ-Bench;
+`entries_empa.py` reads EMPA runs, EMPA result files and training runs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies 
 
 
 class Case(NamedTuple):
-    """A case's score in points, 0..100 (EPM-Q may go beyond), the mean of `repeats`. A score over several
-    kinds of cases is the mean of the kinds' means. `version` is a hash of the case's words, empty where
-    nobody wrote one down. Cases of one `group` (the languages of a question) are one text, and count as one
-    once the common ones are found."""
+    """The score of one case in points, 0 to 100 (EPM-Q may exceed 100), averaged over `repeats`. A score over
+    several kinds of cases is the mean of the kinds' means. `version` is a hash of the case's text, empty if
+    unknown. Cases of one `group` (the languages of a question) count as one."""
 
     score: float
     kind: str = ""
@@ -46,7 +45,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One score of one model. `value` is None where something is missing: `n` of `of` are there."""
+    """One score of one model. `value` is None if cases are missing: `n` of `of` have a score."""
 
     model: str
     benchmark: str
@@ -60,18 +59,18 @@ class Entry:
     cases: Mapping[str, Case]
     source: str
     chosen: str = ""
-    """Which cases were asked for, as a hash; empty where the data leave no choice."""
+    """Hash of the chosen cases; empty if the benchmark leaves no choice."""
     passes: int | None = None
     invalid: str = ""
-    """Why there is no score although nothing is missing: compares with nothing."""
+    """Why a complete run has no valid score; it is not compared."""
     notes: tuple[str, ...] = field(default=())
     baseline: str = ""
-    """The model that this one was trained from, where that is known: held against it too."""
+    """The model that this one was trained from, if known; it is compared with that, too."""
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """What changes the meaning of a number, and how the model was sampled. What is not known here is taken
-    for meaning: rather one column too many than two measures in one."""
+    """Split settings into those that determine the meaning of a number and those that only affect sampling.
+    Unknown settings count as meaning, which at worst gives one column too many."""
     sampling = _SAMPLING - ({"seed"} if settings.get("shuffle") else set())
     told = {key: _text(value) for key, value in settings.items()}
     hard = {key: value for key, value in told.items() if key not in sampling}
@@ -97,7 +96,7 @@ class _Item:
 
 @record
 class _Part:
-    """How many items of one score there are, and have it."""
+    """The number of items of one score, and how many of them have it."""
 
     n: int
     of: int
@@ -105,7 +104,7 @@ class _Part:
 
 @record
 class _Result:
-    """A result.json as `summary.write_result` writes it."""
+    """A result.json as written by `summary.write_result`."""
 
     schema: Literal["mapo.result/1"]
     benchmark: Literal["emobench", "eqbench3", "eqbench_v2"]
@@ -127,7 +126,7 @@ class _Result:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file's JSON object; RecordError says what else it is."""
+    """Read a JSON object; raise RecordError for anything else."""
     raw, problem = read_bytes(path)
     if raw is None:
         raise RecordError(problem or "no such file", where=str(path))
@@ -135,15 +134,15 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"is no JSON ({error})", where=str(path), fix="Is it cut off? Run again with --resume"
+            f"The file is not JSON ({error}).", where=str(path), fix="Is it cut off? Run again with --resume"
         ) from None
     if not isinstance(data, dict):
-        raise RecordError("is no JSON object", where=str(path))
+        raise RecordError("The file is not a JSON object.", where=str(path))
     return data
 
 
 def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
-    """The scores of OUT/result.json, checked against its own items."""
+    """Read the scores of OUT/result.json and check them against its items."""
     from pydantic import TypeAdapter, ValidationError
 
     path = RunDir(folder).result
@@ -165,7 +164,7 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
     scores = SCORES[_BENCHMARKS[result.benchmark]]
     known = {part for item in result.items for part in item.scores} | set(result.parts)
     there = [score for score in scores if known.issuperset(_parts(score))]
-    shown = there or scores[-1:]  # not one item has a score: shown as that
+    shown = there or scores[-1:]  # no item has a score
     return [_entry(result, score, name, path) for score in shown]
 
 
@@ -206,7 +205,7 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
 
 
 def _counted(result: _Result, parts: Sequence[str]) -> tuple[int, int]:
-    """How many of a score's own items are there; of all items where the file says no more."""
+    """Return how many items of a score are scored, and how many there are."""
     if not all(part in result.parts for part in parts):
         return len(result.items), result.of
     return sum(result.parts[part].n for part in parts), sum(result.parts[part].of for part in parts)
@@ -222,14 +221,14 @@ def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[s
 
 
 def _group(name: str) -> str:
-    """The two languages of an EmoBench question ("EA-en-17") are one text."""
+    """Return the group of an EmoBench question: its languages ("EA-en-17") are one text."""
     task, _, rest = name.partition("-")
     language, _, number = rest.partition("-")
     return f"{task}-{number}" if language in ("en", "zh") else ""
 
 
 def count(cases: Mapping[str, Case]) -> int:
-    """How many cases there are, each group of them being one."""
+    """Return the number of cases, counting each group once."""
     return len({case.group or name for name, case in cases.items()})
 
 
@@ -239,7 +238,7 @@ def _mean(items: Sequence[_Item], part: str) -> float:
 
 
 def _check(name: str, value: float, scores: Sequence[float], path: Path) -> None:
-    """A headline that its own items do not give was not written by mapo eval."""
+    """Check that a score is the mean of its items."""
     given = sum(scores) / len(scores)
     if not abs(value - given) <= _ROUNDING:
         raise RecordError(

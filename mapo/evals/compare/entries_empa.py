@@ -1,9 +1,8 @@
-"""EMPA's scores for `mapo compare`: from a run of `mapo eval empa`, from EMPA's own result files, and from
-the test of a training run, which is two rows, before and after.
+"""EMPA scores for `mapo compare`: from `mapo eval empa`, EMPA result files, and tests of training runs.
 
-Everything is recomputed from the judge's levels (`scoring/result.py`). Who played user, director and judge is
-part of what the number means; where a file does not say, its folder stands for it, so that it compares with
-nothing but itself.
+Everything is recomputed from the judge's levels (`scoring/result.py`). User, director and judge are part of
+the meaning of a number; if a file does not name them, its folder stands for them, so that it is compared only
+with itself.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PLAYED = ("start_levels", "temperature", "top_p", "max_tokens", "repeats", "see
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a manifest says was asked for; all of it unknown for EMPA's own files."""
+    """The settings of a manifest; unknown for EMPA result files."""
 
     model: str | None = None
     cast: Mapping[str, str] | None = None
@@ -45,16 +44,16 @@ class _Asked:
 
 
 def read_empa(root: Path, name: str | None = None) -> list[Entry]:
-    """Runs of `mapo eval empa`, or EMPA result files: of one model, or one folder a model."""
+    """Read runs of `mapo eval empa` or EMPA result files, of one model or with one folder per model."""
     folders = read_folders(root)
     if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
         fix = f"Leave out '{name}=', or name each folder"
-        raise InputError("holds several models", where=str(root), fix=fix)
+        raise InputError("The folder holds several models.", where=str(root), fix=fix)
     return [entry for folder in folders for entry in _entries(folder, _asked(folder.path), name)]
 
 
 def read_training(root: Path, name: str | None = None) -> list[Entry]:
-    """The held-out test of a training run: rows "NAME, before" and "NAME, after"."""
+    """Read the held-out test of a training run: rows "NAME, before" and "NAME, after"."""
     run = RunDir(root)
     manifest = read_json(run.manifest)
     try:
@@ -92,9 +91,9 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             found += [replace(entry, baseline=before) for entry in entries]
     if not found:
         raise InputError(
-            "a training run without a test",
+            "The training run has no test.",
             where=str(root),
-            fix="Is it unfinished? Or eval.test_repeats is 0",
+            fix="Finish the run; if eval.test_repeats is 0, there is no test",
         )
     return found
 
@@ -120,7 +119,7 @@ def _asked(folder: Path) -> _Asked:
 
 
 def _entries(folder: Folder, asked: _Asked, name: str | None) -> list[Entry]:
-    """Passes and EPM-Q of every model and every way of playing that a folder holds."""
+    """Return passes and EPM-Q for every model and cast of a folder."""
     if not folder.results:
         bad = f": {folder.bad[0]}" if folder.bad else ""
         raise InputError(f"no dialogue in it could be scored{bad}", where=str(folder.path))
@@ -175,7 +174,7 @@ def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, 
             **kw,
         )
 
-    quality = [float(weigh(np.array(r.indices))[3]) for r in results]  # linear: the mean of them is the score
+    quality = [float(weigh(np.array(r.indices))[3]) for r in results]  # EPM-Q is linear in the indices
     passed = [100.0 * r.passed for r in results]
     ends = reportable(*score.intervals["epm_q"], rows=score.n) if score.intervals else None
     shares = [case.score for case in _by_case(results, passed, versions).values()]
@@ -198,7 +197,8 @@ def _by_case(
 
 
 def _passing(shares: Sequence[float], score: Score) -> Interval | None:
-    """Of the passes in percent: Wilson's where a case has one dialogue, else over the cases' own shares."""
+    """Return the interval of the pass rate in percent: Wilson's if every case has one dialogue, otherwise
+    bootstrap over cases."""
     if len(shares) == score.n:
         low, high = wilson(score.passes, score.n)
         return 100 * low, 100 * high
@@ -211,9 +211,9 @@ def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str
     if len(folder.bad) > 5:
         notes.append(f"left out: {len(folder.bad) - 5} more")
     for count, what in (
-        (len(folder.broken), "broken dialogues left out"),
-        (unscored, "turns the judge failed to score"),
-        (sum(r.ending is None for r in results), "dialogues that were not over where their record ends"),
+        (len(folder.broken), "broken dialogues excluded"),
+        (unscored, "unscored turns"),
+        (sum(r.ending is None for r in results), "unfinished dialogues"),
         (sum(len(r.differences) for r in results), "recorded numbers differ from the recomputed ones"),
     ):
         if count:

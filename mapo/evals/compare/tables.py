@@ -34,9 +34,10 @@ from mapo.show.tables import (
 from mapo.text import printable
 
 METHOD = (
-    "Intervals: 95 %, bootstrap over cases, widened for few; none below 6 or where all are alike. Passes: in "
-    "percent, Wilson's if a case has one dialogue. Differences: in points, case by case. "
-    "p: sign-flip test by case; Holm: corrected among all differences of the table."
+    "Intervals: 95 % bootstrap over cases, widened for few cases; none for fewer than 6 cases or equal "
+    "values. Passes: in percent; Wilson interval if every case has one dialogue. Differences: in points, "
+    "paired by case. "
+    "p: sign-flip test; p (Holm): corrected over all differences of the table."
 )
 _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 
@@ -106,7 +107,7 @@ def differences_table(found: Comparison) -> Table:
     return Table(
         [*names, "difference", "95 % interval", "p", "p (Holm)", "cases"],
         rows,
-        title=f"Differences{'' if several else f' from {found.models[0]}'}, case by case",
+        title=f"Differences{'' if several else f' from {found.models[0]}'}, paired by case",
         note=METHOD,
         left=len(names),
     )

@@ -1,12 +1,15 @@
-"""Triton kernels for a decode step of few rows that waits for memory only: all weights pass through once.
+"""Triton kernels for decode steps of few rows, which are limited by memory bandwidth: every weight is read
+once.
 
 `product` multiplies some rows with the weights of one to three linear layers in one launch, split over the
-depth so that the whole card reads. It leaves parts, [splits, rows, outputs], which the kernel after it adds
-up: `add_norm` (residual and norm) or `turn` (bias, rotary positions, cache). `gated` is the two products of a
-gated MLP with their activation. How a product is cut is in `tiling.py`. Imported only where Triton is there.
+depth so that the whole GPU reads. It returns partial sums, [splits, rows, outputs], which the next kernel
+adds
+up: `add_norm` (residual and norm) or `turn` (bias, rotary embedding, KV cache). `gated` computes the two
+products of a gated MLP and their activation. Tile sizes are in `tiling.py`. Imported only if Triton is
+installed.
 """
 
-# ruff: noqa: N803 (what Triton fixes at compile time is written large)
+# ruff: noqa: N803 (Triton compile-time constants are upper case)
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def _product(
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
     w, size, column = w0, n0, 0
-    if MANY > 1:  # noqa: SIM102 (decided when it is compiled; the next one is not)
+    if MANY > 1:  # noqa: SIM102 (a compile-time condition; the next one is not)
         if tile >= tl.cdiv(n0, WIDE):
             tile -= tl.cdiv(n0, WIDE)
             w, size, column = w1, n1, n0
@@ -142,7 +145,8 @@ def _rows(rows: int) -> int:
 
 
 def product(x: torch.Tensor, weights: Sequence[torch.Tensor], tile: MatmulTile) -> torch.Tensor:
-    """x [rows, depth] times weights [outputs, depth] of up to three layers -> [splits, rows, all outputs]."""
+    """Multiply x [rows, depth] with the weights [outputs, depth] of up to three layers and return the partial
+    sums, [splits, rows, all outputs]."""
     rows, depth = x.shape
     sizes = [w.shape[0] for w in weights] + [0] * (3 - len(weights))
     w = [*weights, *[weights[0]] * (3 - len(weights))]
@@ -160,7 +164,7 @@ def product(x: torch.Tensor, weights: Sequence[torch.Tensor], tile: MatmulTile) 
 
 
 def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, tile: MatmulTile) -> torch.Tensor:
-    """silu(x gate') * (x up') of weights [outputs, depth]: [rows, outputs]."""
+    """Return silu(x gate') * (x up'), [rows, outputs], for weights [outputs, depth]."""
     rows, depth = x.shape
     out = x.new_empty(rows, gate.shape[0])
     _gated[(triton.cdiv(gate.shape[0], tile.wide),)](
@@ -173,7 +177,8 @@ def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, tile: MatmulTil
 def add_norm(
     parts: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(residual + all parts, its RMS norm): parts [splits, rows, size] or None, residual [rows, size]."""
+    """Return residual + all parts, and its RMS norm; parts [splits, rows, size] or None, residual [rows,
+    size]."""
     rows, size = residual.shape
     total = residual if parts is None else torch.empty_like(residual)
     normed = torch.empty_like(residual)
@@ -195,8 +200,8 @@ def turn(
     slots: torch.Tensor,
     positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Adds up the parts [splits, rows, size] of query, key and value, turns query and key to their positions
-    and puts key and value into their slots; the queries, [rows, heads, 1, dim]."""
+    """Add up the parts [splits, rows, size] of query, key and value, apply the rotary embedding to query and
+    key, store key and value in their slots, and return the queries, [rows, heads, 1, dim]."""
     q, k, v = states
     splits, rows, _ = q.shape
     kv, dim = keys.shape[1], keys.shape[3]

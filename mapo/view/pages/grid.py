@@ -85,7 +85,10 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
         curves = [trace for cell in cells for trace in _curve(cell, looks[cell["method"]], steps)]
         if curves:
             xs = [x for trace in curves for x in trace["x"]]
-            layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "EPM-Q in training"}}}
+            layout: dict[str, Any] = {
+                "xaxis": {"title": {"text": "step"}},
+                "yaxis": {"title": {"text": "EPM-Q in training"}},
+            }
             layout["xaxis"] |= {"dtick": 1} if max(xs) - min(xs) <= 12 else {}
             figures[f"curve_{i}"] = {
                 "data": [*curves, *reference_traces(world, min(xs), max(xs))],

@@ -12,7 +12,7 @@ from mapo.scoring.folders import read_folders
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
 from mapo.view.index.files import find_runs
-from mapo.view.pages.runs import people_of
+from mapo.view.pages.runs import health_of
 from support.cards import CARD, put_cards
 from support.command import mapo
 
@@ -192,5 +192,5 @@ def test_an_evaluation_leaves_health_json(tmp_path):
     [folder] = read_folders(out)
     assert folder.bad == [] and len(folder.results) == told["dialogues"]
     [run] = find_runs(tmp_path)
-    assert run.other == [] and people_of(run)["rows"][0].value == told["repeated"]
+    assert run.other == [] and health_of(run)["rows"][0].value == told["repeated"]
     assert "Simulated users" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]

@@ -83,7 +83,7 @@ def test_a_run_is_resumed_in_its_own_folder_only(tmp_path):
     first, _ = prepare(config(), root, resume=False)
     with pytest.raises(InputError, match="holds a run already"):
         prepare(config(), root, resume=False)
-    with pytest.raises(InputError, match="started otherwise: optim.lr"):
+    with pytest.raises(InputError, match="started with other settings: optim.lr"):
         prepare(config("optim.lr=1"), root, resume=True)
     assert prepare(config(), root, resume=True)[0] == first
 
@@ -100,7 +100,7 @@ def test_where_a_run_goes_on_may_differ(given, tmp_path):
 def test_what_verls_checkpoints_are_cut_by_may_not(given, tmp_path):
     root = tmp_path / "run"
     prepare(config(), root, resume=False)
-    with pytest.raises(InputError, match=f"started otherwise: {given.partition('=')[0]}"):
+    with pytest.raises(InputError, match=f"started with other settings: {given.partition('=')[0]}"):
         prepare(config(given), root, resume=True)
     assert load_config(RunDir(root).verl_config) == config()
 
@@ -158,7 +158,7 @@ def test_a_model_that_verl_could_not_train_is_refused_with_nothing_written(tmp_p
         assert not root.exists()
 
     good = model_folder(tmp_path / "good")
-    refused(good, "rollout.context is 1025, but the model reads 1024 tokens", "rollout.context=1025")
+    refused(good, "rollout.context is 1025, but the model's context is 1024 tokens", "rollout.context=1025")
     turns = "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.revindex }} {{ loop.index }}\n"
     turns += "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     odd = model_folder(tmp_path / "odd", turns)

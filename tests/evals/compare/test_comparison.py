@@ -199,7 +199,7 @@ def test_rows_are_models_and_the_first_is_the_measure():
     assert (d.model, d.baseline, d.column, d.n, d.mean) == ("b", "a", "EQ-Bench", 3, 5.0)
     assert d.p == 0.25 == d.p_holm  # 2^(1-3)
     assert found.difference("b", "EQ-Bench") == d and found.difference("a", "EA") is None
-    assert any("3 cases are few" in note for note in found.notes)
+    assert any("3 cases; intervals and tests" in note for note in found.notes)
 
 
 def test_judges_never_share_a_column():
@@ -258,7 +258,7 @@ def test_only_common_cases_are_compared_and_it_is_said():
 def test_what_is_incomplete_has_no_figure_and_is_told():
     found = compared([entry("a"), entry("b", value=None, n=2, of=45, notes=("incomplete: x", "odd"))])
     assert found.cells["b", "EQ-Bench"].value is None
-    assert "b, EQ-Bench (runs/b): incomplete, 2 of 45 have a score: no figure" in found.notes
+    assert "b, EQ-Bench (runs/b): incomplete, 2 of 45 have a score: not shown" in found.notes
     assert "b, EQ-Bench 3 (runs/b): odd" in found.notes and not any("incomplete: x" in n for n in found.notes)
 
 
@@ -422,7 +422,7 @@ def test_a_result_without_one_score_is_shown_as_that(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(b"{", "is no JSON"), (b"[]", "is no JSON object"), (b"\xff", "is no JSON")]
+    ("content", "told"), [(b"{", "is not JSON"), (b"[]", "is not a JSON object"), (b"\xff", "is not JSON")]
 )
 def test_files_that_are_no_json_are_refused(tmp_path, content, told):
     (tmp_path / "result.json").write_bytes(content)
@@ -472,7 +472,7 @@ def test_a_folder_with_a_run_that_did_not_end_is_refused(tmp_path):
     emobench(tmp_path / "runs" / "x-emobench", "x")
     (tmp_path / "runs" / "early").mkdir()
     (tmp_path / "runs" / "early" / "manifest.json").write_text('{"schema": "mapo.eqbench3/1"}')
-    with pytest.raises(InputError, match="did not come to an end"):
+    with pytest.raises(InputError, match="is not finished"):
         compare([str(tmp_path / "runs")])
 
 
@@ -574,11 +574,11 @@ def test_notes_of_an_empa_folder(tmp_path):
     passes, _ = read_empa(folder)
     assert passes.value is None and (passes.n, passes.of) == (2, 10)
     told = " ".join(passes.notes)
-    assert "2 dialogues that were not over" in told and "left out: 2 more" in told and "torn" in told
+    assert "2 unfinished dialogues" in told and "left out: 2 more" in told and "torn" in told
     ended = Ending(StopReason.BROKEN)
     broken = put(tmp_path / "b", played("s1"), replace(played("s2"), error="x", ending=ended))
     [passes, _] = read_empa(broken)
-    assert (passes.n, passes.of) == (1, 2) and "1 broken dialogues left out" in passes.notes
+    assert (passes.n, passes.of) == (1, 2) and "1 broken dialogues excluded" in passes.notes
 
 
 def test_nothing_that_could_be_scored(tmp_path):
@@ -640,7 +640,7 @@ def test_notes_say_which_run_they_are_of():
     one = entry("a", notes=("odd",), source="runs/first", n=3, of=5, value=None)
     two = entry("a", meaning={"judge": "y"}, notes=("odd",), source="runs/second")
     found = compared([one, two])
-    assert "a, EQ-Bench A (runs/first): incomplete, 3 of 5 have a score: no figure" in found.notes
+    assert "a, EQ-Bench A (runs/first): incomplete, 3 of 5 have a score: not shown" in found.notes
     assert "a, EQ-Bench 3 A (runs/first): odd" in found.notes
     assert "a, EQ-Bench 3 B (runs/second): odd" in found.notes
 
@@ -661,7 +661,7 @@ def test_each_training_is_held_against_its_own_start_too():
     }
     assert {d.p_holm for d in found.differences} == {1.0}  # 4 * 0.25: corrected among all four
     told = differences_table(found)
-    assert told.title == "Differences, case by case" and told.columns[:3] == ["model", "from", "score"]
+    assert told.title == "Differences, paired by case" and told.columns[:3] == ["model", "from", "score"]
     assert ["y, after", "y, before", "EQ-Bench", "+2.00"] in [row[:4] for row in told.rows]
     lines = {line["model"]: line for line in csv.DictReader(FORMS["csv"](found).splitlines())}
     assert (lines["y, after"]["baseline"], lines["y, after"]["difference"]) == ("x, before", "-38.0")

@@ -1,4 +1,5 @@
-"""StreamedLayers layers say what a model's own layers say, and stand in for them only where they are known to."""
+"""StreamedLayers layers say what a model's own layers say, and stand in for them only where they are known
+to."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ def test_why_a_model_is_left_alone_is_said():
     assert streamed_of(model_of(**half)).incompatibility() == ""
     model = model_of(**half)
     model(input_ids=torch.tensor([[1, 2]]), output_hidden_states=True)  # leaves its hooks behind
-    assert streamed_of(model).incompatibility() == "layer 0: somebody has hooked in"
+    assert streamed_of(model).incompatibility() == "layer 0: a module has forward hooks or a replaced forward"
     for more, why in (
         ({"hidden_act": "gelu"}, "layer 0: its activation is GELU"),
         ({"head_dim": 16, "num_attention_heads": 4}, "layer 0: its heads are 16 wide"),
@@ -131,7 +132,7 @@ def test_why_a_model_is_left_alone_is_said():
         ({"dtype": torch.float32}, "its weights are not all of the same 16 bits"),
     ):
         assert streamed_of(model_of(**half | more)).incompatibility().startswith(why)
-    assert streamed_of(torch.nn.Linear(64, 64)).incompatibility() == "a Linear has no layers that it knows"
+    assert streamed_of(torch.nn.Linear(64, 64)).incompatibility() == "a Linear has no supported layers"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_a_model_that_cannot_be_read_is_left_alone(broken, told):
     assert streamed_of(model).accepts(8)
     broken(model)
     assert not streamed_of(model).accepts(8)
-    assert streamed_of(model).incompatibility().startswith(f"it cannot be read: {told}")
+    assert streamed_of(model).incompatibility().startswith(f"the model cannot be inspected: {told}")
 
 
 def test_adapters_are_left_alone():

@@ -190,7 +190,7 @@ def test_a_model_that_cannot_be_read_is_decoded_with_its_own_layers():
     decoder = decoder_of(model)
     decoder._check()
     assert len(said(decoder)[0]) == 14 and decoder.stats.streamed == 0 < decoder.stats.steps
-    assert "(no streamed weights: it cannot be read: ZeroDivisionError" in decoder.description
+    assert "(no streamed weights: the model cannot be inspected: ZeroDivisionError" in decoder.description
 
 
 def test_they_need_no_compiler(caplog):
@@ -225,7 +225,7 @@ def test_memory_that_is_short_ends_the_recordings_of_one_size_alone(caplog, monk
 
     monkeypatch.setattr(decoder.graphs, "record", short)
     ids, _ = said(decoder)
-    assert len(ids) == 14 and len(tried) == 1 and caplog.text.count("not recorded") == 1
+    assert len(ids) == 14 and len(tried) == 1 and caplog.text.count("no CUDA graph for") == 1
     assert decoder.streamed is not None and decoder.fuser.wanted and decoder.graphs is not None
     monkeypatch.setattr(decoder.graphs, "record", record)
     decoder._too_large.clear()
@@ -238,13 +238,17 @@ def test_with_what_steps_are_decoded_is_said_once(caplog):
     plain = Decoder(model, slots=2, context=32, end_ids=frozenset())
     assert not caplog.text and plain.description == ""  # nobody expects them without a card
     plain.cpu = False
-    assert plain.description == "the model's own layers, not recorded"
+    assert plain.description == "the model's own layers, without CUDA graphs"
     decoder = decoder_of(model)
     for stream, streamed, told in (
         (True, streamed_of(model), "streamed weights, up to 64 rows"),
         (False, None, "the model's own layers (no streamed weights: turned off)"),
-        (True, None, "the model's own layers (no streamed weights: they need Triton and a Hopper card)"),
-        (True, streamed_of(model_of()), "the model's own layers (no streamed weights: its weights are not all"),
+        (True, None, "the model's own layers (no streamed weights: they need Triton and a Hopper GPU)"),
+        (
+            True,
+            streamed_of(model_of()),
+            "the model's own layers (no streamed weights: its weights are not all",
+        ),
     ):
         caplog.clear()
         decoder.stream, decoder.streamed = stream, streamed
@@ -260,7 +264,7 @@ def test_with_what_steps_are_decoded_is_said_once(caplog):
 
 def test_what_a_compiler_tells_is_cut_to_a_line():
     decoder = decoder_of(model_of())
-    decoder.streamed, decoder.left_out = None, "they failed: error\n\n  in line 3 " + "of many " * 99
+    decoder.streamed, decoder.disabled_reason = None, "they failed: error\n\n  in line 3 " + "of many " * 99
     told = decoder.description
     assert "they failed: error in line 3 of many" in told and "\n" not in told and len(told) < 260
 
@@ -319,7 +323,7 @@ def test_at_the_door_they_may_be_off_by_rounding_alone(caplog):
 
     decoder = decoder_of(model, SimpleNamespace(**vars(STREAMS) | {"add_norm": larger}))
     decoder._check()
-    assert decoder.streamed is None and "(off by 0.0" in caplog.text
+    assert decoder.streamed is None and "(relative error 0.0" in caplog.text
 
 
 def test_at_the_door_they_must_say_the_same(caplog):
@@ -335,7 +339,7 @@ def test_at_the_door_they_must_say_the_same(caplog):
     model.model.layers[-1].mlp.down_proj.weight.data.mul_(50)
     decoder.streamed = streamed_of(model, SimpleNamespace(**wrong))
     decoder._check()
-    assert decoder.streamed is None and "without streamed weights: they say something else" in caplog.text
+    assert decoder.streamed is None and "without streamed weights: their logits differ" in caplog.text
     decoder.streamed = streamed_of(model, SimpleNamespace())
     decoder._check()
     assert decoder.streamed is None and "has no attribute" in caplog.text

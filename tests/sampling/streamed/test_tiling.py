@@ -17,7 +17,9 @@ from mapo.sampling.streamed.tiling import (
 
 
 def test_it_gives_what_was_measured_on_132_processors():
-    assert product_tile([3584], 18944, 132) == MatmulTile(32, 128, 4, splits=2)  # 112 blocks of outputs: 264 // 112
+    assert product_tile([3584], 18944, 132) == MatmulTile(
+        32, 128, 4, splits=2
+    )  # 112 blocks of outputs: 264 // 112
     assert product_tile([3584, 512, 512], 3584, 132) == MatmulTile(32, 128, 4, splits=1)
     assert product_tile([3584], 3584, 132) == MatmulTile(32, 128, 4, splits=2)
     assert product_tile([576], 1536, 132) == MatmulTile(32, 128, 4, splits=12)  # no more than blocks of depth

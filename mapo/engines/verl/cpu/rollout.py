@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 SLOTS = 64
 
 
-class _Stool:
+class _Placeholder:
     """A seat for one reply: it keeps nothing from turn to turn, verl sends the whole context each time."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Server:
         self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
         from mapo.models.chat import Request
-        from mapo.sampling.sampler import Call
+        from mapo.sampling.sampler import SampleCall
 
         async with self._running:
             if not self._open:
@@ -58,15 +58,15 @@ class Server:
             max_tokens=sampling_params["max_tokens"],
             seed=sampling_params.get("seed") or self._drawn,
         )
-        stool: Any = _Stool()
+        placeholder: Any = _Placeholder()
         done = asyncio.get_running_loop().create_future()
-        call = Call(stool, list(prompt_ids), 0, request, done)
+        call = SampleCall(placeholder, list(prompt_ids), 0, request, done)
         try:
             await self.sampler.ask(call)
         finally:
-            self.sampler.release(stool)
+            self.sampler.release(placeholder)
         return TokenOutput(
-            token_ids=call.said,
+            token_ids=call.token_ids,
             log_probs=call.logprobs,
             stop_reason="completed",
             extra_fields={"global_steps": self.version},
