@@ -37,14 +37,14 @@ def report(
 
     Exit status: 0 all well; 1 some of the runs could not be read (the report says which); 2 none could.
     """
-    from mapo.evals.compare.comparison import named
+    from mapo.evals.compare.comparison import split_name
     from mapo.report import build, write
     from mapo.show.figures import can_draw, require_matplotlib
 
     if figures is not None:
         require_matplotlib()
     found = build(runs)
-    where = out or RunDir(named(runs[0])[1] if len(runs) == 1 else Path()).report
+    where = out or RunDir(split_name(runs[0])[1] if len(runs) == 1 else Path()).report
     if where.suffix.lower() not in (".html", ".htm"):
         where = where.with_name(f"{where.name}.html")
     paths = write(found, where, markdown=markdown, figures=figures)

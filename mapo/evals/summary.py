@@ -45,21 +45,23 @@ def summarise(
     def statistic(flat: Floats) -> Floats:
         sums, counts = np.moveaxis(flat.reshape(*flat.shape[:-1], 2, len(names)), -2, 0)
         with np.errstate(invalid="ignore"):  # a resample may hold no item of some score
-            each = sums / counts
-        more = [each[..., [names.index(part) for part in parts]].mean(axis=-1) for parts in further.values()]
-        return np.concatenate([each, *(column[..., None] for column in more)], axis=-1)
+            means_ = sums / counts
+        combined = [
+            means_[..., [names.index(part) for part in parts]].mean(axis=-1) for parts in further.values()
+        ]
+        return np.concatenate([means_, *(column[..., None] for column in combined)], axis=-1)
 
     if not names:
         return {}, {}
     flat = table.reshape(len(groups), -1)
-    found = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
+    scores = dict(zip([*names, *further], map(float, statistic(flat.mean(axis=0))), strict=True))
     ends = bootstrap(flat, statistic, strata=[stratum for stratum, _ in groups])
     rows = {name: int(np.count_nonzero(table[:, 1, at])) for at, name in enumerate(names)}
-    intervals: dict[str, Interval | None] = dict.fromkeys(found)
-    for name, pair in zip(found, () if ends is None else ends, strict=ends is not None):
+    intervals: dict[str, Interval | None] = dict.fromkeys(scores)
+    for name, pair in zip(scores, () if ends is None else ends, strict=ends is not None):
         if np.isfinite(pair).all():
             intervals[name] = reportable(*pair, rows=min(rows[part] for part in further.get(name, [name])))
-    return found, intervals
+    return scores, intervals
 
 
 def write_result(
@@ -86,12 +88,12 @@ def write_result(
     scores. With a `limit` below `of` the result is a trial without scores.
     """
     limit = None if limit is None or limit >= of else limit
-    n, asked = len(items), limit or of
-    lack = f"incomplete: {asked - n} of {asked} items have no score; {RunDir.items.name} says why"
-    told = [lack] if n < asked else []
+    n, expected = len(items), limit or of
+    missing = f"incomplete: {expected - n} of {expected} items have no score; reasons: {RunDir.items.name}"
+    messages = [missing] if n < expected else []
     if limit is not None:
         scores, intervals = {}, {}
-        told.append(f"partial: only the first {limit} of {of} items were run, so there is no score")
+        messages.append(f"partial: only the first {limit} of {of} items were run, so there is no score")
     counts = {name: sum(name in item.scores for item in items) for name in parts or {}}
     result = {
         "schema": RESULT_SCHEMA,
@@ -104,12 +106,12 @@ def write_result(
         "n": n,
         "of": of,
         "limit": limit,
-        "parts": {name: {"n": counts[name], "of": whole} for name, whole in (parts or {}).items()},
+        "parts": {name: {"n": counts[name], "of": total} for name, total in (parts or {}).items()},
         "scores": dict(scores),
         "intervals": dict(intervals),
         "items": [{"id": item.id, "scores": item.scores} for item in items],
         "details": dict(details or {}),
-        "notes": [*told, *notes],
+        "notes": [*messages, *notes],
     }
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1)
     write_atomic(RunDir(out).result, text + "\n")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mapo.evals.compare.comparison import named
+from mapo.evals.compare.comparison import split_name
 from mapo.report.document.blocks import Report
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.numbers import typical_pair
@@ -66,7 +66,7 @@ def build(runs: Sequence[str]) -> Report:
     """Build the report of one or several runs, each given as FOLDER or MAX_NAME=FOLDER."""
     if len(runs) > 1:
         return several_report(runs)
-    name, root = named(runs[0])
+    name, root = split_name(runs[0])
     return _single_report(root, name)
 
 

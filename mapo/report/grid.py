@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.advantage import METHODS
-from mapo.evals.ablation.analysis import Cell, Run, analyse
+from mapo.evals.ablation.analysis import GridCell, GridRun, analyse
 from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
 from mapo.measure.reward import REWARDS
 from mapo.report.document import numbers
@@ -70,14 +70,14 @@ def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
     """Return the folder names of the grid's runs."""
     try:
         grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
-        names = [Cell(str(m), str(r), int(s)).name for s, r, m in grid]
+        names = [GridCell(str(m), str(r), int(s)).name for s, r, m in grid]
     except (KeyError, TypeError, ValueError) as error:
         problems.append(f"{RunDir.manifest.name}: not the manifest of an ablation grid ({error!r})")
         return []
     return [name for name in names if "/" not in name]
 
 
-def grid_run(run: TrainingRun, problems: list[str]) -> Run | None:
+def grid_run(run: TrainingRun, problems: list[str]) -> GridRun | None:
     """Return a run as input for the analysis, or None if its summary is invalid."""
     s = run.summary
     dialogues = number(s.get("dialogues"))
@@ -98,7 +98,7 @@ def grid_run(run: TrainingRun, problems: list[str]) -> Run | None:
         if found["dialogues"] is not None:
             steps.append({"step": line["step"], **found, **({"validation": held} if held else {})})
     jobs = {(r.case, r.id): numbers.quality(r) for r in numbers.recomputed(run.after, run.root, problems)}
-    return Run(Cell(s["method"], s["reward"], s["seed"]), summary, steps, jobs)
+    return GridRun(GridCell(s["method"], s["reward"], s["seed"]), summary, steps, jobs)
 
 
 def _tame(score: object) -> dict[str, float] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
-from mapo.evals.compare.entries import read_bench
+from mapo.evals.compare.entries import read_benchmark
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import (
     Block,
@@ -199,7 +199,7 @@ def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
 
 def bench_report(root: Path, name: str | None = None) -> Report:
     """Build the report of a result.json of `mapo eval emobench` or `eqbench`."""
-    entries = read_bench(root, name)
+    entries = read_benchmark(root, name)
     problems: list[str] = []
     data = read_object(RunDir(root).result, problems)
     first = entries[0]

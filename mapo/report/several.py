@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mapo.errors import InputError
-from mapo.evals.compare.comparison import named
+from mapo.evals.compare.comparison import split_name
 from mapo.report.document.blocks import MAX_NAME, Block, Report
 from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
@@ -63,7 +63,7 @@ def several_report(runs: Sequence[str]) -> Report:
         try:
             _read(collected, run, name)
         except (InputError, RecursionError, OSError, ArithmeticError) as error:
-            collected.missing.append(_reason(named(run)[1], error))
+            collected.missing.append(_reason(split_name(run)[1], error))
     blocks: list[Block] = _training_blocks(collected)
     compared, unread = comparison_blocks(collected.readable)
     shown = len(collected.names) - len(unread)
@@ -89,7 +89,7 @@ def _caution(collected: _Collected) -> str:
 
 def names_of(runs: Sequence[str]) -> list[str]:
     """Return a name per run: MAX_NAME if given, else the folder name, with its parent folder if ambiguous."""
-    parsed = [named(run) for run in runs]
+    parsed = [split_name(run) for run in runs]
     duplicates = [name for name, n in Counter(name for name, _ in parsed if name).items() if n > 1]
     if duplicates:
         raise InputError(f"two runs are named '{duplicates[0]}'", fix="Give each run a different name")
@@ -102,7 +102,7 @@ def names_of(runs: Sequence[str]) -> list[str]:
 
 
 def _read(collected: _Collected, run: str, name: str) -> None:
-    root = named(run)[1]
+    root = split_name(run)[1]
     kind = reportable(root)
     if kind is Kind.ABLATION:
         raise InputError(

@@ -35,13 +35,17 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     record = _get(data, "epj", dict, where)
     if record.get("K", 1) != 1:
         raise RecordError(
-            f"The dialogue is judged every {record['K']!r} turns.",
+            f"The dialogue is judged every {record['K']!r} turns; only K = 1 can be scored.",
             where=where,
-            fix="Only K = 1 can be scored",
+            fix="Leave the file out",
         )
     zone = record.get("epsilon", 1.0)
     if not _is_number(zone) or zone < 0:
-        raise RecordError(f"epsilon is {zone!r}", where=f"{where}, epj", fix="Expected a number, usually 1.0")
+        raise RecordError(
+            f"epsilon is {zone!r}, not a number of at least 0.",
+            where=f"{where}, epj",
+            fix="Its usual value is 1.0",
+        )
     rubric = replace(rubric or Rubric.load("empathy"), zone=float(zone))
     differences: list[str] = []
     notes: list[str] = []
@@ -54,18 +58,20 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     trajectory = _get(record, "trajectory", list, f"{where}, epj")
     if len(trajectory) < 2:
         raise RecordError(
-            "no turn in epj.trajectory", where=where, fix="The dialogue has no reply yet; leave the file out"
+            "epj.trajectory has no turn: the dialogue has no reply yet.",
+            where=where,
+            fix="Leave the file out",
         )
     differences += _turn_differences(trajectory[0], path.now, f"{where}, turn 0")
     unscored, ending = 0, None
     for number, entry in enumerate(trajectory[1:], 1):
         place = f"{where}, turn {number}"
         if not isinstance(entry, dict):
-            raise RecordError("not an object", where=f"{where}, epj.trajectory[{number}]")
+            raise RecordError("The entry is not an object.", where=f"{where}, epj.trajectory[{number}]")
         form, missing_keys = _empa_levels(entry.get("mdep_analysis"), rubric, place)
         unscored += form is None
         notes += [f"{place}: no '{key}', counted as level 0" for key in missing_keys]
-        state = path.judge(form if form is not None else _nothing(rubric))
+        state = path.judge(form if form is not None else _no_movement(rubric))
         differences += _turn_differences(entry, state, place)
         if ending := path.ending():
             break
@@ -88,15 +94,19 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
 def _load(file: Path) -> dict[str, Any]:
     raw, problem = read_bytes(file)
     if raw is None:
-        raise RecordError(problem or "no such file", where=str(file), fix="Check that it is a readable file")
+        raise RecordError(
+            problem or "The file does not exist.", where=str(file), fix="Check that it is a readable file"
+        )
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"not JSON ({error})", where=str(file), fix="Is the file cut off? Fetch or make it again"
+            f"The file is not JSON ({error}).",
+            where=str(file),
+            fix="If it is cut off, download or create it again",
         ) from error
     if not isinstance(data, dict):
-        raise RecordError("not a JSON object", where=str(file), fix="Expected an EMPA result file")
+        raise RecordError("The file is not a JSON object.", where=str(file), fix="Pass an EMPA result file")
     return data
 
 
@@ -105,9 +115,9 @@ def _get(data: dict[str, Any], key: str, kind: type, where: str) -> Any:
     if not isinstance(value, kind):
         problem = "missing" if key not in data else f"a {type(value).__name__}"
         raise RecordError(
-            f"'{key}' is {problem}, expected a {kind.__name__}",
+            f"'{key}' is {problem}, expected a {kind.__name__}.",
             where=where,
-            fix="Is this an EMPA result file?",
+            fix="Check that this is an EMPA result file",
         )
     return value
 
@@ -123,7 +133,9 @@ def _empa_start(
         missing = [i.key for i in rubric.indicators if i.key not in filled]
         if missing:
             raise RecordError(
-                f"no {', '.join(missing)}", where=place, fix=f"Is the file judged by rubric '{rubric.name}'?"
+                f"The start levels lack {', '.join(missing)}.",
+                where=place,
+                fix=f"Check that the file was judged with rubric '{rubric.name}'",
             )
         levels = {i.key: _integer(filled[i.key], f"{place}.{i.key}") for i in rubric.indicators}
         start = _at(place, rubric.start, levels)
@@ -133,7 +145,9 @@ def _empa_start(
     if isinstance(recorded, list) and all(_is_number(x) for x in recorded):
         return tuple(recorded)
     raise RecordError(
-        "neither start levels nor P_0_initial_deficit", where=f"{where}, epj", fix="One of them is needed"
+        "There are neither start levels nor P_0_initial_deficit.",
+        where=f"{where}, epj",
+        fix="Leave the file out",
     )
 
 
@@ -159,7 +173,7 @@ def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, 
     if form is None or form == {}:
         return None, []
     if not isinstance(form, dict):
-        raise RecordError("mdep_analysis is not an object", where=where)
+        raise RecordError("mdep_analysis is not an object.", where=where)
     if not any(f"{key}_{kind}_level" in form for key in rubric.keys for kind in ("Prog", "Neg")):
         return None, []
     levels, missing_keys = {}, []
@@ -170,8 +184,8 @@ def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, 
             if name not in form:
                 missing_keys.append(name)
             level = _integer(form.get(name, 0), f"{where}, {name}")
-            words = (str(form.get(f"{key}_{kind}_{what}", "")) for what in ("evidence", "reasoning"))
-            marks.append(Mark(level, *words))
+            texts = (str(form.get(f"{key}_{kind}_{what}", "")) for what in ("evidence", "reasoning"))
+            marks.append(Mark(level, *texts))
         levels[key] = AxisMarks(*marks)
     _at(where, rubric.step, levels)
     return levels, missing_keys
@@ -187,7 +201,7 @@ def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
 
 def _integer(value: Any, where: str) -> int:
     if not _is_number(value) or value != int(value):
-        raise RecordError(f"level {value!r} is not an integer", where=where, fix="Levels are small integers")
+        raise RecordError(f"Level {value!r} is not an integer.", where=where, fix="Levels are small integers")
     return int(value)
 
 
@@ -195,7 +209,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
 
 
-def _nothing(rubric: Rubric) -> Levels:
+def _no_movement(rubric: Rubric) -> Levels:
     return {key: AxisMarks(Mark(0), Mark(0)) for key in rubric.keys}
 
 
@@ -209,8 +223,8 @@ def _empa_ending(data: dict[str, Any], record: dict[str, Any]) -> Ending | None:
         (("failure",), StopReason.FAILURE),
     ):
         if any(word in text for word in words):
-            won = record.get("epm_victory_analysis")
-            kind = won.get("primary_victory_type") if isinstance(won, dict) else None
+            analysis = record.get("epm_victory_analysis")
+            kind = analysis.get("primary_victory_type") if isinstance(analysis, dict) else None
             known = reason is StopReason.SUCCESS and kind in ("geometric", "positional", "zone")
             return Ending(reason, (str(kind),) if known else ())
     return None

@@ -72,7 +72,7 @@ def _ending(endings: Mapping[str, float]) -> Finding:
     name = f"dialogues with the most frequent ending{f' ({most})' if most else ''}"
     if share is None or share <= ONE_ENDING or total < FEW:
         return Finding(name, share, ONE_ENDING)
-    words = f"nearly all dialogues have the same ending ({most}), so endings distinguish nothing"
+    words = f"nearly all dialogues have the same ending ({most}), so endings carry no information"
     return Finding(name, share, ONE_ENDING, f"{words}: {_over(share, ONE_ENDING)}")
 
 

@@ -50,24 +50,28 @@ def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None =
     """Read `root` if it holds results, otherwise each folder in it. Links are not followed."""
     try:
         if not root.exists():
-            raise InputError("no such folder", where=str(root), fix="Give a folder of result files or a run")
+            raise InputError(
+                "The folder does not exist.", where=str(root), fix="Pass a run or a folder of result files"
+            )
         if root.is_file():
-            raise InputError("is a file, not a folder", where=str(root), fix=f"Try its folder: {root.parent}")
+            raise InputError(
+                "This is a file, not a folder.", where=str(root), fix=f"Pass its folder: {root.parent}"
+            )
         root = root.resolve() if root.is_symlink() else root  # the user named the link explicitly
-        here = _files(root)
-        sure = kind_of(root) in (Kind.TRAINING, Kind.EMPA, Kind.EMPA_FILES, Kind.DIALOGUES)
-        below = [] if sure else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
+        files = _files(root)
+        is_run = kind_of(root) in (Kind.TRAINING, Kind.EMPA, Kind.EMPA_FILES, Kind.DIALOGUES)
+        below = [] if is_run else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
     except OSError as error:
         raise InputError(
-            f"cannot be read ({error.strerror})",
+            f"The folder cannot be read ({error.strerror}).",
             where=str(root)[:200],
             fix="Check the path and its permissions",
         ) from error
-    if not here and not below:
+    if not files and not below:
         raise InputError(
-            "no result files in it",
+            "The folder holds no result files.",
             where=str(root),
-            fix="Expected *_result.json (EMPA) or *.jsonl records, here or one folder below",
+            fix="Expected *_result.json (EMPA) or *.jsonl records, in it or one folder below",
         )
     return [_read_folder(folder, profile, rubric) for folder in below or [root]]
 
@@ -81,8 +85,9 @@ def _holds_results(folder: Path) -> bool:
 
 def _files(folder: Path) -> list[Path]:
     lines = RunDir(folder).dialogues
-    own = lines.iterdir() if lines.is_dir() and not lines.is_symlink() else folder.iterdir()
-    found = [f for f in folder.iterdir() if f.suffix == ".json"] + [f for f in own if f.suffix == ".jsonl"]
+    candidates = lines.iterdir() if lines.is_dir() and not lines.is_symlink() else folder.iterdir()
+    found = [f for f in folder.iterdir() if f.suffix == ".json"]
+    found += [f for f in candidates if f.suffix == ".jsonl"]
     linked = [lines] if lines.is_symlink() else []  # refused when it is opened, like any other link
     return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES and not is_ledger(f.name))
 
@@ -90,7 +95,7 @@ def _files(folder: Path) -> list[Path]:
 def _read_folder(path: Path, profile: str | None, rubric: Rubric | None) -> Folder:
     folder = Folder(path)
     if path.is_symlink():
-        folder.bad.append(f"{path}: a link; not followed: name the folder itself")
+        folder.bad.append(f"{path}: links are not followed; pass the folder itself")
         return folder
     try:
         files = _files(path)

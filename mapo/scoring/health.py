@@ -1,8 +1,9 @@
 """Checks of simulated users, computed from recorded dialogues without a model.
 
 A policy learns the faults of the users it is trained with: users who repeat themselves, speak like an
-assistant, change the language, contradict their persona, reveal the story early, or thank for any reply. Each
-fault is counted by patterns (`manners.py`). `findings.py` compares the numbers with their usual range.
+assistant, change the language, contradict their persona, reveal the story early, or thank the policy for any
+reply. Each fault is counted by patterns (`manners.py`). `findings.py` compares the numbers with their usual
+range.
 """
 
 from __future__ import annotations
@@ -81,31 +82,31 @@ def health(dialogues: Iterable[Dialogue], scenarios: Mapping[str, Scenario] | No
     return health_of([_user_lines(d, (scenarios or {}).get(d.scenario)) for d in usable])
 
 
-def health_of(talks: Sequence[UserLines]) -> Health:
+def health_of(dialogues: Sequence[UserLines]) -> Health:
     """Return the health of dialogues from any source."""
-    lines = [line for talk in talks for line in talk.lines]
+    lines = [line for d in dialogues for line in d.lines]
     repeats = Counter[str]()
-    for talk in talks:
-        repeats.update(_repeats(talk.lines))
-    after = {mood: [w for talk in talks for w in _after(talk, mood)] for mood in ("harm", "nothing", "good")}
+    for d in dialogues:
+        repeats.update(_repeats(d.lines))
+    after = {mood: [w for d in dialogues for w in _after(d, mood)] for mood in ("harm", "nothing", "good")}
     cold = [*after["harm"], *after["nothing"]]
-    moods = [mood for talk in talks for mood in talk.moods]
+    moods = [mood for d in dialogues for mood in d.moods]
     return Health(
-        dialogues=len(talks),
+        dialogues=len(dialogues),
         lines=len(lines),
         repeated=_share(repeats["again"], repeats["all"]),
-        shared=_shared(talks),
+        shared=_shared(dialogues),
         as_assistant=_share(sum(map(speaks_as_assistant, lines)), len(lines)),
-        other_language=_other_language(talks),
-        told_early=_share(sum(t.early for t in talks), sum(t.placed for t in talks)),
-        off_persona=_share(sum(t.contradicted for t in talks), sum(t.known for t in talks)),
+        other_language=_other_language(dialogues),
+        told_early=_share(sum(d.early for d in dialogues), sum(d.placed for d in dialogues)),
+        off_persona=_share(sum(d.contradicted for d in dialogues), sum(d.known for d in dialogues)),
         warm_after_miss=_share(sum(cold), len(cold)),
         warm_after_good=_share(sum(after["good"]), len(after["good"])),
         misses=len(cold),
         unscored=_share(moods.count(""), len(moods)),
-        incomplete=_share(sum(t.incomplete for t in talks), sum(t.panelled for t in talks)),
-        endings=dict(Counter(talk.ending for talk in talks).most_common()),
-        scripted=bool(talks) and all(talk.scripted for talk in talks),
+        incomplete=_share(sum(d.incomplete for d in dialogues), sum(d.panelled for d in dialogues)),
+        endings=dict(Counter(d.ending for d in dialogues).most_common()),
+        scripted=bool(dialogues) and all(d.scripted for d in dialogues),
     )
 
 
@@ -154,44 +155,44 @@ def _early(turns: Sequence[Turn], scenario: Scenario) -> tuple[int, int]:
 
 
 def _contradicted(turns: Sequence[Turn], scenario: Scenario) -> int:
-    who = scenario.persona
+    persona = scenario.persona
     beats = [line for beat in scenario.beats for line in beat.says]
     words = "\n".join([scenario.opening, *scenario.guarded, *scenario.eased, *beats])
-    return sum(contradicts(turn.user, who.name, who.age, words) for turn in turns)
+    return sum(contradicts(turn.user, persona.name, persona.age, words) for turn in turns)
 
 
 def _repeats(lines: Sequence[str]) -> dict[str, int]:
-    every = [s for line in lines for s in sentences(line)]
-    return {"all": len(every), "again": len(every) - len(set(every))}
+    all_sentences = [s for line in lines for s in sentences(line)]
+    return {"all": len(all_sentences), "again": len(all_sentences) - len(set(all_sentences))}
 
 
-def _shared(talks: Sequence[UserLines]) -> float | None:
+def _shared(dialogues: Sequence[UserLines]) -> float | None:
     """Return the mean share of word sequences that also occur in a dialogue of another scenario."""
-    own = [set().union(*map(shingles, talk.lines)) for talk in talks]
-    people: dict[tuple[str, ...], set[str]] = {}
-    for talk, runs in zip(talks, own, strict=True):
-        for run in runs:
-            people.setdefault(run, set()).add(talk.scenario)
-    shares = [sum(len(people[run]) > 1 for run in runs) / len(runs) for runs in own if runs]
-    several = len({talk.scenario for talk in talks}) > 1
+    sequences = [set().union(*map(shingles, d.lines)) for d in dialogues]
+    scenarios: dict[tuple[str, ...], set[str]] = {}
+    for d, own_sequences in zip(dialogues, sequences, strict=True):
+        for sequence in own_sequences:
+            scenarios.setdefault(sequence, set()).add(d.scenario)
+    shares = [sum(len(scenarios[s]) > 1 for s in found) / len(found) for found in sequences if found]
+    several = len({d.scenario for d in dialogues}) > 1
     return sum(shares) / len(shares) if shares and several else None
 
 
-def _other_language(talks: Sequence[UserLines]) -> float | None:
+def _other_language(dialogues: Sequence[UserLines]) -> float | None:
     """Return the share of lines in another script than the opening line."""
     other = known = 0
-    for talk in talks:
-        first = script_of(talk.lines[0]) if talk.lines else ""
-        later = [script for line in talk.lines[1:] if first and (script := script_of(line))]
+    for d in dialogues:
+        first = script_of(d.lines[0]) if d.lines else ""
+        later = [script for line in d.lines[1:] if first and (script := script_of(line))]
         known += len(later)
         other += sum(script != first for script in later)
     return _share(other, known)
 
 
-def _after(talk: UserLines, mood: Mood) -> list[bool]:
+def _after(dialogue: UserLines, mood: Mood) -> list[bool]:
     """Return for each reply with that effect whether the next line is warm."""
-    return [warm(line) for m, line in zip(talk.moods, talk.lines[1:], strict=False) if m == mood]
+    return [warm(line) for m, line in zip(dialogue.moods, dialogue.lines[1:], strict=False) if m == mood]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _share(part: int, total: int) -> float | None:
+    return part / total if total else None

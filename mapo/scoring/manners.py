@@ -85,11 +85,11 @@ def contradicts(line: str, name: str, age: int | None, words: str) -> bool:
     """Return whether the line contradicts the persona: another age (by more than a year) or name, or denial
     of a relative who is mentioned in the persona's own `words` ("my brother")."""
     ages = [int(a or b) for a, b in _AGE.findall(line)]
-    if age is not None and any(abs(said - age) > 1 for said in ages):
+    if age is not None and any(abs(stated - age) > 1 for stated in ages):
         return True
     names = [(a or b).casefold() for a, b in _NAME.findall(line)]
     parts = [part[:2] for part in name.casefold().split()]
-    if any(said[:2] not in parts and said not in name.casefold() for said in names):
+    if any(stated[:2] not in parts and stated not in name.casefold() for stated in names):
         return True
     missing = [(a or b).casefold() for a, b in _NO_KIN.findall(line)]
     return any(re.search(rf"\bmy (?:\w+ )?{kin}s?\b|我的?{kin}", words.casefold()) for kin in missing)
@@ -116,8 +116,8 @@ def tokens(text: str) -> list[str]:
 
 def sentences(line: str, fewest: int = 4) -> list[tuple[str, ...]]:
     """Return the sentences as tokens, without short ones ("I don't know."), which anyone repeats."""
-    found = [tuple(tokens(part)) for part in _SENTENCE.split(line)]
-    return [s for s in found if len(s) >= (fewest + 2 if _wide(s) else fewest)]
+    parts = [tuple(tokens(part)) for part in _SENTENCE.split(line)]
+    return [s for s in parts if len(s) >= (fewest + 2 if _wide(s) else fewest)]
 
 
 def shingles(line: str) -> set[tuple[str, ...]]:

@@ -72,7 +72,7 @@ def recompute(
         if ending := path.ending():
             break
     if not path.forms:
-        raise RecordError("no judged turn", where=where, fix="A dialogue without judgements has no score")
+        raise RecordError("The dialogue has no judged turn, so it has no score.", where=where)
     if same:
         differences += _reward_differences(dialogue, path, where)
     differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
@@ -98,7 +98,8 @@ def ending_differences(
     """Yield where the rules end a dialogue at another turn or in another way than recorded."""
     ours = ending.reason.value if ending else "not over"
     if path.now.turn < turns:
-        yield f"{where}: over at turn {path.now.turn} ({ours}), {turns - path.now.turn} later turns left out"
+        later = turns - path.now.turn
+        yield f"{where}: ends at turn {path.now.turn} ({ours}); {later} later turns are ignored"
     elif recorded is not None and recorded.reason not in RECORDED_REASONS:
         rules = f"the rules of '{path.profile.name}' give {ours}"
         if ours != recorded.reason:
@@ -127,11 +128,11 @@ def _reward_differences(dialogue: Dialogue, path: Trajectory, where: str) -> Ite
 
 
 def _rubric_of(name: str, copy: Path) -> Rubric:
-    found, problem = read_rubric(copy, name)
+    rubric, problem = read_rubric(copy, name)
     if problem:
-        raise RubricError(problem, where=str(copy), fix="Restore it, or name another with --rubric")
-    if found is None:
+        raise RubricError(problem, where=str(copy), fix="Restore it, or pass another with --rubric")
+    if rubric is None:
         raise RubricError(
-            f"rubric '{name}' is not shipped with mapo", fix=f"Put it at {copy}, or name it with --rubric"
+            f"Rubric '{name}' is not shipped with mapo.", fix=f"Put it at {copy}, or pass it with --rubric"
         )
-    return found
+    return rubric

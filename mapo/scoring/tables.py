@@ -9,10 +9,10 @@ from mapo.models.ledger import Ledger
 from mapo.scoring.context import ScoreContext
 from mapo.scoring.reference import reference_rows
 from mapo.scoring.score import Score, Scoring
-from mapo.show.tables import Cell, Estimate, Table, interval_text, print_line, print_tables
+from mapo.show.tables import Cell, NumberCell, Table, interval_text, print_line, print_tables
 
 _COMPONENTS = {"outcome": "Outcome", "efficiency": "Efficiency", "stability": "Stability"}
-_LISTED = 10
+_MAX_LISTED = 10
 """Remarks that are listed; further ones are counted."""
 
 
@@ -60,7 +60,7 @@ def _main_row(score: Score) -> list[Cell]:
     interval = interval_text(score.intervals["epm_q"]) if score.intervals else ""
     return [
         score.name,
-        Estimate(f"{score.composite.epm_q:.2f}", interval),
+        NumberCell(f"{score.composite.epm_q:.2f}", interval),
         f"{score.passes}/{score.n}",
         f"{score.turns:.1f}",
         *(f"{getattr(score.composite, part):.2f}" for part in _COMPONENTS),
@@ -75,7 +75,7 @@ def _indices(label: str, scores: Sequence[Score]) -> Table:
         values = {**{part: getattr(score.composite, part) for part in _COMPONENTS}, **score.composite.indices}
         intervals = score.intervals or {}
         rows.append(
-            [score.name, *(Estimate(f"{values[n]:.2f}", interval_text(intervals.get(n))) for n in names)]
+            [score.name, *(NumberCell(f"{values[n]:.2f}", interval_text(intervals.get(n))) for n in names)]
         )
     return Table(
         [label, *(_COMPONENTS.get(name, name) for name in names)],
@@ -106,10 +106,10 @@ def _print_list(title: str, lines: Sequence[str]) -> None:
     if not lines:
         return
     print_line(f"\n{len(lines)} x {title}:", style="")
-    for line in lines[:_LISTED]:
+    for line in lines[:_MAX_LISTED]:
         print_line(f"  {line}", style="")
-    if len(lines) > _LISTED:
-        print_line(f"  ... and {len(lines) - _LISTED} more (--json lists all)", style="")
+    if len(lines) > _MAX_LISTED:
+        print_line(f"  ... and {len(lines) - _MAX_LISTED} more (--json lists all)", style="")
 
 
 def print_ledger(ledger: Ledger) -> None:

@@ -25,14 +25,14 @@ MAX_NAME_WIDTH = 40
 """Widest name of the first column that is kept on one line if the other columns leave room for it."""
 
 
-class Estimate(NamedTuple):
+class NumberCell(NamedTuple):
     """A number with its interval, both formatted. A terminal shows the interval below the number."""
 
     value: str
     interval: str = ""
 
 
-Cell = str | Estimate
+Cell = str | NumberCell
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
 
     # again: nothing is left to do; more seeds: only they are played; the grid grows
     _, told = call("--out", out)
-    assert f"nothing is left to train in {out}" in told and "in parallel" not in told
+    assert f"Nothing is left to train in {out}" in told and "in parallel" not in told
     assert (out / "logs" / "mapo_idr_seed0.log").read_text() == "mapo_idr_seed0 begins\n"
     code, told = call("--out", out, "--methods", "turn", "--rewards", "idr", "--seeds", "0,")
     assert code == 0 and (out / "turn_idr_seed0").is_dir() and not (out / "turn_idr_seed1").exists()
@@ -118,7 +118,7 @@ def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
     # what does not change a run's course may differ
     assert call("run.keep=5", "model.stream=false", "--out", out, "--seeds", 2)[0] == 0
     (out / "manifest.json").write_bytes(before.replace(b'"steps": 4', b'"steps": 6'))
-    with pytest.raises(InputError, match="changed by hand"):
+    with pytest.raises(InputError, match="was edited"):
         call("--out", out)
 
 
@@ -135,7 +135,7 @@ def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
         (["advantage.method=turn"], "--methods"),
         (["pocket", "other"], "more than one config"),
         (["optim.stepz=3"], "stepz"),
-        (["--only-report"], "not an ablation"),
+        (["--only-report"], "not the manifest of an ablation"),
     ],
 )
 def test_what_is_refused_at_the_door(fake, tmp_path, args, told):
@@ -215,5 +215,5 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
 
 def test_two_at_a_time_in_one_folder(fake, tmp_path):
     out = tmp_path / "grid"
-    with locked(out), pytest.raises(InputError, match="running there"):
+    with locked(out), pytest.raises(InputError, match="is running in this folder"):
         call("--out", out)

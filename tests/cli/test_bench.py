@@ -252,7 +252,7 @@ def test_a_training_run_is_no_model_but_holds_some(tmp_path):
     assert mapo("train", "pocket", *given, "--out", run).returncode == 0
     done = mapo("eval", "empa", f"--model=local:{run}", f"--out={tmp_path / 'eval'}")
     assert done.returncode == 2 and "is a training run, not a model" in done.stderr
-    assert f"mapo export {run} --out DIR, then local:DIR" in done.stderr
+    assert f"mapo export {run} --out DIR and use local:DIR" in done.stderr
     checkpoint = done.stderr.split("Or use a checkpoint: local:")[1].strip()
     args = [f"--out={tmp_path / 'eval'}", "--max-turns=1", "--max-tokens=4"]
     assert mapo("eval", "empa", f"--model=local:{checkpoint}", *args).returncode == 0
@@ -295,7 +295,7 @@ def test_no_table_of_categories_where_nothing_came_back(tmp_path):
 def test_a_failed_scenario_is_named_once(made_up, tmp_path):  # noqa: F811
     with LoopbackServer(Script(policy=lambda _: "Hm.")) as server:
         done = mapo(*eqbench(made_up, tmp_path / "run", server.base_url))
-    assert "failed: item 401: no reply to judge" in done.stderr
+    assert "failed: item 401: No reply is long enough to be judged" in done.stderr
 
 
 def test_the_other_eqbench_is_recognised(tmp_path):
@@ -303,9 +303,9 @@ def test_the_other_eqbench_is_recognised(tmp_path):
     write(two / "data", dict.fromkeys(eqbench_data.V2_FILES, "{}"))
     write(three / "data", dict.fromkeys(eqbench_data.V3_FILES, "x"))
     done = mapo("eval", "eqbench", f"--data={two}", "--model=m", f"--out={tmp_path / 'run'}")
-    assert done.returncode == 2 and "holds EQ-Bench v2. Add --v2" in done.stderr
+    assert done.returncode == 2 and "The folder holds EQ-Bench v2. Add --v2" in done.stderr
     done = mapo("eval", "eqbench", f"--data={three}", "--model=m", "--v2", f"--out={tmp_path / 'run'}")
-    assert done.returncode == 2 and "holds EQ-Bench 3. Leave out --v2" in done.stderr
+    assert done.returncode == 2 and "The folder holds EQ-Bench 3. Leave out --v2" in done.stderr
 
 
 def test_changed_data_can_be_allowed_by_a_name_that_is_told(tmp_path):

@@ -136,7 +136,7 @@ def test_an_invalid_run_of_v2_has_no_figure(made_up, tmp_path):  # noqa: F811
     found = compared(tmp_path / "run", status=1)
     cell = score(found, "m", "EQ-Bench v2")
     assert (cell["value"], cell["n"], cell["of"]) == (None, 6, 6)
-    assert any("invalid: 0 of 6 answers can be read" in note for note in found["notes"])
+    assert any("invalid: 0 of 6 answers can be parsed" in note for note in found["notes"])
 
 
 def test_another_judge_is_another_column(made_up, tmp_path):  # noqa: F811
@@ -149,7 +149,7 @@ def test_another_judge_is_another_column(made_up, tmp_path):  # noqa: F811
             assert done.returncode == 0, done.stderr
     found = compared(f"a={tmp_path / 'strict'}", f"b={tmp_path / 'mild'}")
     assert score_labels(found) == ["EQ-Bench, judge strict", "EQ-Bench, judge mild"]
-    assert found["differences"] == [] and "b: no score that compares with one of a" in found["notes"]
+    assert found["differences"] == [] and "b: no score is comparable with one of a" in found["notes"]
     runs = [f"a={tmp_path / 'strict'}", f"b={tmp_path / 'mild'}"]
     shown = mapo("compare", *runs).stdout
     assert "Differences" not in shown and re.search(r"\n  a +\d+\.\d\d +- ", shown)
@@ -277,11 +277,11 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     [only] = compared(tmp_path / "part", status=1)["models"]
     assert only["scores"]["EPM-Q"]["of"] == len(lines)
     shutil.rmtree(tmp_path / "part" / "eval")
-    refused(tmp_path / "part", told="The training run has no test")
+    refused(tmp_path / "part", told="The training run has no results of the held-out test")
     (tmp_path / "part" / "config.toml").write_text("[run]\nnonsense = 1\n")
     refused(tmp_path / "part", told="nonsense")
     (tmp_path / "part" / "config.toml").unlink()
-    refused(tmp_path / "part", told="config.toml: no such file")
+    refused(tmp_path / "part", told="config.toml: The file does not exist")
 
 
 # ---- what is refused
@@ -294,9 +294,9 @@ def refused(*runs: object, told: str, more: tuple[str, ...] = ()) -> None:
 
 
 def test_what_cannot_be_compared_is_refused_with_its_place(talks, tmp_path):
-    refused(tmp_path / "nowhere", told="no such folder")
+    refused(tmp_path / "nowhere", told="The folder does not exist")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", told="no result files in it")
+    refused(tmp_path / "empty", told="holds no result files")
     for name, content, told in (
         ("torn", "{", "result.json: The file is not JSON"),
         ("other", '{"schema": "someone.else/1"}', "schema is 'someone.else/1'"),
@@ -304,13 +304,15 @@ def test_what_cannot_be_compared_is_refused_with_its_place(talks, tmp_path):
         write_atomic(tmp_path / name / "result.json", content)
         refused(tmp_path / name, told=told)
     write_atomic(tmp_path / "early" / "manifest.json", '{"schema": "mapo.emobench/1"}')
-    refused(tmp_path / "early", told="The run has no result.json: it is not finished. Run it with --resume")
-    refused(talks / "honest", f"scripted:honest={talks / 'parrot'}", told="that disagree")
-    refused(f"={talks}", told="names nothing")
+    refused(
+        tmp_path / "early", told="The run is not finished: it has no result.json. Finish it with --resume"
+    )
+    refused(talks / "honest", f"scripted:honest={talks / 'parrot'}", told="has two different results")
+    refused(f"={talks}", told="is not a run")
     refused(f"all={talks}", told="holds several models")
     shutil.copytree(talks / "honest", tmp_path / "odd")
     write_atomic(tmp_path / "odd" / "manifest.json", '{"schema": "mapo.empa/1", "cast": 3}')
-    refused(tmp_path / "odd", told="no manifest of an EMPA run")
+    refused(tmp_path / "odd", told="is not the manifest of an EMPA run")
     refused(talks / "honest", told="--latex and --json", more=("--json", "--latex"))
     refused(talks / "honest", told="--out without a form", more=("--out=x.md",))
     (tmp_path / "locked" / "result.json").mkdir(parents=True)
@@ -330,7 +332,7 @@ def test_result_files_of_empa_with_a_bad_one_among_them(tmp_path):
     found = compared(tmp_path / "all", status=1)
     assert score_labels(found) == ["passes", "EPM-Q"] and score(found, "two", "EPM-Q")["of"] == 3
     assert [d["cases"] for d in found["differences"]] == [2, 2]
-    assert any("left out: " in note and "script_002" in note for note in found["notes"])
+    assert any("excluded: " in note and "script_002" in note for note in found["notes"])
 
 
 # ---- forms

@@ -194,15 +194,15 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
         "list": (b"[]", "not a JSON object"),
         "no_epj": (json.dumps({"script_id": "x"}).encode(), "'epj' is missing"),
         "no_case": (json.dumps({"epj": data["epj"]}).encode(), "'script_id' is missing"),
-        "no_turns": (changed(["epj", "trajectory"], []), "no turn in epj.trajectory"),
+        "no_turns": (changed(["epj", "trajectory"], []), "epj.trajectory has no turn"),
         "turns_text": (changed(["epj", "trajectory"], "x"), "'trajectory' is a str, expected a list"),
-        "odd_turn": (changed(turn, 5), "epj.trajectory[3]: not an object"),
+        "odd_turn": (changed(turn, 5), "epj.trajectory[3]: The entry is not an object"),
         "level_3": (changed([*form, "C_Prog_level"], 3), "turn 3: turn form, C.progress: level 3"),
-        "level_text": (changed([*form, "A_Neg_level"], "-1"), "turn 3, A_Neg_level: level '-1'"),
-        "level_nan": (changed([*form, "A_Neg_level"], float("nan")), "turn 3, A_Neg_level: level nan"),
-        "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: level -inf"),
-        "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: level -0.5"),
-        "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: level True"),
+        "level_text": (changed([*form, "A_Neg_level"], "-1"), "turn 3, A_Neg_level: Level '-1'"),
+        "level_nan": (changed([*form, "A_Neg_level"], float("nan")), "turn 3, A_Neg_level: Level nan"),
+        "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: Level -inf"),
+        "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: Level -0.5"),
+        "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: Level True"),
         "form_text": (changed(form, "none"), "turn 3: mdep_analysis is not an object"),
         "start_9": (changed(filled, 9), "start form, P.2: level 9"),
         "start_none": (changed(filled, None), "filled_iedr.P.2"),
@@ -239,7 +239,7 @@ def test_each_bad_file_is_named_and_the_rest_is_scored(tmp_path):
 def test_only_bad_files(tmp_path):
     (tmp_path / "x_result.json").write_text("{")
     done = mapo("score", tmp_path)
-    assert done.returncode == 2 and done.stdout == "" and "x_result.json: not JSON" in done.stderr
+    assert done.returncode == 2 and done.stdout == "" and "x_result.json: The file is not JSON" in done.stderr
     assert "no dialogue in it could be scored" in done.stderr
 
 
@@ -355,7 +355,7 @@ def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
     with JsonlWriter(run / "eval" / "after" / "dialogues.jsonl") as out:
         out.write_dialogue(replace(tutored(), rubric="cooking"))
     (run / "rubric.toml").write_text(text.replace('name = "tutoring"', 'name = "cooking"'), encoding="utf-8")
-    assert "rubric 'cooking' is not shipped" in mapo("score", run / "eval" / "after").stderr  # no run above
+    assert "Rubric 'cooking' is not shipped" in mapo("score", run / "eval" / "after").stderr  # no run above
     (run / "manifest.json").write_text("{}")
     assert scored(run / "eval" / "after")[0]["n"] == 1
     monkeypatch.chdir(run / "eval")
@@ -426,7 +426,7 @@ def test_a_run_that_has_not_begun(tmp_path, content):
 def test_turns_after_the_end_are_left_out_and_told(tmp_path):
     [model] = scored(put(tmp_path / "run", good(n=15)))
     assert model["turns"] == 12
-    assert "over at turn 12 (success), 3 later turns left out" in model["differences"][0]
+    assert "ends at turn 12 (success); 3 later turns are ignored" in model["differences"][0]
 
 
 def test_a_torn_last_line_is_a_warning(tmp_path):
@@ -442,7 +442,7 @@ def test_a_torn_last_line_is_a_warning(tmp_path):
     ("change", "words"),
     [
         ({"turns": ()}, "no judged turn"),
-        ({"rubric": "cooking"}, "rubric 'cooking' is not shipped"),
+        ({"rubric": "cooking"}, "Rubric 'cooking' is not shipped"),
         ({"profile": "draft"}, "unknown profile 'draft'"),
         ({"start_levels": {}}, "start form: missing"),
     ],
@@ -486,9 +486,9 @@ def test_four_axes_score_like_three(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda p: p / "missing", "no such folder"),
-        (lambda p: p, "no result files in it"),
-        (lambda p: (p / "f.txt").write_text("x") and p / "f.txt", "is a file, not a folder"),
+        (lambda p: p / "missing", "The folder does not exist"),
+        (lambda p: p, "holds no result files"),
+        (lambda p: (p / "f.txt").write_text("x") and p / "f.txt", "This is a file, not a folder"),
     ],
 )
 def test_nothing_to_score(tmp_path, make, words):
@@ -539,7 +539,7 @@ def test_as_a_process():
     command = [sys.executable, "-m", "mapo", "score", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: /nowhere: no such folder")
+    assert done.stderr.startswith("error: /nowhere: The folder does not exist")
     assert "Traceback" not in done.stderr
 
 

@@ -295,7 +295,7 @@ def test_the_result_says_what_is_missing(tmp_path):
     assert told == json.loads((tmp_path / "result.json").read_text())
     assert told["schema"] == "mapo.result/1" and told["judge"] is None
     assert (told["n"], told["of"], told["complete"]) == (1, 3, False)
-    assert told["notes"] == ["incomplete: 2 of 3 items have no score; items.jsonl says why", "cut"]
+    assert told["notes"] == ["incomplete: 2 of 3 items have no score; reasons: items.jsonl", "cut"]
     assert told["items"] == [{"id": "a", "scores": {"x": 0.5}}]
     assert told["parts"] == {} and told["limit"] is None
     whole = write_result(tmp_path, items=items, of=1, intervals={"x": (0.4, 0.6)}, judge="j", **known)
@@ -316,9 +316,9 @@ def test_a_part_of_the_items_has_no_score(tmp_path):
     ends = {"x": (0.4, 0.6)}
     part = write_result(tmp_path, items=items, of=3, intervals=ends, limit=1, **known)
     assert (part["scores"], part["intervals"], part["complete"], part["limit"]) == ({}, {}, False, 1)
-    assert part["notes"] == ["partial: only the first 1 of 3 items were asked, so there is no score"]
+    assert part["notes"] == ["partial: only the first 1 of 3 items were run, so there is no score"]
     lacks = write_result(tmp_path, items=items, of=3, intervals=ends, limit=2, **known)
-    assert lacks["notes"][0] == "incomplete: 1 of 2 items have no score; items.jsonl says why"
+    assert lacks["notes"][0] == "incomplete: 1 of 2 items have no score; reasons: items.jsonl"
     whole = write_result(tmp_path, items=items, of=1, intervals=ends, limit=5, **known)
     assert whole["complete"] and whole["limit"] is None and whole["scores"] == {"x": 0.5}
 

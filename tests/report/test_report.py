@@ -497,10 +497,10 @@ def test_some_of_several_cannot_be_read(tmp_path):
     done = mapo("report", good, bad, grid, "--out", tmp_path / "all.html")
     assert done.returncode == 1
     text = check((tmp_path / "all.html").read_text()).text
-    assert "no such folder" in text and "Report it on its own" in text and "1 run " in text
+    assert "The folder does not exist" in text and "Report it on its own" in text and "1 run " in text
     assert (
         "left out: " in done.stderr
-        and "no such folder" in done.stderr
+        and "The folder does not exist" in done.stderr
         and "Report it on its own" in done.stderr
     )
     assert mapo("report", bad, tmp_path / "worse").returncode == 2
@@ -517,15 +517,15 @@ def test_results_that_disagree_are_said(tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     report = build([str(one), str(foreign)])
-    assert "no result files in it" in problems(report) and report.title == "1 run"
-    assert "no result files in it" in report.lacking[0]
+    assert "holds no result files" in problems(report) and report.title == "1 run"
+    assert "holds no result files" in report.lacking[0]
 
 
 def test_an_unreadable_evaluation_among_others_ends_with_1(tmp_path):
     good, foreign = training(tmp_path / "good"), tmp_path / "foreign"
     foreign.mkdir()
     done = mapo("report", good, foreign, "--out", tmp_path / "r.html")
-    assert done.returncode == 1 and "left out" in done.stderr and "no result files in it" in done.stderr
+    assert done.returncode == 1 and "left out" in done.stderr and "holds no result files" in done.stderr
     other = tmp_path / "other"
     other.mkdir()
     done = mapo("report", foreign, other)
@@ -738,9 +738,9 @@ def test_hostile_records_of_evaluations(tmp_path):
 
 
 def test_what_is_no_run(tmp_path):
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="The folder does not exist"):
         build([str(tmp_path / "none")])
-    with pytest.raises(InputError, match="no result files in it"):
+    with pytest.raises(InputError, match="holds no result files"):
         build([str(tmp_path)])
     assert kind_of(training(tmp_path / "t")) is Kind.TRAINING and kind_of(empa(tmp_path / "e")) is Kind.EMPA
     (tmp_path / "t" / "manifest.json").write_text("{")

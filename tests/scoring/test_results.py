@@ -8,7 +8,7 @@ import os
 import pytest
 
 from mapo.errors import InputError
-from mapo.evals.ablation.analysis import Cell, read_run
+from mapo.evals.ablation.analysis import GridCell, read_run
 from mapo.evals.compare.comparison import compare
 from mapo.report import build
 from mapo.report.document.page import html_page
@@ -57,7 +57,7 @@ def test_a_dialogue_that_did_not_break_counts_before_one_that_did(tmp_path):
 
 def test_the_test_of_an_ablations_run_goes_by_the_same_rule(tmp_path):
     run = report_runs.training(tmp_path / "mapo_idr_seed0")
-    cell = Cell("mapo", "idr", 0)
+    cell = GridCell("mapo", "idr", 0)
     before = read_run(tmp_path, cell).jobs
     other = write_lines(
         run / "eval" / "after" / "again.jsonl", [talk([-1, -1, -1], id="c0_1", scenario="c0")]
@@ -92,7 +92,7 @@ def test_a_linked_model_below_a_folder_is_told(tmp_path):
     report_runs.empa(tmp_path / "all" / "one")
     (tmp_path / "all" / "two").symlink_to(tmp_path / "secret")
     one, two = read_folders(tmp_path / "all")
-    assert len(one.results) == 4 and two.results == [] and "name the folder itself" in two.bad[0]
+    assert len(one.results) == 4 and two.results == [] and "pass the folder itself" in two.bad[0]
     assert score(tmp_path / "all").models[0].score.n == 4
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mapo.show.tables import (
     PIPE_WIDTH,
-    Estimate,
+    NumberCell,
     Table,
     interval_text,
     latex_table,
@@ -23,7 +23,7 @@ from mapo.show.tables import (
 EVIL = "[red]x[/] | `a` ![b](c) <script>alert(1)</script> \\end{tabular} $1$ \x1b[31m\u202e"
 SCORES = Table(
     ["model", "score"],
-    [["a", Estimate("1.50", "1.0 to 2.0")], ["b", "-"]],
+    [["a", NumberCell("1.50", "1.0 to 2.0")], ["b", "-"]],
     title="Scores",
     note="Higher is better.",
 )
@@ -124,7 +124,7 @@ def headers(out: str) -> list[list[str]]:
 
 
 def test_wide_tables_are_split_between_number_columns(capsys):
-    wide = Table(["name", *"abcdef"], [["m", *(Estimate("1", "0.5 to 1.5") for _ in range(6))]])
+    wide = Table(["name", *"abcdef"], [["m", *(NumberCell("1", "0.5 to 1.5") for _ in range(6))]])
     print_tables([wide], 36)
     out = capsys.readouterr().out
     assert headers(out) == [["name", "a", "b"], ["name", "c", "d"], ["name", "e", "f"]]
@@ -152,7 +152,7 @@ def test_long_names_wrap_at_a_separator_before_a_table_is_split(capsys):
 @pytest.mark.parametrize("width", [40, 60, 80, 110])
 def test_no_line_is_wider_than_the_terminal(width, capsys):
     columns = ["model", "a header of words", *"abcdefg"]
-    rows = [["Qwen/Qwen2.5-7B-Instruct", "text in several words", *[Estimate("1.00", "0.5 to 1.5")] * 7]]
+    rows = [["Qwen/Qwen2.5-7B-Instruct", "text in several words", *[NumberCell("1.00", "0.5 to 1.5")] * 7]]
     print_tables([Table(columns, rows, title="A title of many words " * 6, note="A note. " * 20)], width)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= width
 

@@ -14,7 +14,7 @@ from mapo.cli.common.options import Limit, Model, RunOptions, with_run_options
 if TYPE_CHECKING:
     from mapo.cli.common.items import SolvedItems
     from mapo.evals.emobench.data import EmoBench, EmoBenchQuestion
-    from mapo.evals.emobench.questions import Settings
+    from mapo.evals.emobench.questions import EmoBenchSettings
     from mapo.evals.items import PreviousItems, Solve
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
@@ -59,7 +59,7 @@ def emobench(
     from mapo.cli.common.items import check_context, close, solve_until_stopped
     from mapo.errors import InputError
     from mapo.evals.emobench.data import load
-    from mapo.evals.emobench.questions import Settings, manifest, solver
+    from mapo.evals.emobench.questions import EmoBenchSettings, manifest, solver
     from mapo.players.identity import identity
     from mapo.players.spec import ModelSpec
 
@@ -69,7 +69,7 @@ def emobench(
             where="--language",
             fix=f"Use one of: {', '.join(_LANGUAGES)}",
         )
-    settings = Settings(
+    settings = EmoBenchSettings(
         _LANGUAGES[language], reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
     )
     bench = load(data, settings.languages, allow_changed=allow_changed_data)
@@ -96,7 +96,7 @@ def emobench(
     raise typer.Exit(close(run, result, session))
 
 
-def _estimate(run: RunOptions, settings: Settings, questions: int) -> Estimate:
+def _estimate(run: RunOptions, settings: EmoBenchSettings, questions: int) -> Estimate:
     from mapo.planning.estimate import Estimate
 
     calls = questions * settings.votes
@@ -113,7 +113,7 @@ def _estimate(run: RunOptions, settings: Settings, questions: int) -> Estimate:
 def _result(
     out: Path,
     bench: EmoBench,
-    settings: Settings,
+    settings: EmoBenchSettings,
     solved: SolvedItems,
     manifest: Mapping[str, Any],
     limit: int | None,

@@ -54,7 +54,7 @@ def audit(
     interrupted.
     """
     from mapo.cli.common.items import solve_until_stopped
-    from mapo.evals.compare.comparison import named
+    from mapo.evals.compare.comparison import split_name
     from mapo.judges.audit.figure import draw
     from mapo.judges.audit.report import SMALL_SAMPLE, tables, write
     from mapo.judges.audit.run import AuditPlan, build_audit
@@ -71,7 +71,7 @@ def audit(
     judges = judges_named(judge, base_url, key_env, temperature)
     names = judges.names
     panel_name = str(judges) if panel and len(names) > 1 else ""
-    roots = [named(each)[1] for each in runs]
+    roots = [split_name(each)[1] for each in runs]
     credit, recordings = credit_settings(recordings_of(runs, scenarios, domain), roots)
     plan = AuditPlan(
         tuple(names), recordings, turns, dialogues, repeats, seed, credit=credit, panel=panel_name
@@ -101,11 +101,11 @@ def audit(
 
 
 def _as_recorded(runs: list[str]) -> None:
-    from mapo.evals.compare.comparison import named
+    from mapo.evals.compare.comparison import split_name
     from mapo.judges.audit.recorded import tables
     from mapo.show.tables import print_tables
 
-    print_tables(tables([named(run)[1] for run in runs]))
+    print_tables(tables([split_name(run)[1] for run in runs]))
 
 
 def _ask_functions(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, AskJudge]:

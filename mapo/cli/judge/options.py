@@ -66,13 +66,13 @@ def judges_named(
 def recordings_of(runs: list[str], scenarios: str, domain: str | None) -> list[Recording]:
     """Return the dialogues of the runs with their scenarios; print a warning for those that are skipped."""
     from mapo.domain_folders import known_folder
-    from mapo.evals.compare.comparison import named
+    from mapo.evals.compare.comparison import split_name
     from mapo.judges.sample import domain_in, read_recordings
     from mapo.scenarios.sets import BUILTIN, load_scenarios
 
     by_id: dict[str, Recording] = {}
     for run in runs:
-        name, root = named(run)
+        name, root = split_name(run)
         recorded = domain_in(root) if domain is None and scenarios.startswith(BUILTIN) else None
         run_domain = recorded if recorded and known_folder(recorded) else domain
         known = {scenario.id: scenario for scenario in load_scenarios(scenarios, run_domain)}

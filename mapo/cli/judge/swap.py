@@ -49,7 +49,7 @@ def swap(
     again with --resume); 2 nothing could be judged; 130 or 143 interrupted.
     """
     from mapo.cli.common.items import solve_until_stopped
-    from mapo.evals.compare.comparison import named
+    from mapo.evals.compare.comparison import split_name
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
@@ -60,7 +60,7 @@ def swap(
         raise InputError("no judge given", fix="Give --judge NAME or --judge NAME@URL")
     judges = judges_named(judge, base_url, key_env, temperature)
     title = judges.names[0] if len(judges.members) == 1 else str(judges)
-    roots = {name or root.resolve().name: root for name, root in map(named, runs)}
+    roots = {name or root.resolve().name: root for name, root in map(split_name, runs)}
     if len(roots) < len(runs):
         raise InputError("two runs have the same name", fix="Name them: a=FOLDER b=FOLDER")
     recordings = swapping.evaluations(recordings_of(runs, scenarios, domain))

@@ -77,7 +77,7 @@ def ablate(
         claim_grid(folder, config, grid)
         with GridProgress(folder, cells_of(grid), jobs or _cores(), config.optim.steps) as progress:
             command = f"mapo ablate --out {quote(str(folder))}"
-            until_stopped(run_cells(progress), folder, progress.kept, command=command)
+            until_stopped(run_cells(progress), folder, progress.saved, command=command)
         if any(RunDir(folder / cell.name).summary.exists() for cell in cells_of(read_grid(folder))):
             _report(folder, reach)
     for cell, line in progress.failed.items():

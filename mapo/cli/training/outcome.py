@@ -46,12 +46,12 @@ def print_outcome(outcome: TrainingOutcome, out: Path, caution: str = "") -> Non
 
 def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
     from mapo.scoring.reference import reference_rows
-    from mapo.show.tables import Cell, Estimate, Table, interval_text
+    from mapo.show.tables import Cell, NumberCell, Table, interval_text
 
     rows: list[list[Cell]] = [
         [
             name,
-            Estimate(
+            NumberCell(
                 f"{score.composite.epm_q:.1f}",
                 interval_text(score.intervals["epm_q"] if score.intervals else None),
             ),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mapo.errors import InputError
-from mapo.evals.ablation.paired import Comparison, claims, compare, corrected
+from mapo.evals.ablation.paired import SeedComparison, claims, compare_seeds, corrected
 from mapo.measure.epmq import weigh
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import deduplicated
@@ -34,7 +34,7 @@ WINDOW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     """One run of the grid."""
 
     method: str
@@ -47,11 +47,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GridRun:
     """A finished run. `jobs` holds the EPM-Q of each test dialogue after training (EPM-Q is linear in the
     indices, so the score of a set is the mean over its dialogues)."""
 
-    cell: Cell
+    cell: GridCell
     summary: dict[str, Any]
     steps: list[dict[str, Any]]
     jobs: dict[tuple[str, str], float]
@@ -82,24 +82,24 @@ class Run:
         return next((n for n, s in self.smooth() if s >= score), math.inf)
 
 
-Measure = Callable[[Run], float | None]
+Measure = Callable[[GridRun], float | None]
 
 
 def _after(key: str, when: str = "after") -> Measure:
     return lambda run: run.summary[when][key] if run.summary.get(when) else None
 
 
-def _gain(run: Run) -> float | None:
+def _gain(run: GridRun) -> float | None:
     before, after = run.summary.get("before"), run.summary.get("after")
     return after["epm_q"] - before["epm_q"] if before and after else None
 
 
-def _gradient(run: Run) -> float | None:
+def _gradient(run: GridRun) -> float | None:
     norms = [line["grad_norm"] for line in run.steps if line.get("grad_norm") is not None]
     return float(np.mean(norms)) if norms else None
 
 
-def _end(run: Run) -> float | None:
+def _end(run: GridRun) -> float | None:
     return run.smooth()[-1][1] if run.steps and run.score() else None
 
 
@@ -117,7 +117,7 @@ MEASURES: dict[str, Measure] = {
 # ---- reading
 
 
-def read_run(root: Path, cell: Cell) -> Run | None:
+def read_run(root: Path, cell: GridCell) -> GridRun | None:
     """Read the run of a cell; None if it is not finished."""
     folder = root / cell.name
     path = RunDir(folder).summary
@@ -125,16 +125,22 @@ def read_run(root: Path, cell: Cell) -> Run | None:
         return None
     try:
         summary = json.loads(path.read_bytes())
-        found = Cell(summary["method"], summary["reward"], summary["seed"])
+        recorded = GridCell(summary["method"], summary["reward"], summary["seed"])
         float(summary["dialogues"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"no summary of a run ({error!r})", where=str(path), fix="Remove the folder and train it again"
+            f"The file is not the summary of a run ({error!r}).",
+            where=str(path),
+            fix="Remove the folder and run the ablation again",
         ) from None
-    if found != cell:
-        raise InputError(f"is of {found.name}", where=str(path), fix="Put the run where it belongs")
+    if recorded != cell:
+        raise InputError(
+            f"The summary belongs to {recorded.name}, not {cell.name}.",
+            where=str(path),
+            fix="Move the run to the folder of its name",
+        )
     tests = _test_dialogues(folder)
-    return Run(
+    return GridRun(
         cell,
         summary,
         read_steps(RunDir(folder).metrics),
@@ -162,7 +168,7 @@ def _epm_q_by_job(folder: Path, tests: Sequence[Dialogue]) -> dict[tuple[str, st
     return scores
 
 
-def _context(runs: Sequence[Run]) -> dict[str, Any]:
+def _context(runs: Sequence[GridRun]) -> dict[str, Any]:
     """Return the context of the held-out scores, if it is known and the same in all runs."""
     contexts = {run.context for run in runs if run.context}
     return {"context": contexts.pop().as_json()} if len(contexts) == 1 else {}
@@ -171,17 +177,17 @@ def _context(runs: Sequence[Run]) -> dict[str, Any]:
 # ---- the report
 
 
-Grid = Mapping[tuple[str, str], Sequence[Run]]
+Grid = Mapping[tuple[str, str], Sequence[GridRun]]
 """The runs of each (method, reward), in the order of the grid."""
 
 
-def analyse(runs: Sequence[Run], *, wanted: int = 0, reach: float | None = None) -> dict[str, Any]:
+def analyse(runs: Sequence[GridRun], *, wanted: int = 0, reach: float | None = None) -> dict[str, Any]:
     """Return the content of ablation.json; `wanted` is the number of runs of the grid."""
-    table: dict[tuple[str, str], list[Run]] = {}
+    table: dict[tuple[str, str], list[GridRun]] = {}
     for run in runs:
         table.setdefault((run.cell.method, run.cell.reward), []).append(run)
     if not table:
-        raise InputError("No run is finished.", fix="Run `mapo ablate` first")
+        raise InputError("No run is finished.", fix="GridRun `mapo ablate` first")
     target, source = (reach, "given") if reach is not None else _target(table)
     families = comparisons(table, target)
     return {
@@ -191,19 +197,19 @@ def analyse(runs: Sequence[Run], *, wanted: int = 0, reach: float | None = None)
         "model": sorted({str(run.summary.get("model", "")) for run in runs}),
         **_context(runs),
         "reach": {"score": target, "source": source},
-        "cells": [_row(*key, found, target) for key, found in table.items()],
-        "curves": [_curve(*key, found) for key, found in table.items()],
+        "cells": [_row(*key, runs, target) for key, runs in table.items()],
+        "curves": [_curve(*key, runs) for key, runs in table.items()],
         "paired": {name: [c.as_json() for c in family] for name, family in families.items()},
         "claims": claims(families, [reward for _, reward in table]),
         "notes": _notes(runs),
     }
 
 
-def _row(method: str, reward: str, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
+def _row(method: str, reward: str, runs: Sequence[GridRun], target: float | None) -> dict[str, Any]:
     row: dict[str, Any] = {"method": method, "reward": reward, "seeds": [r.cell.seed for r in runs]}
     row["dialogues"] = max(r.summary["dialogues"] for r in runs)
     for name, measure in MEASURES.items():
-        row[name] = _spread([measure(run) for run in runs])
+        row[name] = _summary([measure(run) for run in runs])
     if target is not None:
         needs = [run.need(target) for run in runs]
         middle = float(np.median(needs))
@@ -215,33 +221,33 @@ def _row(method: str, reward: str, runs: Sequence[Run], target: float | None) ->
     return row
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+def _summary(values: Sequence[float | None]) -> dict[str, Any]:
     known = [v for v in values if v is not None]
     mean = float(np.mean(known)) if known else None
     return {"mean": mean, "interval": t_interval(known), "by_seed": list(values)}
 
 
-def _curve(method: str, reward: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _curve(method: str, reward: str, runs: Sequence[GridRun]) -> dict[str, Any]:
     at = {line["step"]: n for run in runs for line, n in zip(run.steps, run.dialogues(), strict=True)}
     lines = [line for run in runs for line in run.steps]
-    held = [(line["step"], line["validation"]["epm_q"]) for line in lines if line.get("validation")]
+    validation = [(line["step"], line["validation"]["epm_q"]) for line in lines if line.get("validation")]
     return {
         "method": method,
         "reward": reward,
         "training": _points([(line["step"], line.get("score")) for line in lines], at),
-        "validation": _points(held, at),
+        "validation": _points(validation, at),
     }
 
 
 def _points(pairs: Sequence[tuple[int, float | None]], at: Mapping[int, float]) -> list[dict[str, Any]]:
     """Return mean and interval over seeds at each step."""
-    found: dict[int, list[float]] = {}
+    by_step: dict[int, list[float]] = {}
     for step, value in pairs:
         if value is not None:
-            found.setdefault(step, []).append(value)
+            by_step.setdefault(step, []).append(value)
     return [
         {"dialogues": at[s], "n": len(v), "mean": float(np.mean(v)), "interval": t_interval(v)}
-        for s, v in sorted(found.items())
+        for s, v in sorted(by_step.items())
     ]
 
 
@@ -249,19 +255,19 @@ def _target(table: Grid) -> tuple[float | None, str]:
     """Return the final score of grpo with idr, or of the first cell if there is none."""
     key = ("grpo", "idr") if ("grpo", "idr") in table else next(iter(table))
     ends = [end for run in table[key] if (end := _end(run)) is not None]
-    return (float(np.mean(ends)) if ends else None), f"where {key[0]} with {key[1]} ends"
+    return (float(np.mean(ends)) if ends else None), f"the final score of {key[0]} with {key[1]}"
 
 
-def comparisons(table: Grid, target: float | None) -> dict[str, list[Comparison]]:
+def comparisons(table: Grid, target: float | None) -> dict[str, list[SeedComparison]]:
     """Return families of comparisons, each corrected separately: mapo with every other method in score and in
     dialogues needed, batch with every other method in gradient norm, and the rewards with each other."""
-    families: dict[str, list[Comparison]] = {}
+    families: dict[str, list[SeedComparison]] = {}
 
     def family(name: str, what: str, pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]]) -> None:
-        there = [(a, b) for a, b in pairs if a in table and b in table]
-        made = [_compare(table, what, a, b, target) for a, b in there]
-        if kept := [c for c in made if c.n]:
-            families[name] = corrected(kept)
+        present = [(a, b) for a, b in pairs if a in table and b in table]
+        compared = [_compare(table, what, a, b, target) for a, b in present]
+        if with_pairs := [c for c in compared if c.n]:
+            families[name] = corrected(with_pairs)
 
     for reward in dict.fromkeys(reward for _, reward in table):
         others = [(method, r) for method, r in table if r == reward]
@@ -274,24 +280,24 @@ def comparisons(table: Grid, target: float | None) -> dict[str, list[Comparison]
 
 def _compare(
     table: Grid, what: str, a: tuple[str, str], b: tuple[str, str], target: float | None
-) -> Comparison:
+) -> SeedComparison:
     def numbers(key: tuple[str, str]) -> dict[int, float]:
-        found = {run.cell.seed: _number(run, what, target) for run in table[key]}
-        return {seed: value for seed, value in found.items() if value is not None}
+        values = {run.cell.seed: _number(run, what, target) for run in table[key]}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     names = (a[0], b[0]) if a[1] == b[1] else (f"{a[0]}/{a[1]}", f"{b[0]}/{b[1]}")
     jobs = [{r.cell.seed: r.jobs for r in table[key]} if what == "epm_q" else None for key in (a, b)]
-    return compare(what, *names, numbers(a), numbers(b), *jobs)
+    return compare_seeds(what, *names, numbers(a), numbers(b), *jobs)
 
 
-def _number(run: Run, what: str, target: float | None) -> float | None:
+def _number(run: GridRun, what: str, target: float | None) -> float | None:
     if what != "need":
         return MEASURES[what](run)
     # A run that never reached the score counts with all its dialogues; it would need more.
     return None if target is None else min(run.need(target), float(run.summary["dialogues"]))
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def _notes(runs: Sequence[GridRun]) -> list[str]:
     """Return notes on what makes the comparison unfair."""
     notes = []
     counts = sorted({run.summary["dialogues"] for run in runs})
@@ -300,8 +306,12 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     for seed in sorted({run.cell.seed for run in runs}):
         starts = {MEASURES["before"](run) for run in runs if run.cell.seed == seed}
         if len(starts) > 1:
-            notes.append(f"runs of seed {seed} did not start at one score: {sorted(map(str, starts))}")
+            notes.append(
+                f"runs of seed {seed} start at different scores: {', '.join(sorted(map(str, starts)))}"
+            )
     seeds = Counter((run.cell.method, run.cell.reward) for run in runs)
     if len(set(seeds.values())) > 1:
-        notes.append("cells differ in their number of finished seeds: unpaired figures compare unlike seeds")
+        notes.append(
+            "cells differ in their number of finished seeds, so unpaired numbers compare different seeds"
+        )
     return notes

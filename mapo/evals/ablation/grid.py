@@ -1,7 +1,7 @@
 """The grid of an ablation on disk: which runs it has and which settings they share.
 
 OUT/config.toml holds what all runs share, OUT/manifest.json the grid, OUT/METHOD_REWARD_seedK the runs and
-OUT/logs what they printed.
+OUT/logs their output.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 
 from mapo.config import Config, dump_config
 from mapo.errors import InputError, StoreError
-from mapo.evals.ablation.analysis import Cell
+from mapo.evals.ablation.analysis import GridCell
 from mapo.runs.provenance import provenance
 from mapo.store import RunDir, write_atomic
 
 SCHEMA = "mapo.ablate/1"
 VARIED = {"advantage.method", "reward.name", "run.seed"}
 """Settings that differ from run to run."""
-APART = {
+RESUMABLE = {
     "run": {"threads", "processes", "trackers", "keep", "checkpoint_every"},
     "model": {"device", "compile", "checkpointing", "stream"},
 }
-"""Settings that may differ when a grid is resumed: how a run is done, not what it learns from."""
+"""Settings that may differ when a grid is resumed: they affect how runs are executed, not their results."""
 
 
-def cells_of(grid: Mapping[str, list[Any]]) -> list[Cell]:
+def cells_of(grid: Mapping[str, list[Any]]) -> list[GridCell]:
     """Return the runs of a grid, seed by seed, so that the finished ones can be compared at any time."""
-    return [Cell(m, r, seed) for seed in grid["seeds"] for r in grid["rewards"] for m in grid["methods"]]
+    return [GridCell(m, r, seed) for seed in grid["seeds"] for r in grid["rewards"] for m in grid["methods"]]
 
 
 def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> None:
@@ -46,7 +46,9 @@ def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> No
         _check_same(out, earlier["settings"], settings)
         wanted = {key: list(dict.fromkeys([*earlier[key], *wanted[key]])) for key in wanted}
     elif out.exists() and any(not e.name.startswith((".", RunDir.config.name)) for e in out.iterdir()):
-        raise InputError("is not empty and not an ablation", where=str(out), fix="Choose another --out")
+        raise InputError(
+            "The folder is not empty and not an ablation.", where=str(out), fix="Choose another --out"
+        )
     write_atomic(RunDir(out).config, dump_config(config))
     grid = {
         "schema": SCHEMA,
@@ -59,36 +61,39 @@ def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> No
 
 
 def read_grid(out: Path) -> dict[str, Any]:
+    """Read and check the manifest of an ablation."""
     path = RunDir(out).manifest
     try:
         grid = dict(json.loads(path.read_bytes()))
         if grid["schema"] != SCHEMA or grid["config"] != _hash(grid["settings"]):
-            raise ValueError("another schema, or changed by hand")
+            raise ValueError("it has another schema or was edited")
         cells_of(grid)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"not an ablation ({error})", where=str(path), fix="Check --out") from None
+        raise InputError(
+            f"The file is not the manifest of an ablation ({error}).", where=str(path), fix="Check --out"
+        ) from None
     return grid
 
 
 def _shared_settings(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the course of all runs alike."""
+    """Return the settings that all runs share and that affect their results."""
     return {
         section: {
             key: value
             for key, value in part.items()
-            if f"{section}.{key}" not in VARIED and key not in APART.get(section, ())
+            if f"{section}.{key}" not in VARIED and key not in RESUMABLE.get(section, ())
         }
         for section, part in data.items()
     }
 
 
 def _check_same(out: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
-    other = [f"{s}.{k}" for s in now for k in now[s] if earlier.get(s, {}).get(k) != now[s][k]]
-    if other:
+    changed = [f"{s}.{k}" for s in now for k in now[s] if earlier.get(s, {}).get(k) != now[s][k]]
+    if changed:
         raise InputError(
-            f"the ablation there has other settings: {', '.join(other[:5])}",
+            f"The ablation in this folder has other settings: {', '.join(changed[:5])}.",
             where=str(out),
-            fix="Leave out the config to go on with its own, or use another --out",
+            fix="Omit the config to continue with its settings, or use another --out",
         )
 
 
@@ -105,10 +110,12 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise StoreError(f"cannot be written ({error.strerror})", where=str(out)) from error
+        raise StoreError(f"The folder cannot be written ({error.strerror}).", where=str(out)) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError("an ablation is running there", where=str(out), fix="Wait for it") from None
+            raise InputError(
+                "Another ablation is running in this folder.", where=str(out), fix="Wait until it ends"
+            ) from None
         yield

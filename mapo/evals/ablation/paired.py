@@ -23,9 +23,9 @@ Jobs = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SeedComparison:
     """`a` minus `b` in `what`, paired by seed. `p` is from the paired t test, `p_flip` from the sign-flip
-    test; each is also corrected after Holm within its family."""
+    test; each is also Holm-corrected within its family."""
 
     what: str
     a: str
@@ -57,7 +57,7 @@ class Comparison:
         return {**asdict(self), "n": self.n}
 
 
-def compare(
+def compare_seeds(
     what: str,
     a: str,
     b: str,
@@ -65,12 +65,12 @@ def compare(
     numbers_b: Mapping[int, float],
     jobs_a: Mapping[int, Jobs] | None = None,
     jobs_b: Mapping[int, Jobs] | None = None,
-) -> Comparison:
+) -> SeedComparison:
     """Compare one number per seed on each side; with `jobs`, also the test dialogues behind them."""
     seeds = tuple(sorted(set(numbers_a) & set(numbers_b)))
     d = np.array([numbers_a[s] - numbers_b[s] for s in seeds])
     grid = difference_grid(jobs_a or {}, jobs_b or {}, seeds)
-    return Comparison(
+    return SeedComparison(
         what,
         a,
         b,
@@ -86,8 +86,8 @@ def compare(
     )
 
 
-def corrected(family: Sequence[Comparison]) -> list[Comparison]:
-    """Correct both p-values after Holm within a family of comparisons."""
+def corrected(family: Sequence[SeedComparison]) -> list[SeedComparison]:
+    """Apply Holm's correction to both p-values within a family of comparisons."""
     t, flip = holm([c.p for c in family]), holm([c.p_flip for c in family])
     return [replace(c, p_holm=x, p_flip_holm=y) for c, x, y in zip(family, t, flip, strict=True)]
 
@@ -102,20 +102,20 @@ _CLAIMS = (
 )
 
 
-def claims(families: Mapping[str, Sequence[Comparison]], rewards: Sequence[str]) -> list[dict[str, str]]:
+def claims(families: Mapping[str, Sequence[SeedComparison]], rewards: Sequence[str]) -> list[dict[str, str]]:
     """Return each tested claim of the paper with its verdict."""
     main = "idr" if "idr" in rewards else rewards[0]
-    found = []
+    tested = []
     for text, name, others, sign, digits in _CLAIMS:
         family = [c for c in families.get(name.format(main), ()) if not others or c.b in others]
         if family:
             names = ", ".join(c.b.partition("/")[0] for c in family)
-            each = "; ".join(told(c, sign, digits) for c in family)
-            found.append({"claim": f"{text} {names}", "verdict": verdict(family, sign), "told": each})
-    return found
+            details = "; ".join(describe(c, sign, digits) for c in family)
+            tested.append({"claim": f"{text} {names}", "verdict": verdict(family, sign), "told": details})
+    return tested
 
 
-def verdict(family: Sequence[Comparison], sign: int) -> str:
+def verdict(family: Sequence[SeedComparison], sign: int) -> str:
     """Return the verdict on the claim that every `a` of the family is on the side of `sign`."""
     decided = [c.decides(sign) for c in family]
     if all(decided):
@@ -125,13 +125,13 @@ def verdict(family: Sequence[Comparison], sign: int) -> str:
     return f"undecided at n = {min(c.n for c in family)}"
 
 
-def told(c: Comparison, sign: int, digits: str) -> str:
+def describe(c: SeedComparison, sign: int, digits: str) -> str:
     """Return one comparison as text."""
     signed = "+" + digits
     ends = f" ({c.interval[0]:{signed}} to {c.interval[1]:{signed}})" if c.interval else ""
     wins = sum(d * sign > 0 for d in c.differences)
     p = "unknown" if c.p_holm is None else "< 0.001" if c.p_holm < 0.001 else f"{c.p_holm:.3f}"
-    word = {True: "yes", False: "the other way round", None: "open"}[c.decides(sign)]
+    word = {True: "yes", False: "the opposite", None: "undecided"}[c.decides(sign)]
     return (
         f"against {c.b} {c.mean:{signed}}{ends}, {wins} of {c.n} seed{'' if c.n == 1 else 's'}, p {p}: {word}"
     )
@@ -144,5 +144,5 @@ def difference_grid(a: Mapping[int, Jobs], b: Mapping[int, Jobs], seeds: Sequenc
         for job in a[seed].keys() & b[seed].keys():
             row.setdefault(job[0], []).append(a[seed][job] - b[seed][job])
     names = sorted(set.intersection(*map(set, rows.values()))) if rows else []
-    found = [[float(np.mean(row[name])) for name in names] for row in rows.values()]
-    return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
+    means = [[float(np.mean(row[name])) for name in names] for row in rows.values()]
+    return np.array(means, dtype=np.float64).reshape(len(rows), len(names))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from mapo.errors import RecordError
-from mapo.evals.ablation.analysis import Cell
+from mapo.evals.ablation.analysis import GridCell
 from mapo.records import parse
 from mapo.show.progress import Progress, clock
 from mapo.store import RunDir
@@ -29,14 +29,14 @@ async def run_cells(progress: GridProgress) -> None:
     """Run every unfinished cell; the failed ones end up in `progress.failed`."""
     gate = asyncio.Semaphore(progress.jobs)
 
-    async def one(cell: Cell) -> None:
+    async def one(cell: GridCell) -> None:
         async with gate:
             progress.begins(cell)
             try:
                 problem = await _train(progress.out, cell)
             except (
                 OSError
-            ) as error:  # no process or no log file could be created; continue with the next cell
+            ) as error:  # the process or its log could not be created; continue with the next cell
                 problem = str(error)
             progress.ends(cell, problem)
 
@@ -54,7 +54,7 @@ async def run_cells(progress: GridProgress) -> None:
         ticking.cancel()
 
 
-def _command(out: Path, cell: Cell) -> list[str]:
+def _command(out: Path, cell: GridCell) -> list[str]:
     """Return the command of a run; one that was begun is resumed."""
     folder = out / cell.name
     return [
@@ -70,7 +70,7 @@ def _command(out: Path, cell: Cell) -> list[str]:
     ]
 
 
-async def _train(out: Path, cell: Cell) -> str | None:
+async def _train(out: Path, cell: GridCell) -> str | None:
     """Run one cell in its own process; return why it failed, if it did. If cancelled, end the process."""
     path = RunDir(out).logs / f"{cell.name}.log"
     path.parent.mkdir(exist_ok=True)
@@ -103,12 +103,12 @@ async def _train(out: Path, cell: Cell) -> str | None:
 class GridProgress:
     """Progress of a grid: one line per finished run, and the display of the runs in progress."""
 
-    def __init__(self, out: Path, cells: list[Cell], jobs: int, steps: int) -> None:
+    def __init__(self, out: Path, cells: list[GridCell], jobs: int, steps: int) -> None:
         self.out, self.cells, self.jobs, self.steps = out, cells, jobs, steps
         self.todo = [c for c in cells if not RunDir(out / c.name).summary.exists()]
         self.total, self.done = len(cells), len(cells) - len(self.todo)
-        self.running: dict[Cell, float] = {}
-        self.failed: dict[Cell, str] = {}
+        self.running: dict[GridCell, float] = {}
+        self.failed: dict[GridCell, str] = {}
         self.progress = Progress()
 
     def __enter__(self) -> Self:
@@ -127,20 +127,20 @@ class GridProgress:
             "seeds": [str(c.seed) for c in self.cells],
         }
         grid = "; ".join(f"{name} {', '.join(dict.fromkeys(values))}" for name, values in parts.items())
-        first = f"{self.total} runs, {self.done} of them finished: {grid}"
+        headline = f"{self.total} runs, {self.done} of them finished: {grid}"
         if not self.todo:
-            return f"{first}\nnothing is left to train in {self.out}"
+            return f"{headline}\nNothing is left to train in {self.out}."
         parallel = min(self.jobs, len(self.todo))
         return (
-            f"{first}\n{parallel} in parallel, {self.steps} steps each, in {self.out}; "
+            f"{headline}\n{parallel} in parallel, {self.steps} steps each, in {self.out}; "
             f"logs: {RunDir(self.out).logs}"
         )
 
-    def begins(self, cell: Cell) -> None:
+    def begins(self, cell: GridCell) -> None:
         self.running[cell] = time.monotonic()
         self.update()
 
-    def ends(self, cell: Cell, problem: str | None) -> None:
+    def ends(self, cell: GridCell, problem: str | None) -> None:
         spent = time.monotonic() - self.running.pop(cell)
         if problem is None:
             self.done += 1
@@ -157,7 +157,8 @@ class GridProgress:
         running = f"{len(self.running)} running" + (f"; at step: {', '.join(at)}" if at else "")
         self.progress.update(self.done, failed, running, work=self._work())
 
-    def kept(self) -> str:
+    def saved(self) -> str:
+        """Say what is on disk when the ablation is stopped."""
         return f"{self.done} of {self.total} runs are finished; the others resume from their last checkpoint"
 
     def _work(self) -> float:
@@ -165,7 +166,7 @@ class GridProgress:
         todo = sum(1.0 if c in self.failed else self._share(c) for c in self.todo)
         return self.total - len(self.todo) + todo
 
-    def _share(self, cell: Cell) -> float:
+    def _share(self, cell: GridCell) -> float:
         """Return the share of a run's steps that is done."""
         folder = self.out / cell.name
         if RunDir(folder).summary.exists():

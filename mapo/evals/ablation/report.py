@@ -73,9 +73,9 @@ def draw_curves(
         means = [p["mean"] for p in points]
         axes.plot(x, means, color=look.colour, linestyle=look.line, label=curve["method"])
         axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
-        held = curve["validation"]
-        at, means = [p["dialogues"] for p in held], [p["mean"] for p in held]
-        axes.plot(at, means, look.marker, color=look.colour, markersize=4)
+        validation = curve["validation"]
+        x, means = [p["dialogues"] for p in validation], [p["mean"] for p in validation]
+        axes.plot(x, means, look.marker, color=look.colour, markersize=4)
     target = report["reach"]["score"]
     if target is not None:
         axes.axhline(target, color=FAINT, linewidth=0.8, linestyle=":")
@@ -97,8 +97,8 @@ def draw_ends(
         i, look = methods.index(cell["method"]), looks[cell["method"]]
         dots = [v for v in score["by_seed"] if v is not None]
         low, high = score["interval"] or (score["mean"],) * 2
-        reach = [[score["mean"] - low], [high - score["mean"]]]
-        axes.errorbar([i], [score["mean"]], yerr=reach, fmt=look.marker, color=look.colour, capsize=3)
+        error = [[score["mean"] - low], [high - score["mean"]]]
+        axes.errorbar([i], [score["mean"]], yerr=error, fmt=look.marker, color=look.colour, capsize=3)
         axes.plot([i + 0.22] * len(dots), dots, ".", color=look.colour, alpha=0.5, markersize=4)
     axes.set_xticks(range(len(methods)), methods, rotation=25, ha="right")
     axes.set_xlim(-0.5, len(methods) - 0.5)
@@ -128,11 +128,11 @@ def summary(report: dict[str, Any]) -> str:
 
 def claims(report: dict[str, Any]) -> list[str]:
     """Return the paper's claims, each with its verdict here."""
-    found = [f"{c['claim']}: {c['verdict']}. {c['told']}." for c in report["claims"]]
-    return found or ["Not enough methods to test the claims."]
+    lines = [f"{c['claim']}: {c['verdict']}. {c['told']}." for c in report["claims"]]
+    return lines or ["There are too few methods to test the claims."]
 
 
-CLAIMS = "The paper's claims here"
+CLAIMS = "Claims of the paper, tested on these runs"
 
 
 def tables(report: dict[str, Any]) -> list[Table]:
@@ -172,11 +172,11 @@ def _context(report: dict[str, Any]) -> ScoreContext | None:
 
 def _overview(report: dict[str, Any]) -> Table:
     """One row per method, one column per reward, as in the paper."""
-    found = {(c["method"], c["reward"]): c for c in report["cells"]}
-    rewards = list(dict.fromkeys(reward for _, reward in found))
+    cells = {(c["method"], c["reward"]): c for c in report["cells"]}
+    rewards = list(dict.fromkeys(reward for _, reward in cells))
     rows = [
-        [method, *(_score(found[method, r]) if (method, r) in found else "" for r in rewards)]
-        for method in dict.fromkeys(method for method, _ in found)
+        [method, *(_score(cells[method, r]) if (method, r) in cells else "" for r in rewards)]
+        for method in dict.fromkeys(method for method, _ in cells)
     ]
     context = _context(report)
     note = " ".join(filter(None, (f"{context.describe()}.", context.reference))) if context else ""
@@ -187,7 +187,7 @@ def _score(cell: dict[str, Any]) -> str:
     if cell["epm_q"]["mean"] is None:
         return "not tested"
     passed = f"{cell['passes']['mean']:.1f}/{cell['tests']['mean']:.0f}"
-    return f"{_spread(cell['epm_q'], '.1f')} ({passed})"
+    return f"{_with_interval(cell['epm_q'], '.1f')} ({passed})"
 
 
 def _cells(report: dict[str, Any]) -> Table:
@@ -196,12 +196,12 @@ def _cells(report: dict[str, Any]) -> Table:
         [
             *(c["method"], c["reward"], str(len(c["seeds"]))),
             "-" if c["before"]["mean"] is None else f"{c['before']['mean']:.1f}",
-            *(_spread(c[key], digits) for key, digits in (("epm_q", ".1f"), ("gain", "+.1f"))),
-            *(_spread(c[key], digits) for key, digits in (("grad_norm", ".3f"), ("score_end", ".1f"))),
+            *(_with_interval(c[key], digits) for key, digits in (("epm_q", ".1f"), ("gain", "+.1f"))),
+            *(_with_interval(c[key], digits) for key, digits in (("grad_norm", ".3f"), ("score_end", ".1f"))),
         ]
         for c in report["cells"]
     ]
-    return Table([*columns, "training score at the end"], rows, title="Every cell", left=2)
+    return Table([*columns, "final training score"], rows, title="All cells", left=2)
 
 
 def _needs(report: dict[str, Any]) -> Table:
@@ -218,7 +218,7 @@ def _needs(report: dict[str, Any]) -> Table:
         reached = f"{need['reached']} of {len(need['by_seed'])}"
         rows.append([c["method"], c["reward"], middle, reached, each])
     note = (
-        f"Until the training score, as a mean over three steps, is {target:.1f} "
+        f"Dialogues until the training score, averaged over three steps, reaches {target:.1f} "
         f"({report['reach']['source']}). For runs that never reached it, the number of their dialogues is a "
         "lower bound."
     )
@@ -232,18 +232,18 @@ def _pairs(report: dict[str, Any]) -> list[Table]:
     columns = [
         "difference",
         "mean",
-        "t, seeds",
-        "bootstrap, seeds and scenarios",
+        "95 % (t over seeds)",
+        "95 % (bootstrap over seeds and scenarios)",
         "pairs",
         "p (t)",
-        "p (flip)",
+        "p (sign flip)",
     ]
     note = (
-        "Both p-values are two-sided and corrected after Holm within their table. The sign-flip test is "
+        "Both p-values are two-sided and Holm-corrected within their table. The sign-flip test is "
         "exact; uncorrected, it cannot fall below 2^(1-n) with n pairs. Pairs are seeds x test scenarios. "
-        "In dialogues needed, a run that never reached the score counts with all its dialogues."
+        "For dialogues needed, a run that never reached the score counts with all its dialogues."
     )
-    found = []
+    results = []
     for name, family in report["paired"].items():
         what, _, where = name.partition("/")
         measure, digits = _TITLES.get(what, ("gradient norm", ".3f"))
@@ -259,16 +259,16 @@ def _pairs(report: dict[str, Any]) -> list[Table]:
             ]
             for c in family
         ]
-        found.append(Table(columns, rows, title=f"Paired by seed: {measure}, {where}"))
-    return [*found[:-1], *(replace(table, note=note) for table in found[-1:])]
+        results.append(Table(columns, rows, title=f"Paired by seed: {measure}, {where}"))
+    return [*results[:-1], *(replace(table, note=note) for table in results[-1:])]
 
 
-def _spread(found: dict[str, Any], digits: str) -> str:
-    if found["mean"] is None:
+def _with_interval(summary: dict[str, Any], digits: str) -> str:
+    if summary["mean"] is None:
         return "-"
-    if found["interval"] is None:
-        return f"{found['mean']:{digits}}"
-    return f"{found['mean']:{digits}} ± {found['interval'][1] - found['mean']:{digits.lstrip('+')}}"
+    if summary["interval"] is None:
+        return f"{summary['mean']:{digits}}"
+    return f"{summary['mean']:{digits}} ± {summary['interval'][1] - summary['mean']:{digits.lstrip('+')}}"
 
 
 def _interval(ends: Sequence[float] | None, digits: str) -> str:

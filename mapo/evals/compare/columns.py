@@ -18,16 +18,16 @@ Meaning = tuple[str, str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One score under one set of settings. `label` names what distinguishes it from others of its name
-    (`apart`); `cases` is the hash of the chosen cases; `letter` is shared by scores with the same settings,
-    and empty if there is only one set."""
+    """One score under one set of settings. `label` includes what distinguishes it from others of its name
+    (`distinctions`); `cases` is the hash of the chosen cases; `letter` is shared by scores with the same
+    settings, and empty if there is only one set."""
 
     benchmark: str
     name: str
     meaning: Mapping[str, str]
     cases: str
     label: str
-    apart: tuple[str, ...] = ()
+    distinctions: tuple[str, ...] = ()
     letter: str = ""
 
     @property
@@ -48,37 +48,40 @@ class Column:
 
 
 def meaning_of(entry: Entry) -> Meaning:
+    """Return the meaning of an entry in a hashable form."""
     return entry.benchmark, entry.name, tuple(sorted(entry.meaning.items()))
 
 
 def columns_of(by_key: Mapping[tuple[Meaning, str], Sequence[Entry]]) -> list[Column]:
     """Return the columns, each with a unique label."""
-    found = []
+    columns = []
     letters: dict[tuple[str, object, str], str] = {}
     for ((benchmark, name, meaning), chosen), entries in by_key.items():
         alike = [dict(m) for (b, n, m), _ in by_key if (b, n) == (benchmark, name)]
-        parts = _apart(dict(meaning), alike)
-        rivals = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
-        if len(rivals) > 1:
+        parts = _distinctions(dict(meaning), alike)
+        case_sets = [other for (m, other) in by_key if m == (benchmark, name, meaning)]
+        if len(case_sets) > 1:
             parts.append(f"{count(entries[0].cases)} cases ({chosen[:6]})")
         letter = ""
         if len(alike) > 1:
             letter = letters.setdefault((benchmark, meaning, chosen), _letter(len(letters)))
         label = ", ".join([name, *parts])
-        found.append(Column(benchmark, name, entries[0].meaning, chosen, label, tuple(parts), letter))
-    return found
+        columns.append(Column(benchmark, name, entries[0].meaning, chosen, label, tuple(parts), letter))
+    return columns
 
 
 def _letter(number: int) -> str:
-    round_, at = divmod(number, 26)
-    return f"{chr(ord('A') + at)}{round_ or ''}"
+    repeat, position = divmod(number, 26)
+    return f"{chr(ord('A') + position)}{repeat or ''}"
 
 
-def _apart(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
+def _distinctions(meaning: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
     """Return what distinguishes a score from others of its name: "judge X", "profile released"."""
     keys = [key for key in dict.fromkeys(k for m in alike for k in m) if len({m.get(key) for m in alike}) > 1]
     if "judge" in keys:  # name a model that plays all roles once
-        one = all(m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director"))
-        keys = [key for key in keys if not (one and key in ("user", "director"))]
+        single_player = all(
+            m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director")
+        )
+        keys = [key for key in keys if not (single_player and key in ("user", "director"))]
     keys.sort(key=lambda key: key != "judge")
-    return [f"{key} {own.get(key, 'none')}" for key in keys]
+    return [f"{key} {meaning.get(key, 'not given')}" for key in keys]

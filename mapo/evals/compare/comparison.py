@@ -17,7 +17,7 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.evals.compare.columns import Column, Meaning, columns_of, meaning_of
-from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_bench
+from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_benchmark
 from mapo.evals.compare.entries_empa import EMPA, read_empa, read_training
 from mapo.measure.stats import Interval, bootstrap, holm, reportable, sign_flip
 from mapo.runs.kind import Kind, kind_of
@@ -48,6 +48,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """Models, columns and their scores, with paired differences."""
+
     models: list[str]
     columns: list[Column]
     cells: dict[tuple[str, str], Entry]
@@ -73,40 +75,40 @@ def compare(runs: Sequence[str]) -> Comparison:
 
 def read_run(run: str) -> list[Entry]:
     """Read the scores in a folder of results of any kind."""
-    name, root = named(run)
+    name, root = split_name(run)
     kind = kind_of(root)
     if kind.has_result:
         if not os.path.lexists(RunDir(root).result):
-            problem = f"The run has no {RunDir.result.name}: it is not finished."
-            raise InputError(problem, where=str(root), fix="Run it with --resume")
-        return read_bench(root, name)
+            problem = f"The run is not finished: it has no {RunDir.result.name}."
+            raise InputError(problem, where=str(root), fix="Finish it with --resume")
+        return read_benchmark(root, name)
     if kind is Kind.TRAINING:
         return read_training(root, name)
-    return _all_below(root, _runs_in(root), name) if kind is Kind.RUNS else read_empa(root, name)
+    return _read_all(root, _runs_in(root), name) if kind is Kind.RUNS else read_empa(root, name)
 
 
 def _runs_in(root: Path) -> list[Path]:
     """Return the runs and folders of EMPA result files in a folder."""
-    ours = (RunDir.manifest.name, RunDir.result.name, RunDir.dialogues.name, "*_result.json")
-    return [f for f in sorted(root.iterdir()) if f.is_dir() and any(any(f.glob(name)) for name in ours)]
+    names = (RunDir.manifest.name, RunDir.result.name, RunDir.dialogues.name, "*_result.json")
+    return [f for f in sorted(root.iterdir()) if f.is_dir() and any(any(f.glob(name)) for name in names)]
 
 
-def _all_below(root: Path, below: Sequence[Path], name: str | None) -> list[Entry]:
+def _read_all(root: Path, folders: Sequence[Path], name: str | None) -> list[Entry]:
     """Read every run in a folder of runs."""
-    found = [entry for folder in below for entry in read_run(str(folder))]
-    if name is not None and len({entry.model for entry in found}) > 1:
-        fix = f"Leave out '{name}=', or name each folder"
+    entries = [entry for folder in folders for entry in read_run(str(folder))]
+    if name is not None and len({entry.model for entry in entries}) > 1:
+        fix = f"Omit '{name}=', or pass each folder with its own name"
         raise InputError("The folder holds several models.", where=str(root), fix=fix)
-    return [replace(entry, model=name or entry.model) for entry in found]
+    return [replace(entry, model=name or entry.model) for entry in entries]
 
 
-def named(run: str) -> tuple[str | None, Path]:
+def split_name(run: str) -> tuple[str | None, Path]:
     """Split NAME=FOLDER into name and folder. An existing folder whose name contains "=" is that folder."""
     name, equals, folder = run.partition("=")
     if not equals or Path(run).expanduser().exists():
         return None, Path(run).expanduser()
     if not name.strip() or not folder:
-        raise InputError(f"'{run}' names nothing", fix="Give a folder, or NAME=FOLDER")
+        raise InputError(f"'{run}' is not a run.", fix="Pass a folder, or NAME=FOLDER")
     return name.strip(), Path(folder).expanduser()  # the shell does not expand ~ after "="
 
 
@@ -118,21 +120,21 @@ def compared(entries: Sequence[Entry]) -> Comparison:
         by_key.setdefault((meaning_of(entry), entry.chosen), []).append(entry)
     columns = columns_of(by_key)
     cells: dict[tuple[str, str], Entry] = {}
-    for column, found in zip(columns, by_key.values(), strict=True):
-        for entry in found:
-            cells[entry.model, column.label] = _one(cells.get((entry.model, column.label)), entry, column)
+    for column, members in zip(columns, by_key.values(), strict=True):
+        for entry in members:
+            cells[entry.model, column.label] = _unique(cells.get((entry.model, column.label)), entry, column)
     differences, notes = _differences(models, columns, cells)
-    notes = [*_missing(columns, cells), *notes, *_sampling(columns, cells)]
+    notes = [*_entry_notes(columns, cells), *notes, *_sampling_notes(columns, cells)]
     return Comparison(models, columns, cells, differences, list(dict.fromkeys(notes)))
 
 
-def _one(there: Entry | None, entry: Entry, column: Column) -> Entry:
+def _unique(earlier: Entry | None, entry: Entry, column: Column) -> Entry:
     """Check that a model has one result per column; the same result may be given twice."""
-    if there is None or there == replace(entry, source=there.source):
+    if earlier is None or earlier == replace(entry, source=earlier.source):
         return entry
     raise InputError(
-        f"two results of '{entry.model}' for {column.label} that disagree: {there.source} and {entry.source}",
-        fix="Leave one out, or give them names: a=FOLDER b=FOLDER",
+        f"'{entry.model}' has two different results for {column.label}: {earlier.source} and {entry.source}.",
+        fix="Omit one, or name them: a=FOLDER b=FOLDER",
     )
 
 
@@ -145,47 +147,49 @@ def _differences(
     """Return the differences of every model from the first and from the model it was trained from, with
     notes."""
     first, *others = models
-    found: list[Difference] = []
+    differences: list[Difference] = []
     notes: list[str] = []
     for model in others:
-        pairs, told = _against(model, first, columns, cells)
-        if not pairs:
-            told.append(f"{model}: no score that compares with one of {first}")
-        own = {e.baseline for (name, _), e in cells.items() if name == model} - {"", first, model}
-        for before in sorted(own):
-            more, also = _against(model, before, columns, cells)
-            pairs, told = [*pairs, *more], [*told, *also]
-        found += pairs
-        notes += told
-    corrected = holm([d.p for d in found])
-    return [replace(d, p_holm=p) for d, p in zip(found, corrected, strict=True)], notes
+        from_first, remarks = _against(model, first, columns, cells)
+        differences += from_first
+        notes += remarks
+        if not from_first:
+            notes.append(f"{model}: no score is comparable with one of {first}")
+        starts = {e.baseline for (name, _), e in cells.items() if name == model} - {"", first, model}
+        for start in sorted(starts):
+            from_start, remarks = _against(model, start, columns, cells)
+            differences += from_start
+            notes += remarks
+    corrected = holm([d.p for d in differences])
+    return [replace(d, p_holm=p) for d, p in zip(differences, corrected, strict=True)], notes
 
 
 def _against(
     model: str, baseline: str, columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
 ) -> tuple[list[Difference], list[str]]:
-    found: list[Difference] = []
+    """Return the differences of `model` from `baseline` in all columns, with notes."""
+    differences: list[Difference] = []
     notes: list[str] = []
     for column in columns:
-        own = cells.get((model, column.label))
-        base = own and _counterpart(own, baseline, cells)
-        if own is None or base is None:
+        entry = cells.get((model, column.label))
+        base = entry and _counterpart(entry, baseline, cells)
+        if entry is None or base is None:
             continue
-        if own.invalid or base.invalid:
-            notes.append(f"{own.model} and {base.model}, {column.short}: invalid, so not compared")
+        if entry.invalid or base.invalid:
+            notes.append(f"{entry.model} and {base.model}, {column.short}: not compared, a score is invalid")
             continue
-        common = _common(own, base)
+        common = _common(entry, base)
         if common:
-            found.append(_difference(own, base, column.label, common))
-        notes += _told(own, base, column.short, common)
-    return found, notes
+            differences.append(_difference(entry, base, column.label, common))
+        notes += _pair_notes(entry, base, column.short, common)
+    return differences, notes
 
 
-def _counterpart(own: Entry, first: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
-    """Return the entry of model `first` with the same meaning; of several case sets, the one with most in
+def _counterpart(entry: Entry, model: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
+    """Return the entry of `model` with the same meaning; of several case sets, the one with most in
     common."""
-    rivals = [e for (model, _), e in cells.items() if model == first and meaning_of(e) == meaning_of(own)]
-    return max(rivals, key=lambda e: (len(_common(own, e)), e.chosen == own.chosen), default=None)
+    candidates = [e for (name, _), e in cells.items() if name == model and meaning_of(e) == meaning_of(entry)]
+    return max(candidates, key=lambda e: (len(_common(entry, e)), e.chosen == entry.chosen), default=None)
 
 
 def _common(a: Entry, b: Entry) -> list[str]:
@@ -197,11 +201,11 @@ def _common(a: Entry, b: Entry) -> list[str]:
     ]
 
 
-def _difference(own: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
-    mean, interval, p = paired([own.cases[c] for c in common], [base.cases[c] for c in common])
-    n = count({name: own.cases[name] for name in common})
-    missing = max(own.of - own.n, base.of - base.n)
-    return Difference(own.model, base.model, label, n, mean, interval, p, missing=missing)
+def _difference(entry: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
+    mean, interval, p = paired([entry.cases[c] for c in common], [base.cases[c] for c in common])
+    n = count({name: entry.cases[name] for name in common})
+    missing = max(entry.of - entry.n, base.of - base.n)
+    return Difference(entry.model, base.model, label, n, mean, interval, p, missing=missing)
 
 
 def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:
@@ -215,7 +219,7 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
         groups.setdefault((x.kind, x.group or str(at)), []).append(x.score - y.score)
     kinds = [kind for kind, _ in groups]
     share = {kind: len(kinds) / kinds.count(kind) / len(set(kinds)) for kind in set(kinds)}
-    d = np.array([float(np.mean(own)) * share[kind] for (kind, _), own in groups.items()])
+    d = np.array([float(np.mean(values)) * share[kind] for (kind, _), values in groups.items()])
     ends = bootstrap(d[:, None], lambda means: means, resamples=RESAMPLES, strata=kinds)
     p = sign_flip(d)
     return (
@@ -228,43 +232,45 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
 # ---- notes
 
 
-def _told(own: Entry, base: Entry, label: str, common: Sequence[str]) -> list[str]:
-    who = f"{own.model} and {base.model}, {label}"
+def _pair_notes(entry: Entry, base: Entry, label: str, common: Sequence[str]) -> list[str]:
+    """Return notes about the cases that two entries have in common."""
+    pair = f"{entry.model} and {base.model}, {label}"
     if not common:
-        return [f"{who}: no case in common"]
+        return [f"{pair}: no case in common"]
     notes = []
-    n, shared = len(common), {name: own.cases[name] for name in common}
-    if n < max(len(own.cases), len(base.cases)):
-        what = "items" if any(case.group for case in shared.values()) else "cases"
-        of = f"of {len(own.cases)} and {len(base.cases)}"
-        notes.append(f"{who}: {n} {what} in common ({of}); only those are compared")
+    n, shared = len(common), {name: entry.cases[name] for name in common}
+    if n < max(len(entry.cases), len(base.cases)):
+        unit = "items" if any(case.group for case in shared.values()) else "cases"
+        of = f"of {len(entry.cases)} and {len(base.cases)}"
+        notes.append(f"{pair}: {n} {unit} in common ({of}); only those are compared")
     uneven = sum(case.repeats != base.cases[name].repeats for name, case in shared.items())
     if uneven:
-        notes.append(f"{who}: {uneven} cases were repeated more often by one of the two; means are compared")
+        notes.append(f"{pair}: {uneven} cases were repeated more often by one of the two; means are compared")
     if count(shared) < FEW:
-        notes.append(f"{who}: only {count(shared)} cases; intervals and tests are unreliable")
+        notes.append(f"{pair}: only {count(shared)} cases; intervals and tests are unreliable")
     return notes
 
 
-def _missing(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+def _entry_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+    """Return notes about incomplete scores, and the notes of the entries."""
     notes = []
     for (model, label), entry in cells.items():
         column = next(column for column in columns if column.label == label)
         if entry.n < entry.of:
-            lack = f"incomplete, {entry.n} of {entry.of} have a score: not shown"
-            notes.append(f"{model}, {column.short} ({entry.source}): {lack}")
-        own = [note for note in entry.notes if not note.startswith("incomplete")]
-        notes += [f"{model}, {column.group} ({entry.source}): {note}" for note in own]
+            problem = f"incomplete, {entry.n} of {entry.of} have a score: not shown"
+            notes.append(f"{model}, {column.short} ({entry.source}): {problem}")
+        others = [note for note in entry.notes if not note.startswith("incomplete")]
+        notes += [f"{model}, {column.group} ({entry.source}): {note}" for note in others]
     return notes
 
 
-def _sampling(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
+def _sampling_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
     """Return notes about sampling settings that differ within a column."""
     notes = []
     for column in columns:
-        own = {model: e.sampling for (model, label), e in cells.items() if label == column.label}
-        for key in dict.fromkeys(k for sampling in own.values() for k in sampling if k != "seed"):
-            values = {model: sampling.get(key, "unknown") for model, sampling in own.items()}
+        by_model = {model: e.sampling for (model, label), e in cells.items() if label == column.label}
+        for key in dict.fromkeys(k for sampling in by_model.values() for k in sampling if k != "seed"):
+            values = {model: sampling.get(key, "unknown") for model, sampling in by_model.items()}
             if len(set(values.values())) > 1:
                 listed = ", ".join(f"{value} for {model}" for model, value in values.items())
                 notes.append(f"{column.group}: {key} is {listed}")

@@ -72,16 +72,16 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[st
     """Split settings into those that determine the meaning of a number and those that only affect sampling.
     Unknown settings count as meaning, which at worst gives one column too many."""
     sampling = _SAMPLING - ({"seed"} if settings.get("shuffle") else set())
-    told = {key: _text(value) for key, value in settings.items()}
-    hard = {key: value for key, value in told.items() if key not in sampling}
-    return hard, {key: value for key, value in told.items() if key in sampling}
+    texts = {key: _text(value) for key, value in settings.items()}
+    meaning = {key: value for key, value in texts.items() if key not in sampling}
+    return meaning, {key: value for key, value in texts.items() if key in sampling}
 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return digest(dict(value))
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "nothing"
+        return " ".join(map(str, value)) or "none"
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -89,13 +89,13 @@ def _text(value: object) -> str:
 
 
 @record
-class _Item:
+class _ResultItem:
     id: str
     scores: dict[str, float]
 
 
 @record
-class _Part:
+class _ResultPart:
     """The number of items of one score, and how many of them have it."""
 
     n: int
@@ -103,7 +103,7 @@ class _Part:
 
 
 @record
-class _Result:
+class _ResultFile:
     """A result.json as written by `summary.write_result`."""
 
     schema: Literal["mapo.result/1"]
@@ -116,32 +116,34 @@ class _Result:
     of: int
     scores: dict[str, float]
     intervals: dict[str, Interval | None]
-    items: list[_Item]
+    items: list[_ResultItem]
     details: dict[str, Any]
     notes: list[str]
     addresses: dict[str, str] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     limit: int | None = None
-    parts: dict[str, _Part] = field(default_factory=dict)
+    parts: dict[str, _ResultPart] = field(default_factory=dict)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raise RecordError for anything else."""
     raw, problem = read_bytes(path)
     if raw is None:
-        raise RecordError(problem or "no such file", where=str(path))
+        raise RecordError(problem or "The file does not exist.", where=str(path))
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"The file is not JSON ({error}).", where=str(path), fix="Is it cut off? Run again with --resume"
+            f"The file is not JSON ({error}).",
+            where=str(path),
+            fix="It may be cut off: run again with --resume",
         ) from None
     if not isinstance(data, dict):
         raise RecordError("The file is not a JSON object.", where=str(path))
     return data
 
 
-def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
+def read_benchmark(folder: Path, name: str | None = None) -> list[Entry]:
     """Read the scores of OUT/result.json and check them against its items."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -149,22 +151,22 @@ def read_bench(folder: Path, name: str | None = None) -> list[Entry]:
     data = read_json(path)
     if data.get("schema") != RESULT_SCHEMA:
         raise RecordError(
-            f"schema is {printable(repr(data.get('schema')))[:80]}, not '{RESULT_SCHEMA}'",
+            f"The schema is {printable(repr(data.get('schema')))[:80]}, not '{RESULT_SCHEMA}'.",
             where=str(path),
-            fix="Expected a result of mapo eval; upgrade mapo if the file is newer",
+            fix="Pass a result of mapo eval; if a newer mapo wrote the file, upgrade",
         )
     try:
-        result = TypeAdapter(_Result).validate_json(json.dumps(data), strict=True)
+        result = TypeAdapter(_ResultFile).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = printable(".".join(map(str, first["loc"])))
         raise RecordError(f"{key}: {first['msg']}", where=str(path), fix="Run mapo eval again") from None
     if len({item.id for item in result.items}) < len(result.items):
-        raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
+        raise RecordError("Two items have the same id.", where=str(path), fix="Run mapo eval again")
     scores = SCORES[_BENCHMARKS[result.benchmark]]
     known = {part for item in result.items for part in item.scores} | set(result.parts)
-    there = [score for score in scores if known.issuperset(_parts(score))]
-    shown = there or scores[-1:]  # no item has a score
+    present = [score for score in scores if known.issuperset(_parts(score))]
+    shown = present or scores[-1:]  # no item has a score
     return [_entry(result, score, name, path) for score in shown]
 
 
@@ -172,18 +174,18 @@ def _parts(score: str) -> tuple[str, ...]:
     return ("EA", "EU") if score == "Overall" else (score,)
 
 
-def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
+def _entry(result: _ResultFile, score: str, name: str | None, path: Path) -> Entry:
     benchmark = _BENCHMARKS[result.benchmark]
     scale = 100.0 if benchmark == EMOBENCH else 1.0
     parts = _parts(score)
     cases = _cases(result.items, parts, scale)
     n, of = _counted(result, parts)
-    whole = n == of and score in result.scores
-    value = result.scores[score] * scale if whole else None
-    ends = result.intervals.get(score) if whole else None
+    complete = n == of and score in result.scores
+    value = result.scores[score] * scale if complete else None
+    ends = result.intervals.get(score) if complete else None
     invalid = benchmark == EQBENCH_V2 and result.items and not valid(len(cases), len(result.items))
     if value is not None:
-        _check(score, value, [_mean(result.items, part) * scale for part in parts], path)
+        _check_mean(score, value, [_mean(result.items, part) * scale for part in parts], path)
     meaning, sampling = split_settings(result.settings)
     if address := result.addresses.get("judge"):
         sampling["judge's address"] = address
@@ -204,14 +206,14 @@ def _entry(result: _Result, score: str, name: str | None, path: Path) -> Entry:
     )
 
 
-def _counted(result: _Result, parts: Sequence[str]) -> tuple[int, int]:
+def _counted(result: _ResultFile, parts: Sequence[str]) -> tuple[int, int]:
     """Return how many items of a score are scored, and how many there are."""
     if not all(part in result.parts for part in parts):
         return len(result.items), result.of
     return sum(result.parts[part].n for part in parts), sum(result.parts[part].of for part in parts)
 
 
-def _cases(items: Sequence[_Item], parts: Sequence[str], scale: float) -> dict[str, Case]:
+def _cases(items: Sequence[_ResultItem], parts: Sequence[str], scale: float) -> dict[str, Case]:
     return {
         item.id: Case(item.scores[part] * scale, part, group=_group(item.id))
         for item in items
@@ -232,17 +234,17 @@ def count(cases: Mapping[str, Case]) -> int:
     return len({case.group or name for name, case in cases.items()})
 
 
-def _mean(items: Sequence[_Item], part: str) -> float:
+def _mean(items: Sequence[_ResultItem], part: str) -> float:
     scores = [item.scores[part] for item in items if part in item.scores]
     return sum(scores) / max(1, len(scores))
 
 
-def _check(name: str, value: float, scores: Sequence[float], path: Path) -> None:
+def _check_mean(name: str, value: float, scores: Sequence[float], path: Path) -> None:
     """Check that a score is the mean of its items."""
-    given = sum(scores) / len(scores)
-    if not abs(value - given) <= _ROUNDING:
+    mean = sum(scores) / len(scores)
+    if not abs(value - mean) <= _ROUNDING:
         raise RecordError(
-            f"{name} is {value:.2f}, but its items give {given:.2f}",
+            f"{name} is {value:.2f}, but the mean of its items is {mean:.2f}.",
             where=str(path),
-            fix="The file was changed; run again with --resume",
+            fix="The file was edited: run again with --resume",
         )

@@ -29,11 +29,11 @@ from mapo.store import RunDir
 
 EMPA = "EMPA"
 ROLES = ("judge", "user", "director")
-_PLAYED = ("start_levels", "temperature", "top_p", "max_tokens", "repeats", "seed")
+_MANIFEST_SETTINGS = ("start_levels", "temperature", "top_p", "max_tokens", "repeats", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RunSettings:
     """The settings of a manifest; unknown for EMPA result files."""
 
     model: str | None = None
@@ -47,9 +47,9 @@ def read_empa(root: Path, name: str | None = None) -> list[Entry]:
     """Read runs of `mapo eval empa` or EMPA result files, of one model or with one folder per model."""
     folders = read_folders(root)
     if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
-        fix = f"Leave out '{name}=', or name each folder"
+        fix = f"Omit '{name}=', or pass each folder with its own name"
         raise InputError("The folder holds several models.", where=str(root), fix=fix)
-    return [entry for folder in folders for entry in _entries(folder, _asked(folder.path), name)]
+    return [entry for folder in folders for entry in _entries(folder, _settings_of(folder.path), name)]
 
 
 def read_training(root: Path, name: str | None = None) -> list[Entry]:
@@ -59,15 +59,17 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     try:
         settings, problem = read_settings(run.config)
         if problem or not settings:
-            raise RecordError(problem or "no such file", where=str(run.config), fix="Check its folder")
+            raise RecordError(problem or "The file does not exist.", where=str(run.config), fix="Restore it")
         config = read_config(settings, str(run.config))
         scenarios = dict(manifest["scenarios"]["test"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
-        raise RecordError(f"no training run ({error!r})", where=str(root), fix="Check its folder") from None
+        raise RecordError(
+            f"The folder is not a complete training run ({error!r}).", where=str(root), fix="Check its files"
+        ) from None
     cast = cast_from_config(config)
-    asked = _Asked(
+    run_settings = _RunSettings(
         cast={role: str(cast[role]) if cast else "scripted" for role in ROLES},
         scenarios=scenarios,
         repeats=config.eval.test_repeats,
@@ -81,90 +83,100 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     rubric, problem = read_rubric_file(run.rubric)
     if problem:
         raise RecordError(problem, where=str(run.rubric), fix="Restore it")
-    found: list[Entry] = []
-    called = name or root.resolve().name
-    for when, before in (("before", ""), ("after", f"{called}, before")):
+    entries: list[Entry] = []
+    title = name or root.resolve().name
+    for when, before in (("before", ""), ("after", f"{title}, before")):
         folder = run.eval_of(when)
         if folder.is_dir():
-            mine = replace(asked, model=f"{called}, {when}")
-            entries = [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, mine, None)]
-            found += [replace(entry, baseline=before) for entry in entries]
-    if not found:
+            settings_ = replace(run_settings, model=f"{title}, {when}")
+            tests = [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, settings_, None)]
+            entries += [replace(entry, baseline=before) for entry in tests]
+    if not entries:
         raise InputError(
-            "The training run has no test.",
+            "The training run has no results of the held-out test.",
             where=str(root),
-            fix="Finish the run; if eval.test_repeats is 0, there is no test",
+            fix="Finish the run; with eval.test_repeats=0 it has no test",
         )
-    return found
+    return entries
 
 
-def _asked(folder: Path) -> _Asked:
+def _settings_of(folder: Path) -> _RunSettings:
     path = RunDir(folder).manifest
     if not path.exists():
-        return _Asked()
+        return _RunSettings()
     manifest = read_json(path)
     try:
         cast = manifest["cast"]
-        return _Asked(
+        return _RunSettings(
             str(manifest["model"]),
             dict.fromkeys(ROLES, cast)
             if isinstance(cast, str)
             else {role: str(cast[role]) for role in ROLES},
             {str(case): str(version) for case, version in manifest["scenarios"].items()},
             int(manifest["repeats"]),
-            {"top_p": 1.0, **{key: manifest[key] for key in _PLAYED if key in manifest}},
+            {"top_p": 1.0, **{key: manifest[key] for key in _MANIFEST_SETTINGS if key in manifest}},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"no manifest of an EMPA run ({error!r})", where=str(path)) from None
+        raise RecordError(
+            f"The file is not the manifest of an EMPA run ({error!r}).", where=str(path)
+        ) from None
 
 
-def _entries(folder: Folder, asked: _Asked, name: str | None) -> list[Entry]:
+def _entries(folder: Folder, run_settings: _RunSettings, name: str | None) -> list[Entry]:
     """Return passes and EPM-Q for every model and cast of a folder."""
     if not folder.results:
-        bad = f": {folder.bad[0]}" if folder.bad else ""
-        raise InputError(f"no dialogue in it could be scored{bad}", where=str(folder.path))
+        reason = f": {folder.bad[0]}" if folder.bad else "."
+        raise InputError(f"No dialogue in the folder could be scored{reason}", where=str(folder.path))
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in folder.results:
-        meaning = _meaning(result, asked, folder.path)
-        groups.setdefault((name or asked.model or result.model, *meaning.values()), []).append(result)
+        meaning = _meaning(result, run_settings, folder.path)
+        groups.setdefault((name or run_settings.model or result.model, *meaning.values()), []).append(result)
     return [
         entry
         for (model, *_), results in groups.items()
-        for entry in _pair(model, results, folder, asked, only=len(groups) == 1)
+        for entry in _pair(model, results, folder, run_settings, only=len(groups) == 1)
     ]
 
 
-def _meaning(result: Result, asked: _Asked, folder: Path) -> dict[str, str]:
+def _meaning(result: Result, run_settings: _RunSettings, folder: Path) -> dict[str, str]:
     path = result.path
-    cast = asked.cast or {role: result.cast.get(role) or f"unknown ({folder})" for role in ROLES}
+    cast = run_settings.cast or {role: result.cast.get(role) or f"unknown ({folder})" for role in ROLES}
     return {
         **cast,
         "rubric": f"{path.rubric.name} {digest(path.rubric.measure)}",
         "profile": path.profile.name,
-        "turns": f"{path.min_turns} to {path.max_turns}",
-        "start levels": str(asked.settings.get("start_levels") or "judged"),
+        "turns": _turn_limits(path.min_turns, path.max_turns),
+        # Other start levels come from the scenario or the judge, which are part of the meaning already.
+        **({"start levels": str(file)} if (file := run_settings.settings.get("start_levels")) else {}),
     }
 
 
-def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, *, only: bool) -> list[Entry]:
+def _turn_limits(low: int, high: int) -> str:
+    """Return "12 to 45", or "at most 4" if the limit lies below the usual minimum."""
+    return f"{low} to {high}" if low < high else f"at most {high}"
+
+
+def _pair(
+    model: str, results: Sequence[Result], folder: Folder, run_settings: _RunSettings, *, only: bool
+) -> list[Entry]:
     files = {file.stem for file in folder.path.glob("*_result.json")} if only else set()
     unread = {stem.removesuffix("_result") for stem in files - {r.id for r in results}}
-    versions = asked.scenarios or dict.fromkeys(sorted({r.case for r in results} | unread), "")
-    lost = len(folder.bad) + len(folder.torn) + len(folder.broken) if only else 0
-    of = len(versions) * asked.repeats if asked.scenarios else len(results) + lost
+    versions = run_settings.scenarios or dict.fromkeys(sorted({r.case for r in results} | unread), "")
+    unusable = len(folder.bad) + len(folder.torn) + len(folder.broken) if only else 0
+    of = len(versions) * run_settings.repeats if run_settings.scenarios else len(results) + unusable
     score = score_results(model, results)
-    whole = len(results) == of
-    _, sampling = split_settings(asked.settings)
+    complete = len(results) == of
+    _, sampling = split_settings(run_settings.settings)
 
     def entry(title: str, value: float, interval: Any, scores: Sequence[float], **kw: Any) -> Entry:
         return Entry(
             model,
             EMPA,
             title,
-            _meaning(results[0], asked, folder.path),
+            _meaning(results[0], run_settings, folder.path),
             sampling,
-            value if whole else None,
-            interval if whole else None,
+            value if complete else None,
+            interval if complete else None,
             n=len(results),
             of=of,
             cases=_by_case(results, scores, versions),
@@ -179,7 +191,9 @@ def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, 
     ends = reportable(*score.intervals["epm_q"], rows=score.n) if score.intervals else None
     shares = [case.score for case in _by_case(results, passed, versions).values()]
     return [
-        entry("passes", 100 * score.passes / score.n, _passing(shares, score), passed, passes=score.passes),
+        entry(
+            "passes", 100 * score.passes / score.n, _pass_interval(shares, score), passed, passes=score.passes
+        ),
         entry("EPM-Q", score.composite.epm_q, ends, quality),
     ]
 
@@ -187,16 +201,16 @@ def _pair(model: str, results: Sequence[Result], folder: Folder, asked: _Asked, 
 def _by_case(
     results: Sequence[Result], scores: Sequence[float], versions: Mapping[str, str]
 ) -> dict[str, Case]:
-    found: dict[str, list[float]] = {}
+    by_case: dict[str, list[float]] = {}
     for result, score in zip(results, scores, strict=True):
-        found.setdefault(result.case, []).append(score)
+        by_case.setdefault(result.case, []).append(score)
     return {
-        case: Case(sum(own) / len(own), version=versions.get(case, ""), repeats=len(own))
-        for case, own in found.items()
+        case: Case(sum(values) / len(values), version=versions.get(case, ""), repeats=len(values))
+        for case, values in by_case.items()
     }
 
 
-def _passing(shares: Sequence[float], score: Score) -> Interval | None:
+def _pass_interval(shares: Sequence[float], score: Score) -> Interval | None:
     """Return the interval of the pass rate in percent: Wilson's if every case has one dialogue, otherwise
     bootstrap over cases."""
     if len(shares) == score.n:
@@ -207,9 +221,9 @@ def _passing(shares: Sequence[float], score: Score) -> Interval | None:
 
 
 def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str]:
-    notes = [f"left out: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
+    notes = [f"excluded: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
     if len(folder.bad) > 5:
-        notes.append(f"left out: {len(folder.bad) - 5} more")
+        notes.append(f"excluded: {len(folder.bad) - 5} more")
     for count, what in (
         (len(folder.broken), "broken dialogues excluded"),
         (unscored, "unscored turns"),

@@ -20,7 +20,7 @@ from mapo.evals.compare.entries_empa import EMPA
 from mapo.scoring.context import ScoreContext, scenario_set
 from mapo.show.tables import (
     Cell,
-    Estimate,
+    NumberCell,
     Table,
     interval_text,
     latex_table,
@@ -56,41 +56,43 @@ def figure(entry: Entry | None, column: Column) -> str:
     return f"{entry.passes}/{entry.n}" if column.name == "passes" else f"{entry.value:.2f}"
 
 
-def scores_table(found: Comparison) -> Table:
+def scores_table(comparison: Comparison) -> Table:
     """One row per model, one column per score."""
     rows: list[list[Cell]] = []
-    for model in found.models:
-        entries = [(found.cells.get((model, column.label)), column) for column in found.columns]
+    for model in comparison.models:
+        entries = [(comparison.cells.get((model, column.label)), column) for column in comparison.columns]
         rows.append(
-            [model, *(Estimate(figure(e, c), interval_text(e.interval) if e else "") for e, c in entries)]
+            [model, *(NumberCell(figure(e, c), interval_text(e.interval) if e else "") for e, c in entries)]
         )
-    worlds = contexts(found)
+    worlds = contexts(comparison)
     notices = dict.fromkeys(context.notice for context in worlds.values() if context.notice)
     references = dict.fromkeys(context.reference for context in worlds.values() if context.reference)
     return Table(
-        ["model", *(column.short for column in found.columns)],
+        ["model", *(column.short for column in comparison.columns)],
         rows,
         title=" ".join(notices),
         note=" ".join(references),
     )
 
 
-def contexts(found: Comparison) -> dict[str, ScoreContext]:
+def contexts(comparison: Comparison) -> dict[str, ScoreContext]:
     """Return judge, roles and scenarios of every column of EMPA scores, by the column's label."""
     result = {}
-    for column in found.columns:
+    for column in comparison.columns:
         if column.benchmark == EMPA:
-            cases = {c for (_, label), e in found.cells.items() if label == column.label for c in e.cases}
+            cases = {
+                c for (_, label), e in comparison.cells.items() if label == column.label for c in e.cases
+            }
             domain = column.meaning.get("rubric", "").rpartition(" ")[0]
             roles = {role: column.meaning.get(role, "unknown") for role in ("user", "director", "judge")}
             result[column.label] = ScoreContext(domain, **roles, scenarios=scenario_set(domain, cases))
     return result
 
 
-def differences_table(found: Comparison) -> Table:
+def differences_table(comparison: Comparison) -> Table:
     """One row per difference. A single baseline is named in the title; several get a column."""
-    short = {column.label: column.short for column in found.columns}
-    several = len(found.baselines) > 1
+    short = {column.label: column.short for column in comparison.columns}
+    several = len(comparison.baselines) > 1
     rows = [
         [
             *([d.model, d.baseline] if several else [d.model]),
@@ -101,57 +103,58 @@ def differences_table(found: Comparison) -> Table:
             p_text(d.p_holm),
             f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
         ]
-        for d in found.differences
+        for d in comparison.differences
     ]
     names = ["model", *(["from"] if several else []), "score"]
     return Table(
         [*names, "difference", "95 % interval", "p", "p (Holm)", "cases"],
         rows,
-        title=f"Differences{'' if several else f' from {found.models[0]}'}, paired by case",
+        title=f"Differences{'' if several else f' from {comparison.models[0]}'}, paired by case",
         note=METHOD,
         left=len(names),
     )
 
 
-def legend(found: Comparison) -> list[str]:
-    """Return what the numbers mean: one line for all columns with the same meaning, distinguishing settings
-    first. Hashes are shortened."""
+def legend(comparison: Comparison) -> list[str]:
+    """Return one line per set of columns with the same meaning: their settings, distinguishing ones first.
+    Hashes are shortened."""
     columns: dict[tuple[str, str], list[str]] = {}
-    worlds = contexts(found)
-    for column in found.columns:
+    worlds = contexts(comparison)
+    for column in comparison.columns:
         every = [f"{key} {value}" for key, value in column.meaning.items()]
         if column.label in worlds:
             every.append(worlds[column.label].scenarios)
-        settings = ", ".join(dict.fromkeys([*column.apart, *every]))
+        settings = ", ".join(dict.fromkeys([*column.distinctions, *every]))
         columns.setdefault((column.title, _HASH.sub(r"\1", settings)), []).append(column.short)
     return [f"{'; '.join(names)}: {title}, {s}" for (title, s), names in columns.items()]
 
 
-def print_comparison(found: Comparison) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """Print the comparison to the terminal."""
-    for line in legend(found):
+    for line in legend(comparison):
         print_line(line)
-    print_tables([scores_table(found), differences_table(found)])
-    for note in found.notes:
+    print_tables([scores_table(comparison), differences_table(comparison)])
+    for note in comparison.notes:
         print_line(f"Note: {note}", style="")
 
 
-def markdown(found: Comparison) -> str:
-    parts = [markdown_table(scores_table(found))]
-    parts += [markdown_table(differences_table(found))] if found.differences else []
-    lines = [f"- {markdown_text(line)}" for line in (*legend(found), *found.notes)]
+def markdown(comparison: Comparison) -> str:
+    """Return both tables in Markdown, then legend and notes."""
+    parts = [markdown_table(scores_table(comparison))]
+    parts += [markdown_table(differences_table(comparison))] if comparison.differences else []
+    lines = [f"- {markdown_text(line)}" for line in (*legend(comparison), *comparison.notes)]
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
-def latex(found: Comparison) -> str:
+def latex(comparison: Comparison) -> str:
     """Return two tabulars with the rules of booktabs, their meaning below them, and the notes as comments."""
-    parts = ["% \\usepackage{booktabs}", latex_table(scores_table(found))]
-    parts += ["", latex_table(differences_table(found))] if found.differences else []
-    scores = scores_table(found)
-    footnotes = [scores.title, scores.note, METHOD if found.differences else ""]
-    below = [*filter(None, footnotes), *legend(found)]
+    parts = ["% \\usepackage{booktabs}", latex_table(scores_table(comparison))]
+    parts += ["", latex_table(differences_table(comparison))] if comparison.differences else []
+    scores = scores_table(comparison)
+    footnotes = [scores.title, scores.note, METHOD if comparison.differences else ""]
+    below = [*filter(None, footnotes), *legend(comparison)]
     parts += ["", r"{\footnotesize", *(rf"{latex_text(line)}\par" for line in below), "}"]
-    comments = [f"% {' '.join(printable(line).split())}" for line in found.notes]
+    comments = [f"% {' '.join(printable(line).split())}" for line in comparison.notes]
     return "\n".join([*parts, *comments]) + "\n"
 
 
@@ -165,25 +168,25 @@ _CSV = (
 )
 
 
-def as_csv(found: Comparison) -> str:
+def as_csv(comparison: Comparison) -> str:
     """Return one line per model and score, with its difference from the first model and, as `gain`, from the
     model it was trained from."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_CSV)
-    for column in found.columns:
-        for model in found.models:
-            e, d = found.cells.get((model, column.label)), found.difference(model, column.label)
+    for column in comparison.columns:
+        for model in comparison.models:
+            e, d = comparison.cells.get((model, column.label)), comparison.difference(model, column.label)
             if e is None:
                 continue
-            own = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, count(e.cases)]
-            held: list[Any] = [""] * 8
+            score = [e.value, *(e.interval or ("", "")), e.passes, e.n, e.of, count(e.cases)]
+            difference: list[Any] = [""] * 8
             if d:
                 ends = d.interval or ("", "")
-                held = [_cell(d.baseline), d.n, d.missing, d.mean, *ends, d.p, d.p_holm]
-            named = [_cell(model), column.benchmark, _cell(column.label)]
-            gained = _gain(found.difference(model, column.label, e.baseline) if e.baseline else None)
-            writer.writerow([*named, *own, *held, *map(_cell, _meant(e)), *gained])
+                difference = [_cell(d.baseline), d.n, d.missing, d.mean, *ends, d.p, d.p_holm]
+            names = [_cell(model), column.benchmark, _cell(column.label)]
+            gain = _gain(comparison.difference(model, column.label, e.baseline) if e.baseline else None)
+            writer.writerow([*names, *score, *difference, *map(_cell, _descriptions(e)), *gain])
     return out.getvalue()
 
 
@@ -191,14 +194,18 @@ def _gain(d: Difference | None) -> list[Any]:
     return [""] * 6 if d is None else [_cell(d.baseline), d.mean, *(d.interval or ("", "")), d.p, d.p_holm]
 
 
-def _meant(e: Entry) -> list[str]:
+def _descriptions(e: Entry) -> list[str]:
     """Return judge, other settings, sampling, and notes."""
     rest = {key: value for key, value in e.meaning.items() if key != "judge"}
-    lacking = f"incomplete: {e.n} of {e.of}" if e.n < e.of else ""
+    incomplete = f"incomplete: {e.n} of {e.of}" if e.n < e.of else ""
     invalid = f"invalid: {e.invalid}" if e.invalid else ""
-    told = [lacking, invalid, *(note for note in e.notes if not note.startswith(("incomplete", "invalid")))]
+    notes = [
+        incomplete,
+        invalid,
+        *(note for note in e.notes if not note.startswith(("incomplete", "invalid"))),
+    ]
     listed = ("; ".join(f"{key} {value}" for key, value in part.items()) for part in (rest, e.sampling))
-    return [e.meaning.get("judge", ""), *listed, "; ".join(filter(None, told))]
+    return [e.meaning.get("judge", ""), *listed, "; ".join(filter(None, notes))]
 
 
 def _cell(text: str) -> str:
@@ -207,17 +214,17 @@ def _cell(text: str) -> str:
     return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain
 
 
-def as_json(found: Comparison) -> str:
-    return json.dumps(plain(found), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+def as_json(comparison: Comparison) -> str:
+    return json.dumps(plain(comparison), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def plain(found: Comparison) -> dict[str, Any]:
+def plain(comparison: Comparison) -> dict[str, Any]:
     """Return the whole comparison as plain data ("mapo.compare/1")."""
     return {
         "schema": "mapo.compare/1",
         "columns": [
             {"label": c.label, "benchmark": c.benchmark, "name": c.name, "settings": dict(c.meaning)}
-            for c in found.columns
+            for c in comparison.columns
         ],
         "models": [
             {
@@ -234,11 +241,11 @@ def plain(found: Comparison) -> dict[str, Any]:
                         "sampling": dict(e.sampling),
                         "source": e.source,
                     }
-                    for (own, label), e in found.cells.items()
-                    if own == model
+                    for (name, label), e in comparison.cells.items()
+                    if name == model
                 },
             }
-            for model in found.models
+            for model in comparison.models
         ],
         "differences": [
             {
@@ -252,9 +259,9 @@ def plain(found: Comparison) -> dict[str, Any]:
                 "p": d.p,
                 "p_holm": d.p_holm,
             }
-            for d in found.differences
+            for d in comparison.differences
         ],
-        "notes": found.notes,
+        "notes": comparison.notes,
     }
 
 

@@ -1,9 +1,9 @@
 """EmoBench's questions and prompts, read from a checkout of its repository and checked by hash.
 
-Nothing of it is shipped here. The release of 2025 is meant: 200 questions of emotional application (EA, one
-choice of four) and 200 of emotional understanding (EU: which emotion, and why), each in English and in
-Chinese. Another version would give a score under the same name that means something else, so it is refused
-unless changed data is allowed on purpose.
+The data is not shipped with mapo. The release of 2025 is required: 200 questions of emotional application
+(EA, one choice of four) and 200 of emotional understanding (EU: which emotion, and why), each in English and
+Chinese. A score on another version is not comparable, so other versions are refused unless changed data is
+explicitly allowed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FILES = {
     PROMPTS: "78e07f7a40e231e0088e3f0e356001a60ff9805be9b67b0bf55f4ff5e14791b6",
     RESPONSE: "34c22365476cb6795bdc7c11653d66e8a9d59fae2690aec6f100a8d3926d3b9a",
 }
-"""sha256 of every file that shapes a score, as of COMMIT."""
+"""sha256 of every file that affects scores, at COMMIT."""
 
 TASKS = ("EA", "EU")
 LANGUAGES = ("en", "zh")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NO_THINK = "/no_think\n\n"
-"""What the reference puts before the system prompt of a Qwen model, if it asks for no reasoning."""
+"""Prefix of the system prompt with which the reference implementation turns off a Qwen model's reasoning."""
 
-_GET_IT = f"git clone {REPOSITORY}, then git checkout {COMMIT[:7]} in it; --data is that folder"
+_GET_DATA = f"Run git clone {REPOSITORY} and, in it, git checkout {COMMIT[:7]}; pass that folder as --data"
 _CHOICES = {
     "EA": (("choices", "choices", "label"),),
     "EU": (
@@ -43,16 +43,16 @@ _CHOICES = {
         ("cause_choices", "cause_choices", "cause_label"),
     ),
 }
-"""For each part of a question: its place in the prompt, its choices and its label in the data."""
+"""For each part of a question: its placeholder in the prompt, and the keys of its choices and its label."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One thing to choose: the place of its choices in the prompt, the choices, and which is right."""
+class QuestionPart:
+    """One choice to make: the placeholder in the prompt, the choices, and the index of the correct one."""
 
-    place: str
+    placeholder: str
     choices: tuple[str, ...]
-    right: int
+    correct: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class EmoBenchQuestion:
     language: str
     category: str
     fields: dict[str, str]
-    parts: tuple[Part, ...]
+    parts: tuple[QuestionPart, ...]
 
     @property
     def id(self) -> str:
@@ -70,17 +70,18 @@ class EmoBenchQuestion:
 
     @property
     def group(self) -> str:
-        """The two languages of one question are translations of one text."""
+        """The group for intervals: the two languages of a question are translations of one text."""
         return f"{self.task}-{self.qid}"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(LETTERS[part.right] for part in self.parts)
+        return tuple(LETTERS[part.correct] for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class EmoBench:
-    """`hashes` is what was found; `changed` names the files that are not those of COMMIT."""
+    """The loaded benchmark: `hashes` of its files, and the names of those that differ from COMMIT
+    (`changed`)."""
 
     questions: tuple[EmoBenchQuestion, ...]
     prompts: Mapping[str, Any]
@@ -89,99 +90,110 @@ class EmoBench:
     changed: tuple[str, ...] = ()
 
     def system(self, task: str, language: str, *, reasoning: bool = False, no_think: bool = False) -> str:
-        """The system prompt, to the byte as the reference sends it."""
-        statement = self._words(RESPONSE, "cot" if reasoning else "base", language)
-        form = self._words(RESPONSE, task, language)
+        """Return the system prompt, byte for byte that of the reference implementation."""
+        statement = self._text(RESPONSE, "cot" if reasoning else "base", language)
+        keys = self._text(RESPONSE, task, language)
         if reasoning:
-            form = self._words(RESPONSE, "reasoning", language) + ",\n" + form
-        answer_in = f"\n{statement}\n```json\n    {{\n    {form}\n    }}\n``` \n    "
-        return (NO_THINK if no_think else "") + self._words(PROMPTS, "sys", language) + answer_in
+            keys = self._text(RESPONSE, "reasoning", language) + ",\n" + keys
+        format_ = f"\n{statement}\n```json\n    {{\n    {keys}\n    }}\n``` \n    "
+        return (NO_THINK if no_think else "") + self._text(PROMPTS, "sys", language) + format_
 
     def user(self, question: EmoBenchQuestion, orders: Sequence[Sequence[int]] | None = None) -> str:
-        """The question as it is put; `orders` says for each part which choice stands where."""
+        """Return the user message of a question. `orders` lists, per part, the choices in the order to
+        show."""
         fields = dict(question.fields)
         for at, part in enumerate(question.parts):
             order = orders[at] if orders else range(len(part.choices))
             lines = [f"{LETTERS[i]}) {part.choices[choice]}" for i, choice in enumerate(order)]
-            fields[part.place] = "\n".join(lines)
+            fields[part.placeholder] = "\n".join(lines)
 
         def value(match: re.Match[str]) -> str:
             if match[1] not in fields:
-                raise InputError(f"no question has a '{match[1]}'", where=f"{PROMPTS}, {question.task}")
+                raise InputError(
+                    f"The prompt contains '{{{match[1]}}}', which questions do not have.",
+                    where=f"{PROMPTS}, {question.task}",
+                )
             return fields[match[1]]
 
-        return re.sub(r"\{(\w+)\}", value, self._words(PROMPTS, question.task, question.language))
+        return re.sub(r"\{(\w+)\}", value, self._text(PROMPTS, question.task, question.language))
 
-    def _words(self, file: str, *keys: str) -> str:
-        found: Any = self.prompts if file == PROMPTS else self.response
+    def _text(self, file: str, *keys: str) -> str:
+        node: Any = self.prompts if file == PROMPTS else self.response
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if not isinstance(found, str):
-            raise InputError(f"no text under {'.'.join(keys)}", where=file, fix=_GET_IT)
-        return found
+            node = node.get(key) if isinstance(node, Mapping) else None
+        if not isinstance(node, str):
+            raise InputError(f"There is no text under {'.'.join(keys)}.", where=file, fix=_GET_DATA)
+        return node
 
 
 def load(folder: Path, languages: Sequence[str] = LANGUAGES, *, allow_changed: bool = False) -> EmoBench:
-    """The benchmark of a checkout, in the order of its files."""
+    """Load the benchmark from a checkout, questions in file order."""
     content = {name: _content(folder, name) for name in FILES}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     changed = tuple(name for name in FILES if hashes[name] != FILES[name])
     if changed and not allow_changed:
         name = changed[0]
         raise InputError(
-            f"is not EmoBench {COMMIT[:7]}'s (sha256 {hashes[name][:12]}..., not {FILES[name][:12]}...)",
+            f"The file is not that of EmoBench {COMMIT[:7]}: its sha256 is {hashes[name][:12]}..., "
+            f"not {FILES[name][:12]}...",
             where=str(folder / name),
-            fix=f"{_GET_IT}. Or --allow-changed-data: scores are then not comparable with anybody's",
+            fix=f"{_GET_DATA}. With --allow-changed-data the file is used, but scores are not comparable",
         )
     questions = [q for task in TASKS for q in _questions(task, content[f"data/{task}.jsonl"], folder)]
     wanted = tuple(q for q in questions if q.language in languages)
     if len({q.id for q in wanted}) < len(wanted) or not wanted:
-        raise InputError("no questions, or two with one qid", where=str(folder / "data"), fix=_GET_IT)
+        raise InputError(
+            "There are no questions, or two with the same qid.", where=str(folder / "data"), fix=_GET_DATA
+        )
     prompts, response = (_yaml(folder, name, content[name]) for name in (PROMPTS, RESPONSE))
-    found = EmoBench(wanted, prompts, response, hashes, changed)
-    for question in wanted:  # prompts that cannot be filled in are refused before anything is spent
-        found.user(question)
-        found.system(question.task, question.language, reasoning=True)
-        found.system(question.task, question.language)
-    return found
+    bench = EmoBench(wanted, prompts, response, hashes, changed)
+    for question in wanted:  # refuse prompts that cannot be filled in before any call is made
+        bench.user(question)
+        bench.system(question.task, question.language, reasoning=True)
+        bench.system(question.task, question.language)
+    return bench
 
 
 def _content(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
+        problem = f"The file cannot be read ({error.strerror})."
         if (folder / "data" / "EA").is_dir():
-            problem = "is missing: this is the release of 2024, another benchmark under the same name"
-        raise InputError(problem, where=str(folder / name), fix=_GET_IT) from None
+            problem = (
+                "The file is missing: this is the release of 2024, a different benchmark of the same name."
+            )
+        raise InputError(problem, where=str(folder / name), fix=_GET_DATA) from None
 
 
 def _yaml(folder: Path, name: str, data: bytes) -> Mapping[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(data)
+        content = yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(
-            f"is no YAML ({' '.join(str(error).split())[:200]})", where=str(folder / name), fix=_GET_IT
+            f"The file is not valid YAML ({' '.join(str(error).split())[:200]}).",
+            where=str(folder / name),
+            fix=_GET_DATA,
         ) from None
-    return found if isinstance(found, Mapping) else {}
+    return content if isinstance(content, Mapping) else {}
 
 
 def _questions(task: str, data: bytes, folder: Path) -> list[EmoBenchQuestion]:
-    found = []
+    questions = []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            found.append(_question(task, json.loads(line)))
+            questions.append(_question(task, json.loads(line)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
-                f"no question of {task} ({error!r})",
+                f"The line is not a question of {task} ({error!r}).",
                 where=f"{folder / 'data' / task}.jsonl, line {number}",
-                fix=_GET_IT,
+                fix=_GET_DATA,
             ) from None
-    return found
+    return questions
 
 
 def _question(task: str, row: Mapping[str, Any]) -> EmoBenchQuestion:
@@ -192,10 +204,10 @@ def _question(task: str, row: Mapping[str, Any]) -> EmoBenchQuestion:
         fields["q_type"] = row["question type"]
     category = row["category" if task == "EA" else "coarse_category"]
     parts = tuple(
-        Part(place, tuple(row[choices]), row[choices].index(row[label]))
-        for place, choices, label in _CHOICES[task]
+        QuestionPart(placeholder, tuple(row[choices]), row[choices].index(row[label]))
+        for placeholder, choices, label in _CHOICES[task]
     )
     texts = [category, *fields.values(), *(text for part in parts for text in part.choices)]
     if not all(isinstance(text, str) for text in texts) or any(len(p.choices) > len(LETTERS) for p in parts):
-        raise ValueError("texts and lists of texts are expected")
+        raise ValueError("expected texts and lists of texts")
     return EmoBenchQuestion(task, str(row["qid"]), row["language"], category, fields, parts)

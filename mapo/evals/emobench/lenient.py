@@ -1,8 +1,8 @@
-"""What a reply most likely meant, where it is not in the form that EmoBench asks for.
+"""Lenient parser for replies that are not in the format that EmoBench asks for.
 
-The reference of 2025 counts a reply only if it is JSON and the letter exact. That mixes two abilities,
-reading people and writing JSON, so a second reading stands beside it. It looks for the asked-for keys
-anywhere in the reply, then reads what stands there as the reference of 2024 read free text (`choice_in`).
+The reference implementation of 2025 accepts a reply only if it is JSON with the exact letter, which mixes two
+abilities: understanding people and writing JSON. This parser looks for the requested keys anywhere in the
+reply and parses their values as the reference implementation of 2024 parsed free text (`choice_in`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from mapo.text import without_thinking
 
 _MARKED = ("({})", "[{}]", ": {}", "option {}", "choice {}", "选项 {}")
-"""How a letter stands in a sentence, the surest sign first."""
+"""Ways in which a letter is marked in a sentence, the most reliable first."""
 
 _VALUE = r"""["']?\s*:\s*\[?\s*(?:"((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|([^\n,}\]]*))"""
 _KEYS = {
@@ -25,31 +25,37 @@ _KEYS = {
     ),
 }
 _TWO_LETTERS = re.compile(r"\W*([a-z])\W+([a-z])\W*", re.IGNORECASE)
-_USUAL = str.maketrans("“”‘’", "\"\"''", "*`")
+_PLAIN_CHARACTERS = str.maketrans("“”‘’", "\"\"''", "*`")
 
 
-def lenient(task: str, raw: str | None, parts: Sequence[Sequence[str]], language: str) -> list[int | None]:
-    """For each part of a question, given by its choices as shown, which one the reply chose; None: none."""
+def lenient_choices(
+    task: str, raw: str | None, parts: Sequence[Sequence[str]], language: str
+) -> list[int | None]:
+    """Return the index of the choice that a reply names for each part of a question, or None.
+
+    `parts` holds the choices of each part in the order shown.
+    """
     text = _plain(without_thinking(raw or "")).replace(" & ", _and(language))
-    given = [key.findall(text) for key in _KEYS[task]]
-    if task == "EU" and not any(given) and (both := _TWO_LETTERS.fullmatch(text)):
+    values = [key.findall(text) for key in _KEYS[task]]
+    if task == "EU" and not any(values) and (both := _TWO_LETTERS.fullmatch(text)):
         return [choice_in(letter, part, language) for letter, part in zip(both.groups(), parts, strict=True)]
-    found = [
-        choice_in("".join(values[-1]), part, language) if values else None
-        for values, part in zip(given, parts, strict=True)
+    choices = [
+        choice_in("".join(matches[-1]), part, language) if matches else None
+        for matches, part in zip(values, parts, strict=True)
     ]
-    formless = not any(quoted or single for values in given for quoted, single, _ in values)
-    if task == "EA" and found == [None] and formless:
+    unquoted = not any(double or single for matches in values for double, single, _ in matches)
+    if task == "EA" and choices == [None] and unquoted:
         return [choice_in(text, parts[0], language)]
-    return found
+    return choices
 
 
 def choice_in(text: str, choices: Sequence[str], language: str) -> int | None:
-    """Which choice a text names, as the reference of 2024 reads it: line by line from the end, a marked
-    letter ("(b)", "option b"), else the words of a choice, else a line that is or begins with a bare letter.
+    """Return the index of the choice that a text names, parsed like the reference implementation of 2024:
+    line by line from the end, a marked letter ("(b)", "option b"), else the words of a choice, else a bare
+    letter at the beginning of a line.
 
-    Of several choices whose words are there the longest is meant ("joy", "joy and relief"); the reference
-    took the first.
+    If the words of several choices occur, the longest counts ("joy and relief" before "joy"); the reference
+    implementation takes the first.
     """
     letters = [chr(ord("a") + i) for i in range(len(choices))]
     words = [_plain(choice).replace(" & ", _and(language)).replace(".", "").lower() for choice in choices]
@@ -71,5 +77,5 @@ def _and(language: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Full-width letters and brackets as the usual ones, straight quotes, no emphasis marks."""
-    return unicodedata.normalize("NFKC", text).translate(_USUAL)
+    """Normalise full-width characters and quotes, and remove emphasis marks."""
+    return unicodedata.normalize("NFKC", text).translate(_PLAIN_CHARACTERS)

@@ -1,12 +1,12 @@
-"""EmoBench: does a model understand what people feel and why (EU), and what helps them (EA)?
+"""EmoBench: requests and parsing. Does a model understand what people feel and why (EU), and what helps (EA)?
 
-A reply counts as the reference of 2025 counts it: the first ```json block, or else the whole text, is a JSON
-object, and its letters are exactly right (`parse_answer`). A reply that is empty or in another form is a
-wrong answer; a call that failed is missing, and the run incomplete. Beside that reading stands a lenient one
-(`lenient.py`). Scores: `score.py`.
+Replies are parsed like the reference implementation of 2025 does: the first ```json block, or else the whole
+text, must be a JSON object with exactly the correct letters (`parse_answer`). An empty reply or one in
+another format is a wrong answer; a failed call is missing data and makes the run incomplete. `lenient.py`
+parses the same replies leniently, and `score.py` computes scores from both.
 
-Two extensions, off by default: choices in a seeded random order, and the majority of several replies, each
-with an order of its own. Letters are mapped back before anything is counted.
+There are two extensions, off by default: choices in a seeded random order, and the majority of several
+replies, each with its own order. Letters are mapped back to the original order before they are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from mapo.evals.emobench.data import LANGUAGES, LETTERS, EmoBench, EmoBenchQuestion
-from mapo.evals.emobench.lenient import lenient
+from mapo.evals.emobench.lenient import lenient_choices
 from mapo.evals.items import Solve, conversation, seed_of
 from mapo.models.chat import ChatFactory, Request
 from mapo.types import Message
@@ -31,8 +31,9 @@ Answers = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How the questions are put. The defaults are the reference's, with its base prompt."""
+class EmoBenchSettings:
+    """How questions are asked. The defaults are those of the reference implementation with its base
+    prompt."""
 
     languages: tuple[str, ...] = LANGUAGES
     reasoning: bool = False
@@ -44,35 +45,35 @@ class Settings:
     max_tokens: int = 2048
 
 
-# ---- asking
+# ---- requests
 
 
-def manifest(bench: EmoBench, settings: Settings, model: str) -> dict[str, Any]:
-    """What makes a run the run it is; a resume must agree in all of it."""
-    told = {**asdict(settings), "languages": list(settings.languages)}
-    return {"schema": "mapo.emobench/1", "model": model, **told, "data": bench.hashes}
+def manifest(bench: EmoBench, settings: EmoBenchSettings, model: str) -> dict[str, Any]:
+    """Return the settings that identify a run; a resume must agree in all of them."""
+    values = {**asdict(settings), "languages": list(settings.languages)}
+    return {"schema": "mapo.emobench/1", "model": model, **values, "data": bench.hashes}
 
 
-def solver(bench: EmoBench, settings: Settings, talker: ChatFactory) -> Solve[EmoBenchQuestion]:
-    """Asks a question as often as there are votes; a line holds the replies and nothing made of them."""
+def solver(bench: EmoBench, settings: EmoBenchSettings, open_chat: ChatFactory) -> Solve[EmoBenchQuestion]:
+    """Return the `solve` function: it requests `votes` replies per question and returns them unparsed."""
 
     async def solve(question: EmoBenchQuestion, attempt: int) -> dict[str, Any]:
-        del attempt  # a failed call was not kept, and one that went well shall not be paid twice
+        del attempt  # failed calls are not cached, and successful ones must not be repeated
         system = bench.system(
             question.task, question.language, reasoning=settings.reasoning, no_think=settings.no_think
         )
         replies = []
         for vote in range(settings.votes):
-            asked = bench.user(question, orders(question, settings, vote))
+            prompt = bench.user(question, orders(question, settings, vote))
             request = Request(
-                messages=(Message("system", system), Message("user", asked)),
+                messages=(Message("system", system), Message("user", prompt)),
                 temperature=settings.temperature,
                 max_tokens=settings.max_tokens,
                 session=f"{question.id}/{vote}",
                 nonce=f"emobench/{settings.seed}/{vote}",
                 seed=seed_of(settings.seed, question.id, vote),
             )
-            with conversation(talker, request.session) as chat:
+            with conversation(open_chat, request.session) as chat:
                 reply = (await chat.reply(request)).reply
             replies.append({"text": reply.text, "finish": reply.finish})
         return {"replies": replies}
@@ -80,25 +81,27 @@ def solver(bench: EmoBench, settings: Settings, talker: ChatFactory) -> Solve[Em
     return solve
 
 
-def orders(question: EmoBenchQuestion, settings: Settings, vote: int) -> list[list[int]]:
-    """For each part of the question, which choice stands first, second, ..."""
-    found = []
+def orders(question: EmoBenchQuestion, settings: EmoBenchSettings, vote: int) -> list[list[int]]:
+    """Return, for each part of the question, the indices of its choices in the order shown."""
+    shown = []
     for number, part in enumerate(question.parts):
         order = list(range(len(part.choices)))
         if settings.shuffle:
             name = f"{settings.seed}/{question.id}/{vote}/{number}"
             order.sort(key=lambda i, name=name: hashlib.sha256(f"{name}/{i}".encode()).digest())  # type: ignore[misc]
-        found.append(order)
-    return found
+        shown.append(order)
+    return shown
 
 
-# ---- reading
+# ---- parsing
 
 
 def parse_answer(task: str, raw: str | None) -> dict[str, Any]:
-    """The object in a reply as the reference reads it; the asked-for keys with nothing where there is none.
+    """Return the JSON object of a reply as the reference implementation parses it, or blank values without
+    one.
 
-    A reply whose JSON is no object ("B", ["B"]) ends the reference's run; here it is one in another form.
+    JSON that is not an object ("B", ["B"]) crashes the reference implementation; here it counts as wrong
+    format.
     """
     blank: dict[str, Any] = dict.fromkeys(KEYS[task], "")
     if raw is None:
@@ -109,20 +112,21 @@ def parse_answer(task: str, raw: str | None) -> dict[str, Any]:
             return blank
         raw = block[1]
     try:
-        found = json.loads(raw)
+        answer = json.loads(raw)
     except (ValueError, RecursionError):
         return blank
-    return found if isinstance(found, dict) else blank
+    return answer if isinstance(answer, dict) else blank
 
 
 def majority(votes: Iterable[str | None]) -> str | None:
-    """The most frequent answer, the earlier one of equals; None only where nobody answered."""
+    """Return the most frequent answer, the earlier one of equals; None if there is no answer."""
     counted = Counter(vote for vote in votes if vote is not None)
     return counted.most_common(1)[0][0] if counted else None
 
 
 class ParsedReplies(NamedTuple):
-    """What the replies to one question came to: letters of the choices in their original order."""
+    """The majority answers to one question, as letters of the choices in their original order. `parsed` and
+    `parsed_lenient` count the replies that name an offered letter for every part."""
 
     strict: Answers
     lenient: Answers
@@ -130,19 +134,21 @@ class ParsedReplies(NamedTuple):
     parsed_lenient: int
 
 
-def read(question: EmoBenchQuestion, texts: Sequence[str], settings: Settings) -> ParsedReplies:
-    """`parsed` counts the replies that name an offered letter for every part."""
+def parse_replies(
+    question: EmoBenchQuestion, texts: Sequence[str], settings: EmoBenchSettings
+) -> ParsedReplies:
+    """Parse the replies to a question, strictly and leniently."""
     strict_votes, lenient_votes = [], []
     for vote, text in enumerate(texts):
         shown = orders(question, settings, vote)
-        given = parse_answer(question.task, text)
-        letters = [given.get(key) for key in KEYS[question.task]]
-        strict = [_place(letter, len(order)) for letter, order in zip(letters, shown, strict=True)]
-        words = [[p.choices[i] for i in order] for p, order in zip(question.parts, shown, strict=True)]
-        guessed = lenient(question.task, text, words, question.language)
-        meant = [g if s is None else s for s, g in zip(strict, guessed, strict=True)]
+        answer = parse_answer(question.task, text)
+        letters = [answer.get(key) for key in KEYS[question.task]]
+        strict = [_position(letter, len(order)) for letter, order in zip(letters, shown, strict=True)]
+        choices = [[p.choices[i] for i in order] for p, order in zip(question.parts, shown, strict=True)]
+        guessed = lenient_choices(question.task, text, choices, question.language)
+        combined = [g if s is None else s for s, g in zip(strict, guessed, strict=True)]
         strict_votes.append(_original(strict, shown))
-        lenient_votes.append(_original(meant, shown))
+        lenient_votes.append(_original(combined, shown))
     return ParsedReplies(
         tuple(majority(votes) for votes in zip(*strict_votes, strict=True)),
         tuple(majority(votes) for votes in zip(*lenient_votes, strict=True)),
@@ -151,9 +157,9 @@ def read(question: EmoBenchQuestion, texts: Sequence[str], settings: Settings) -
     )
 
 
-def _place(letter: object, choices: int) -> int | None:
+def _position(letter: object, choices: int) -> int | None:
     return LETTERS.index(letter) if isinstance(letter, str) and letter in tuple(LETTERS[:choices]) else None
 
 
-def _original(places: Sequence[int | None], shown: Sequence[Sequence[int]]) -> list[str | None]:
-    return [None if at is None else LETTERS[order[at]] for at, order in zip(places, shown, strict=True)]
+def _original(positions: Sequence[int | None], shown: Sequence[Sequence[int]]) -> list[str | None]:
+    return [None if at is None else LETTERS[order[at]] for at, order in zip(positions, shown, strict=True)]

@@ -1,4 +1,4 @@
-"""Our dialogues as result files of the EMPA format, so that others' tools can read them."""
+"""Writer of EMPA result files, so that other tools can read the dialogues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mapo.records import encode
 from mapo.store import write_atomic
 from mapo.types import Dialogue, PotentialState, StopReason, Turn
 
-_WORDS = {
+_REASONS = {
     StopReason.SUCCESS: "Success",
     StopReason.FAILURE: "Failure",
     StopReason.STAGNATION: "Failure: stagnation",
@@ -22,7 +22,7 @@ _WORDS = {
 
 
 def write_result(dialogue: Dialogue, rubric: Rubric, folder: Path) -> Path:
-    """One file beside its siblings: `folder/ID_result.json`. Broken dialogues have no such file."""
+    """Write `folder/ID_result.json` and return its path. Do not call it for broken dialogues."""
     path = result_path(dialogue, folder)
     write_atomic(path, encode(empa_result(dialogue, rubric), str(path)))
     return path
@@ -33,7 +33,8 @@ def result_path(dialogue: Dialogue, folder: Path) -> Path:
 
 
 def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
-    """An unscored turn becomes an entry without judgement, which EMPA counts as no movement."""
+    """Return the content of a result file. An unscored turn becomes an entry without judgement, which EMPA
+    counts as no movement."""
     path = Trajectory(
         rubric,
         dialogue.start,
@@ -44,7 +45,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
     start = path.now
     states = [path.judge(turn.levels) for turn in dialogue.turns]
     goal, ending = path.goal, dialogue.ending
-    reason = _WORDS.get(ending.reason, "") if ending else ""
+    reason = _REASONS.get(ending.reason, "") if ending else ""
     params = {
         "v_star_0": list(goal.direction),
         "epsilon_distance": goal.distance,
@@ -110,5 +111,5 @@ def _entry(state: PotentialState, turn: Turn | None) -> dict[str, Any]:
             )
         }
     metrics = {"P_norm": state.norm, "projection": state.projection, "E_total": state.energy}
-    moved = {"v_t_norm": state.step_norm, "alignment": state.alignment, "delta_E": state.delta_energy}
-    return {**entry, "epm": {**metrics, **moved}}
+    movement = {"v_t_norm": state.step_norm, "alignment": state.alignment, "delta_E": state.delta_energy}
+    return {**entry, "epm": {**metrics, **movement}}

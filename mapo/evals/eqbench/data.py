@@ -1,8 +1,7 @@
-"""EQ-Bench's own files: found, checked by their sha256, read. They are not part of this package.
+"""EQ-Bench's files, located, checked by sha256 and read. They are not part of this package.
 
 EQ-Bench 3 comes from github.com/EQ-bench/eqbench3, v2 from github.com/EQ-bench/EQ-Bench, both in a folder
-`data`. A score is comparable only where the words are the same, so a file that differs in one byte is
-refused before anything is asked.
+`data`. Scores are comparable only with identical prompts, so a changed file is refused before any call.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ V3_FILES = {
 V2_FILES = {
     "eq_bench_v2_questions_171.json": "b4e9bf11df7e88bc12381efab18565f8b0ff0d4743fe8708c4482df91c4e617a"
 }
-"""The files of each benchmark and the sha256 they must have."""
+"""The files of each benchmark with their required sha256."""
 
 _V3_FOLDERS = ("eqbench3/data", "eqbench/eqbench3/data")
 _V2_FOLDERS = ("v2/data", "eqbench/v2/data")
@@ -47,7 +46,7 @@ _PROMPT = re.compile(r"#######\s*Prompt\d+")
 
 @dataclass(frozen=True, slots=True)
 class EqBenchScenario:
-    """One scenario: its canned user turns, in order, as they stand in the file."""
+    """One scenario with its fixed user turns, in order, exactly as in the file."""
 
     id: str
     turns: tuple[str, ...]
@@ -61,7 +60,7 @@ class EqBenchScenario:
 
 @dataclass(frozen=True, slots=True)
 class EqBench3Data:
-    """EQ-Bench 3: scenarios, the templates by kind, and what of the files is not played."""
+    """EQ-Bench 3: its scenarios, the templates by kind of scenario, and the scenarios that are not played."""
 
     scenarios: tuple[EqBenchScenario, ...]
     master: Mapping[ScenarioKind, str]
@@ -69,12 +68,12 @@ class EqBench3Data:
     rubric: Mapping[ScenarioKind, str]
     criteria: Mapping[ScenarioKind, tuple[str, ...]]
     dropped: tuple[str, ...]
-    """Scenarios whose header no readable prompt follows; the reference drops them too."""
+    """Scenarios without a readable prompt; the reference implementation drops them too."""
 
 
 @dataclass(frozen=True, slots=True)
 class EqBenchQuestion:
-    """One item of EQ-Bench v2, as the file gives it: `reference` names four emotions and their scores."""
+    """One item of EQ-Bench v2; `reference` holds four emotions and their scores."""
 
     id: str
     prompt: str
@@ -82,10 +81,11 @@ class EqBenchQuestion:
 
 
 def read_v3(folder: Path) -> EqBench3Data:
+    """Read EQ-Bench 3 from a checkout or its data folder."""
     text = _checked(folder, V3_FILES, _V3_FOLDERS)
     scenarios, dropped = scenarios_of(text["scenario_prompts.txt"])
-    judged, analysed = text["rubric_scoring_prompt.txt"], text["rubric_scoring_prompt_analysis.txt"]
-    marks = _lines(text["rubric_scoring_criteria.txt"])
+    prompt, analysis = text["rubric_scoring_prompt.txt"], text["rubric_scoring_prompt_analysis.txt"]
+    criteria = _lines(text["rubric_scoring_criteria.txt"])
     return EqBench3Data(
         scenarios,
         master={
@@ -94,10 +94,10 @@ def read_v3(folder: Path) -> EqBench3Data:
             "analysis": text["scenario_master_prompt_analysis.txt"],
         },
         debrief=text["debrief_prompt.txt"],
-        rubric={"roleplay": judged, "drafting": judged, "analysis": analysed},
+        rubric={"roleplay": prompt, "drafting": prompt, "analysis": analysis},
         criteria={
-            "roleplay": marks,
-            "drafting": marks,
+            "roleplay": criteria,
+            "drafting": criteria,
             "analysis": _lines(text["rubric_scoring_criteria_analysis.txt"]),
         },
         dropped=dropped,
@@ -105,6 +105,7 @@ def read_v3(folder: Path) -> EqBench3Data:
 
 
 def read_v2(folder: Path) -> tuple[EqBenchQuestion, ...]:
+    """Read EQ-Bench v2 from a checkout or its data folder."""
     [text] = _checked(folder, V2_FILES, _V2_FOLDERS).values()
     data = json.loads(text)
     return tuple(
@@ -113,27 +114,28 @@ def read_v2(folder: Path) -> tuple[EqBenchQuestion, ...]:
 
 
 def scenarios_of(text: str) -> tuple[tuple[EqBenchScenario, ...], tuple[str, ...]]:
-    """The scenarios of the prompts file, and the ids of headers without a prompt.
+    """Return the scenarios of the prompts file, and the ids of those without a prompt.
 
-    A line of eight marks begins a scenario, one of seven and "Prompt1" a turn. Other lines belong to the
-    turn they follow; before the first turn of a scenario they belong to nothing. In the published file
-    the only turn of scenario 409 has a heading of its own making, so 409 has no turn.
+    A line of eight "#" begins a scenario, one of seven with "Prompt1" a turn. Other lines belong to the turn
+    before them; lines before the first turn are ignored. In the published file the only turn of scenario 409
+    has a different heading, so 409 has no turn.
     """
-    found: dict[str, list[list[str]]] = {}
+    lines_by_id: dict[str, list[list[str]]] = {}
     turns: list[list[str]] = []
     for line in text.split("\n"):
         if header := _SCENARIO.match(line.strip()):
-            turns = found.setdefault(header[1], [])
+            turns = lines_by_id.setdefault(header[1], [])
             turns.clear()
         elif _PROMPT.match(line.strip()):
             turns.append([])
         elif turns:
             turns[-1].append(line)
-    said = {
-        key: [t for t in ("\n".join(lines).strip() for lines in turns) if t] for key, turns in found.items()
+    texts = {
+        key: [text for text in ("\n".join(lines).strip() for lines in turns) if text]
+        for key, turns in lines_by_id.items()
     }
-    dropped = tuple(key for key, turns in said.items() if not turns)
-    return tuple(EqBenchScenario(key, tuple(turns)) for key, turns in said.items() if turns), dropped
+    dropped = tuple(key for key, turns in texts.items() if not turns)
+    return tuple(EqBenchScenario(key, tuple(turns)) for key, turns in texts.items() if turns), dropped
 
 
 def _lines(text: str) -> tuple[str, ...]:
@@ -141,44 +143,49 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
-def _places(folder: Path, inside: tuple[str, ...]) -> list[Path]:
-    return [folder, folder / "data", *(folder / name for name in inside)]
+def _candidates(folder: Path, subfolders: tuple[str, ...]) -> list[Path]:
+    return [folder, folder / "data", *(folder / name for name in subfolders)]
 
 
-def _refuse_the_other(folder: Path, known: Mapping[str, str]) -> None:
-    """The other benchmark of that name, where its files are there instead."""
-    other, inside = (V2_FILES, _V2_FOLDERS) if known is V3_FILES else (V3_FILES, _V3_FOLDERS)
-    if any(all((place / name).is_file() for name in other) for place in _places(folder, inside)):
+def _refuse_other_version(folder: Path, known: Mapping[str, str]) -> None:
+    """Raise InputError if the folder holds the files of the other version."""
+    other, subfolders = (V2_FILES, _V2_FOLDERS) if known is V3_FILES else (V3_FILES, _V3_FOLDERS)
+    if any(all((place / name).is_file() for name in other) for place in _candidates(folder, subfolders)):
         version, flag = ("v2", "Add --v2") if other is V2_FILES else ("3", "Leave out --v2")
         raise InputError(
-            f"holds EQ-Bench {version}", where=str(folder), fix=f"{flag}, or give the other's data"
-        )
-
-
-def _checked(folder: Path, known: Mapping[str, str], inside: tuple[str, ...]) -> dict[str, str]:
-    """The text of each file; InputError names the first that is missing or another."""
-    places = _places(folder, inside)
-    place = next((p for p in places if all((p / name).is_file() for name in known)), None)
-    if place is None:
-        missing = [name for name in known if not any((p / name).is_file() for p in places)] or sorted(known)
-        if len(missing) == len(known):
-            _refuse_the_other(folder, known)
-        raise InputError(
-            f"no {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""),
+            f"The folder holds EQ-Bench {version}.",
             where=str(folder),
-            fix="--data is a copy of the benchmark's repository, or its folder data (docs/benchmarks.md)",
+            fix=f"{flag}, or pass the data of the other version",
         )
-    found = {}
+
+
+def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]) -> dict[str, str]:
+    """Return the text of each file; raise InputError for the first that is missing or changed."""
+    folders = _candidates(folder, subfolders)
+    source = next((p for p in folders if all((p / name).is_file() for name in known)), None)
+    if source is None:
+        missing = [name for name in known if not any((p / name).is_file() for p in folders)] or sorted(known)
+        if len(missing) == len(known):
+            _refuse_other_version(folder, known)
+        raise InputError(
+            f"The folder lacks {missing[0]}"
+            + (f" and {len(missing) - 1} more files." if len(missing) > 1 else "."),
+            where=str(folder),
+            fix="Pass a checkout of the benchmark's repository, or its data folder: docs/benchmarks.md",
+        )
+    texts = {}
     for name, digest in known.items():
         try:
-            content = (place / name).read_bytes()
+            content = (source / name).read_bytes()
         except OSError as error:
-            raise InputError(f"cannot be read ({error.strerror})", where=str(place / name)) from None
+            raise InputError(
+                f"The file cannot be read ({error.strerror}).", where=str(source / name)
+            ) from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise InputError(
-                "is not the published file (its sha256 differs)",
-                where=str(place / name),
-                fix="Fetch it again from the benchmark's repository, unchanged",
+                "The file is not the published one: its sha256 differs.",
+                where=str(source / name),
+                fix="Download it again from the benchmark's repository",
             )
-        found[name] = content.decode()
-    return found
+        texts[name] = content.decode()
+    return texts

@@ -1,8 +1,8 @@
-"""What EQ-Bench 3 reads from texts: the judge's scores, and the sections of a reply.
+"""Parsers of EQ-Bench 3: the judge's scores, and the sections of a reply.
 
-The rules are the reference's (EQ-bench/eqbench3), odd ones included: the last of several fenced blocks,
-the first object in it that closes, line breaks and quotes inside strings mended, numbers found in words.
-They decide which answers count, so a score that is to be compared must use these and no better ones.
+The rules are exactly those of the reference implementation (EQ-bench/eqbench3): the last of several fenced
+blocks, the first complete object in it, line breaks and quotes inside strings repaired, numbers extracted
+from text. They decide which answers count, so better rules would make scores incomparable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECTIONS: dict[ScenarioKind, tuple[tuple[str, str], ...]] = {
         ("draft", "Draft"),
     ),
 }
-"""The headings a reply is asked to have; an analysis has none."""
+"""The headings that the prompt asks for, by kind of scenario; an analysis has none."""
 
 _FENCE = "```json"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*\\?(?:"|\Z)|[{}]', re.DOTALL)
@@ -38,8 +38,8 @@ _NUMBER = re.compile(r"\b(\d+(\.\d+)?)\b")
 _AFTER = re.compile(r"\s*(\S?)")
 
 
-def said(text: str) -> str:
-    """`text` without the thinking before it, where that is marked at both ends."""
+def without_reasoning(text: str) -> str:
+    """Return `text` without the reasoning before it, if that has both an opening and a closing tag."""
     for opening, closing in (("<think>", "</think>"), ("<reasoning>", "</reasoning>")):
         if opening in text and closing in text:
             text = text.partition(closing)[2].strip()
@@ -50,29 +50,31 @@ def said(text: str) -> str:
 
 
 def parse_scores(raw: str) -> dict[str, float]:
-    """Criterion -> score as the judge wrote it, neither checked against a list nor put into a range.
+    """Return the judge's scores by criterion, without checking names or range.
 
-    InputError (a ValueError) where there is none. Numbers that are not finite are no scores.
+    Raises InputError (a ValueError) if there are none. Numbers that are not finite are ignored.
     """
     try:
         data = _object(raw)
     except RecursionError:
-        raise InputError("the judge's object is nested too deeply", where="judge") from None
+        raise InputError("The JSON in the judge's answer is nested too deeply.", where="judge") from None
     except ValueError as error:
-        raise InputError(f"no JSON object in the judge's answer ({error})", where="judge") from None
+        raise InputError(
+            f"The judge's answer contains no valid JSON object ({error})", where="judge"
+        ) from None
     scores = {key: number for key, value in data.items() if (number := _number(key, value)) is not None}
     if not scores:
-        raise InputError("no scores in the judge's answer", where="judge")
+        raise InputError("The judge's answer contains no scores", where="judge")
     return scores
 
 
 def _number(key: str, value: Any) -> float | None:
-    """The number a value is (true is 1), or the first one in its words, unless it is the reasoning."""
+    """Return a value as a number (true is 1), or the first number in its text; None for the reasoning."""
     try:
         if isinstance(value, int | float):
             number = float(value)
-        elif key != REASONING and (found := _NUMBER.search(str(value))):
-            number = float(found[1])
+        elif key != REASONING and (match := _NUMBER.search(str(value))):
+            number = float(match[1])
         else:
             return None
     except OverflowError:
@@ -87,12 +89,12 @@ def _object(raw: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError:
-        data = json.loads(_mended_quotes(_mended_breaks(text)))
+        data = json.loads(_repaired_quotes(_repaired_breaks(text)))
     return dict(data)
 
 
 def _first_object(text: str) -> str:
-    """From the first outermost brace to the one that closes it; braces in strings do not count."""
+    """Return the text of the first complete object. Braces inside strings are ignored."""
     depth, start = 0, None
     for token in _TOKEN.finditer(text):
         if token[0] == "{":
@@ -102,20 +104,20 @@ def _first_object(text: str) -> str:
             depth -= 1
             if depth == 0 and start is not None:
                 return text[start : token.end()]
-    raise ValueError("none closes")
+    raise ValueError("no object is complete")
 
 
-def _mended_breaks(text: str) -> str:
-    """Line breaks inside strings, written as JSON wants them."""
+def _repaired_breaks(text: str) -> str:
+    """Escape line breaks inside strings."""
 
-    def mend(token: re.Match[str]) -> str:
+    def repair(token: re.Match[str]) -> str:
         return _BREAK.sub(lambda m: "\\n" if m[0] in "\r\n" else m[0], token[0])
 
-    return _TOKEN.sub(mend, text)
+    return _TOKEN.sub(repair, text)
 
 
-def _mended_quotes(text: str) -> str:
-    """A quote inside a string that nothing follows which may follow a string is part of the string."""
+def _repaired_quotes(text: str) -> str:
+    """Escape quotes inside a string: those not followed by a character that may follow a string."""
     done, inside, at = [], False, 0
     while at < len(text):
         char = text[at]
@@ -138,23 +140,22 @@ def _mended_quotes(text: str) -> str:
 
 
 def sections(kind: ScenarioKind, reply: str) -> dict[str, str]:
-    """The text under each heading, empty where it is missing.
+    """Return the text under each heading, empty if the heading is missing.
 
-    A section ends at the next mark of a heading, the last one at a double dash: a mark anywhere, even in
-    the middle of a line.
+    A section ends at the next "#", the last one at the next "--", even in the middle of a line.
     """
     last = SECTIONS[kind][-1][0]
-    found = {}
+    texts = {}
     for key, title in SECTIONS[kind]:
         heading = re.escape(title).replace("'", "['\u2019]").replace(r"\-", "[- ]")
         end = "--" if key == last else "#"
         match = re.search(rf"#\s*{heading}\s*\n(.*?)(?={end}|\Z)", reply, re.IGNORECASE | re.DOTALL)
-        found[key] = match[1].strip() if match else ""
-    return found
+        texts[key] = match[1].strip() if match else ""
+    return texts
 
 
-def written(kind: ScenarioKind, reply: str) -> str:
-    """The reply as the judge reads it: its sections under their headings and nothing else of it."""
-    found = sections(kind, reply)
-    parts = [f"# {title}\n{found[key]}" for key, title in SECTIONS[kind]]
+def reply_for_judge(kind: ScenarioKind, reply: str) -> str:
+    """Return the reply as shown to the judge: only its sections, under their headings."""
+    texts = sections(kind, reply)
+    parts = [f"# {title}\n{texts[key]}" for key, title in SECTIONS[kind]]
     return "\n\n".join([*parts, "--"])

@@ -29,7 +29,7 @@ def result_v3(
     notes: tuple[str, ...] = (),
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """OUT/result.json of EQ-Bench 3: the score where every scenario has one, the criteria in any case."""
+    """Write OUT/result.json of EQ-Bench 3. It has a score only if every scenario has one; criteria always."""
     lines = {s.id: lines[s.id] for s in files.scenarios[:limit] if s.id in lines}
     marks = eqbench3.marks_by_id(lines, files)
     items = eqbench3.scored(marks)
@@ -45,13 +45,16 @@ def result_v3(
         for name, mean in means.items()
         if name != eqbench3.NAME
     }
-    outside = sum(not 0 <= mark <= 20 for _, given in marks.values() for mark in given.values())
-    told = [f"scenario {name} is not played: its prompt in the data has no heading" for name in files.dropped]
+    outside = sum(not 0 <= mark <= 20 for _, by_name in marks.values() for mark in by_name.values())
+    messages = [
+        f"scenario {name} is not played: its prompt in the data has no heading" for name in files.dropped
+    ]
     unread = [name for name in lines if name not in marks]
     if unread:
-        told.append(f"recorded, but not readable: the judge on scenario {', '.join(unread)}. {REMOVE_LINE}")
+        scenarios = f"scenario{'' if len(unread) == 1 else 's'} {', '.join(unread)}"
+        messages.append(f"the recorded judgement of {scenarios} cannot be parsed. {REMOVE_LINE}")
     if outside:
-        told.append(f"{outside} marks lie outside 0..20; they count as the judge wrote them")
+        messages.append(f"{outside} marks are outside of 0 to 20; they count unchanged")
     return write_result(
         out,
         benchmark="eqbench3",
@@ -64,7 +67,7 @@ def result_v3(
         scores=scores,
         intervals=shown,
         details={"criteria": criteria},
-        notes=[*told, *notes],
+        notes=[*messages, *notes],
         limit=limit,
     )
 
@@ -80,7 +83,8 @@ def result_v2(
     notes: tuple[str, ...] = (),
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """OUT/result.json of EQ-Bench v2: the score where every question was answered and enough can be read."""
+    """Write OUT/result.json of EQ-Bench v2. It has a score only if all questions were answered and enough
+    answers can be parsed."""
     name = eqbench_v2.NAME
     items = eqbench_v2.scored(lines, questions[:limit])
     _, intervals = summarise(items)
@@ -88,17 +92,19 @@ def result_v2(
     score = eqbench_v2.headline([item.scores[name] / 10 for item in readable])
     complete = len(items) == len(questions)
     valid = eqbench_v2.valid(len(readable), len(questions))
-    told = []
+    messages = []
     if complete and not valid:
-        least = f"{eqbench_v2.LEAST_READABLE:.2%}"
-        told = [
-            f"invalid: {len(readable)} of {len(questions)} answers can be read, {least} are needed. Nothing "
-            "is missing, so --resume would ask nothing; a new --out asks anew"
+        least = f"{eqbench_v2.MIN_READABLE:.2%}"
+        messages = [
+            f"invalid: {len(readable)} of {len(questions)} answers can be parsed; at least {least} are "
+            "required. The run is complete, so --resume changes nothing; use a new --out to ask again"
         ]
     constant = {number: eqbench_v2.constant(questions, number) for number in range(11)}
     best = max(constant, key=lambda number: constant[number])
-    told.append(f"rating every emotion {best} would score {constant[best]:.1f}, a perfect answer 100")
-    good = complete and valid
+    messages.append(
+        f"for comparison: rating every emotion {best} scores {constant[best]:.1f}, perfect answers score 100"
+    )
+    has_score = complete and valid
     return write_result(
         out,
         benchmark="eqbench_v2",
@@ -107,9 +113,9 @@ def result_v2(
         known=known,
         of=len(questions),
         items=items,
-        scores={name: score} if good else {},
-        intervals={name: intervals[name]} if good else {},
+        scores={name: score} if has_score else {},
+        intervals={name: intervals[name]} if has_score else {},
         details={"readable": len(readable), "valid": valid, "constant": constant},
-        notes=[*told, *notes],
+        notes=[*messages, *notes],
         limit=limit,
     )

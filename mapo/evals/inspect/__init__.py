@@ -1,12 +1,12 @@
-"""The benchmarks as tasks of inspect_ai (UK AI Security Institute), for people who evaluate with it:
+"""The benchmarks as tasks of inspect_ai (UK AI Security Institute):
 
     inspect eval mapo/emobench -T data=EmoBench --model openai/my-model
 
-Questions, prompts, ways of asking, parsing and scores are the ones of `mapo eval`: here they are only handed
-to inspect, which brings the models, the log and its viewer. The same replies give the same scores. What a
-command-line option is there is a task argument here (`-T`); settings that belong to a benchmark (temperature,
-length) come from those, not from inspect's own flags. Judges and other roles are model roles:
-`--model-role judge=...`. Found by inspect through the entry point group `inspect_ai`.
+Questions, prompts, parsing and scores are those of `mapo eval`; inspect provides the models, the log and its
+viewer. The same replies give the same scores. Options of `mapo eval` are task arguments here (`-T`),
+including settings that belong to a benchmark (temperature, maximum tokens), which are not read from inspect's
+own flags. The judge and other roles are model roles: `--model-role judge=...`. Inspect finds the tasks
+through the entry point group `inspect_ai`.
 """
 
 from mapo.evals.inspect.dialogues import empa

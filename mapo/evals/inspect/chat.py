@@ -1,4 +1,4 @@
-"""A model of inspect's as a `Chat`, so that everything that talks to models can talk to it."""
+"""A model of inspect_ai as a `Chat`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CUT = ("max_tokens", "model_length")
 
 
 class InspectChat:
-    """Answers through inspect: its connections, retries, limits and log.
+    """A `Chat` that calls a model through inspect, with inspect's connections, retries, limits and log.
 
-    The policy may say nothing: it is asked once more, then judged for it. Of any other role an empty answer
-    is a failure.
+    An empty answer is requested once more. After that, an empty reply of the policy is accepted and judged;
+    for other roles it is an error.
     """
 
     def __init__(self, model: Model, role: str = "policy") -> None:
@@ -43,32 +43,32 @@ class InspectChat:
         return str(self.model)
 
     async def reply(self, request: Request) -> Answer:
-        answer = await self._ask(request)
+        answer = await self._call(request)
         if not answer.text.strip() and not answer.tool_calls:
-            answer = await self._ask(request)
+            answer = await self._call(request)
             if not answer.text.strip() and not answer.tool_calls and self.role != "policy":
-                raise EndpointError("an empty answer", where=f"{self.role} {self.name}")
+                raise EndpointError("The answer is empty.", where=f"{self.role} {self.name}")
         return answer
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _call(self, request: Request) -> Answer:
         messages = [_message(message) for message in request.messages]
         tools = [_tool(tool) for tool in request.tools]
         try:
             output = await self.model.generate(messages, tools=tools, config=_config(request))
         except LimitExceededError:
             raise
-        except Exception as error:  # whatever a provider raises, after inspect's own retries
+        except Exception as error:  # providers raise various types, after inspect's own retries
             raise EndpointError(str(error)[:1000], where=f"{self.role} {self.name}") from error
         return _answer(output)
 
 
-def player(role: str) -> InspectChat:
-    """The model bound to a role (--model-role); nobody else stands in for it."""
+def role_chat(role: str) -> InspectChat:
+    """Return the model bound to a role with --model-role; raises if there is none."""
     return InspectChat(get_model(role=role, required=True), role)
 
 
-def talker(_: str) -> InspectChat:
-    """The model under test, for any conversation."""
+def policy_chat(_name: str) -> InspectChat:
+    """Return the model under test; a `ChatFactory`."""
     return InspectChat(get_model())
 
 
@@ -89,40 +89,43 @@ def _tool(tool: Tool) -> ToolInfo:
 
 
 def _config(request: Request) -> GenerateConfig:
-    given: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
+    settings: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
     if request.top_p != 1:
-        given["top_p"] = request.top_p
+        settings["top_p"] = request.top_p
     if request.min_p:
-        given["extra_body"] = {"min_p": request.min_p}
+        settings["extra_body"] = {"min_p": request.min_p}
     if request.schema is not None:
-        shape = JSONSchema.model_validate(dict(request.schema))
-        given["response_schema"] = ResponseSchema(name="form", json_schema=shape)
-    return GenerateConfig(**given)
+        schema = JSONSchema.model_validate(dict(request.schema))
+        settings["response_schema"] = ResponseSchema(name="form", json_schema=schema)
+    return GenerateConfig(**settings)
 
 
 def _answer(output: ModelOutput) -> Answer:
     calls = output.message.tool_calls or [] if output.choices else []
-    used = output.usage
+    usage = output.usage
     return Answer(
         Reply(
             storable(_thinking(output) + output.completion),
             "length" if output.stop_reason in _CUT else "stop",
         ),
         tuple(ToolCall(call.function, _arguments(call.arguments)) for call in calls),
-        Usage(used.input_tokens, used.input_tokens_cache_read or 0, used.output_tokens) if used else Usage(),
+        Usage(usage.input_tokens, usage.input_tokens_cache_read or 0, usage.output_tokens)
+        if usage
+        else Usage(),
     )
 
 
 def _thinking(output: ModelOutput) -> str:
-    """What a model thought without_thinking in its reply and inspect took out of it: it was said, and is
-    read. Thinking that the endpoint sent apart was not."""
+    """Return reasoning that inspect removed from the text of a reply, in <think> tags. `mapo eval` parses
+    such text, so it is restored here. Reasoning that the endpoint sent separately is not part of the
+    reply."""
     content = output.message.content if output.choices else ""
     inline = [
         part.reasoning
         for part in (content if isinstance(content, list) else ())
         if isinstance(part, ContentReasoning) and part.internal == "think"
     ]
-    return "".join(f"<think>\n{thought}\n</think>\n\n" for thought in inline)
+    return "".join(f"<think>\n{text}\n</think>\n\n" for text in inline)
 
 
 def _arguments(arguments: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""The EMPA sandbox as a task of inspect_ai: a sample is a dialogue, played by `mapo.play`.
+"""The EMPA sandbox as a task of inspect_ai. Each sample is one dialogue, played by `mapo.play`.
 
-User, director and judge are plain code (`agents=scripted`) or the models bound to the roles `user`,
-`director` and `judge` (`agents=llm`).
+User, director and judge are scripted (`agents=scripted`) or the models bound to the roles `user`, `director`
+and `judge` (`agents=llm`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from mapo.domain_folders import domain_folder
 from mapo.errors import EndpointError, InputError
 from mapo.evals.empa.benchmark import EmpaPlan
-from mapo.evals.inspect.chat import player, talker
-from mapo.evals.inspect.epochs import by_epoch, once
+from mapo.evals.inspect.chat import policy_chat, role_chat
+from mapo.evals.inspect.epochs import by_epoch, one_epoch
 from mapo.measure.epmq import composite
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue, encode_dialogue
@@ -33,7 +33,7 @@ from mapo.scoring.result import recompute
 from mapo.types import Dialogue
 
 DIALOGUE = "mapo_dialogue"
-"""Where a sample keeps its record."""
+"""Key of the dialogue record in a sample's store."""
 
 
 @task
@@ -50,13 +50,13 @@ def empa(
     top_p: float = 1.0,
     max_tokens: int = 512,
 ) -> Task:
-    """Long talks with simulated people, scored by EPM-Q."""
+    """Long dialogues with simulated people, scored by EPM-Q."""
     if agents not in ("scripted", "llm"):
-        raise InputError(f"agents is '{agents}'", fix="Use scripted or llm")
-    chosen = load_scenarios(scenarios, domain)
-    rubric = Rubric.load(domain_folder(chosen[0].domain))
-    known = read_start_levels(Path(start_levels)) if start_levels else None
-    plan = EmpaPlan(chosen, repeats, seed, known)
+        raise InputError(f"agents is '{agents}'.", where="-T agents", fix="Use scripted or llm")
+    loaded = load_scenarios(scenarios, domain)
+    rubric = Rubric.load(domain_folder(loaded[0].domain))
+    levels = read_start_levels(Path(start_levels)) if start_levels else None
+    plan = EmpaPlan(loaded, repeats, seed, levels)
     plan.check(rubric)
     jobs = {job.id: job for job in plan.jobs()}
     rules = Rules(
@@ -70,13 +70,13 @@ def empa(
     )
 
     @solver
-    def talk() -> Solver:
+    def play_dialogue() -> Solver:
         async def run(state: TaskState, generate: Generate) -> TaskState:
-            del generate  # the sandbox talks in its own way
+            del generate  # the sandbox makes its own calls
             job = jobs[str(state.sample_id)]
-            dialogue = await play(job, talker(job.id), _casting(agents, rubric)(job), rules)
+            dialogue = await play(job, policy_chat(job.id), _casting(agents, rubric)(job), rules)
             if not dialogue.judged:
-                raise EndpointError(dialogue.error or "not one turn was judged", where=f"dialogue {job.id}")
+                raise EndpointError(dialogue.error or "No turn was judged.", where=f"dialogue {job.id}")
             state.output = ModelOutput.from_content(str(state.model), _transcript(dialogue))
             state.store.set(DIALOGUE, json.loads(encode_dialogue(dialogue)))
             return state
@@ -89,21 +89,25 @@ def empa(
             del target
             dialogue = decode_dialogue(json.dumps(state.store.get(DIALOGUE)).encode())
             result = recompute(dialogue, Path(), None, rubric, dialogue.id)
-            kept = {"indices": list(result.indices), "passed": result.passed, "unscored": result.unscored}
+            metadata = {
+                "indices": list(result.indices),
+                "passed": result.passed,
+                "unscored": result.unscored,
+            }
             ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
             value = composite([result.indices]).epm_q
-            return Score(value=value, answer=ending, metadata=kept)
+            return Score(value=value, answer=ending, metadata=metadata)
 
         return run
 
     samples = [Sample(id=job.id, input=job.scenario.opening) for job in jobs.values()]
-    return Task(dataset=MemoryDataset(samples), solver=talk(), scorer=score(), epochs=once())
+    return Task(dataset=MemoryDataset(samples), solver=play_dialogue(), scorer=score(), epochs=one_epoch())
 
 
 def _casting(agents: str, rubric: Rubric) -> Casting:
     if agents == "scripted":
         return scripted_cast(rubric.name)
-    return model_cast(player("user"), player("director"), player("judge"), rubric)
+    return model_cast(role_chat("user"), role_chat("director"), role_chat("judge"), rubric)
 
 
 def _transcript(dialogue: Dialogue) -> str:
@@ -112,20 +116,20 @@ def _transcript(dialogue: Dialogue) -> str:
 
 @metric
 def empa_scores() -> Metric:
-    """EPM-Q with its three parts, and how many dialogues passed, of all epochs together."""
+    """EPM-Q, its three components, and the number of passed dialogues, over all epochs together."""
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        kept = [found for epoch in by_epoch(scores) for found in epoch]
-        if not kept:
+        results = [result for epoch in by_epoch(scores) for result in epoch]
+        if not results:
             return {}
-        found = composite([k["indices"] for k in kept])
+        total = composite([result["indices"] for result in results])
         return {
-            "EPM-Q": found.epm_q,
-            "Outcome": found.outcome,
-            "Efficiency": found.efficiency,
-            "Stability": found.stability,
-            "passes": sum(k["passed"] for k in kept),
-            "dialogues": len(kept),
+            "EPM-Q": total.epm_q,
+            "Outcome": total.outcome,
+            "Efficiency": total.efficiency,
+            "Stability": total.stability,
+            "passes": sum(result["passed"] for result in results),
+            "dialogues": len(results),
         }
 
     return run

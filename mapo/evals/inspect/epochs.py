@@ -1,7 +1,8 @@
-"""Several epochs of a task: each is a run of the whole benchmark, and their scores are averaged.
+"""Epochs of a task: each is one run of the whole benchmark, and their scores are averaged.
 
-Inspect's own reducers average a sample's value and keep the first epoch's metadata, but a headline is made
-of the metadata of all samples at once. So ours keeps every epoch's, and the metrics take them one by one.
+Inspect's own reducers average the values of a sample and keep only the metadata of its first epoch. A
+headline score needs the metadata of all samples of an epoch, so the reducer here keeps the metadata of every
+epoch.
 """
 
 from __future__ import annotations
@@ -16,31 +17,32 @@ _ALL = "mapo_epochs"
 
 @score_reducer(name="mapo_epochs")
 def all_epochs() -> ScoreReducer:
-    """The mean of the values, and the metadata of every epoch that was scored."""
+    """Reduce to the mean of the values and the metadata of every scored epoch."""
 
     def reduce(scores: list[Score]) -> Score:
-        kept = [score.metadata for score in scores if score.metadata]
-        return mean_score()(scores).model_copy(update={"metadata": {_ALL: kept}})
+        metadata = [score.metadata for score in scores if score.metadata]
+        return mean_score()(scores).model_copy(update={"metadata": {_ALL: metadata}})
 
     return reduce
 
 
-def once() -> Epochs:
-    """One epoch, unless inspect is told otherwise."""
+def one_epoch() -> Epochs:
+    """Return the default of one epoch; inspect's --epochs overrides it."""
     return Epochs(1, [all_epochs()])
 
 
 def by_epoch(scores: list[SampleScore]) -> list[list[dict[str, Any]]]:
-    """For each epoch its samples' metadata, with the sample's id; one empty epoch for no samples."""
-    kept = [
-        [{"id": str(s.sample_id), **found} for found in (s.score.metadata or {}).get(_ALL, ())]
+    """Return the metadata of the samples of each epoch, with the sample id; one empty epoch without
+    samples."""
+    samples = [
+        [{"id": str(s.sample_id), **metadata} for metadata in (s.score.metadata or {}).get(_ALL, ())]
         for s in scores
     ]
-    last = max(map(len, kept), default=0)
-    return [[found[at] for found in kept if at < len(found)] for at in range(max(1, last))]
+    epochs = max(map(len, samples), default=0)
+    return [[sample[i] for sample in samples if i < len(sample)] for i in range(max(1, epochs))]
 
 
 def averaged(epochs: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each score; NaN where one epoch has none."""
-    names = dict.fromkeys(name for found in epochs for name in found)
+    """Return the mean of each score over epochs; NaN if an epoch lacks it."""
+    names = dict.fromkeys(name for scores in epochs for name in scores)
     return {name: sum(e.get(name, float("nan")) for e in epochs) / len(epochs) for name in names}

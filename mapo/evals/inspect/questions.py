@@ -1,13 +1,13 @@
 """EmoBench and EQ-Bench as tasks of inspect_ai.
 
-A sample is an item; its solver is the function that solves it in `mapo eval`, and its score is made of what
-that returned. The headline needs all items, so each score carries how many there are, and the metrics are
-the functions that make result.json.
+Each sample is one item. Its solver is the `solve` function of `mapo eval`, and its score is computed from
+what that returned. The headline score requires all items, so each sample's score holds their number. The
+metrics are computed by the functions that compute result.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,43 +22,39 @@ from mapo.errors import InputError
 from mapo.evals.emobench import questions as emo
 from mapo.evals.emobench.data import LANGUAGES, load
 from mapo.evals.emobench.score import MEANS, scored_question
-from mapo.evals.eqbench import v2 as two
-from mapo.evals.eqbench import v3 as three
+from mapo.evals.eqbench import v2, v3
 from mapo.evals.eqbench.data import read_v2, read_v3
-from mapo.evals.inspect.chat import player, talker
-from mapo.evals.inspect.epochs import averaged, by_epoch, once
+from mapo.evals.inspect.chat import policy_chat, role_chat
+from mapo.evals.inspect.epochs import averaged, by_epoch, one_epoch
 from mapo.evals.items import Item, PartialItemError, Solve
 from mapo.evals.summary import Scored, summarise
 
 LINE = "mapo_line"
-"""Where a sample keeps what its solver recorded: the same keys as a line of items.jsonl."""
-
-Judged = Callable[[Mapping[str, Any]], Score]
-"""A recorded line -> the item's score."""
+"""Key of the solver's result in a sample's store; it has the keys of a line of items.jsonl."""
 
 
 def _task(
     items: Sequence[Item], samples: Sequence[Sample], solve: Callable[[], Solve[Any]], score: Scorer
 ) -> Task:
-    known = {item.id: item for item in items}
+    by_id = {item.id: item for item in items}
 
     @solver
-    def asked() -> Solver:
+    def solve_item() -> Solver:
         async def run(state: TaskState, generate: Generate) -> TaskState:
-            del generate  # the benchmark asks in its own way
+            del generate  # the benchmark makes its own calls
             try:
-                line = dict(await solve()(known[str(state.sample_id)], 0))
-            except PartialItemError as half:  # it was answered, and cannot be scored
-                line = {**half.body, "error": str(half.problem)}
-            said = line.get("answers") or line.get("replies") or [""]
-            last = said[-1]["text"] if isinstance(said[-1], dict) else said[-1]
+                line = dict(await solve()(by_id[str(state.sample_id)], 0))
+            except PartialItemError as error:  # the item was answered but cannot be scored
+                line = {**error.body, "error": str(error.problem)}
+            replies = line.get("answers") or line.get("replies") or [""]
+            last = replies[-1]["text"] if isinstance(replies[-1], dict) else replies[-1]
             state.output = ModelOutput.from_content(str(state.model), last)
             state.store.set(LINE, line)
             return state
 
         return run
 
-    return Task(dataset=MemoryDataset(list(samples)), solver=asked(), scorer=score, epochs=once())
+    return Task(dataset=MemoryDataset(list(samples)), solver=solve_item(), scorer=score, epochs=one_epoch())
 
 
 def _line(state: TaskState) -> dict[str, Any]:
@@ -81,35 +77,39 @@ def emobench(
     max_tokens: int = 2048,
     allow_changed_data: bool = False,
 ) -> Task:
-    """EmoBench: emotional understanding (EU) and application (EA). `data` is a checkout of it."""
-    chosen = LANGUAGES if language == "both" else (language,)
-    if not set(chosen) <= set(LANGUAGES):
-        raise InputError(f"language is '{language}'", fix="Use one of: en, zh, both")
-    settings = emo.Settings(chosen, reasoning, no_think, shuffle, votes, seed, temperature, max_tokens)
-    bench = load(Path(data), chosen, allow_changed=allow_changed_data)
-    known = {q.id: q for q in bench.questions}
+    """EmoBench: emotional understanding (EU) and application (EA). `data` is a checkout of its repository."""
+    languages = LANGUAGES if language == "both" else (language,)
+    if not set(languages) <= set(LANGUAGES):
+        raise InputError(f"language is '{language}'.", where="-T language", fix="Use one of: en, zh, both")
+    settings = emo.EmoBenchSettings(
+        languages, reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
+    )
+    bench = load(Path(data), languages, allow_changed=allow_changed_data)
+    by_id = {q.id: q for q in bench.questions}
 
     @scorer(metrics=[emobench_scores()], name="emobench")
     def score() -> Scorer:
         async def run(state: TaskState, target: Target) -> Score:
             del target
-            question = known[str(state.sample_id)]
+            question = by_id[str(state.sample_id)]
             item = scored_question(question, _line(state), settings)
-            kept = {"scores": item.scores, "group": item.group, "stratum": item.stratum}
-            return Score(value=item.scores[question.task], metadata=kept)
+            metadata = {"scores": item.scores, "group": item.group, "stratum": item.stratum}
+            return Score(value=item.scores[question.task], metadata=metadata)
 
         return run
 
     samples = [Sample(id=q.id, input=bench.user(q), target="".join(q.labels)) for q in bench.questions]
-    return _task(bench.questions, samples, lambda: emo.solver(bench, settings, talker), score())
+    return _task(bench.questions, samples, lambda: emo.solver(bench, settings, policy_chat), score())
 
 
 @metric
 def emobench_scores() -> Metric:
-    """EA, EU, Overall, strict and lenient."""
+    """EA, EU and Overall, each parsed strictly and leniently."""
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        return averaged([summarise([Scored(**k) for k in kept], MEANS)[0] for kept in by_epoch(scores)])
+        return averaged(
+            [summarise([Scored(**item) for item in items], MEANS)[0] for items in by_epoch(scores)]
+        )
 
     return run
 
@@ -118,16 +118,16 @@ def emobench_scores() -> Metric:
 
 
 @task
-def eqbench3(data: str, max_tokens: int = three.MAX_TOKENS, min_p: float = three.MIN_P) -> Task:
-    """EQ-Bench 3 with the judge bound to the role `judge`; `data` is a checkout of eqbench3."""
+def eqbench3(data: str, max_tokens: int = v3.MAX_TOKENS, min_p: float = v3.MIN_P) -> Task:
+    """EQ-Bench 3, judged by the model bound to the role `judge`. `data` is a checkout of eqbench3."""
     files = read_v3(Path(data))
 
     def solve() -> Solve[Any]:
         return partial(
-            three.solve,
+            v3.solve,
             files=files,
-            policy=talker,
-            judge=player("judge"),
+            policy=policy_chat,
+            judge=role_chat("judge"),
             max_tokens=max_tokens,
             min_p=min_p,
         )
@@ -139,10 +139,10 @@ def eqbench3(data: str, max_tokens: int = three.MAX_TOKENS, min_p: float = three
             line = _line(state)
             if "error" in line:
                 return Score.unscored(explanation=line["error"])
-            [(kind, marks)] = three.marks_by_id({line["id"]: line}, files).values()
-            [item] = three.scored({line["id"]: (kind, marks)})
-            kept = {"kind": kind, "marks": marks, "of": len(files.scenarios)}
-            return Score(value=item.scores[three.NAME], metadata=kept, explanation=line["judge"])
+            [(kind, marks)] = v3.marks_by_id({line["id"]: line}, files).values()
+            [item] = v3.scored({line["id"]: (kind, marks)})
+            metadata = {"kind": kind, "marks": marks, "of": len(files.scenarios)}
+            return Score(value=item.scores[v3.NAME], metadata=metadata, explanation=line["judge"])
 
         return run
 
@@ -152,18 +152,18 @@ def eqbench3(data: str, max_tokens: int = three.MAX_TOKENS, min_p: float = three
 
 @metric
 def eqbench3_score() -> Metric:
-    """The headline, where every scenario has a score."""
+    """The headline score; NaN unless every scenario has a score."""
 
-    def one(kept: list[dict[str, Any]]) -> dict[str, float]:
-        found = three.total((k["kind"], k["marks"]) for k in kept)
-        whole = found is not None and len(kept) == kept[0]["of"]
+    def epoch_score(items: list[dict[str, Any]]) -> dict[str, float]:
+        total = v3.total((item["kind"], item["marks"]) for item in items)
+        complete = total is not None and len(items) == items[0]["of"]
         return {
-            three.NAME: three.headline(found) if whole and found is not None else float("nan"),
-            "scored": len(kept),
+            v3.NAME: v3.headline(total) if complete and total is not None else float("nan"),
+            "scored": len(items),
         }
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        return averaged(list(map(one, by_epoch(scores))))
+        return averaged(list(map(epoch_score, by_epoch(scores))))
 
     return run
 
@@ -172,41 +172,43 @@ def eqbench3_score() -> Metric:
 
 
 @task
-def eqbench_v2(data: str, max_tokens: int = two.MAX_TOKENS) -> Task:
-    """EQ-Bench v2, which has no judge; `data` is a checkout of EQ-Bench."""
+def eqbench_v2(data: str, max_tokens: int = v2.MAX_TOKENS) -> Task:
+    """EQ-Bench v2, which has no judge. `data` is a checkout of EQ-Bench."""
     questions = read_v2(Path(data))
-    known = {q.id: q for q in questions}
+    by_id = {q.id: q for q in questions}
 
     @scorer(metrics=[eqbench_v2_score()], name="eqbench_v2")
     def score() -> Scorer:
         async def run(state: TaskState, target: Target) -> Score:
             del target
             line = _line(state)
-            [item] = two.scored({line["id"]: line}, [known[line["id"]]])
-            value = item.scores.get(two.NAME)
-            kept = {"score": value, "of": len(questions)}
-            told = None if value is not None else "no answer could be read: left out of the score"
-            return Score(value="unreadable" if value is None else value, metadata=kept, explanation=told)
+            [item] = v2.scored({line["id"]: line}, [by_id[line["id"]]])
+            value = item.scores.get(v2.NAME)
+            metadata = {"score": value, "of": len(questions)}
+            if value is None:
+                explanation = "No answer could be parsed; the question is excluded from the score."
+                return Score(value="unreadable", metadata=metadata, explanation=explanation)
+            return Score(value=value, metadata=metadata)
 
         return run
 
-    samples = [Sample(id=q.id, input=two.prompt_of(q)) for q in questions]
+    samples = [Sample(id=q.id, input=v2.prompt_of(q)) for q in questions]
     return _task(
-        questions, samples, lambda: partial(two.solve, policy=talker, max_tokens=max_tokens), score()
+        questions, samples, lambda: partial(v2.solve, policy=policy_chat, max_tokens=max_tokens), score()
     )
 
 
 @metric
 def eqbench_v2_score() -> Metric:
-    """The score, where every question was asked and enough answers can be read."""
+    """The score; NaN unless every question was asked and enough answers can be parsed."""
 
-    def one(kept: list[dict[str, Any]]) -> dict[str, float]:
-        read = [k["score"] / 10 for k in kept if k["score"] is not None]
-        of = kept[0]["of"] if kept else 0
-        good = len(kept) == of > 0 and two.valid(len(read), of)
-        return {two.NAME: two.headline(read) if good else float("nan"), "readable": len(read)}
+    def epoch_score(items: list[dict[str, Any]]) -> dict[str, float]:
+        parsed = [item["score"] / 10 for item in items if item["score"] is not None]
+        of = items[0]["of"] if items else 0
+        valid = len(items) == of > 0 and v2.valid(len(parsed), of)
+        return {v2.NAME: v2.headline(parsed) if valid else float("nan"), "readable": len(parsed)}
 
     def run(scores: list[SampleScore]) -> dict[str, float]:
-        return averaged(list(map(one, by_epoch(scores))))
+        return averaged(list(map(epoch_score, by_epoch(scores))))
 
     return run

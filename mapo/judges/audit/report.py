@@ -18,7 +18,7 @@ from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.verdict import BOTH, Verdict
 from mapo.judges.credit import CreditSettings
 from mapo.measure.stats import Interval
-from mapo.show.tables import Cell, Estimate, Table, interval_text, markdown_table, markdown_text
+from mapo.show.tables import Cell, NumberCell, Table, interval_text, markdown_table, markdown_text
 from mapo.store import RunDir, write_atomic
 
 SCHEMA = "mapo.audit/2"
@@ -134,7 +134,7 @@ def _training(audit: Audit) -> Table:
                     correlation.with_truth, correlation.with_truth_interval, ".2f", correlation.dialogues
                 )
                 if correlation
-                else Estimate("-")
+                else NumberCell("-")
             )
         rows.append(
             [
@@ -192,13 +192,13 @@ def _effect_cell(effect: Effect | None) -> Cell:
     if effect is None or effect.size is None:
         return "-"
     shown = estimate(effect.size, effect.size_interval, "+.2f", effect.clusters)
-    return Estimate(f"{shown.value} {effect.state}", shown.interval)
+    return NumberCell(f"{shown.value} {effect.state}", shown.interval)
 
 
 def _attack_cell(attacks: AttackResults | None) -> Cell:
     if attacks is None:
         return "-"
-    return Estimate(f"{attacks.worked} of {attacks.n} {attacks.state}", f"{attacks.chance:.0%} by chance")
+    return NumberCell(f"{attacks.worked} of {attacks.n} {attacks.state}", f"{attacks.chance:.0%} by chance")
 
 
 def _agreement(audit: Audit) -> Table:
@@ -211,7 +211,7 @@ def _agreement(audit: Audit) -> Table:
                 f"{pair.a} / {pair.b}",
                 str(pair.turns),
                 estimate(pair.kappa, pair.interval, ".2f", pair.clusters),
-                Estimate(f"{kappas[worst]:.2f}", worst) if worst else "-",
+                NumberCell(f"{kappas[worst]:.2f}", worst) if worst else "-",
                 number(pair.cosine, ".2f"),
                 estimate(pair.ranks, pair.ranks_interval, ".2f", pair.dialogues),
                 number(pair.milder, "+.2f"),
@@ -265,13 +265,13 @@ def number(value: float | None, digits: str) -> str:
 
 def estimate(
     value: float | None, interval: Interval | None, digits: str, dialogues: int = MIN_DIALOGUES
-) -> Estimate:
+) -> NumberCell:
     """Format a number with its interval or, if there are too few dialogues for one, with their number."""
     if value is None:
-        return Estimate("-")
+        return NumberCell("-")
     if interval is None and dialogues < MIN_DIALOGUES:
-        return Estimate(number(value, digits), f"only {dialogues} dialogue{'s' * (dialogues != 1)}")
-    return Estimate(number(value, digits), interval_text(interval, digits))
+        return NumberCell(number(value, digits), f"only {dialogues} dialogue{'s' * (dialogues != 1)}")
+    return NumberCell(number(value, digits), interval_text(interval, digits))
 
 
 def percent(part: int, total: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mapo.errors import InputError
-from mapo.evals.compare.comparison import Comparison, compared, named, read_run
+from mapo.evals.compare.comparison import Comparison, compared, read_run, split_name
 from mapo.evals.compare.entries import Entry
 from mapo.evals.compare.tables import differences_table, legend, scores_table
 from mapo.report.document import numbers, plots
@@ -30,10 +30,10 @@ def comparison_blocks(runs: Sequence[str]) -> tuple[list[Block], list[str]]:
         except InputError as error:
             problems.append(str(error))
         except Exception as error:  # noqa: BLE001 (untrusted files; the other runs are still compared)
-            problems.append(f"{named(run)[1]}: {type(error).__name__}: {error}"[:300])
+            problems.append(f"{split_name(run)[1]}: {type(error).__name__}: {error}"[:300])
         else:
             continue
-        unread += [] if kind_of(named(run)[1]) is Kind.TRAINING else problems[-1:]
+        unread += [] if kind_of(split_name(run)[1]) is Kind.TRAINING else problems[-1:]
     try:
         comparison = compared(entries) if entries else None
     except InputError as error:

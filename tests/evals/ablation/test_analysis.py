@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mapo.errors import InputError
-from mapo.evals.ablation.analysis import Cell, Run, analyse, read_run
+from mapo.evals.ablation.analysis import GridCell, GridRun, analyse, read_run
 from mapo.evals.ablation.report import draw, markdown
 from mapo.records import encode_dialogue
 from mapo.scoring.score import score_dialogues
@@ -19,7 +19,7 @@ from support.builders import dialogue, marks
 
 def made(
     method: str, reward: str, seed: int, scores: list, *, after=50.0, norm=1.0, jobs=None, **more
-) -> Run:
+) -> GridRun:
     """A run of 64 dialogues a step with these training scores."""
     steps = [
         {"step": i, "dialogues": 64, "score": s, "grad_norm": norm + i / 100} for i, s in enumerate(scores, 1)
@@ -35,10 +35,10 @@ def made(
         "before": {"epm_q": 20.0 + seed, "interval": None, "passes": 0, "n": 12},
         "after": {"epm_q": after, "interval": None, "passes": 6, "n": 12},
     }
-    return Run(Cell(method, reward, seed), {**summary, **more}, steps, jobs or {})
+    return GridRun(GridCell(method, reward, seed), {**summary, **more}, steps, jobs or {})
 
 
-def write(root, run: Run, dialogues=()):
+def write(root, run: GridRun, dialogues=()):
     folder = root / run.cell.name
     (folder / "eval" / "after").mkdir(parents=True)
     lines = [json.dumps(line) for line in run.steps]
@@ -73,7 +73,7 @@ def test_after_a_resume_the_last_line_of_a_step_counts(tmp_path):
 
 
 def test_what_is_not_finished_or_not_a_run(tmp_path):
-    cell = Cell("mapo", "idr", 0)
+    cell = GridCell("mapo", "idr", 0)
     assert read_run(tmp_path, cell) is None
     folder = write(tmp_path, made("mapo", "idr", 0, [1.0]))
     (folder / "summary.json").write_text('{"method": "turn", "reward": "idr", "seed": 0, "dialogues": 1}')
@@ -98,7 +98,7 @@ def test_dialogues_needed_by_the_running_mean_of_three_steps():
     assert made("mapo", "idr", 0, []).need(0) == math.inf
 
 
-def grid() -> list[Run]:
+def grid() -> list[GridRun]:
     """mapo is best and fastest, batch has the largest gradients, idr beats adr; grpo never reaches 40."""
     plan = {"mapo": (60, 2, 1.0), "turn": (55, 4, 0.9), "batch": (52, 5, 3.0), "grpo": (45, 5, 0.5)}
     runs = []
@@ -154,9 +154,9 @@ def test_a_run_that_never_got_there_counts_with_all_it_was_given():
 
 def test_the_default_target_is_where_grpo_ends():
     report = analyse(grid())
-    assert report["reach"] == {"score": pytest.approx(30.2), "source": "where grpo with idr ends"}
+    assert report["reach"] == {"score": pytest.approx(30.2), "source": "the final score of grpo with idr"}
     other = analyse([made("turn", "adr", 0, [1.0, 2.0, 3.0])])
-    assert other["reach"] == {"score": 2.0, "source": "where turn with adr ends"}
+    assert other["reach"] == {"score": 2.0, "source": "the final score of turn with adr"}
     assert other["claims"] == [] and other["paired"] == {}
 
 
@@ -165,7 +165,7 @@ def test_half_a_grid_and_unfair_runs_are_told():
     runs[1].summary["dialogues"] = 99
     runs[2].summary["before"]["epm_q"] = 1.0
     notes = " ".join(analyse(runs)["notes"])
-    assert "number of dialogues: 99, 512" in notes and "seed 0 did not start" in notes
+    assert "number of dialogues: 99, 512" in notes and "seed 0 start at different scores" in notes
     assert "finished seeds" in notes
 
 

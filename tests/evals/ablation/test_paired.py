@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mapo.evals.ablation.paired import Comparison, claims, compare, corrected, difference_grid, verdict
+from mapo.evals.ablation.paired import (
+    SeedComparison,
+    claims,
+    compare_seeds,
+    corrected,
+    difference_grid,
+    verdict,
+)
 from mapo.measure.stats import grid_interval, holm, sign_flip, t_cdf, t_interval, t_quantile, t_test
 
 NUMBERS = st.floats(-50, 50, allow_nan=False).map(lambda x: round(x, 3))
@@ -105,17 +112,17 @@ def test_resampling_scenarios_and_seeds():
 
 
 def test_compare_takes_the_seeds_of_both():
-    c = compare("x", "a", "b", {0: 3.0, 1: 5.0, 2: 9.0}, {1: 4.0, 2: 6.0, 7: 0.0})
+    c = compare_seeds("x", "a", "b", {0: 3.0, 1: 5.0, 2: 9.0}, {1: 4.0, 2: 6.0, 7: 0.0})
     assert c.seeds == (1, 2) and c.differences == (1.0, 3.0) and c.mean == 2.0 and c.n == 2
     assert c.scenarios == 0 and c.over_both is None
-    none = compare("x", "a", "b", {0: 1.0}, {1: 1.0})
+    none = compare_seeds("x", "a", "b", {0: 1.0}, {1: 1.0})
     assert none.n == 0 and none.mean is None and none.p is None
     assert none.as_json()["n"] == 0
 
 
-def pair(b: str, *differences: float) -> Comparison:
+def pair(b: str, *differences: float) -> SeedComparison:
     a = dict(enumerate(differences))
-    return compare("epm_q", "mapo", b, a, dict.fromkeys(a, 0.0))
+    return compare_seeds("epm_q", "mapo", b, a, dict.fromkeys(a, 0.0))
 
 
 def test_verdicts():

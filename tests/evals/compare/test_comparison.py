@@ -16,8 +16,8 @@ from scipy import stats as scipy_stats
 from mapo import Ending, Rubric, StopReason
 from mapo.errors import InputError, RecordError
 from mapo.evals.compare import comparison as comparing
-from mapo.evals.compare.comparison import Comparison, compare, compared, named, paired
-from mapo.evals.compare.entries import Case, Entry, count, read_bench, split_settings
+from mapo.evals.compare.comparison import Comparison, compare, compared, paired, split_name
+from mapo.evals.compare.entries import Case, Entry, count, read_benchmark, split_settings
 from mapo.evals.compare.entries_empa import read_empa
 from mapo.evals.compare.tables import FORMS, differences_table, figure, legend, print_comparison
 from mapo.evals.summary import Scored, summarise, write_result
@@ -207,7 +207,7 @@ def test_judges_never_share_a_column():
     assert labels(found) == ["EQ-Bench, judge x", "EQ-Bench, judge y"]
     assert set(found.cells) == {("a", labels(found)[0]), ("b", labels(found)[1]), ("c", labels(found)[0])}
     assert [d.model for d in found.differences] == ["c"]
-    assert "b: no score that compares with one of a" in found.notes
+    assert "b: no score is comparable with one of a" in found.notes
 
 
 def test_labels_tell_what_differs_and_one_model_in_all_roles_is_told_once():
@@ -220,8 +220,8 @@ def test_labels_tell_what_differs_and_one_model_in_all_roles_is_told_once():
     assert labels(compared([cast("x", "x"), cast("x", "z")]))[1] == "EPM-Q, director z, user z"
     apart = compared([cast("x", "x"), cast("x", "x", profile="released"), cast("x", "x", votes="5")])
     assert labels(apart) == [
-        "EPM-Q, profile published, votes none",
-        "EPM-Q, profile released, votes none",
+        "EPM-Q, profile published, votes not given",
+        "EPM-Q, profile released, votes not given",
         "EPM-Q, profile published, votes 5",
     ]
 
@@ -275,22 +275,22 @@ def test_models_sampled_otherwise_are_told_and_not_parted():
 
 def test_the_same_result_twice_is_one_and_two_that_disagree_are_refused():
     assert compared([entry("a"), entry("a", source="a copy")]).models == ["a"]
-    with pytest.raises(InputError, match="two results of 'a' for EQ-Bench that disagree: runs/a and other"):
+    with pytest.raises(InputError, match="'a' has two different results for EQ-Bench: runs/a and other"):
         compared([entry("a"), entry("a", scores=(1, 2, 3), source="other")])
 
 
 def test_a_name_before_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert named("mine=runs/x") == ("mine", comparing.Path("runs/x"))
-    assert named("runs/x") == (None, comparing.Path("runs/x"))
+    assert split_name("mine=runs/x") == ("mine", comparing.Path("runs/x"))
+    assert split_name("runs/x") == (None, comparing.Path("runs/x"))
     monkeypatch.setenv("HOME", "/home/me")
-    assert named("mine=~/x") == ("mine", comparing.Path("/home/me/x"))
-    assert named("~/x") == (None, comparing.Path("/home/me/x"))
+    assert split_name("mine=~/x") == ("mine", comparing.Path("/home/me/x"))
+    assert split_name("~/x") == (None, comparing.Path("/home/me/x"))
     (tmp_path / "lr=1").mkdir()
-    assert named("lr=1") == (None, comparing.Path("lr=1"))  # a folder of that name
+    assert split_name("lr=1") == (None, comparing.Path("lr=1"))  # a folder of that name
     for bad in ("=runs/x", "mine="):
-        with pytest.raises(InputError, match="names nothing"):
-            named(bad)
+        with pytest.raises(InputError, match="is not a run"):
+            split_name(bad)
 
 
 def test_settings_that_are_not_known_are_taken_for_meaning():
@@ -339,14 +339,14 @@ def emobench(
 
 
 def test_emobench_results_by_question(tmp_path):
-    found = read_bench(emobench(tmp_path / "a", right=lambda i: i < 3), None)
+    found = read_benchmark(emobench(tmp_path / "a", right=lambda i: i < 3), None)
     assert [e.name for e in found] == ["EA", "EU", "Overall"]
     ea, _, overall = found
     assert ea.value == pytest.approx(30.0) and overall.value == pytest.approx(30.0)
     assert count(ea.cases) == 10 and count(overall.cases) == 20  # both languages of a question are one case
     assert ea.cases["EA-zh-1"] == Case(100.0, "EA", group="EA-1") and ea.interval[0] < 30 < ea.interval[1]
     assert (ea.n, ea.of, ea.model, ea.notes) == (40, 40, "m", ("a note",))
-    part = read_bench(emobench(tmp_path / "b", of=41), "mine")
+    part = read_benchmark(emobench(tmp_path / "b", of=41), "mine")
     assert [(e.model, e.value, e.interval, e.n, e.of) for e in part] == [("mine", None, None, 40, 41)] * 3
 
 
@@ -395,30 +395,33 @@ def spoilt(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"schema": "mapo.result/9"}, "schema is 'mapo.result/9', not 'mapo.result/1'.*upgrade"),
-        ({"scores": {"EA": 0.9, "EU": 0.5, "Overall": 0.7}}, "EA is 90.00, but its items give 50.00"),
+        ({"schema": "mapo.result/9"}, "The schema is 'mapo.result/9', not 'mapo.result/1'.*upgrade"),
+        (
+            {"scores": {"EA": 0.9, "EU": 0.5, "Overall": 0.7}},
+            "EA is 90.00, but the mean of its items is 50.00",
+        ),
         ({"benchmark": "other"}, "benchmark: Input should be"),
         ({"n": "four"}, "n: Input should be a valid integer"),
         ({"more": 1}, "more: Unexpected keyword"),
-        ({"items": [{"id": "EA-en-1", "scores": {"EA": 1.0}}] * 2}, "two items have the same id"),
+        ({"items": [{"id": "EA-en-1", "scores": {"EA": 1.0}}] * 2}, "Two items have the same id"),
     ],
 )
 def test_results_that_cannot_be_trusted_are_refused(tmp_path, changes, told):
     with pytest.raises(RecordError, match=told):
-        read_bench(spoilt(emobench(tmp_path), **changes))
+        read_benchmark(spoilt(emobench(tmp_path), **changes))
 
 
 def test_a_result_without_one_score_is_shown_as_that(tmp_path):
     folder = spoilt(emobench(tmp_path, of=40), items=[], scores={}, n=0, complete=False)
-    [only] = read_bench(folder)
+    [only] = read_benchmark(folder)
     assert (only.name, only.value, only.n, only.of) == ("Overall", None, 0, 40)
     nan = (folder / "result.json").read_text().replace('"of": 40', '"of": NaN')
     (folder / "result.json").write_text(nan)
     with pytest.raises(RecordError, match="of: Input|JSON|json"):
-        read_bench(folder)
+        read_benchmark(folder)
     half = [{"id": "EU-en-1", "scores": {"EU": 0.5}}]
     alone = spoilt(emobench(tmp_path / "x"), items=half, of=1, scores={"EU": 0.5})
-    assert [(e.name, e.value) for e in read_bench(alone)] == [("EU", 50.0)]
+    assert [(e.name, e.value) for e in read_benchmark(alone)] == [("EU", 50.0)]
 
 
 @pytest.mark.parametrize(
@@ -448,13 +451,13 @@ def test_an_invalid_run_is_compared_with_nothing(tmp_path):
         found = compare(runs)
         assert found.differences == []
         assert figure(found.cells["b", "EQ-Bench v2"], found.columns[0]) == "invalid (30/171 readable)"
-        assert any("EQ-Bench v2: invalid, so not compared" in note for note in found.notes)
+        assert any("EQ-Bench v2: not compared, a score is invalid" in note for note in found.notes)
     [line] = csv.DictReader(FORMS["csv"](compare([bad])).splitlines())
     assert (line["value"], line["note"]) == ("", "invalid: 30/171 readable")
     assert FORMS["json"](compare([bad])).count('"invalid": "30/171 readable"') == 1
     [d] = compare([good, v2(tmp_path / "c", "c", 143)]).differences  # 83.6 %
     assert (d.n, d.missing) == (143, 0)
-    [none] = read_bench(comparing.Path(v2(tmp_path / "d", "d", 0, asked=0)))
+    [none] = read_benchmark(comparing.Path(v2(tmp_path / "d", "d", 0, asked=0)))
     assert (none.value, none.n, none.invalid) == (None, 0, "")  # missing, not invalid
 
 
@@ -486,7 +489,7 @@ def test_a_folder_of_runs_is_read_one_level_down(tmp_path):
     assert compare([f"mine={tmp_path / 'runs'}"]).models == ["mine"]
     v2(tmp_path / "runs" / "y-v2", "y", 171)
     assert compare([str(tmp_path / "runs")]).models == ["x", "y"]
-    with pytest.raises(InputError, match="holds several models. Leave out 'mine='"):
+    with pytest.raises(InputError, match="holds several models. Omit 'mine='"):
         compare([f"mine={tmp_path / 'runs'}"])
 
 
@@ -567,6 +570,16 @@ def test_an_unknown_judge_compares_with_nothing_but_itself(tmp_path):
     assert "unknown" in labels(found)[0]
 
 
+def test_a_turn_limit_below_the_minimum_is_named_alone(tmp_path):
+    [_, quality] = read_empa(put(tmp_path, played("s1", turns=4, max_turns=4)))
+    assert quality.meaning["turns"] == "at most 4"
+
+
+def test_start_levels_are_named_only_if_a_file_gave_them(tmp_path):
+    [_, quality] = read_empa(put(tmp_path, played("s1")))
+    assert "start levels" not in quality.meaning
+
+
 def test_notes_of_an_empa_folder(tmp_path):
     folder = put(tmp_path, *[played(f"s{i}", turns=3) for i in range(2)])
     with open(folder / "dialogues" / "d.jsonl", "a") as file:
@@ -574,7 +587,7 @@ def test_notes_of_an_empa_folder(tmp_path):
     passes, _ = read_empa(folder)
     assert passes.value is None and (passes.n, passes.of) == (2, 10)
     told = " ".join(passes.notes)
-    assert "2 unfinished dialogues" in told and "left out: 2 more" in told and "torn" in told
+    assert "2 unfinished dialogues" in told and "excluded: 2 more" in told and "torn" in told
     ended = Ending(StopReason.BROKEN)
     broken = put(tmp_path / "b", played("s1"), replace(played("s2"), error="x", ending=ended))
     [passes, _] = read_empa(broken)
@@ -582,10 +595,10 @@ def test_notes_of_an_empa_folder(tmp_path):
 
 
 def test_nothing_that_could_be_scored(tmp_path):
-    with pytest.raises(InputError, match="no dialogue in it could be scored: .*no judged turn"):
+    with pytest.raises(InputError, match="No dialogue in the folder could be scored: .*no judged turn"):
         read_empa(put(tmp_path, dialogue(RUBRIC, [None] * 3)))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no result files in it"):
+    with pytest.raises(InputError, match="holds no result files"):
         compare([str(tmp_path / "empty")])
 
 

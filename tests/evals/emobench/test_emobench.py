@@ -20,18 +20,18 @@ from mapo.cli.evaluate.emobench import print_result
 from mapo.errors import EndpointError, InputError, RecordError
 from mapo.evals.emobench import data
 from mapo.evals.emobench.data import LETTERS, TASKS, load
-from mapo.evals.emobench.lenient import choice_in, lenient
+from mapo.evals.emobench.lenient import choice_in, lenient_choices
 from mapo.evals.emobench.questions import (
     KEYS,
-    Settings,
+    EmoBenchSettings,
     majority,
     manifest,
     orders,
     parse_answer,
-    read,
+    parse_replies,
     solver,
 )
-from mapo.evals.emobench.score import best_constant, constants, score, tally
+from mapo.evals.emobench.score import accuracies, best_constant, constants, score
 from mapo.evals.items import run_items
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
@@ -39,7 +39,7 @@ from support import small_run as small
 from support.command import mapo
 from support.emobench_files import PROMPTS, RESPONSE, Student, ea, eu, fixture, form, shared, write
 
-PLAIN = Settings()
+PLAIN = EmoBenchSettings()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_rows_are_counted_as_recorded(recorded):
             for row in case["rows"]
             if row["lang"] == case["lang"]
         ]
-        assert tally(marks) == case["expected"], case["name"]
+        assert accuracies(marks) == case["expected"], case["name"]
     assert len(recorded["scoring"]) == 13
 
 
@@ -103,7 +103,7 @@ def test_constant_answers_score_as_recorded(recorded, official):
         task, language, letters = name.split("-")
         asked = [q for q in official.questions if (q.task, q.language) == (task, language)]
         marks = [(q.category, q.labels == tuple(letters)) for q in asked]
-        assert tally(marks) == pytest.approx(expected, abs=1e-12), name
+        assert accuracies(marks) == pytest.approx(expected, abs=1e-12), name
         assert constants(asked, PLAIN)[letters] == pytest.approx(expected["Overall"], abs=1e-12)
     best = {
         (task, language): best_constant(
@@ -172,10 +172,10 @@ def test_the_lenient_reading_finds_what_was_meant():
         "“answer”: “A”": 0,
         "": None,
     }.items():
-        assert lenient("EA", reply, [choices], "en") == [meant], reply
-    assert lenient("EA", None, [choices], "en") == [None]
+        assert lenient_choices("EA", reply, [choices], "en") == [meant], reply
+    assert lenient_choices("EA", None, [choices], "en") == [None]
     for reply in ("答案：选项 B", "答案：B", "我选（B）", "答案：B，因为"):
-        assert lenient("EA", reply, [choices], "zh") == [1], reply
+        assert lenient_choices("EA", reply, [choices], "zh") == [1], reply
 
 
 def test_the_lenient_reading_of_two_questions():
@@ -191,17 +191,17 @@ def test_the_lenient_reading_of_two_questions():
         "A, D": [0, None],
         "": [None, None],
     }.items():
-        assert lenient("EU", reply, parts, "en") == meant, reply
+        assert lenient_choices("EU", reply, parts, "en") == meant, reply
 
 
 @given(st.data())
 def test_whatever_counts_strictly_counts_leniently(data):
     question = load_made_up().questions[data.draw(st.integers(0, 23))]
-    settings = Settings(shuffle=data.draw(st.booleans()), votes=data.draw(st.integers(1, 3)))
+    settings = EmoBenchSettings(shuffle=data.draw(st.booleans()), votes=data.draw(st.integers(1, 3)))
     letters = st.sampled_from([*LETTERS[:7], "b", "", "B)", None, 3])
     given = st.fixed_dictionaries(dict.fromkeys(KEYS[question.task], letters)).map(json.dumps)
     texts = data.draw(st.lists(given | st.text(), min_size=settings.votes, max_size=settings.votes))
-    found = read(question, texts, settings)
+    found = parse_replies(question, texts, settings)
     if settings.votes == 1:
         for strict, loose in zip(found.strict, found.lenient, strict=True):
             assert strict is None or strict == loose
@@ -227,7 +227,7 @@ def test_no_reply_breaks_the_parser(raw):
     for task in TASKS:
         assert isinstance(parse_answer(task, raw), dict)
         parts = [["Joy", "Anger"]] * len(KEYS[task])
-        assert len(lenient(task, raw, parts, "zh")) == len(KEYS[task])
+        assert len(lenient_choices(task, raw, parts, "zh")) == len(KEYS[task])
 
 
 _PIECES = ["```json", "```", "`", '{"answer": "B"}', "\n", " ", "\t", "\u3000", "\xa0", "\x0b", "\u2028", "x"]
@@ -268,7 +268,7 @@ def test_nesting_without_end_is_a_wrong_answer():
 
 
 def test_shuffled_letters_are_mapped_back(made_up):
-    settings = Settings(shuffle=True, votes=3, seed=4)
+    settings = EmoBenchSettings(shuffle=True, votes=3, seed=4)
     moved = 0
     for question in made_up.questions:
         replies = []
@@ -276,12 +276,12 @@ def test_shuffled_letters_are_mapped_back(made_up):
             shown = orders(question, settings, vote)
             assert [sorted(order) for order in shown] == [list(range(len(p.choices))) for p in question.parts]
             asked = made_up.user(question, shown)
-            right = [LETTERS[o.index(p.right)] for o, p in zip(shown, question.parts, strict=True)]
+            right = [LETTERS[o.index(p.correct)] for o, p in zip(shown, question.parts, strict=True)]
             for letter, part in zip(right, question.parts, strict=True):
-                assert f"{letter}) {part.choices[part.right]}" in asked.split("\n")
+                assert f"{letter}) {part.choices[part.correct]}" in asked.split("\n")
             moved += tuple(right) != question.labels
             replies.append(form(question, right))
-        found = read(question, replies, settings)
+        found = parse_replies(question, replies, settings)
         assert found.strict == found.lenient == question.labels and found.parsed == 3
     assert moved > len(made_up.questions)
     assert orders(question, settings, 0) == orders(question, settings, 0) != orders(question, settings, 1)
@@ -291,22 +291,29 @@ def test_shuffled_letters_are_mapped_back(made_up):
 
 def test_a_constant_answer_is_measured_as_the_choices_were_shown(made_up):
     """Its score is what a model scores that says the same letters every time."""
-    for settings in (PLAIN, Settings(shuffle=True, votes=3, seed=1)):
+    for settings in (PLAIN, EmoBenchSettings(shuffle=True, votes=3, seed=1)):
         asked = [q for q in made_up.questions if q.task == "EU"]
         letters, best = best_constant(asked, settings)
         replies = {q.id: [form(q, letters)] * settings.votes for q in asked}
-        right = [read(q, replies[q.id], settings).strict == q.labels for q in asked]
+        right = [parse_replies(q, replies[q.id], settings).strict == q.labels for q in asked]
         assert best == sum(right) / len(right) == max(constants(asked, settings).values())
 
 
 def test_the_majority_of_votes_counts(made_up):
     question = next(q for q in made_up.questions if q.task == "EA")
     right, wrong = form(question, question.labels), form(question, "D")
-    settings = Settings(votes=3)
-    assert read(question, [wrong, right, right], settings).strict == question.labels
-    assert read(question, [wrong, right, "nothing"], settings).strict == ("D",)  # the earlier of equals
-    assert read(question, ["", right, "nothing"], settings) == ((question.labels), question.labels, 1, 1)
-    assert read(question, ["", "", ""], settings).strict == (None,)
+    settings = EmoBenchSettings(votes=3)
+    assert parse_replies(question, [wrong, right, right], settings).strict == question.labels
+    assert parse_replies(question, [wrong, right, "nothing"], settings).strict == (
+        "D",
+    )  # the earlier of equals
+    assert parse_replies(question, ["", right, "nothing"], settings) == (
+        (question.labels),
+        question.labels,
+        1,
+        1,
+    )
+    assert parse_replies(question, ["", "", ""], settings).strict == (None,)
 
 
 # ---- asking
@@ -324,7 +331,7 @@ def test_a_question_is_asked_as_the_reference_asks(made_up):
 
 def test_votes_are_calls_of_their_own_and_a_later_attempt_repeats_none(made_up):
     chat = FakeChat(lambda request: '{"answer": "A"}')
-    solve = solver(made_up, Settings(votes=3, reasoning=True, no_think=True), lambda name: chat)
+    solve = solver(made_up, EmoBenchSettings(votes=3, reasoning=True, no_think=True), lambda name: chat)
     line = asyncio.run(solve(made_up.questions[0], 0))
     asyncio.run(solve(made_up.questions[0], 1))
     assert len(line["replies"]) == 3
@@ -366,7 +373,9 @@ def test_scores_by_hand(tmp_path):
     assert found.intervals["EA"] is None  # three questions are too few
     # labels of EA 1, 2, 3 are B, C, A: every constant answer has a third
     assert found.details["baselines"]["all"]["EA"] == {"answer": "A", "score": pytest.approx(1 / 3)}
-    assert "changed data" in found.notes[0] and any("EU is not above answering" in n for n in found.notes)
+    assert "changed data" in found.notes[0] and any(
+        "EU is not above always answering" in n for n in found.notes
+    )
 
 
 def test_the_lenient_column_forgives_the_form_alone(made_up):
@@ -385,7 +394,7 @@ def test_what_is_not_there_has_no_score(made_up):
 def test_a_line_that_holds_no_replies_is_refused(made_up):
     name = made_up.questions[0].id
     for spoilt in ({}, {"replies": 3}, {"replies": [{"text": None}]}, {"replies": []}, {"replies": ["x"]}):
-        with pytest.raises(RecordError, match=f"items.jsonl, item {name}: does not hold 1 replies"):
+        with pytest.raises(RecordError, match=f"items.jsonl, item {name}: The item does not have 1 replies"):
             score(made_up, PLAIN, {name: {"id": name, **spoilt}})
 
 
@@ -409,18 +418,18 @@ def test_other_bytes_are_refused_by_name(tmp_path):
     for name in data.FILES:
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole.replace(b"\n", b"\r\n"))
-        with pytest.raises(InputError, match=f"{name}: is not EmoBench 3b4f843's") as told:
+        with pytest.raises(InputError, match=f"{name}: The file is not that of EmoBench 3b4f843") as told:
             load(folder)
         assert "git checkout 3b4f843" in str(told.value)
         (folder / name).write_bytes(whole)
 
 
 def test_a_missing_file_and_the_old_release_are_told_apart(tmp_path):
-    with pytest.raises(InputError, match="data/EA.jsonl: cannot be read"):
+    with pytest.raises(InputError, match="data/EA.jsonl: The file cannot be read"):
         load(tmp_path / "nowhere")
     write(tmp_path / "some")
     (tmp_path / "some" / data.RESPONSE).unlink()
-    with pytest.raises(InputError, match="response.yaml: cannot be read"):
+    with pytest.raises(InputError, match="response.yaml: The file cannot be read"):
         load(tmp_path / "some", allow_changed=True)
     (tmp_path / "old" / "data" / "EA").mkdir(parents=True)
     with pytest.raises(InputError, match="the release of 2024"):
@@ -430,7 +439,7 @@ def test_a_missing_file_and_the_old_release_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("spoilt", "told"),
     [
-        ({"EA": "{"}, "EA.jsonl, line 1: no question of EA"),
+        ({"EA": "{"}, "EA.jsonl, line 1: The line is not a question of EA"),
         ({"EA": "[]"}, "EA.jsonl, line 1"),
         ({"EA": json.dumps(ea(1)) + "\n\n" + json.dumps(ea(2, label="no such"))}, "EA.jsonl, line 3"),
         ({"EA": json.dumps(ea(1, language="fr"))}, "language is 'fr'"),
@@ -438,14 +447,14 @@ def test_a_missing_file_and_the_old_release_are_told_apart(tmp_path):
         ({"EU": json.dumps(eu(1, cause_choices=["x"] * 27, cause_label="x"))}, "EU.jsonl, line 1"),
         ({"EU": json.dumps(eu(1, cause_choices=7))}, "EU.jsonl, line 1"),
         ({"EA": json.dumps({k: v for k, v in ea(1).items() if k != "subject"})}, "'subject'"),
-        ({"EA": json.dumps(ea(1)) + "\n" + json.dumps(ea(1))}, "two with one qid"),
-        ({"EA": "", "EU": ""}, "no questions"),
-        ({"prompts": "a: [1"}, "prompts.yaml: is no YAML"),
-        ({"prompts": "[" * 600}, "prompts.yaml: is no YAML"),
-        ({"prompts": "- a"}, "no text under EA.en"),
-        ({"prompts": PROMPTS.replace("{q_type}", "{mood}")}, "no question has a 'mood'"),
-        ({"response": RESPONSE.replace("reasoning:", "other:")}, "no text under reasoning.en"),
-        ({"prompts": "!!python/object/apply:os.getpid []"}, "prompts.yaml: is no YAML"),
+        ({"EA": json.dumps(ea(1)) + "\n" + json.dumps(ea(1))}, "two with the same qid"),
+        ({"EA": "", "EU": ""}, "There are no questions"),
+        ({"prompts": "a: [1"}, "prompts.yaml: The file is not valid YAML"),
+        ({"prompts": "[" * 600}, "prompts.yaml: The file is not valid YAML"),
+        ({"prompts": "- a"}, "There is no text under EA.en"),
+        ({"prompts": PROMPTS.replace("{q_type}", "{mood}")}, "The prompt contains '{mood}'"),
+        ({"response": RESPONSE.replace("reasoning:", "other:")}, "There is no text under reasoning.en"),
+        ({"prompts": "!!python/object/apply:os.getpid []"}, "prompts.yaml: The file is not valid YAML"),
     ],
 )
 def test_bad_data_is_refused_with_its_place(tmp_path, spoilt, told):
@@ -582,16 +591,16 @@ def test_a_model_that_says_nothing_usable_scores_nothing(tmp_path, said):
     found = result_of(tmp_path / "run")
     assert done.returncode == 0 and found["complete"] and found["scores"]["Overall"] == 0.0
     assert found["details"]["parse_rate"] == {"strict": 0.0, "lenient": 0.0}
-    assert any("is not above answering" in note for note in found["notes"])
+    assert any("is not above always answering" in note for note in found["notes"])
 
 
-def test_replies_cut_short_are_told(tmp_path):
+def test_replies_cut_off_are_noted(tmp_path):
     folder = write(tmp_path / "emobench", 1)
     answer = {"content": '{"answer": "A', "finish_reason": "length"}
     with LoopbackServer(lambda body: answer, record=True) as server:
         args = options(tmp_path / "run", folder, server.base_url, "--allow-changed-data", "--max-tokens=7")
         done = mapo(*args, "--language=zh", "--temperature=0.1")
-    assert "2 replies were cut at the token limit" in done.stderr
+    assert "2 replies were cut off at the token limit" in done.stderr
     assert {(b["max_tokens"], b["temperature"]) for b in server.bodies} == {(7, 0.1)}
 
 
@@ -636,8 +645,8 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
     url = "http://127.0.0.1:9/v1"
     for more, told in {
         ("--language=fr", "--allow-changed-data"): "language 'fr' is unknown",
-        (): "data/EA.jsonl: is not EmoBench 3b4f843's",
-        ("--data=/nowhere",): "EA.jsonl: cannot be read",
+        (): "data/EA.jsonl: The file is not that of EmoBench 3b4f843",
+        ("--data=/nowhere",): "EA.jsonl: The file cannot be read",
         ("--allow-changed-data", "--model=scripted:honest"): "'scripted:honest' is not a model",
         ("--allow-changed-data", "--base-url=nonsense"): "base URL 'nonsense'",
         ("--allow-changed-data", "--cache=maybe"): "--cache is 'maybe'",

@@ -323,7 +323,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path):
         empa.prepare(tmp_path / "other", {}, resume=False)
     with pytest.raises(InputError, match="no run to resume"):
         empa.prepare(tmp_path / "other", {}, resume=True)
-    with pytest.raises(InputError, match="--out is a folder"):
+    with pytest.raises(InputError, match="Give a folder as --out"):
         empa.prepare(tmp_path / "other" / "thesis.txt", {}, resume=False)
     for damage in (b"{", b"[]", b"\xff\xfe"):
         (tmp_path / "run" / "manifest.json").write_bytes(damage)

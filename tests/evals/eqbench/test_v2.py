@@ -38,7 +38,7 @@ def test_items_are_scored_as_recorded(recorded):
     for case in recorded["items"]["cases"]:
         assert v2.ratings(case["text"]) == {k: float(n) for k, n in case["parsed"].items()}
         assert score_v2(reference, case["text"]) == case["v2"], case["text"]
-        assert v2.counts(reference, case["text"]) == case["counted"]
+        assert v2.accepted(reference, case["text"]) == case["counted"]
 
 
 def test_the_distance_is_as_recorded(recorded):
@@ -100,7 +100,7 @@ def test_a_perfect_model_over_http_scores_as_recorded(recorded, published, tmp_p
     assert result["scores"] == {"EQ-Bench v2": recorded["exact_answer_score"]}
     assert (result["benchmark"], result["judge"], result["n"]) == ("eqbench_v2", None, 171)
     assert "EQ-Bench v2" in done.stdout and "100.00" in done.stdout and "171/171" in done.stdout
-    assert "rating every emotion 3 would score 38.9" in done.stderr
+    assert "rating every emotion 3 scores 38.9" in done.stderr
 
 
 # ---- made-up files
@@ -150,7 +150,9 @@ def test_with_too_few_readable_answers_there_is_no_score(made_up, tmp_path, read
     assert result["scores"] == ({} if status else {"EQ-Bench v2": 100})
     assert result["complete"] and result["n"] == 6 and result["details"]["readable"] == readable
     assert sum(item["scores"] == {} for item in result["items"]) == 6 - readable
-    assert ("invalid: 4 of 6 answers can be read, 83.33% are needed" in done.stderr) == bool(status)
+    assert ("invalid: 4 of 6 answers can be parsed; at least 83.33% are required" in done.stderr) == bool(
+        status
+    )
     assert ("no score" in done.stdout) == bool(status)
 
 
@@ -179,7 +181,7 @@ def test_questions_whose_calls_failed_are_asked_again(made_up, tmp_path):  # noq
 def test_a_changed_file_is_refused(made_up, tmp_path):  # noqa: F811
     [name] = ["eq_bench_v2_questions_171.json"]
     (made_up / name).write_text((made_up / name).read_text().replace("Talk 1", "Talk one"))
-    with pytest.raises(InputError, match="is not the published file"):
+    with pytest.raises(InputError, match="is not the published one"):
         read_v2(made_up)
     done = mapo(*command(made_up, tmp_path / "run", "http://127.0.0.1:9/v1"))
     assert done.returncode == 2 and "sha256" in done.stderr and not (tmp_path / "run").exists()
@@ -188,5 +190,5 @@ def test_a_changed_file_is_refused(made_up, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("wrong", [{}, {"answers": []}, {"answers": "x"}, {"answers": [1]}])
 def test_a_finished_line_in_another_form_is_refused(made_up, wrong):  # noqa: F811
     [first, *_] = questions = read_v2(made_up)
-    with pytest.raises(RecordError, match=f"item {first.id}: holds no answers. Remove that line"):
+    with pytest.raises(RecordError, match=f"item {first.id}: The item has no answers. Remove that line"):
         v2.scored({first.id: {"id": first.id, **wrong}}, questions)

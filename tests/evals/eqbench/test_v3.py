@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mapo.errors import AnswerError, InputError
 from mapo.evals.eqbench import v3 as eqbench3
 from mapo.evals.eqbench.data import EqBenchScenario, read_v3, scenarios_of
-from mapo.evals.eqbench.parse import parse_scores, said, sections, written
+from mapo.evals.eqbench.parse import parse_scores, reply_for_judge, sections, without_reasoning
 from mapo.evals.items import PartialItemError, prepare, run_items
 from mapo.runs.claim import claim
 from mapo.testing.fakes import FakeChat
@@ -210,11 +210,11 @@ def test_quotes_and_breaks_inside_strings_are_mended():
     assert parse_scores('{"why": "she said "no" to\nhim", "correctness": 7}') == {"correctness": 7}
     assert parse_scores('{"why": "a \\"good\\" one \\\\", "correctness": 7}') == {"correctness": 7}
     assert parse_scores('{"why": "a \\" b "c" d", "correctness": 7}') == {"correctness": 7}
-    with pytest.raises(InputError, match="no JSON object in the judge's answer"):
+    with pytest.raises(InputError, match="The judge's answer contains no valid JSON object"):
         parse_scores('{"why": "a\tb", "correctness": 7}')  # only line breaks are mended
-    with pytest.raises(InputError, match="none closes"):
+    with pytest.raises(InputError, match="no object is complete"):
         parse_scores('} {"correctness": 7}')
-    with pytest.raises(InputError, match="none closes"):
+    with pytest.raises(InputError, match="no object is complete"):
         parse_scores('"never closed {"correctness": 7}\\')
 
 
@@ -222,7 +222,7 @@ def test_numbers_that_are_none_are_no_scores():
     assert parse_scores('{"a": NaN, "b": 1e999, "c": 3, "d": null}') == {"c": 3}
     assert parse_scores('{"a": "%s", "c": 3}' % ("9" * 400)) == {"c": 3}
     assert parse_scores('{"a": %s, "c": 3}' % ("9" * 400)) == {"c": 3}
-    with pytest.raises(InputError, match="no scores"):
+    with pytest.raises(InputError, match="contains no scores"):
         parse_scores('{"a": Infinity}')
     with pytest.raises(InputError):
         parse_scores('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
@@ -238,17 +238,17 @@ def test_any_answer_gives_numbers_or_a_value_error(raw):
 
 
 def test_thinking_is_cut_where_both_ends_are_marked():
-    assert said("<think>a</think> b ") == "b"
-    assert said("<reasoning>a</reasoning> b") == "b"
-    assert said("a</think> b ") == "a</think> b "
-    assert said("<think>a") == "<think>a"
+    assert without_reasoning("<think>a</think> b ") == "b"
+    assert without_reasoning("<reasoning>a</reasoning> b") == "b"
+    assert without_reasoning("a</think> b ") == "a</think> b "
+    assert without_reasoning("<think>a") == "<think>a"
 
 
 def test_the_judge_reads_sections_and_no_headings_of_its_own():
-    assert written("roleplay", "before # My response\nI go.\n-- after") == (
+    assert reply_for_judge("roleplay", "before # My response\nI go.\n-- after") == (
         "# I'm thinking & feeling\n\n\n# They're thinking & feeling\n\n\n# My response\nI go.\n\n--"
     )
-    assert written("drafting", "# Perspective taking\nP # Draft\nDear") == (
+    assert reply_for_judge("drafting", "# Perspective taking\nP # Draft\nDear") == (
         "# Perspective-taking\nP\n\n# Draft brainstorming\n\n\n# Draft\nDear\n\n--"
     )
 
@@ -316,16 +316,16 @@ def test_files_that_are_missing_or_others_are_refused(made_up, tmp_path):  # noq
     for place in ("data", "eqbench3/data", "eqbench/eqbench3/data"):
         write(tmp_path / place.replace("/", "_") / place, {f.name: f.read_text() for f in made_up.iterdir()})
         assert len(read_v3(tmp_path / place.replace("/", "_")).scenarios) == 5
-    with pytest.raises(InputError, match="no debrief_prompt.txt and 8 more.*docs/benchmarks.md"):
+    with pytest.raises(InputError, match="lacks debrief_prompt.txt and 8 more.*docs/benchmarks.md"):
         read_v3(tmp_path / "nowhere")
     broken = mock.patch("pathlib.Path.read_bytes", side_effect=OSError(5, "disk on fire"))
-    with broken, pytest.raises(InputError, match="cannot be read .disk on fire"):
+    with broken, pytest.raises(InputError, match="The file cannot be read .disk on fire"):
         read_v3(made_up)
     (made_up / "debrief_prompt.txt").write_text("Look back, now.")
-    with pytest.raises(InputError, match="debrief_prompt.txt: is not the published file"):
+    with pytest.raises(InputError, match="debrief_prompt.txt: The file is not the published one"):
         read_v3(made_up)
     (made_up / "debrief_prompt.txt").unlink()
-    with pytest.raises(InputError, match=r"no debrief_prompt.txt\."):
+    with pytest.raises(InputError, match=r"lacks debrief_prompt.txt\."):
         read_v3(made_up)
 
 
@@ -390,7 +390,7 @@ def test_a_judge_that_never_answers_in_form_leaves_no_score_and_loses_nothing(ma
         done = mapo(*command(made_up, out, server.base_url))
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert "no score, 0/5 scenarios" in done.stdout
-        assert done.stderr.count("no JSON object in the judge's answer") == 5
+        assert done.stderr.count("The judge's answer contains no valid JSON object") == 5
         assert "I would rather not." in done.stderr and "--resume asks the judge again" in done.stderr
         result = result_of(out)
         assert (result["scores"], result["intervals"], result["items"]) == ({}, {}, [])
@@ -399,13 +399,17 @@ def test_a_judge_that_never_answers_in_form_leaves_no_score_and_loses_nothing(ma
 
         script.judge = lambda prompt: marks_for(prompt) if "ACTED" in prompt else '{"warmth": 3}'
         done = mapo(*command(made_up, out, server.base_url, "--resume"))
-        assert done.returncode == 1 and "no mark that counts" in done.stderr and "3/5" in done.stdout
+        assert (
+            done.returncode == 1
+            and "has no mark of a counted criterion" in done.stderr
+            and "3/5" in done.stdout
+        )
         assert "no score" in done.stdout and result_of(out)["scores"] == {}
         assert len(result_of(out)["items"]) == 3
 
         script.judge = lambda _: '{"correctness": 31, "EQ-Bench": 9, "warmth": 2}'
         done = mapo(*command(made_up, out, server.base_url, "--resume"))
-        assert done.returncode == 0 and "2 marks lie outside 0..20" in done.stderr
+        assert done.returncode == 0 and "2 marks are outside of 0 to 20" in done.stderr
     assert script.by_model == {"policy": CALLS, "judge": 5 + 5 + 2}  # the policy was never asked again
     scores = {item["id"]: item["scores"] for item in result_of(out)["items"]}
     assert scores["401"] == {"EQ-Bench": 155, "correctness": 31}
@@ -418,7 +422,9 @@ def test_a_model_that_says_next_to_nothing_is_not_judged(made_up, tmp_path):  # 
     with LoopbackServer(script) as server:
         done = mapo(*command(made_up, tmp_path / "run", server.base_url))
     assert done.returncode == 1 and "no score, 3/5" in done.stdout
-    assert done.stderr.count("no reply to judge: the longest has 3 characters, 100 are needed") == 2
+    assert (
+        done.stderr.count("No reply is long enough to be judged: the longest has 3 characters, not 100") == 2
+    )
     assert script.by_model["judge"] == 3 and result_of(tmp_path / "run")["scores"] == {}
 
 
@@ -501,10 +507,10 @@ def test_a_finished_line_in_another_form(made_up, tmp_path):  # noqa: F811
         for wrong in ({**first, "judge": None}, {k: v for k, v in first.items() if k != "judge"}):
             done = resumed(wrong)
             assert done.returncode == 2 and "Traceback" not in done.stderr
-            assert f"items.jsonl, item {first['id']}: holds no answer of a judge" in done.stderr
+            assert f"items.jsonl, item {first['id']}: The item has no judge's answer" in done.stderr
         done = resumed({**first, "judge": "no marks in here"})
         assert done.returncode == 1 and "no score, 4/5" in done.stdout
-        assert f"not readable: the judge on scenario {first['id']}" in done.stderr
+        assert f"the recorded judgement of scenario {first['id']} cannot be parsed" in done.stderr
 
 
 def test_an_endpoint_that_does_not_know_min_p_is_asked_without(made_up, tmp_path):  # noqa: F811
@@ -557,7 +563,7 @@ def test_addresses_are_told_and_a_move_is_asked_about(made_up, tmp_path):  # noq
         assert "judge's address" not in found
 
 
-def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_path):  # noqa: F811
+def test_what_cannot_be_run_is_refused_before_anything_is_reply_for_judge(made_up, tmp_path):  # noqa: F811
     out = tmp_path / "run"
     without = [a for a in command(made_up, out, "http://127.0.0.1:9/v1") if not a.startswith("--judge")]
     for args, told in [
@@ -570,9 +576,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(made_up, tmp_p
         ),
         (
             [*without, "--judge-model=judge", "--model=local:pocket", "--max-tokens=2000"],
-            "replies of 2000 tokens",
+            "replies of up to 2000 tokens",
         ),
-        ([*without, "--judge-model=judge", f"--data={tmp_path / 'nowhere'}"], "no debrief_prompt.txt"),
+        ([*without, "--judge-model=judge", f"--data={tmp_path / 'nowhere'}"], "lacks debrief_prompt.txt"),
     ]:
         done = mapo(*args)
         assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr

@@ -129,7 +129,7 @@ def test_emobench_asks_with_its_own_settings_and_refuses_others(tmp_path):
     assert log.samples[0].store["mapo_line"]["replies"][1]["finish"] == "length"
     with pytest.raises(InputError, match="language is 'fr'"):
         emobench(data=str(folder), language="fr")
-    with pytest.raises(InputError, match="is not EmoBench"):
+    with pytest.raises(InputError, match="is not that of EmoBench"):
         emobench(data=str(folder))
 
 
@@ -162,7 +162,9 @@ def test_eqbench3_scores_as_our_own_command(made_up, tmp_path):  # noqa: F811
     deaf = model(lambda body: "no marks today")
     lost = run(eqbench3(data=str(made_up)), policy, tmp_path, model_roles={"judge": deaf})
     assert lost.status == "success" and lost.results.scores[0].unscored_samples == 5
-    assert "no JSON object in the judge's answer" in lost.samples[0].scores["eqbench3"].explanation
+    assert (
+        "The judge's answer contains no valid JSON object" in lost.samples[0].scores["eqbench3"].explanation
+    )
     kept = lost.samples[0].store["mapo_line"]
     assert kept["replies"] and kept["judge"] == "no marks today" and lost.samples[0].output.completion
 
@@ -313,7 +315,7 @@ def test_an_empty_answer_is_asked_for_once_more():
     silent = model(lambda body: next(said))
     assert asked(InspectChat(silent)).text == "well"
     assert asked(InspectChat(silent)).text == ""  # the policy is judged for its silence
-    with pytest.raises(EndpointError, match="judge mockllm/model: an empty answer"):
+    with pytest.raises(EndpointError, match="judge mockllm/model: The answer is empty"):
         asked(InspectChat(silent, "judge"))
 
 
