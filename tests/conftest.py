@@ -18,6 +18,7 @@ from support.published import published
 # Set before torch is imported, here or in a process that a test starts: test processes run side by side, and
 # more threads in each only compete for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # set in the processes of pytest-xdist
 
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=25)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=100)  # make test-slow

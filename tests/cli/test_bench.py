@@ -192,7 +192,7 @@ def test_emobench_on_the_first_few_has_no_score_and_can_be_gone_on_with(tmp_path
         done = mapo(*emobench(data, out, server.base_url, "--limit=7"))
         assert done.returncode == 0, done.stderr
         assert "7 of 24 items, partial: no score" in done.stdout and "EA" in done.stdout
-        assert "note: partial: only the first 7 of 24 items were asked" in done.stderr
+        assert "note: partial: only the first 7 of 24 items were run" in done.stderr
         result = result_of(out)
         assert (result["scores"], result["complete"], result["n"], result["limit"]) == ({}, False, 7, 7)
         assert result["parts"] == {"EA": {"n": 7, "of": 12}, "EU": {"n": 0, "of": 12}}

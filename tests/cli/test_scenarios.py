@@ -42,7 +42,8 @@ def part(own: Path, name: str, ids: list[str]) -> Path:
     return folder
 
 
-def test_list():
+def test_list(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     rows = json.loads(mapo("list", "builtin:test", "--json").stdout)
     assert [row["id"] for row in rows] == [s.id for s in load_scenarios("builtin:test")]
     assert set(rows[0]) == {"id", "category", "axis", "difficulty", "threshold", "language"}

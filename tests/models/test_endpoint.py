@@ -41,7 +41,7 @@ def test_an_answer_with_its_usage_and_the_ledger():
 def test_endpoints_that_take_no_temperature_are_asked_without():
     """As reasoning models do; found out once, remembered, and no retry spent on it."""
     server = LoopbackServer(record=True)
-    server._complaint = lambda body: "Unsupported value: 'temperature'" if "temperature" in body else ""
+    server._unsupported = lambda body: "Unsupported value: 'temperature'" if "temperature" in body else ""
     with server:
         assert ask(server, retries=0).text == "I see."
     assert ["temperature" in body for body in server.bodies] == [True, False]

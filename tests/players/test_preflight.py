@@ -50,13 +50,13 @@ def test_an_endpoint_that_never_answers_is_refused_after_the_timeout():
 
 def test_a_slow_model_gets_a_warning():
     with LoopbackServer(latency=30.0) as server:
-        (warning,) = check(timeout=0.5, judge=ModelSpec("m", server.base_url))
+        (warning,) = check(timeout=0.5, judge=ModelSpec("unlisted", server.base_url))
     assert "took longer than 0.5 s for one token" in warning
 
 
 def test_a_wrong_key_is_refused():
     with LoopbackServer(key="sk-right-right") as server, pytest.raises(EndpointError, match="HTTP 401"):
-        check(judge=ModelSpec("m", server.base_url, key_env="MAPO_NO_SUCH_KEY"))
+        check(judge=ModelSpec("unlisted", server.base_url, key_env="MAPO_NO_SUCH_KEY"))
 
 
 def test_a_busy_endpoint_passes():

@@ -456,7 +456,7 @@ def test_items_that_fail_are_asked_anew_where_they_failed(tmp_path, source):
 class Echo(LoopbackServer):
     """An endpoint that refuses, and says what it was asked."""
 
-    def _complaint(self, body: dict) -> str:
+    def _unsupported(self, body: dict) -> str:
         return f"this is too much for me: {shown(body)}"
 
 

@@ -403,7 +403,7 @@ def test_the_simulated_people_are_looked_at(tmp_path):
     write_lines(root / "dialogues" / "empa.jsonl", helpful[:1])
     table, text = said(root)
     assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
-    assert "rests on fewer than 20 lines or dialogues" in text and "as usual" not in text
+    assert "rest on fewer than 20 messages or dialogues" in text and "as usual" not in text
 
 
 def test_empa_records_that_cannot_be_scored(tmp_path):

@@ -93,13 +93,13 @@ def test_without_its_settings_nothing_is_credited(tmp_path):
     assert run.advantage_of({})[0] is run.advantage_of({"advantage": {"gamma": 7}})[0] is None
     root = view_runs.training(tmp_path, steps=1)
     good = html_page(build([str(root)]))
-    assert "fig_return_by_turn" in good and "discounted by 0.85 a turn" in good
+    assert "fig_return_by_turn" in good and "discount 0.85 per turn" in good
     (root / "config.toml").write_text("[optim]\nsteps = 3\n")
     page = html_page(build([str(root)]))
-    assert "has no [advantage]" in page and "fig_return_by_turn" not in page and "discounted" not in page
+    assert "has no [advantage]" in page and "fig_return_by_turn" not in page and "discount 0" not in page
     (root / "config.toml").write_text('[advantage]\nmethod = "turn"\ngamma = 0.5\n[optim]\nsteps = "x"\n')
     page = html_page(build([str(root)]))
-    assert "discounted by 0.5 a turn" in page and "not all settings are valid" in page
+    assert "discount 0.5 per turn" in page and "not all settings are valid" in page
 
 
 def test_a_usable_record_counts_then_the_later_written(tmp_path):

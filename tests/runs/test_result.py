@@ -8,7 +8,7 @@ from mapo.evals.compare.entries import _BENCHMARKS, SCORES
 from mapo.report import build
 from mapo.report.document.markdown import markdown_page
 from mapo.runs import contents as read
-from mapo.view.index.bench import result_of
+from mapo.view.index.sets import result_of
 from mapo.view.index.facts import facts_of
 from mapo.view.index.files import find_runs
 from support import report_runs, view_runs
@@ -86,4 +86,4 @@ def test_the_viewer_shows_overall_in_points_and_nothing_of_a_part(tmp_path):
 def test_the_reports_details_are_in_points(tmp_path):
     run = report_runs.bench(tmp_path / "b", details={"languages": {"en": {"EA": {"mixed": 0.375}}}})
     page = markdown_page(build([str(run)]), "")
-    assert "37.5" in page and "0.375" not in page and "points of 100" in page
+    assert "37.5" in page and "0.375" not in page and "EA / mixed | 37.5 |" in page

@@ -106,7 +106,7 @@ class Odd(torch.nn.Module):
 
 
 def test_a_model_that_cannot_run_on_slots_is_refused():
-    with pytest.raises(InputError, match="something else on slots"):
+    with pytest.raises(InputError, match="other logits with the slot cache"):
         sampler(model=Odd("position_ids"))
     with pytest.raises(InputError, match="cannot run with the slot cache"):
         sampler(model=Odd("past_key_values"))
@@ -117,7 +117,7 @@ def test_a_model_that_cannot_run_on_slots_is_refused():
 def test_a_model_with_layers_of_another_kind_is_refused():
     model = tiny.model()
     model.config.layer_types = ["full_attention", "linear_attention", "full_attention"]
-    with pytest.raises(InputError, match="layers of full_attention, linear_attention"):
+    with pytest.raises(InputError, match="layers of type full_attention, linear_attention"):
         sampler(model=model)
 
 

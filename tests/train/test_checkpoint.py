@@ -393,7 +393,7 @@ def test_a_place_that_cannot_be_written(trained, tmp_path):
 
 
 def test_a_state_that_json_cannot_hold_is_refused(trained, tmp_path):
-    with pytest.raises(RecordError, match="Plain JSON values"):
+    with pytest.raises(RecordError, match="Use plain JSON values"):
         save(tmp_path / "step_00001", *trained, {"reward": float("nan")})
     assert not list(tmp_path.iterdir())
 

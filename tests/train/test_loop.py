@@ -78,7 +78,7 @@ def test_a_model_that_is_no_folder_here_is_announced_before_a_hub_is_asked(monke
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="give its folder"):
         small.trained("nobody/nothing-7b", tmp_path / "run", callbacks=Heard())
-    assert len(told) == 1 and told[0].startswith("nobody/nothing-7b is not a folder here")
+    assert len(told) == 1 and "nobody/nothing-7b from the Hugging Face hub" in told[0]
     assert not (tmp_path / "run").exists()
 
 

@@ -208,7 +208,7 @@ def test_compiled_arithmetic_is_the_same_arithmetic():
     for slope in (ge, None):
         given_ = (targets, lse, entropy, g, slope, 1.3)
         torch.testing.assert_close(
-            lm_head._slopes_in_place(logits.clone(), *given_), lm_head._slopes(logits, *given_)
+            lm_head._logit_gradient_in_place(logits.clone(), *given_), lm_head._logit_gradient(logits, *given_)
         )
 
 
@@ -275,7 +275,7 @@ def test_models_that_change_their_logits_keep_their_say(config, more, is_plain):
 
 def test_a_token_that_is_ruled_out_adds_nothing_to_the_entropy():
     logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
-    scores = loss_module._plain(logits, torch.tensor([1]), 1.0, True)
+    scores = loss_module._scores_of(logits, torch.tensor([1]), 1.0, True)
     # two equal chances: log 1/2 and entropy log 2, at its largest
     assert scores.logprobs.item() == pytest.approx(-math.log(2))
     assert scores.entropies.item() == pytest.approx(math.log(2))

@@ -271,8 +271,8 @@ def test_the_others_are_not_waited_for_when_the_one_that_leads_breaks(monkeypatc
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("error: disk full\n[Gloo] Rank 1 is connected\n\n", "ended: disk full"),
-        ("Traceback (most recent call last):\n  x\nValueError: no\n", "ended: ValueError: no"),
+        ("error: disk full\n[Gloo] Rank 1 is connected\n\n", "failed: disk full"),
+        ("Traceback (most recent call last):\n  x\nValueError: no\n", "failed: ValueError: no"),
         ("[W1115 socket.cpp:1] retry\nRuntimeError: [gloo/pair.cc:1] closed\n", "exit status 3"),
         ("", "exit status 3"),
     ],

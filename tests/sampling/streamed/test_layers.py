@@ -126,10 +126,10 @@ def test_why_a_model_is_left_alone_is_said():
     assert streamed_of(model).incompatibility() == "layer 0: a module has forward hooks or a replaced forward"
     for more, why in (
         ({"hidden_act": "gelu"}, "layer 0: its activation is GELU"),
-        ({"head_dim": 16, "num_attention_heads": 4}, "layer 0: its heads are 16 wide"),
-        ({"intermediate_size": 96}, "layer 0: a linear layer of it is not plain"),
-        ({"mlp_bias": True}, "layer 0: a LlamaDecoderLayer of this kind is not known"),
-        ({"dtype": torch.float32}, "its weights are not all of the same 16 bits"),
+        ({"head_dim": 16, "num_attention_heads": 4}, "layer 0: its head dimension is 16"),
+        ({"intermediate_size": 96}, "layer 0: a linear layer is not a plain one"),
+        ({"mlp_bias": True}, "layer 0: this kind of LlamaDecoderLayer is not supported"),
+        ({"dtype": torch.float32}, "its weights are not all aligned 16-bit"),
     ):
         assert streamed_of(model_of(**half | more)).incompatibility().startswith(why)
     assert streamed_of(torch.nn.Linear(64, 64)).incompatibility() == "a Linear has no supported layers"

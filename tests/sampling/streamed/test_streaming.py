@@ -90,15 +90,15 @@ def test_a_run_says_and_keeps_with_what_it_decodes(monkeypatch, tmp_path):
         return str(told.value), json.loads((out / "manifest.json").read_text()).get("decoding")
 
     told, kept = begins(resume=False)  # on a CPU
-    assert "Decoding" not in told and kept is None
+    assert "Decoder" not in told and kept is None
     as_on_a_card(monkeypatch)
     streamed = "streamed weights, up to 64 rows"
     own = "the model's own layers (no streamed weights: turned off)"
     for _ in range(2):
         told, kept = begins()
-        assert told.endswith(f" Decoding with {streamed}.") and kept == [streamed]
+        assert told.endswith(f" Decoder: {streamed}.") and kept == [streamed]
     told, kept = begins("model.stream=false")  # makes it slower, and no other run
-    assert told.endswith(f" Decoding with {own}.") and kept == [streamed, own]
+    assert told.endswith(f" Decoder: {own}.") and kept == [streamed, own]
 
 
 def test_a_run_that_is_over_keeps_its_manifest(tmp_path):
