@@ -208,7 +208,11 @@ def bench_report(root: Path, name: str | None = None) -> Report:
         for e in entries
     ]
     tiles = [
-        StatTile(e.name, format_number(e.value, ".1f", "no score"), f"{format_interval(e.interval)} (95 %)")
+        StatTile(
+            e.name,
+            format_number(e.value, ".1f", "no score"),
+            f"{format_interval(e.interval)} (95 %)" if e.interval else "too few items for an interval",
+        )
         for e in entries
     ]
     values = [(e.name, [_of(e.value, e.interval)]) for e in entries if e.value is not None]

@@ -46,7 +46,9 @@ def test_a_run_tells_what_came_of_it(finished):
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("step")]
     assert len(lines) == 2
-    assert re.search(r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*\d:\d\d left .*validation", lines[-1])
+    assert re.search(
+        r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*\d:\d\d left .*validation", lines[-1]
+    )
     assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
     assert "the scenario with the median gain" in done.stdout
     assert f"report: {out / 'report.html'}" in done.stderr

@@ -208,7 +208,8 @@ def test_compiled_arithmetic_is_the_same_arithmetic():
     for slope in (ge, None):
         given_ = (targets, lse, entropy, g, slope, 1.3)
         torch.testing.assert_close(
-            lm_head._logit_gradient_in_place(logits.clone(), *given_), lm_head._logit_gradient(logits, *given_)
+            lm_head._logit_gradient_in_place(logits.clone(), *given_),
+            lm_head._logit_gradient(logits, *given_),
         )
 
 
