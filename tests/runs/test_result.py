@@ -8,9 +8,9 @@ from mapo.evals.compare.entries import _BENCHMARKS, SCORES
 from mapo.report import build
 from mapo.report.document.markdown import markdown_page
 from mapo.runs import contents as read
-from mapo.view.index.sets import result_of
 from mapo.view.index.facts import facts_of
 from mapo.view.index.files import find_runs
+from mapo.view.index.sets import result_of
 from support import report_runs, view_runs
 
 RESULT = {
