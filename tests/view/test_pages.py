@@ -40,8 +40,8 @@ def test_the_list_of_runs_tells_what_each_is_and_how_it_stands(shown):
     assert set(rows) == {"first", "second", "bench", "quiz"}
     assert "finished" in rows["first"] and "35.5" in rows["first"] and "<polyline" in rows["first"]
     assert "running" in rows["second"] and "grpo" in rows["second"] and ">33.0<" in rows["second"]
-    assert "finished" in rows["bench"] and "empa" in rows["bench"]
-    assert "emobench" in rows["quiz"] and "37.5" in rows["quiz"]
+    assert "finished" in rows["bench"] and "evaluation" in rows["bench"]
+    assert "EmoBench" in rows["quiz"] and "37.5" in rows["quiz"]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_benchmarks_by_category_axis_and_difficulty(shown):
         "By difficulty",
         "career",
         "extreme",
-        "emobench",
+        "EmoBench",
         "EU is not above",
     ):
         assert word in page

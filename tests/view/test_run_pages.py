@@ -16,6 +16,7 @@ from mapo.models.chat import Answer, Request, Usage
 from mapo.types import Message, Reply
 from mapo.view.index.calls import TEXT
 from mapo.view.pages.run_table import grouped
+from mapo.view.pages.settings import judge_settings
 from mapo.view.pages.site import duration
 from support import view_runs
 
@@ -94,7 +95,7 @@ def test_the_configuration_shows_command_commit_and_settings(index, root, client
     (run / "manifest.json").write_text(json.dumps(manifest))
     index.refresh()
     page = page_of(client, "/run/first/configuration")
-    assert "mapo train &lt;script&gt;" in page and "abc123" in page and "torch version" in page
+    assert "mapo train &lt;script&gt;" in page and "abc123" in page and "torch 2.9" in page
     assert "gamma" in page and "0.85" in page and EVIL not in page
 
 
@@ -114,6 +115,54 @@ def test_judge_settings_stand_on_the_page_of_an_evaluation(index, root, client):
     index.refresh()
     page = page_of(client, "/run/bench")
     assert "Judge settings" in page and "big-judge" in page and "http://host/v1" in page
+
+
+def test_the_default_sampling_of_a_judge_is_shown():
+    rows = dict(
+        judge_settings({"cast": {"judge": "big-judge"}, "addresses": {"model": "http://host/v1"}}, {})
+    )
+    assert rows["Judge sampling"] == "temperature 0, max tokens 4096 (defaults)"
+    assert rows["Policy address"] == "http://host/v1"
+
+
+def test_a_run_without_a_judge_has_no_judge_settings():
+    assert judge_settings({"addresses": {"model": "http://host/v1"}}, {}) == []
+
+
+def test_a_screening_shows_its_verdicts_and_lists_the_dialogues_it_played(index, root, client):
+    folder = root / "screened"
+    view_runs.benchmark(folder, "strong")
+    (folder / "manifest.json").write_text('{"schema": "mapo.screen/1", "policies": {"strong": "big"}}')
+    scenario = {
+        "id": "s1",
+        "verdict": "dropped",
+        "reason": "too hard",
+        "plays": {"strong": {"n": 4, "passes": 0, "epm_q": 40.0}},
+        "declared": {"difficulty": "medium", "axis": "A"},
+        "measured": {"difficulty": "hard", "axis": "A"},
+    }
+    screening = {"policies": {"strong": "big"}, "plays": 4, "scenarios": [scenario]}
+    (folder / "screen.json").write_text(json.dumps(screening))
+    index.refresh()
+    page = page_of(client, "/run/screened")
+    assert "dropped: too hard" in page and "0 of 4" in page and "hard (declared medium)" in page
+    assert 'class="state finished"' in page and "Unknown files" not in page
+    assert "screened/strong" in page_of(client, "/")
+
+
+def test_model_calls_are_offered_only_where_there_is_a_cache(index, root, client):
+    run = view_runs.training(root)
+    index.refresh()
+    url = "/run/first/d/dialogues:step_00002.jsonl/1"
+    assert "data-calls" not in page_of(client, url)
+    Cache(run / "cache.sqlite").close()
+    assert "data-calls" in page_of(client, url)
+
+
+def test_the_charts_of_a_trajectory_share_their_ranges(shown):
+    figures = shown.get("/api/run/first/d/dialogues:step_00002.jsonl/1/trajectory").json()
+    layouts = [figure["layout"] for name, figure in figures.items() if name.startswith("pair")]
+    assert len({tuple(layout[axis]["range"]) for layout in layouts for axis in ("xaxis", "yaxis")}) == 1
 
 
 def test_scenarios_have_wins_and_losses(shown):

@@ -46,7 +46,7 @@ def calls_of(run: RunFiles, dialogue: Dialogue, turn: int) -> dict[str, Any]:
     turns = (0, 1) if turn == 1 else (turn, turn)
     calls: list[dict[str, Any]] = []
     problems: list[str] = []
-    files = _cache_files(run.root)
+    files = cache_files(run.root)
     for file in files:
         try:
             calls += _read(file, session, turns)
@@ -96,7 +96,7 @@ def _note(files: list[Path], calls: list[dict[str, Any]], problems: list[str]) -
     )
 
 
-def _cache_files(root: Path) -> list[Path]:
+def cache_files(root: Path) -> list[Path]:
     """Return the cache files of a run's processes; links are left out."""
     try:
         names = sorted(entry.name for entry in root.iterdir() if entry.name.startswith(CACHE))

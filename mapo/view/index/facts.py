@@ -1,9 +1,9 @@
 """What a run is and how far it is, from its small files: kind, method, model, step, score, state.
 
-A run is *finished* once it has written its summary, result, audit or swap. It is *running* while a process
-holds the lock of one of its files, or if a record was written in the last minutes (locks are not visible
-across machines). It has *failed* if it left an error, and is *stopped* otherwise. Damaged or incomplete files
-are listed among the run's problems; what the other files say is still used.
+A run is *finished* once it has written its summary, result, audit, swap or screening. It is *running*
+while a process holds the lock of one of its files, or if a record was written in the last minutes (locks are
+not visible across machines). It has *failed* if it left an error, and is *stopped* otherwise. Damaged or
+incomplete files are listed among the run's problems; what the other files say is still used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ CELLS = 2000
 Facts = dict[str, Any]
 Objects = Mapping[RunPath, dict[str, Any]]
 """The content of a run's JSON files."""
-_JSON_FILES = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, RunDir.audit, RunDir.swap)
+_VERDICTS = (RunDir.audit, RunDir.swap, RunDir.screen)
+_JSON_FILES = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, *_VERDICTS)
 
 
 def facts_of(run: RunFiles) -> Facts:
@@ -111,9 +112,10 @@ def _is_grid(kind: Kind) -> bool:
 
 
 def _judges(manifest: Mapping[str, Any]) -> str:
-    """Return the judges that an audit or a swap is about."""
-    several = manifest.get("judges")
-    return ", ".join(_words(several)) or _word(manifest.get("judge"))
+    """Return the judges of an audit or a swap, or the policies of a screening."""
+    policies = manifest.get("policies")
+    names = list(policies.values()) if isinstance(policies, dict) else manifest.get("judges")
+    return ", ".join(_words(names)) or _word(manifest.get("judge"))
 
 
 def _domain(run: RunFiles) -> str:
@@ -142,7 +144,7 @@ def _progress(run: RunFiles, objects: Objects, config: dict[str, Any], steps: li
         "after": after,
         "best": integer(objects[RunDir.best].get("step")),
         "spark": thinned(curve, SPARK),
-        "complete": bool(summary or result.get("complete") or objects[RunDir.audit] or objects[RunDir.swap]),
+        "complete": bool(summary or result.get("complete") or any(objects[entry] for entry in _VERDICTS)),
         "planned": planned * (integer(manifest.get("repeats")) or 0),
         "started": _started(run),
         "step_seconds": _step_seconds(steps),

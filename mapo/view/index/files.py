@@ -82,7 +82,8 @@ class RunFiles:
 
 
 def find_runs(root: Path) -> Iterator[RunFiles]:
-    """Yield every run at or below `root`. An ablation is a run, and so is each run inside it."""
+    """Yield every run at or below `root`. An ablation is a run, and so is each run inside it.
+    The same holds for swaps and screenings."""
     yield from _find(root, root, 0)
 
 
@@ -97,8 +98,8 @@ def _find(root: Path, folder: Path, depth: int) -> Iterator[RunFiles]:
     if marked:
         kind = kind_of(folder)
         yield _run(folder, "" if relative == "." else relative, root, entries)
-        if kind not in (Kind.SWAP, Kind.ABLATION):
-            return  # these two hold further runs
+        if kind not in (Kind.SWAP, Kind.ABLATION, Kind.SCREENING):
+            return  # these hold further runs
     for entry in entries:
         plain = not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
         if plain and depth < DEPTH:
@@ -134,7 +135,7 @@ _SMALL_FILES = {
     for entry in (
         *(RunDir.manifest, RunDir.config, RunDir.rubric, RunDir.metrics, RunDir.summary, RunDir.best),
         *(RunDir.result, RunDir.items, RunDir.health, RunDir.stopped, RunDir.report),
-        *(RunDir.audit, RunDir.audit_figure, RunDir.swap, RunDir.ablation),
+        *(RunDir.audit, RunDir.audit_figure, RunDir.swap, RunDir.ablation, RunDir.screen),
     )
 }
 _NOT_SHOWN = {
@@ -142,12 +143,13 @@ _NOT_SHOWN = {
     for entry in (
         *(RunDir.checkpoints, RunDir.tensorboard, RunDir.empa_files, RunDir.verl, RunDir.logs),
         *(RunDir.score, RunDir.audit_markdown, RunDir.swap_markdown, RunDir.ablation_markdown),
+        *(RunDir.scenarios, RunDir.source, RunDir.private_cache, RunDir.private_key),
     )
-} | {"figures", "ablation.png", "ablation.svg"}
+} | {"figures", "ablation.png", "ablation.svg", "splits.json"}
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:
-    """Return whether this is a run inside a swap or an ablation, which is listed separately."""
+    """Return whether this is a run inside a swap, an ablation or a screening, which is listed separately."""
     inner = (Kind.EMPA, Kind.TRAINING)
     return (
         entry.is_dir(follow_symlinks=False)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from mapo.store import RunDir
 from mapo.view.index import sets
 from mapo.view.pages.charts import radar as radar_figure
-from mapo.view.pages.site import Params, all_sets, as_json, ordered, page, part_name, reading
+from mapo.view.pages.site import Params, all_sets, as_json, list_notice, ordered, page, part_name, reading
 
 LISTED = 60
 """The most sets and result files on the page; the newest."""
@@ -47,6 +47,7 @@ def benchmarks(request: Request) -> Response:
         sort=sort,
         query={"set": params.texts("set")},
         judges=sorted({s["context"]["judge"] for s in chosen}),
+        notice=list_notice([s["context"] for s in every[:LISTED]]),
         more=max(0, len(every) - LISTED),
         chosen=[s["key"] for s in chosen],
         picked=chosen,

@@ -88,7 +88,7 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str,
         traces["length"] += look.line(_column(steps, "turns"), "turns per dialogue")
         traces["unscored"] += look.line(_column(steps, "unscored"), "unscored")
         traces["endings"] += _endings(db, key, steps, look, alone=len(runs) == 1)
-    worlds = {run.world for run in runs}
+    worlds = {run.world for run in runs if run.world}
     figures = {}
     for key, lines in traces.items():
         if not lines:
@@ -286,9 +286,18 @@ def trajectory_figures(
         start = states[0] if states else [0.0] * len(axes)
         deepest = sorted(sorted(range(len(axes)), key=lambda i: start[i])[:3])
         figures["space"] = _space(axes, deepest, states, others)
+    ends = _shared_range([states, *(other for _, other in others)], zone)
     for a, b in list(combinations(range(len(axes)), 2))[:15]:
-        figures[f"pair_{a}_{b}"] = _pair(axes, (a, b), states, others, zone)
+        figures[f"pair_{a}_{b}"] = _pair(axes, (a, b), states, others, zone, ends)
     return figures
+
+
+def _shared_range(trajectories: Sequence[States], zone: float) -> list[float]:
+    """Return one range for all axes of all pairs, so that distances can be compared between charts."""
+    values = [x for states in trajectories for state in states for x in state]
+    low, high = min([-zone, *values]), max([zone, *values])
+    margin = 0.06 * (high - low)
+    return [low - margin, high + margin]
 
 
 def _space(
@@ -320,6 +329,7 @@ def _pair(
     states: States,
     others: Sequence[tuple[str, States]],
     zone: float,
+    ends: list[float],
 ) -> dict[str, Any]:
     a, b = pair
 
@@ -328,20 +338,32 @@ def _pair(
         return {"type": "scatter", "name": name, "x": x, "y": y, **look}
 
     data = [
-        trace(name, other, mode="lines", line={"color": FAINT, "width": 1, "dash": "dot"}, opacity=0.8)
+        trace(name, other, mode="lines", line={"color": FAINT, "width": 1.5}, opacity=0.7)
         for name, other in others
     ]
     look = {"line": {"color": COLOURS[0], "width": 2.5}, "marker": {"size": 7, "color": COLOURS[0]}}
     data.append(trace("this dialogue", states, mode="lines+markers", text=_turn_names(states), **look))
     first = {"size": 11, "color": COLOURS[1], "symbol": "square"}
-    named = {"mode": "markers+text", "textposition": "bottom center", "textfont": {"size": 11}}
-    data.append(trace("start", states[:1], marker=first, text=["start"], **named))
+    named = {"mode": "markers+text", "textfont": {"size": 11}}
+    beside = {"textposition": _label_side(states, a)}
+    data.append(trace("start", states[:1], marker=first, text=["start"], **named, **beside))
     goal = {"size": 11, "color": COLOURS[2], "symbol": "diamond"}
-    data.append(trace("goal", [[0.0] * len(axes)], marker=goal, text=["goal"], **named))
+    below = {"textposition": "bottom center"}
+    data.append(trace("goal", [[0.0] * len(axes)], marker=goal, text=["goal"], **named, **below))
     box = {"type": "rect", "x0": -zone, "x1": zone, "y0": -zone, "y1": zone, "layer": "below"}
     box |= {"line": {"width": 0}, "fillcolor": rgba(COLOURS[2], 0.18)}
-    layout = {"xaxis": {"title": {"text": axes[a]}}, "yaxis": {"title": {"text": axes[b]}}, "shapes": [box]}
+    layout = {
+        "xaxis": {"title": {"text": axes[a]}, "range": ends},
+        "yaxis": {"title": {"text": axes[b]}, "range": ends},
+        "shapes": [box],
+    }
     return {"data": data, "layout": {**layout, "showlegend": False}}
+
+
+def _label_side(states: States, a: int) -> str:
+    """Return the side of the start that the trajectory does not go to."""
+    moved = states[-1][a] - states[0][a] if states else 0.0
+    return "bottom left" if moved > 0 else "bottom right"
 
 
 def _turn_names(states: States) -> list[str]:

@@ -14,7 +14,8 @@ from mapo.errors import MapoError
 from mapo.runs.contents import advantage_of
 from mapo.types import Dialogue
 from mapo.view.index import queries, sets
-from mapo.view.index.calls import calls_of
+from mapo.view.index.calls import cache_files, calls_of
+from mapo.view.index.context import context_of
 from mapo.view.index.facts import config_of
 from mapo.view.index.files import rubric_of
 from mapo.view.index.queries import MATCHES, PAGE, DialogueFilter
@@ -49,6 +50,9 @@ def search(request: Request) -> Response:
             "sorts": queries.SORTS,
         }
     items = [{"row": row, "snippet": snippet(row, wanted.words)} for row in rows]
+    scored = [row for row in rows if row["epm_q"] is not None]
+    roles = {(row["domain"], row["user_player"], row["director"], row["judge"]): row for row in scored}
+    contexts = [context_of([row]) for row in roles.values()]
     query = {k: v for k, v in request.query_params.items() if k != "page" and v}
     return page(
         request,
@@ -60,6 +64,8 @@ def search(request: Request) -> Response:
         query=query,
         pages=-(-total // PAGE),
         notes=params.notes,
+        judges=sorted({context["judge"] for context in contexts}),
+        context=next((context for context in contexts if context["notice"]), None),
         capped=MATCHES if wanted.words and total >= MATCHES else 0,
         **choices,
     )
@@ -110,6 +116,7 @@ def one(request: Request) -> Response:
         axes=[axis.title for axis in rubric.axes] if rubric else [],
         neighbours=neighbours(batch, row),
         pairs=_pairs(len(dialogue.start)),
+        has_calls=bool(cache_files(files.root)),
     )
 
 

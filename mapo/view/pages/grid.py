@@ -9,6 +9,7 @@ from typing import Any
 
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import number
+from mapo.scoring.reference import reference_lines
 from mapo.show.figures import Look, looks_of, rgba
 from mapo.view.index import queries
 from mapo.view.index.files import RunFiles, key_of
@@ -16,6 +17,8 @@ from mapo.view.pages.charts import Steps, Trace, label, reference_traces
 
 CELLS = 400
 """Runs of a grid that are shown."""
+BESIDE = 0.12
+"""Distance of the points of single seeds from their mean, in categories of the x axis."""
 
 
 def grid_of(db: sqlite3.Connection, run: dict[str, Any], files: RunFiles) -> dict[str, Any]:
@@ -46,6 +49,8 @@ def grid_of(db: sqlite3.Connection, run: dict[str, Any], files: RunFiles) -> dic
         "context": contexts[0] if contexts else None,
         "best": max(scored, key=lambda cell: cell["after"]["mean"]) if scored else None,
         "folder": files.name,
+        "changed": max([run["changed"], *(row["changed"] for row in known)]),
+        "running": [row for row in known if row["state"] == "running"],
     }
 
 
@@ -80,6 +85,7 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
     looks = dict(zip(grid["methods"], looks_of(grid["methods"]), strict=True))
     world = grid["context"]["world"] if grid["context"] else ""
     figures: dict[str, Any] = {}
+    ends = _shared_range(grid, steps, world)
     for i, reward in enumerate(grid["rewards"]):
         cells = [cell for cell in grid["cells"] if cell["reward"] == reward]
         curves = [trace for cell in cells for trace in _curve(cell, looks[cell["method"]], steps)]
@@ -87,7 +93,7 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
             xs = [x for trace in curves for x in trace["x"]]
             layout: dict[str, Any] = {
                 "xaxis": {"title": {"text": "step"}},
-                "yaxis": {"title": {"text": "EPM-Q in training"}},
+                "yaxis": {"title": {"text": "EPM-Q in training"}, "range": ends},
             }
             layout["xaxis"] |= {"dtick": 1} if max(xs) - min(xs) <= 12 else {}
             figures[f"curve_{i}"] = {
@@ -95,8 +101,20 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
                 "layout": layout,
             }
         if any(cell["after"] for cell in cells):
-            figures[f"test_{i}"] = _held_out(cells, looks, world)
+            figures[f"test_{i}"] = _held_out(cells, looks, world, ends)
     return figures
+
+
+def _shared_range(grid: dict[str, Any], steps: Mapping[str, Steps], world: str) -> list[float]:
+    """Return one range of EPM-Q for all charts of a grid."""
+    values = [score.epm_q for score in (reference_lines(world, ("scripted",)) if world else ())]
+    values += [value for lines in steps.values() for value in _points(lines).values()]
+    for cell in grid["cells"]:
+        if cell["after"]:
+            values += [*cell["after"]["values"], *(cell["after"]["interval"] or ())]
+    low, high = min(values, default=0.0), max(values, default=100.0)
+    margin = 0.08 * (high - low) or 1.0
+    return [low - margin, high + margin]
 
 
 def _curve(cell: dict[str, Any], look: Look, lines: Mapping[str, Steps]) -> list[Trace]:
@@ -138,21 +156,22 @@ def _points(steps: Steps) -> dict[int, float]:
     return {line["step"]: v for line in steps if (v := number(line.get("score"))) is not None}
 
 
-def _held_out(cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: str) -> dict[str, Any]:
+def _held_out(
+    cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: str, ends: list[float]
+) -> dict[str, Any]:
     """Return the held-out EPM-Q per method: each seed as a point, the mean with its interval over seeds."""
     data: list[Trace] = []
-    for cell in cells:
-        if not cell["after"]:
-            continue
+    cells = [cell for cell in cells if cell["after"]]
+    for at, cell in enumerate(cells):
         look, after = looks[cell["method"]], cell["after"]
         name = label(cell["method"])
         point: Trace = {
             "type": "scatter",
             "mode": "markers",
             "name": f"{name}, mean",
-            "x": [name],
+            "x": [at],
             "y": [after["mean"]],
-            "marker": {"size": 12, "symbol": look.symbol, "color": look.colour},
+            "marker": {"size": 9, "symbol": look.symbol, "color": look.colour},
             "showlegend": False,
         }
         if after["interval"]:
@@ -168,15 +187,19 @@ def _held_out(cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world:
             "type": "scatter",
             "mode": "markers",
             "name": f"{name}, one seed",
-            "x": [name] * len(after["values"]),
+            "x": [at + BESIDE] * len(after["values"]),
             "y": after["values"],
             "marker": {"size": 7, "symbol": f"{look.symbol}-open", "color": look.colour},
             "showlegend": False,
         }
         data += [seeds, point]
-    names = [label(cell["method"]) for cell in cells if cell["after"]]
+    left, right = -0.5, len(cells) - 0.5
     layout: dict[str, Any] = {
-        "xaxis": {"type": "category"},
-        "yaxis": {"title": {"text": "EPM-Q after training"}},
+        "xaxis": {
+            "range": [left, right],
+            "tickvals": list(range(len(cells))),
+            "ticktext": [label(cell["method"]) for cell in cells],
+        },
+        "yaxis": {"title": {"text": "EPM-Q after training"}, "range": ends},
     }
-    return {"data": [*data, *reference_traces(world, names[0], names[-1])], "layout": layout}
+    return {"data": [*data, *reference_traces(world, left, right)], "layout": layout}

@@ -22,7 +22,16 @@ from mapo.view.pages.charts import PLOTS, PlottedRun, run_figures
 from mapo.view.pages.grid import grid_figures, grid_of
 from mapo.view.pages.run_table import COLUMNS, grouped
 from mapo.view.pages.settings import judge_settings, settings_of, start_of
-from mapo.view.pages.site import Params, all_sets, as_json, ordered, page, reading, requested_run
+from mapo.view.pages.site import (
+    Params,
+    all_sets,
+    as_json,
+    list_notice,
+    ordered,
+    page,
+    reading,
+    requested_run,
+)
 
 STATES = ("running", "finished", "stopped", "failed")
 OVERLAID = 6
@@ -49,7 +58,8 @@ def all_runs(request: Request) -> Response:
         runs = queries.runs(db, text, state)
     entries = grouped(runs, sort, apart=params.text("group") == "no")
     shown = entries[(number - 1) * LISTED : number * LISTED]
-    judges = {run["context"]["judge"] for run in runs if run["score"] is not None and run["context"]["judge"]}
+    contexts = [run["context"] for run in runs if run["score"] is not None]
+    judges = {context["judge"] for context in contexts if context["judge"]}
     return page(
         request,
         "runs.html",
@@ -63,6 +73,7 @@ def all_runs(request: Request) -> Response:
         ungrouped=params.text("group") == "no",
         query={k: v for k, v in (("q", text), ("state", state), ("group", params.text("group"))) if v},
         judges=len(judges),
+        notice=list_notice(contexts),
         number=number,
         pages=-(-len(entries) // LISTED),
         notes=params.notes,
@@ -73,7 +84,9 @@ def one_run(request: Request) -> Response:
     with reading(request) as db:
         row, files = requested_run(request, db, request.path_params["run"])
         if row["grid"]:
-            return page(request, "grid.html", run=row, tab="overview", grid=grid_of(db, row, files))
+            grid = grid_of(db, row, files)
+            live = _grid_progress(row, grid) if row["state"] == "running" else None
+            return page(request, "grid.html", run=row, tab="overview", grid=grid, live=live)
         parts = queries.parts_of(db, row["key"])
         problems = queries.problems_of(db, row["key"])
         scored = sets.sets(db, row["key"])
@@ -84,6 +97,7 @@ def one_run(request: Request) -> Response:
         run=row,
         tab="overview",
         live=live,
+        notice=next((s["context"] for s in scored if s["context"]["notice"]), row["context"]),
         parts=parts,
         problems=problems,
         sets=scored,
@@ -122,6 +136,16 @@ def _live(played: int, run: dict[str, Any], files: RunFiles) -> dict[str, Any] |
         "planned": planned,
         "evaluating": left == 0,
     }
+
+
+def _grid_progress(run: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
+    """Return elapsed time and ETA of an ablation: every run takes as long as the finished ones on average."""
+    elapsed = time.time() - run["started"] if run["started"] else None
+    done, planned = run["cells"]
+    parts = [(row["step"] or 0) / row["steps"] for row in grid["running"] if row["steps"]]
+    finished = done + sum(min(1.0, part) for part in parts)
+    eta = elapsed * (planned - finished) / finished if elapsed and finished else None
+    return {"elapsed": elapsed, "eta": eta, "done": done, "planned": planned}
 
 
 def _evaluation_seconds(files: RunFiles, started: float | None) -> float:
@@ -207,12 +231,13 @@ def overlay(request: Request) -> Response:
     with reading(request) as db:
         rows = {key: queries.run_named(db, key) for key in keys[:OVERLAID]}
     runs = [row for row in rows.values() if row]
-    judges = sorted({run["context"]["judge"] for run in runs if run["context"]["judge"]})
+    drawn = [run for run in runs if _has_curves(run)]
+    judges = sorted({run["context"]["judge"] for run in drawn if run["context"]["judge"]})
     return page(
         request,
         "overlay.html",
-        runs=runs,
-        drawn=[run for run in runs if _has_curves(run)],
+        drawn=drawn,
+        scripted=[run for run in drawn if run["context"]["notice"]],
         undrawn=[run for run in runs if not _has_curves(run)],
         missing=[key for key, row in rows.items() if row is None],
         judges=judges,

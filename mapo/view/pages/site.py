@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,6 +126,19 @@ def ordered(
     return sorted(known, key=column, reverse=not sort.endswith("-up")) + rest
 
 
+def list_notice(contexts: Collection[dict[str, Any]]) -> str:
+    """Return the notice above a list of scores of which some come from scripted roles; else empty."""
+    scripted = {c["domain"]: c["reference"] for c in contexts if c["notice"]}
+    for c in contexts:
+        if c["notice"] and c["reference"]:
+            scripted[c["domain"]] = c["reference"]
+    if not scripted:
+        return ""
+    names = " or ".join(domain or "conversation" for domain in scripted)
+    references = " ".join(text for text in scripted.values() if text)
+    return f"Scores marked “test world”: test world, not a measure of {names}. {references}".strip()
+
+
 # ---- templates
 
 
@@ -138,7 +151,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
-    env.filters |= {"duration": duration}
+    env.filters |= {"duration": duration, "kind": kind_name}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
@@ -204,6 +217,21 @@ def part_name(part: str) -> str:
         "empa": "evaluation",
     }
     return names.get(part, part)
+
+
+def kind_name(kind: str) -> str:
+    """Return the display name of a kind of run."""
+    names = {
+        "train": "training",
+        "ablate": "ablation",
+        "empa": "evaluation",
+        "emobench": "EmoBench",
+        "eqbench3": "EQ-Bench 3",
+        "eqbench_v2": "EQ-Bench v2",
+        "realsim": "Real-to-Sim",
+        "screen": "screening",
+    }
+    return names.get(kind, kind)
 
 
 def spark(values: list[float], width: int = 96, height: int = 24) -> str:

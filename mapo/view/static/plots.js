@@ -112,6 +112,8 @@ async function load(box) {
     return;
   }
   const figures = await answer.json();
+  const nothing = box.querySelector(".nothing");
+  if (nothing) nothing.hidden = Object.keys(figures).length > 0;
   for (const figure of box.querySelectorAll("[data-figure]")) {
     const data = figures[figure.dataset.figure];
     figure.hidden = !data;

@@ -52,7 +52,7 @@ def test_an_audit_is_finished_with_its_verdict_and_its_figure(index, client):
     page = client.get("/run/audit").text
     assert "judge audit" in page and "<h2>Verdict</h2>" in page and "For evaluation" in page
     verdict = json.loads((index.root / "audit" / "audit.json").read_text())["judges"][0]["verdict"]
-    assert f'<td dir="auto">{verdict["training"]}</td>' in page
+    assert f'data-label="For training">{verdict["training"]}</td>' in page
     assert "turns asked again" in page and "Not written by mapo" not in page
     figure = client.get("/run/audit/audit.png")
     assert figure.headers["content-type"] == "image/png"
@@ -165,7 +165,7 @@ def test_a_swap_of_other_shapes_says_what_it_can(hostile):
     folder = audit_folder(hostile, swap_json={"runs": runs, "same_order": False})
     told = judging_of(opened(hostile))
     assert told.rows == [("r", "50.0 (40.0 to 60.0)", "–", "+1.0", "1 of 2", "–")]
-    assert told.notes == ["x -> "]  # of one run there is no order
+    assert told.notes == ["Old judge: x. New judge: unknown."]  # of one run there is no order
     (folder / "swap.json").write_text(json.dumps({"runs": runs[:1] * 2, "same_order": False}))
     assert judging_of(opened(hostile)).notes[-1] == "The order of the runs changes."
 
