@@ -1,9 +1,10 @@
-"""mapo score"""
+"""mapo score: EPM-Q of recorded dialogues, recomputed from the judge's levels."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -19,17 +20,17 @@ def score(
         typer.Argument(
             metavar="DIR",
             help="EMPA result files or mapo records: one model, or one folder per model. "
-            "Without it, the examples shipped with mapo.",
+            "Default: the examples shipped with mapo.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per model.")] = False,
     profile: Annotated[
         str | None,
-        typer.Option(help="Rules to recompute by: published or released. (default: the record's own)"),
+        typer.Option(help="Rules for the recomputation: published or released (default: as recorded)."),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Break down by case, category or axis.")] = None,
     rubric: Annotated[
-        str | None, typer.Option(help="A rubric's name or TOML file (default: as recorded).")
+        str | None, typer.Option(help="Name or TOML file of a rubric (default: as recorded).")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
@@ -42,30 +43,48 @@ def score(
     from mapo.measure.rubric import Rubric
     from mapo.scoring import score as scoring
 
-    chosen = Rubric.load(rubric) if rubric else None
     folder = _examples() if folder is None else folder
-    found = scoring.score(folder, profile=profile, by=by, rubric=chosen)
+    _refuse_model(folder)
+    results = scoring.score(folder, profile=profile, by=by, rubric=Rubric.load(rubric) if rubric else None)
+    if not results.models:
+        say_all("error", results.bad, most=3)
+        raise InputError("No dialogue in the folder could be scored.", where=str(folder))
     if as_json:
-        typer.echo(json.dumps([m.as_json() for m in found.models], indent=1, ensure_ascii=False))
+        typer.echo(json.dumps([m.as_json() for m in results.models], indent=1, ensure_ascii=False))
     else:
         from mapo.scoring.tables import print_scoring
 
-        print_scoring(found, everything=everything)
-    say_all("note", [_of_training(path, steps) for path, steps in found.trainings.items()])
-    say_all("warning", [f"{line} (left out)" for line in found.torn])
-    say_all("error", found.bad)
-    if not found.models:
-        raise InputError("no dialogue in it could be scored", where=str(folder))
-    if found.bad:
+        print_scoring(results, everything=everything)
+    say_all("note", [_training_note(path, steps) for path, steps in results.trainings.items()])
+    say_all("warning", [f"{line} (excluded)" for line in results.torn])
+    say_all("error", results.bad)
+    if results.bad:
         raise typer.Exit(1)
 
 
-def _of_training(run: Path, steps: int) -> str:
-    many = f"{steps} steps" if steps > 1 else "1 step"
-    told = f"{run}: scored are the training dialogues of {many}; they are no held-out result"
+def _refuse_model(folder: Path) -> None:
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return
+    if (
+        any(folder.glob("*.jsonl"))
+        or any(folder.glob("*_result.json"))
+        or any(folder.glob("*/*_result.json"))
+    ):
+        return
+    raise InputError(
+        "This is the folder of a model; mapo score needs recorded dialogues.",
+        where=str(folder),
+        fix=f"Evaluate the model first: mapo eval empa --model local:{quote(str(folder))}",
+    )
+
+
+def _training_note(run: Path, steps: int) -> str:
+    """Say that the dialogues of training steps were scored, and where the held-out test is."""
+    count = f"{steps} steps" if steps > 1 else "1 step"
+    note = f"{run}: these are the training dialogues of {count}, not a held-out result"
     if RunDir(run).eval_of("after").is_dir():
-        return f"{told}. For that: mapo score {run / 'eval' / 'after'}, or mapo compare {run}"
-    return f"{told}, and there is none yet (eval/after)"
+        return f"{note}. For that: mapo score {run / 'eval' / 'after'}, or mapo compare {run}"
+    return f"{note}; there is none yet (eval/after)"
 
 
 def _examples() -> Path:

@@ -20,6 +20,7 @@ import torch
 
 from mapo.config import Lora
 from mapo.errors import InputError
+from mapo.local_model.requirements import refuse_missing_folder
 
 POCKET = Path(__file__).parent / "pocket"
 
@@ -133,8 +134,7 @@ def folder_of(source: str) -> Path | None:
     path = Path(source).expanduser()
     if path.is_dir():
         return path
-    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise InputError("no such folder", where=source, fix="Give a model folder, a hub name, or pocket")
+    refuse_missing_folder(source)
     return None
 
 

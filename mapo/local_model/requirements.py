@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,44 @@ from mapo.errors import InputError, install_hint
 
 FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
 """Models that `mapo fetch` downloads, and their default folders."""
+
+
+def refuse_missing_folder(source: str) -> None:
+    """Raise InputError if `source` is the path of a missing folder rather than a name on the model hub.
+
+    A path starts with ".", "~" or "/", has more than one "/", or lies in a folder that exists.
+    """
+    path = Path(source).expanduser()
+    in_folder = "/" in source and path.parent.is_dir()
+    if path.is_dir() or not (
+        path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or in_folder
+    ):
+        return
+    if path.is_file():
+        raise InputError(
+            "This is a file, not the folder of a model.", where=source, fix=f"Give its folder: {path.parent}"
+        )
+    raise InputError(
+        f"There is no such folder: {path.absolute()}",
+        where=source,
+        fix=_similar_folder(path) or "Give the folder of a model, a name on the Hugging Face hub, or pocket",
+    )
+
+
+def _similar_folder(path: Path) -> str:
+    """Return a suggestion if a folder of a similar name exists, else ""."""
+    parent = next((parent for parent in path.parents if parent.is_dir()), Path())
+    missing = path.relative_to(parent).parts[0]
+    try:
+        folders = [child.name for child in parent.iterdir() if child.is_dir()]
+    except OSError:
+        return ""
+    similar = get_close_matches(missing, folders, n=1)
+    if not similar:
+        return ""
+    folder = parent / similar[0]
+    complete = folder.joinpath(*path.relative_to(parent).parts[1:])
+    return f"Did you mean {complete if complete.is_dir() else folder}?"
 
 
 def require_torch() -> None:

@@ -203,6 +203,9 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+_MISSING_HINTS = {"update": " (update.seconds=30; an evaluation does not measure it)"}
+
+
 def read_rates(data: dict[str, Any], where: str) -> Rates:
     """Validate rates. Raises InputError with the first invalid key."""
     try:
@@ -210,6 +213,13 @@ def read_rates(data: dict[str, Any], where: str) -> Rates:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise InputError(
+                f"The rates lack [{key}].",
+                where=where,
+                fix=f"Set it in the --rates file or on the command line{_MISSING_HINTS.get(key, '')}; "
+                "`mapo plan --example` explains every key",
+            ) from None
         raise InputError(
             f"{key or 'the rates'}: {first['msg']}",
             where=where,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mapo.errors import InputError
-from mapo.local_model.requirements import FETCHED
+from mapo.local_model.requirements import FETCHED, refuse_missing_folder
 from mapo.players.spec import ModelSpec
 from mapo.runs.kind import refuse_run_as_model
 
@@ -105,12 +105,7 @@ def _check_source(source: str) -> Path | None:
     for name, path in FETCHED.items():
         if folder == path:
             raise InputError("the model is not downloaded yet", where=source, fix=f"Run: mapo fetch {name}")
-    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise InputError(
-            "there is no such folder",
-            where=source,
-            fix="Give the folder of a model, a name on the Hugging Face hub, or pocket",
-        )
+    refuse_missing_folder(source)
     _check_hub(source)
     return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
+from mapo.errors import InputError
 from mapo.evals.compare.entries import read_benchmark
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import (
@@ -29,6 +30,7 @@ from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.report.training import ledger_table, problem_list
 from mapo.runs.contents import details_in_points
+from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
 from mapo.scoring.folders import read_folders
 from mapo.scoring.result import Result
@@ -63,6 +65,12 @@ def empa_report(root: Path, name: str | None = None) -> Report:
     if broken:
         problems.append(
             f"{broken} broken dialogues are excluded (an endpoint or role failed, not the policy)"
+        )
+    if not models and kind_of(root) is Kind.NOTHING:
+        raise InputError(
+            "The folder is not a run.",
+            where=str(root),
+            fix="Give a folder of mapo train, mapo eval or mapo ablate",
         )
     if not models:
         empty: list[Block] = [

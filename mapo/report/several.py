@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from mapo.errors import InputError
 from mapo.evals.compare.comparison import split_name
@@ -40,8 +41,12 @@ class _Collected:
 
 def reportable(root: Path) -> Kind:
     """Return the kind of run in `root`. Raise InputError if there is no report for it."""
+    if root.is_file():
+        raise InputError(
+            "This is a file, not a folder.", where=str(root), fix=f"Give its folder: {root.parent}"
+        )
     if not root.is_dir():
-        raise InputError("no such folder", where=str(root), fix="Give the folder of a run")
+        raise InputError("The folder does not exist.", where=str(root), fix="Give the folder of a run")
     kind = kind_of(root)
     if kind.has_result and not os.path.lexists(RunDir(root).result):
         raise InputError(
@@ -49,9 +54,17 @@ def reportable(root: Path) -> Kind:
             where=str(root),
             fix="Finish it with --resume",
         )
-    if kind in (Kind.RUNS, Kind.SWAP, Kind.SCREENING):
+    if kind is Kind.RUNS:
         raise InputError(
-            "this is a folder of runs", where=str(root), fix="Name the runs: mapo report RUN RUN ..."
+            "This is a folder of runs, not a run.",
+            where=str(root),
+            fix="Name the runs: mapo report RUN RUN ...",
+        )
+    if kind in (Kind.AUDIT, Kind.SWAP, Kind.SCREENING, Kind.MADE_SCENARIOS):
+        raise InputError(
+            f"There is no report for this kind of run ({kind}).",
+            where=str(root),
+            fix=f"Look at it with mapo view {quote(str(root))}",
         )
     return kind
 

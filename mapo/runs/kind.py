@@ -90,8 +90,8 @@ def _kind_by_files(run: RunDir) -> Kind:
         return Kind.RUNS
     if any(run.root.glob("*_result.json")):
         return Kind.EMPA_FILES
-    # A config without a manifest is a training run that was stopped at its start.
-    if os.path.lexists(run.metrics) or os.path.lexists(run.config):
+    # A config without a manifest is a training run that was stopped at its start, or part of a domain.
+    if os.path.lexists(run.metrics) or (os.path.lexists(run.config) and not _is_domain(run)):
         return Kind.TRAINING
     if os.path.lexists(run.empa_dialogues):
         return Kind.EMPA
@@ -102,12 +102,18 @@ def _kind_by_files(run: RunDir) -> Kind:
     return Kind.DIALOGUES if any(f.name not in no_dialogues for f in folder.glob("*.jsonl")) else Kind.NOTHING
 
 
+def _is_domain(run: RunDir) -> bool:
+    """Return whether the folder is that of a domain, which may hold a training config too."""
+    parts = (run.root / name for name in ("scenarios", "prompts", "splits.json"))
+    return os.path.lexists(run.rubric) and any(map(os.path.lexists, parts))
+
+
 def refuse_run_as_model(source: str) -> None:
     """Raise InputError, with the command to export a model, if `source` is a training run."""
     run = RunDir(Path(source).expanduser())
     is_model = any((run.root / name).is_file() for name in ("config.json", "adapter_config.json"))
     if not is_model and kind_of(run.root) in (Kind.TRAINING, Kind.ABLATION):
         steps = sorted(run.checkpoints.glob("step_*"))
-        fix = f"Export a model from it with mapo export {quote(source)} --out DIR and use local:DIR"
-        checkpoint = f". Or use a checkpoint: local:{steps[-1]}" if steps else ""
-        raise InputError("is a training run, not a model", where=f"local:{source}", fix=fix + checkpoint)
+        fix = f"Run mapo export {quote(source)} --out DIR and use local:DIR (or model.source=DIR)"
+        checkpoint = f", or use its last checkpoint: {steps[-1]}" if steps else ""
+        raise InputError("This is a training run, not a model.", where=source, fix=fix + checkpoint)

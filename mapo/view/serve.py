@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mapo.errors import InputError, StoreError
 from mapo.view.app import make_app
+from mapo.view.index.files import find_runs
 from mapo.view.index.index import Index
 
 EVERY = 2.0
@@ -111,6 +112,8 @@ def serve(
     for shown in addresses_of(host):
         at = f"[{shown}]" if ":" in shown else shown
         say(f"http://{at}:{port}/{f'?token={token}' if token else ''}   (press Ctrl-C to stop)")
+    if next(find_runs(root), None) is None:
+        say(f"{root} holds no runs yet; the page shows new ones as they appear.")
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
     try:
         with kept_fresh(index, lambda error: say(f"warning: {type(error).__name__}: {error}")):

@@ -253,7 +253,7 @@ def test_a_training_run_is_no_model_but_holds_some(tmp_path):
     done = mapo("eval", "empa", f"--model=local:{run}", f"--out={tmp_path / 'eval'}")
     assert done.returncode == 2 and "is a training run, not a model" in done.stderr
     assert f"mapo export {run} --out DIR and use local:DIR" in done.stderr
-    checkpoint = done.stderr.split("Or use a checkpoint: local:")[1].strip()
+    checkpoint = done.stderr.split("or use its last checkpoint: ")[1].strip()
     args = [f"--out={tmp_path / 'eval'}", "--max-turns=1", "--max-tokens=4"]
     assert mapo("eval", "empa", f"--model=local:{checkpoint}", *args).returncode == 0
 

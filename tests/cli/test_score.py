@@ -240,7 +240,7 @@ def test_only_bad_files(tmp_path):
     (tmp_path / "x_result.json").write_text("{")
     done = mapo("score", tmp_path)
     assert done.returncode == 2 and done.stdout == "" and "x_result.json: The file is not JSON" in done.stderr
-    assert "no dialogue in it could be scored" in done.stderr
+    assert "No dialogue in the folder could be scored" in done.stderr
 
 
 def test_start_may_be_the_position_alone(tmp_path):
@@ -340,7 +340,7 @@ def test_each_step_of_a_training_names_its_dialogues_anew(tmp_path):
 def test_a_training_is_told_from_its_held_out_test(tmp_path):
     run = put_training(tmp_path / "run")
     done = mapo("score", run)
-    assert "training dialogues of 2 steps; they are no held-out result" in done.stderr
+    assert "training dialogues of 2 steps, not a held-out result" in done.stderr
     assert f"mapo score {run / 'eval' / 'after'}, or mapo compare {run}" in done.stderr
     assert "training" not in mapo("score", run / "eval" / "after").stderr
     bare = mapo("score", put(tmp_path / "bare", good())).stderr
@@ -420,7 +420,7 @@ def test_long_lists_of_errors_are_cut_short(tmp_path):
 def test_a_run_that_has_not_begun(tmp_path, content):
     (tmp_path / "d.jsonl").write_bytes(content)
     done = mapo("score", tmp_path)
-    assert done.returncode == 2 and "no dialogue in it could be scored" in done.stderr
+    assert done.returncode == 2 and "No dialogue in the folder could be scored" in done.stderr
 
 
 def test_turns_after_the_end_are_left_out_and_told(tmp_path):
@@ -555,3 +555,18 @@ def test_version_and_help():
     assert mapo("--version").stdout.strip() == __version__
     assert "score" in mapo("--help").stdout
     assert "Exit status" in mapo("score", "--help").stdout
+
+
+def test_the_folder_of_a_model_is_refused_with_the_command_that_evaluates_it(tmp_path):
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        (tmp_path / name).write_text("{}")
+    done = mapo("score", tmp_path)
+    assert done.returncode == 2 and done.stderr.count("error:") == 1
+    assert f"mapo eval empa --model local:{tmp_path}" in done.stderr
+
+
+def test_only_the_first_reasons_are_listed_where_nothing_can_be_scored(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}_result.json").write_text("{}")
+    done = mapo("score", tmp_path)
+    assert done.returncode == 2 and "error: ... and 6 more" in done.stderr

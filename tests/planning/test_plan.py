@@ -301,3 +301,10 @@ def test_output_fits_80_columns(rates_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = mapo("plan", "paper-8b", "--rates", rates_file).stdout.splitlines()
     assert max(map(len, lines)) <= 80
+
+
+def test_a_missing_section_is_named_with_the_way_to_set_it():
+    data = tomllib.loads(EXAMPLE)
+    del data["update"]
+    with pytest.raises(InputError, match=r"The rates lack \[update\].*--rates.*update.seconds=30"):
+        read_rates(data, "runs/eval")

@@ -76,9 +76,34 @@ def test_a_model_that_mapo_fetch_downloads_says_so(monkeypatch, tmp_path):
 
 
 def test_a_missing_or_empty_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="There is no such folder"):
         check_models([ModelSpec(f"local:{tmp_path / 'none'}")])
     with pytest.raises(InputError, match=r"no config\.json"):
+        check_models([ModelSpec(f"local:{tmp_path}")])
+
+
+def test_a_mistyped_path_is_not_looked_up_on_the_hub(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mapo.players.preflight._check_hub", lambda name: pytest.fail(name))
+    (tmp_path / "models" / "x").mkdir(parents=True)
+    with pytest.raises(
+        InputError, match=rf"There is no such folder: {tmp_path}/modles/x. Did you mean models/x?"
+    ):
+        check_models([ModelSpec("local:./modles/x")])
+    with pytest.raises(InputError, match=rf"There is no such folder: {tmp_path}/models/other"):
+        check_models([ModelSpec("local:models/other")])
+
+
+def test_a_file_is_no_model_and_its_folder_is_named(tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    with pytest.raises(InputError, match=rf"This is a file.*Give its folder: {tmp_path}"):
+        check_models([ModelSpec(f"local:{tmp_path / 'model.safetensors'}")])
+
+
+def test_a_training_run_is_refused_with_the_place_of_its_model(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema": "mapo.train/1"}')
+    (tmp_path / "checkpoints" / "step_00003").mkdir(parents=True)
+    with pytest.raises(InputError, match=rf"mapo export {tmp_path} .*{tmp_path}/checkpoints/step_00003"):
         check_models([ModelSpec(f"local:{tmp_path}")])
 
 

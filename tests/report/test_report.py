@@ -513,7 +513,7 @@ def test_results_that_disagree_are_said(tmp_path):
     lines = (two / "dialogues" / "empa.jsonl").read_text().splitlines()
     (two / "dialogues" / "empa.jsonl").write_text("\n".join(lines[:-1]) + "\n")
     report = build([str(one), str(two)])
-    assert "disagree" in problems(report)
+    assert "two different results" in problems(report)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     report = build([str(one), str(foreign)])
@@ -815,5 +815,19 @@ def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
 def test_a_folder_of_runs_is_no_evaluation(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
-    with pytest.raises(InputError, match="this is a folder of runs"):
+    with pytest.raises(InputError, match="This is a folder of runs"):
         build([str(tmp_path / "runs")])
+
+
+def test_a_folder_that_is_no_run_is_refused_without_a_report(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = mapo("report", tmp_path)
+    assert done.returncode == 2 and "The folder is not a run" in done.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_file_is_refused_and_its_folder_named(tmp_path):
+    file = training(tmp_path / "run") / "manifest.json"
+    done = mapo("report", file)
+    assert done.returncode == 2
+    assert f"This is a file, not a folder. Give its folder: {tmp_path / 'run'}" in done.stderr

@@ -128,7 +128,9 @@ def test_a_training_run_is_refused_and_its_last_checkpoint_named(tmp_path):
     RunDir(tmp_path).manifest.write_text('{"schema": "mapo.train/1"}')
     for step in (5, 10):
         RunDir(tmp_path).checkpoint(step).mkdir(parents=True)
-    with pytest.raises(InputError, match=r"is a training run, not a model.*local:.*step_00010"):
+    with pytest.raises(
+        InputError, match=r"is a training run, not a model.*mapo export.*last checkpoint: .*step_00010"
+    ):
         refuse_run_as_model(str(tmp_path))
 
 
@@ -140,3 +142,11 @@ def test_a_model_may_keep_the_metrics_of_its_training_beside_it(tmp_path):
 
 def test_a_name_that_is_no_folder_is_not_a_run():
     assert refuse_run_as_model("owner/name-of-a-model") is None
+
+
+@pytest.mark.parametrize("part", ["scenarios", "prompts"])
+def test_a_domain_with_a_training_config_is_not_a_training_run(tmp_path, part):
+    for name in ("config.toml", "rubric.toml"):
+        (tmp_path / name).write_text("")
+    (tmp_path / part).mkdir()
+    assert kind_of(tmp_path) is Kind.NOTHING

@@ -69,10 +69,11 @@ def test_serve_says_where_and_cleans_up(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "_outgoing_address", lambda family: "10.1.2.3")
     said = []
     serving.serve(tmp_path, host="0.0.0.0", port=0, say=said.append)
-    for name, line in zip(("box", r"10\.1\.2\.3"), said, strict=True):
+    assert said[2] == f"{tmp_path} holds no runs yet; the page shows new ones as they appear."
+    for name, line in zip(("box", r"10\.1\.2\.3"), said[:2], strict=True):
         assert re.fullmatch(rf"http://{name}:\d+/\?token=[\w-]{{32}}   \(press Ctrl-C to stop\)", line)
     serving.serve(tmp_path, host="::1", port=0, say=said.append)
-    assert re.fullmatch(r"http://\[::1\]:\d+/   \(press Ctrl-C to stop\)", said[2])
+    assert re.fullmatch(r"http://\[::1\]:\d+/   \(press Ctrl-C to stop\)", said[3])
 
 
 def test_an_address_that_can_be_opened_is_said(monkeypatch):
