@@ -344,7 +344,7 @@ def test_a_training_is_told_from_its_held_out_test(tmp_path):
     assert f"mapo score {run / 'eval' / 'after'}, or mapo compare {run}" in done.stderr
     assert "training" not in mapo("score", run / "eval" / "after").stderr
     bare = mapo("score", put(tmp_path / "bare", good())).stderr
-    assert "of 1 step;" in bare and "there is none yet (eval/after)" in bare
+    assert "of 1 step," in bare and "there is none yet (eval/after)" in bare
 
 
 def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
