@@ -22,7 +22,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer
 
 from mapo.engines.trl import MAPOConfig, MAPOTrainer
-from mapo.engines.trl.contract import checked, dialogue_return
+from mapo.engines.trl.contract import check_rollout, dialogue_return
 from mapo.local_model.policy import load_policy
 
 
@@ -74,7 +74,7 @@ def main() -> None:
                 GRPOConfig(out, **plain),
                 rows,
                 processing_class=policies[0].tokenizer,
-                rollout_func=lambda prompts, _: checked(rollout, len(prompts)),
+                rollout_func=lambda prompts, _: check_rollout(rollout, len(prompts)),
             ),
             "mapo": MAPOTrainer(
                 policies[1].model,

@@ -1,1 +1,1 @@
-"""The same job on somebody else's trainer: each engine is a room of its own, imported by name."""
+"""Training engines built on other libraries. Import them by name: their dependencies are optional."""

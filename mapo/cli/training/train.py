@@ -96,7 +96,13 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
     from mapo.errors import InputError
     from mapo.train.launch import is_leader
 
-    if not is_leader() or RunDir(out).summary.exists():  # a finished run calls no model
+    if not is_leader():
+        return
+    if resume:
+        from mapo.train.setup import refuse_other_engine
+
+        refuse_other_engine(out, "local")
+    if RunDir(out).summary.exists():  # a finished run calls no model
         return
     if config.run.processes > config.rollout.scenarios:
         raise InputError(

@@ -1,7 +1,7 @@
-"""MAPO for people who live in TRL: its GRPO trainer with our advantages, turn by turn.
+"""MAPO in TRL: the GRPO trainer with mapo's turn advantages.
 
-`MAPOTrainer` takes its rewards from the turns of dialogues (`trainer.py`). `Sandbox` plays those dialogues as
-the local engine does (`sandbox.py`); a rollout function of your own will do if it keeps the contract
+`MAPOTrainer` (`trainer.py`) takes its rewards from the turns of dialogues. `Sandbox` (`sandbox.py`) plays the
+dialogues as the local engine does. Any other rollout function works if it follows the contract
 (`contract.py`, docs/trl.md).
 """
 

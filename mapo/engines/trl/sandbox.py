@@ -1,11 +1,11 @@
-"""The sandbox as TRL's rollout: our own `play_all`, with TRL's model sampled by our own sampler.
+"""The sandbox as a TRL rollout function: `play_all`, with TRL's model sampled by mapo's sampler.
 
-The tokens the trainer gets are those that were sampled, with the cache kept across turns. Who plays user,
-director and judge, how turns are scored and what happens when something fails is as in the local engine:
-unscored turns and broken dialogues are missing data, and a judge that fails too often stops the run.
+The trainer receives exactly the tokens that were sampled. The KV cache is kept across turns. Roles, scoring
+and error handling are those of the local engine: unscored turns and broken dialogues are missing data, and
+the run stops when the judge fails too often.
 
-A dialogue's chance follows from the seed, the step and its place in the batch of all processes, so two
-processes play what one would have played.
+A dialogue's random numbers depend on the seed, the step and its index in the batch of all processes, so the
+dialogues do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ _T = TypeVar("_T")
 
 
 def scenario_rows(scenarios: Iterable[Scenario]) -> Any:
-    """A dataset with one row a scenario: `scenario`, its id, and `prompt`, what the person says first."""
+    """Return a dataset with one row per scenario: its id in `scenario` and its opening in `prompt`."""
     from datasets import Dataset
 
-    found = list(scenarios)
-    opening = [[{"role": "user", "content": s.opening}] for s in found]
-    return Dataset.from_dict({"prompt": opening, "scenario": [s.id for s in found]})
+    members = list(scenarios)
+    prompts = [[{"role": "user", "content": s.opening}] for s in members]
+    return Dataset.from_dict({"prompt": prompts, "scenario": [s.id for s in members]})
 
 
 class Sandbox:
-    """Plays the scenarios that a dataset's rows name; the `rollout_func` of one MAPOTrainer.
+    """The `rollout_func` of one MAPOTrainer: plays the scenarios named in the rows of a dataset.
 
-    `scenarios` are all that any row may name, `rules` how they are played (the temperature is the trainer's).
-    `context` is the longest dialogue in tokens (None: 8192, or all the model reads), `at_once` how many are
-    played at a time in one process. The run stops when more than `max_unscored` of a batch's turns have no
-    judgement. `on_done` gets every dialogue as it ends, in a thread of its own. `stream`: sample with
-    streamed weights where model and card are made for them.
+    scenarios     every scenario that a row may name
+    rules         how dialogues are played; the temperature is taken from the trainer
+    context       token limit of a dialogue; None means 8192, or less if the model's context is shorter
+    at_once       number of dialogues played concurrently in one process
+    max_unscored  the run stops when a larger share of a batch's turns is unscored
+    on_done       called with every finished dialogue, in another thread
+    stream        sample with streamed weights if model and GPU support it
     """
 
     def __init__(
@@ -67,27 +69,27 @@ class Sandbox:
         self.at_once, self.max_unscored, self.on_done, self.stream = at_once, max_unscored, on_done, stream
         self._template: Template | None = None
         self._sampler: Sampler | None = None
-        self._longest = 0
-        self._played = (-1, 0)
-        self._loop = _Loop()
+        self._max_tokens = 0
+        self._last_batch = (-1, 0)
+        self._loop = _BackgroundLoop()
 
     def begin(self, trainer: Any) -> None:
-        """Refuse, before anything is played, what could not be played or learnt from."""
+        """Check the trainer's settings, model and chat template before anything is played."""
         _check_sampling(trainer)
         template = read_template(trainer.processing_class, **trainer.chat_template_kwargs)
         if not template.append_only:
             raise InputError(
-                "its chat template rewrites earlier turns, and TRL takes one row of tokens a dialogue",
+                "the chat template rewrites earlier turns, but TRL needs one row of tokens per dialogue",
                 where=str(trainer.processing_class.name_or_path),
-                fix="Set a chat template that only appends, or use the local engine (mapo train)",
+                fix="Use a chat template that only appends, or the local engine (mapo train)",
             )
-        reads = getattr(trainer.model.config, "max_position_embeddings", None)
+        model_limit = getattr(trainer.model.config, "max_position_embeddings", None)
         name = str(trainer.processing_class.name_or_path)
-        self._longest = longest_dialogue(self.context, reads, name, "context")
+        self._max_tokens = longest_dialogue(self.context, model_limit, name, "context")
         self._template, self._sampler = template, None
 
     def __call__(self, _prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """The batch's dialogues, as the trainer takes them; what is said first is the scenario's."""
+        """Play the batch's dialogues. Prompts are ignored: a dialogue starts with its scenario's opening."""
         model, training = trainer.model, trainer.model.training
         jobs = self.jobs(trainer, trainer.rows, training=training)
         if self._sampler is None:
@@ -98,22 +100,22 @@ class Sandbox:
                 self._template,
                 name=name,
                 slots=self.at_once,
-                context=self._longest,
+                context=self._max_tokens,
                 stream=self.stream,
             )
         try:
             dialogues = self._loop.run(self._play(self._sampler, jobs, trainer.temperature))
         finally:
-            model.train(training)  # sampling turned dropout off
+            model.train(training)  # sampling disables dropout
         return rollout_of(dialogues, filler=trainer.processing_class.pad_token_id)
 
     def disconnect(self, *endpoints: Endpoint) -> None:
-        """Close connections of roles that played here, once training is over; a later call opens new ones."""
+        """Close the connections of endpoints that played roles. A later call opens new ones."""
         for endpoint in endpoints:
             self._loop.run(endpoint.aclose())
 
     async def _play(self, sampler: Sampler, jobs: list[Job], temperature: float) -> list[Dialogue]:
-        sampler.forget_all()  # the weights have changed since the last batch
+        sampler.forget_all()  # the weights changed after the last batch
         async with sampler:
             return await play_all(
                 jobs,
@@ -126,58 +128,67 @@ class Sandbox:
             )
 
     def jobs(self, trainer: Any, rows: list[dict[str, Any]], *, training: bool) -> list[Job]:
-        """What this process plays. Siblings meet the same world, which is another at each step; evaluations
-        meet the same worlds every time, so that steps can be compared."""
+        """Return the jobs of this process.
+
+        Siblings share a seed that changes with every step. Evaluations use the same seeds every time, so that
+        steps can be compared.
+        """
         step, seed = trainer.state.global_step, trainer.args.seed
         siblings = trainer.num_generations if training else trainer.num_generations_eval
-        kind = self._count(step) if training else "eval"
+        kind = self._batch_number(step) if training else "eval"
         jobs = []
-        for place, row in enumerate(rows, trainer.accelerator.process_index * len(rows)):
+        for index, row in enumerate(rows, trainer.accelerator.process_index * len(rows)):
             scenario = self._scenario(row)
-            number, k = divmod(place, siblings)
+            number, k = divmod(index, siblings)
             group = f"{kind}_{number:03d}_{scenario.id}"
-            world = world_seed(seed, step + 1) if training else held_out_seed(seed, k + 1)
-            jobs.append(Job(scenario, f"{group}_{k}", group, seed=world, step=step + 1 if training else None))
+            job_seed = world_seed(seed, step + 1) if training else held_out_seed(seed, k + 1)
+            job_step = step + 1 if training else None
+            jobs.append(Job(scenario, f"{group}_{k}", group, seed=job_seed, step=job_step))
         return jobs
 
-    def _count(self, step: int) -> int:
-        """The number of this batch among those of its step."""
-        last, number = self._played
-        self._played = (step, number + 1 if last == step else 0)
-        return self._played[1]
+    def _batch_number(self, step: int) -> int:
+        """Return the number of this batch within its step, from 0."""
+        last_step, number = self._last_batch
+        self._last_batch = (step, number + 1 if last_step == step else 0)
+        return self._last_batch[1]
 
     def _scenario(self, row: dict[str, Any]) -> Scenario:
         name = row.get("scenario")
         if name not in self.scenarios:
             raise InputError(
-                f"no scenario {name!r}",
+                f"the Sandbox has no scenario {name!r}",
                 where="the dataset's column `scenario`",
-                fix="Give the Sandbox every scenario a row names; scenario_rows() makes the dataset",
+                fix="Pass the Sandbox every scenario that a row names; scenario_rows() makes the dataset",
             )
         return self.scenarios[name]
 
 
 def _check_sampling(trainer: Any) -> None:
+    """Raise InputError for sampling settings the Sandbox does not support."""
     args = trainer.args
-    plain = {"use_vllm": False, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
-    for name, value in plain.items():
+    supported = {"use_vllm": False, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    for name, value in supported.items():
         if (getattr(args, name) or value) != value:
             raise InputError(
-                f"{name} is {getattr(args, name)}",
-                fix="The Sandbox samples TRL's own model, at its temperature",
+                f"{name} is {getattr(args, name)}, which the Sandbox does not support",
+                fix=f"Leave {name} at its default; the Sandbox samples with `temperature` only",
             )
     if not args.temperature > 0:
-        raise InputError(f"temperature {args.temperature}", fix="Only sampled tokens can be learnt from")
+        raise InputError(
+            f"temperature is {args.temperature}", fix="Use a value above 0: training needs sampled tokens"
+        )
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise InputError(
-            "the model is spread over processes, and the Sandbox samples a whole one in each",
-            fix="Plain data parallelism (accelerate launch), or a rollout_func of your own with vLLM",
+            "the model is sharded over processes, but the Sandbox needs the full model in each process",
+            fix="Use plain data parallelism (accelerate launch), or write a rollout_func with vLLM",
         )
 
 
-class _Loop:
-    """An event loop in a thread of its own, kept from batch to batch: connections of model-driven roles stay
-    open, and a notebook may run a loop of its own beside it."""
+class _BackgroundLoop:
+    """An event loop in a background thread that lives across batches.
+
+    Connections to endpoints stay open between batches, and it works inside a notebook's running event loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -190,7 +201,7 @@ class _Loop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupted wait must not leave dialogues running
+            future.cancel()  # do not leave dialogues running after an interrupt
             raise
 
 

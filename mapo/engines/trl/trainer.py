@@ -1,11 +1,11 @@
-"""TRL's GRPO trainer with our advantages.
+"""TRL's GRPO trainer with mapo's advantages.
 
-TRL samples a batch, scores it and takes the loss; in between stands one value a completion. Here a completion
-is a whole dialogue, and that value is replaced by one a token: the advantage of the turn it was said in, from
-`mapo.advantages` over the dialogues of all processes (a group may span several). Tokens of turns that may not
-enter the loss are masked out, and the token mean is taken over those that are left. Everything else is TRL's.
+GRPOTrainer has one advantage per completion. Here a completion is a whole dialogue, and each token gets the
+advantage of its turn, computed by `mapo.advantages` over the dialogues of all processes (a group may span
+several). Tokens of turns that are excluded from the loss are masked, and the token mean is taken over the
+rest. Everything else is TRL's.
 
-With `loss_type="dapo"` (TRL's default) and the defaults below, gradients are those of the local engine.
+With `loss_type="dapo"` (TRL's default) and the defaults below, gradients equal those of the local engine.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 from mapo.advantage import HORIZONS, METHODS, SCOPES, Advantages, advantages
-from mapo.engines.trl.contract import Rewards, checked, dialogue_return, spread
+from mapo.engines.trl.contract import Rewards, check_rollout, dialogue_return, token_advantages
 from mapo.engines.trl.sandbox import Sandbox
 from mapo.errors import InputError, TrainError
 from mapo.train.metrics import credit_metrics
 from mapo.train.processes import ProcessGroup
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
-"""TRL's: the prompts of this process's dialogues, siblings side by side, and the trainer."""
+"""Rollout function as defined by TRL. It gets this process's prompts, siblings adjacent, and the trainer."""
 
-_OURS = ("reward_funcs", "reward_processing_classes", "tools", "environment_factory")
+_UNSUPPORTED = ("reward_funcs", "reward_processing_classes", "tools", "environment_factory")
 
 
-def _option(default: Any, told: str) -> Any:
-    return field(default=default, metadata={"help": told})
+def _option(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"help": description})
 
 
 @dataclass
 class MAPOConfig(GRPOConfig):
-    """TRL's settings and the estimator's; `num_generations` is the number of siblings."""
+    """GRPOConfig with the options of the estimator. `num_generations` is the number of siblings."""
 
-    method: str = _option("mapo", f"How turns are credited: {', '.join(METHODS)}.")
-    gamma: float = _option(0.85, "Discount a turn.")
-    turn_weight: float = _option(0.5, "Weight of the turn part; the batch part has the rest.")
-    scope: str = _option("group", f"Whom the batch part compares with: {', '.join(SCOPES)}.")
-    horizon: str = _option("available", f"Which turns count: {', '.join(HORIZONS)}.")
-    epsilon_high: float | None = _option(0.28, "Upper clip of the ratio.")
-    delta: float | None = _option(
-        10.0, "Dual clip: a token of negative advantage costs at most this often it."
+    method: str = _option("mapo", f"Advantage estimator: {', '.join(METHODS)}.")
+    gamma: float = _option(0.85, "Discount per turn.")
+    turn_weight: float = _option(
+        0.5, "Weight of the turn-level advantage; the batch-level advantage has the rest."
     )
+    scope: str = _option("group", f"Dialogues the batch-level advantage compares with: {', '.join(SCOPES)}.")
+    horizon: str = _option("available", f"Turns that are trained: {', '.join(HORIZONS)}.")
+    epsilon_high: float | None = _option(0.28, "Upper clip of the probability ratio.")
+    delta: float | None = _option(10.0, "Dual clip: upper limit of the ratio for negative advantages.")
 
     def __post_init__(self) -> None:
         if not self.num_generations or self.num_generations < 2:
             raise InputError(
                 f"num_generations is {self.num_generations}",
-                fix="A turn is compared with those of sibling dialogues: give 2 or more",
+                fix="Use 2 or more: turns are compared with those of sibling dialogues",
             )
-        self.credit([], [])  # refuses what the estimator would refuse after an hour of play
+        self.credit([], [])  # validates the options before anything is played
         super().__post_init__()
 
     def credit(self, rewards: Sequence[Sequence[float | None]], groups: Sequence[Hashable]) -> Advantages:
@@ -70,10 +70,10 @@ class MAPOConfig(GRPOConfig):
 
 
 class MAPOTrainer(GRPOTrainer):
-    """GRPOTrainer whose rewards are those of turns; `rollout_func` plays the dialogues.
+    """GRPOTrainer with a reward per turn.
 
-    It is a `Sandbox`, or a function of your own that keeps the contract. `rows` holds the dataset's rows that
-    are being played, one a prompt, for it to look at. Whatever else GRPOTrainer takes is handed on.
+    `rollout_func` plays the dialogues: a `Sandbox`, or any function that follows the contract. `rows` has the
+    dataset rows being played, one per prompt. Other arguments are passed on to GRPOTrainer.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "mapo"]
@@ -85,67 +85,74 @@ class MAPOTrainer(GRPOTrainer):
     ) -> None:
         if not isinstance(args, MAPOConfig):
             raise InputError(
-                f"args is a {type(args).__name__}", fix="Use MAPOConfig: TRL's settings and ours"
+                f"args is a {type(args).__name__}", fix="Use a MAPOConfig, which extends GRPOConfig"
             )
-        if taken := [name for name in _OURS if name in trl]:
-            raise InputError(f"{', '.join(taken)} given", fix="MAPO's rewards come with rollout_func's turns")
+        if unsupported := [name for name in _UNSUPPORTED if name in trl]:
+            raise InputError(
+                f"MAPOTrainer does not support {', '.join(unsupported)}",
+                fix="Remove them: rewards are the turn_rewards that rollout_func returns",
+            )
         super().__init__(model, reward_funcs=dialogue_return, args=args, train_dataset=train_dataset, **trl)
         self.rows: list[dict[str, Any]] = []
         if isinstance(rollout_func, Sandbox):
             rollout_func.begin(self)
-        self.rollout_func = lambda prompts, trainer: checked(rollout_func(prompts, trainer), len(prompts))
+        self.rollout_func = lambda prompts, trainer: check_rollout(
+            rollout_func(prompts, trainer), len(prompts)
+        )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's batch, with its advantages replaced; TRL puts what the rollout returned into `inputs`."""
+        """Return TRL's batch with token advantages. TRL adds the rollout's output to `inputs`."""
         self.rows = inputs
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        mine: list[Rewards] = [row["turn_rewards"] for row in inputs]
-        every = self._team().gather(mine)
-        credit = self._credit(every)
+        rewards: list[Rewards] = [row["turn_rewards"] for row in inputs]
+        all_rewards = self._process_group().gather(rewards)
+        credit = self._credit(all_rewards)
         first = self.accelerator.process_index * len(inputs)
-        said = batch["completion_ids"]
-        advantage, mask = spread([row["turn_ids"] for row in inputs], mine, credit, first, said.shape[1])
-        batch["advantages"] = torch.from_numpy(advantage).to(said.device)
-        batch["tool_mask"] = torch.from_numpy(mask).to(said.device)
+        completions = batch["completion_ids"]
+        turn_ids = [row["turn_ids"] for row in inputs]
+        advantage, mask = token_advantages(turn_ids, rewards, credit, first, completions.shape[1])
+        batch["advantages"] = torch.from_numpy(advantage).to(completions.device)
+        batch["tool_mask"] = torch.from_numpy(mask).to(completions.device)
         trained = (batch["completion_mask"] * batch["tool_mask"]).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(trained).sum()
-        self._report(every, credit)
+        self._log_metrics(all_rewards, credit)
         return batch
 
-    def _team(self) -> ProcessGroup:
+    def _process_group(self) -> ProcessGroup:
         accelerator = self.accelerator
         return ProcessGroup(accelerator.process_index, accelerator.num_processes, str(accelerator.device))
 
-    def _credit(self, every: Sequence[Rewards]) -> Advantages:
-        """Of the whole batch; one that broke has no turns, so it is nobody's peer."""
-        if self.model.training and all(row is None for row in every):
+    def _credit(self, all_rewards: Sequence[Rewards]) -> Advantages:
+        """Compute the advantages of the batch of all processes. Broken dialogues count as having no turns."""
+        if self.model.training and all(row is None for row in all_rewards):
             raise TrainError(
-                f"not one dialogue of step {self.state.global_step + 1} can be used",
-                fix="Each one's `error` says why it broke (Sandbox: on_done)",
+                f"no dialogue of step {self.state.global_step + 1} is usable",
+                fix="See `Dialogue.error` of the dialogues passed to the Sandbox's on_done",
             )
         siblings = self.num_generations if self.model.training else self.num_generations_eval
         config: MAPOConfig = self.args
-        return config.credit([row or [] for row in every], [at // siblings for at in range(len(every))])
+        groups = [index // siblings for index in range(len(all_rewards))]
+        return config.credit([row or [] for row in all_rewards], groups)
 
-    def _report(self, every: Sequence[Rewards], credit: Advantages) -> None:
-        """Our figures beside TRL's, which then show dialogues with their own mean advantage."""
-        usable = [row for row in every if row is not None]
+    def _log_metrics(self, all_rewards: Sequence[Rewards], credit: Advantages) -> None:
+        """Add mapo's metrics to TRL's, and replace the advantages in TRL's completion table by mean ones."""
+        usable = [row for row in all_rewards if row is not None]
         rewards = [reward for row in usable for reward in row]
         scored = [reward for reward in rewards if reward is not None]
-        figures = {
+        metrics = {
             "turn_reward": sum(scored) / max(1, len(scored)),
             "turns": len(rewards) / max(1, len(usable)),
             "unscored": 1.0 - len(scored) / max(1, len(rewards)),
-            "broken": (len(every) - len(usable)) / len(every),
+            "broken": (len(all_rewards) - len(usable)) / len(all_rewards),
             **credit_metrics(usable, credit),
         }
-        told = self._metrics["train" if self.model.training else "eval"]
-        for name, value in figures.items():
+        log = self._metrics["train" if self.model.training else "eval"]
+        for name, value in metrics.items():
             if isinstance(value, int | float):
-                told[f"mapo/{name}"].append(float(value))
-        shown = self._logs["advantages"]
-        for _ in range(min(len(shown), len(every))):
-            shown.pop()
-        shown.extend(
+                log[f"mapo/{name}"].append(float(value))
+        advantage_log = self._logs["advantages"]
+        for _ in range(min(len(advantage_log), len(all_rewards))):
+            advantage_log.pop()
+        advantage_log.extend(
             float(a[m].mean()) if m.any() else 0.0 for a, m in zip(credit.mixed, credit.mask, strict=True)
         )

@@ -1,11 +1,12 @@
-"""Our estimators as verl calls them: tokens in, tokens out.
+"""mapo's advantage estimators with verl's interface: token rewards in, token advantages out.
 
-verl gives an estimator the token rewards, the response mask and each row's prompt id, nothing else. So a turn
-is a run of ones in the mask and its reward is what lies on the run (on its last token, and KL penalties
-along it where verl is told to put them there). A turn the judge could not score has no ones: its tokens are
-masked out of the loss like the user's. It still must count as a turn, or the turns after it would be compared
-with the wrong ones; `UNSCORED` on its last token says that it was there. Rows that verl adds to fill up a
-batch have no ones at all and take part in nothing.
+verl passes an estimator the token rewards, the response mask and each row's prompt id. A turn is therefore a
+run of ones in the mask, and its reward is the sum of the token rewards in that run (the turn reward on the
+last token, plus per-token KL penalties if verl adds them).
+
+The tokens of an unscored turn are masked out of the loss, so the turn has no ones. It must still count as a
+turn, because otherwise later turns would be compared with the wrong turns of siblings. The value `UNSCORED`
+on its last token marks it. Padding rows that verl adds to a batch have no ones and no marks, and are ignored.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from numpy.typing import NDArray
 from mapo.advantage import Advantages, advantages
 
 UNSCORED = 2.0**-100
-"""Reward on the last token of an unscored turn, where the mask is 0. Too small to move any sum or mean."""
+"""Reward on the last token of an unscored turn, where the mask is 0. Too small to change any sum or mean."""
 
 OPTIONS = {"gamma": float, "turn_weight": float, "scope": str, "horizon": str}
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """The turns in a batch of rows, in order: `rewards`, NaN where unscored, and `row`, in which they are.
-    `start` and `stop` are where their tokens lie in the rows end to end; nothing lies in an unscored one."""
+class TurnSpans:
+    """The turns in a batch of rows, in order, with their `rewards` (NaN if unscored) and `row` numbers.
+
+    `start` and `stop` index tokens in the flattened batch. The span of an unscored turn is empty.
+    """
 
     rewards: NDArray[np.float64]
     row: NDArray[np.intp]
@@ -38,52 +41,54 @@ class Turns:
     stop: NDArray[np.intp]
     shape: tuple[int, int]
 
-    def ragged(self) -> list[NDArray[np.float64]]:
-        """Per row its turns' rewards."""
+    def rewards_by_row(self) -> list[NDArray[np.float64]]:
         rows = self.shape[0]
         return np.split(self.rewards, np.cumsum(np.bincount(self.row, minlength=rows))[:-1]) if rows else []
 
 
-def find_turns(rewards: torch.Tensor, mask: torch.Tensor) -> Turns:
-    """The turns of every row. Rows are long and turns few, so only the places where something is are kept."""
+def find_turns(rewards: torch.Tensor, mask: torch.Tensor) -> TurnSpans:
+    """Find the turns of every row.
+
+    Rows are long and turns are few, so the work is done on indices of mask changes and non-zero rewards.
+    """
     rows, width = rewards.shape
-    said = np.zeros((rows, width + 2), bool)
-    said[:, 1:-1] = mask.detach().bool().cpu().numpy()
-    row, at = np.divmod(np.flatnonzero(said[:, 1:] != said[:, :-1]), width + 1)
-    start, stop = (row * width + at).reshape(-1, 2).T  # runs of ones begin and end in turn
-    paid = rewards.detach().float().cpu().numpy().ravel()
-    where = np.flatnonzero(paid != 0)
-    amount = paid[where].astype(np.float64)
-    run = np.searchsorted(stop, where, side="right")  # the first run that ends after it
-    inside = where >= np.append(start, rows * width)[run]
-    earned = np.bincount(run[inside], weights=amount[inside], minlength=len(start))
-    missed = where[~inside & (amount == UNSCORED)] + 1
-    order = np.argsort(np.concatenate([stop, missed]), kind="stable")
-    stop = np.concatenate([stop, missed])[order]
-    return Turns(
-        rewards=np.concatenate([earned, np.full(len(missed), np.nan)])[order],
+    sampled = np.zeros((rows, width + 2), bool)
+    sampled[:, 1:-1] = mask.detach().bool().cpu().numpy()
+    row, column = np.divmod(np.flatnonzero(sampled[:, 1:] != sampled[:, :-1]), width + 1)
+    start, stop = (row * width + column).reshape(-1, 2).T  # changes alternate: start, stop, start, ...
+    flat_rewards = rewards.detach().float().cpu().numpy().ravel()
+    positions = np.flatnonzero(flat_rewards != 0)
+    amounts = flat_rewards[positions].astype(np.float64)
+    run = np.searchsorted(stop, positions, side="right")  # the first run that ends after the position
+    inside = positions >= np.append(start, rows * width)[run]
+    turn_rewards = np.bincount(run[inside], weights=amounts[inside], minlength=len(start))
+    unscored_stop = positions[~inside & (amounts == UNSCORED)] + 1
+    order = np.argsort(np.concatenate([stop, unscored_stop]), kind="stable")
+    stop = np.concatenate([stop, unscored_stop])[order]
+    return TurnSpans(
+        rewards=np.concatenate([turn_rewards, np.full(len(unscored_stop), np.nan)])[order],
         row=(stop - 1) // max(width, 1),
-        start=np.concatenate([start, missed])[order],
+        start=np.concatenate([start, unscored_stop])[order],
         stop=stop,
         shape=(rows, width),
     )
 
 
-def options_of(config: Any) -> dict[str, Any]:
-    """What `+algorithm.mapo.*` says; a name that is none is refused."""
-    given: Any = config.get("mapo") if config is not None else None
-    if given is None:
+def parse_options(config: Any) -> dict[str, Any]:
+    """Return the options in `algorithm.mapo.*`; raise ValueError for an unknown one."""
+    options: Any = config.get("mapo") if config is not None else None
+    if options is None:
         return {}
-    unknown = sorted(set(given) - set(OPTIONS))
+    unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
-        raise ValueError(f"algorithm.mapo.{unknown[0]} is no option; there are {', '.join(OPTIONS)}")
-    return {name: OPTIONS[name](value) for name, value in given.items() if value is not None}
+        raise ValueError(f"algorithm.mapo.{unknown[0]} is not an option. Use one of: {', '.join(OPTIONS)}")
+    return {name: OPTIONS[name](value) for name, value in options.items() if value is not None}
 
 
-def credit_of(turns: Turns, index: Any, method: str, options: Mapping[str, Any]) -> Advantages:
-    """The advantages of the batch's turns. `index` names each row's prompt: rows of one are siblings."""
+def compute_credit(turns: TurnSpans, index: Any, method: str, options: Mapping[str, Any]) -> Advantages:
+    """Compute the advantages of all turns. `index` has each row's prompt id; equal ids mark siblings."""
     groups = [str(name) for name in index]
-    return advantages(turns.ragged(), groups, method, **options)
+    return advantages(turns.rewards_by_row(), groups, method, **options)
 
 
 def estimate(
@@ -95,26 +100,26 @@ def estimate(
     config: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(advantages, returns), one of each a token; 0 wherever nothing trains."""
+    """Return (advantages, returns) per token, 0 for tokens that are not trained."""
     with torch.no_grad():
         turns = find_turns(token_level_rewards, response_mask)
-        credit = credit_of(turns, index, method, options_of(config))
+        credit = compute_credit(turns, index, method, parse_options(config))
         return (
-            spread(turns, credit.mixed, token_level_rewards),
-            spread(turns, credit.returns, token_level_rewards),
+            to_tokens(turns, credit.mixed, token_level_rewards),
+            to_tokens(turns, credit.returns, token_level_rewards),
         )
 
 
-def counted(turns: Turns, credit: Advantages, like: torch.Tensor) -> torch.Tensor:
-    """The mask of the tokens that enter the loss: turns the estimator leaves out are not in it."""
-    return spread(turns, credit.mask, like)
+def loss_mask(turns: TurnSpans, credit: Advantages, like: torch.Tensor) -> torch.Tensor:
+    """Return the mask of tokens that enter the loss, without the turns that the estimator excludes."""
+    return to_tokens(turns, credit.mask, like)
 
 
-def spread(turns: Turns, values: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
-    """A value a turn -> a value a token, 0 where no turn is."""
-    found = np.zeros(turns.shape, np.float32)
-    flat = found.ravel()
+def to_tokens(turns: TurnSpans, values: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
+    """Assign each turn's value to its tokens, 0 elsewhere, with the dtype and device of `like`."""
+    tokens = np.zeros(turns.shape, np.float32)
+    flat = tokens.ravel()
     spans = zip(turns.start.tolist(), turns.stop.tolist(), chain.from_iterable(values), strict=True)
     for start, stop, value in spans:
         flat[start:stop] = value
-    return torch.from_numpy(found).to(like.device, like.dtype)
+    return torch.from_numpy(tokens).to(like.device, like.dtype)

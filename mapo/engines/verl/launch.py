@@ -1,7 +1,7 @@
-"""One run on verl, from its folder to its summary.
+"""One run on verl, from its directory to its summary.
 
-This process prepares the run directory, starts `verl.trainer.main_ppo` as a process of its own and says what
-it does. verl's words go to `verl/log.txt`.
+This process prepares the run directory, starts `verl.trainer.main_ppo` as a subprocess and reports its
+progress. verl's own output goes to `verl/log.txt`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, read_steps, write_atomic, write_stop_reason
 
-POLL = 0.5
-PATIENCE = 20
-"""Seconds verl may take to end when it is asked to."""
+POLL_SECONDS = 0.5
+TERMINATE_SECONDS = 20
+"""How long verl may take to exit after SIGTERM."""
 _PR_SET_PDEATHSIG = 1
-TAIL = 15
+LOG_TAIL_LINES = 15
 """Lines of verl's log that are shown when it fails."""
 
 
 def check_engine(root: Path, engine: str) -> None:
+    """Raise InputError if the directory holds a run of another engine."""
     if RunDir(root).manifest.exists():
         from mapo.train.setup import refuse_other_engine
 
@@ -43,11 +44,12 @@ def check_engine(root: Path, engine: str) -> None:
 
 
 def check_verl() -> None:
+    """Raise InputError if verl or a package it needs is not installed."""
     missing = [name for name in ("verl", "ray", "transfer_queue", "pyarrow") if find_spec(name) is None]
     if missing:
         raise InputError(
-            f"the verl engine needs {', '.join(missing)}, not installed here",
-            fix="An environment of its own: make setup-verl, then .venv-verl/bin/mapo train --engine verl",
+            f"the verl engine needs packages that are not installed: {', '.join(missing)}",
+            fix="Run `make setup-verl`, then use .venv-verl/bin/mapo train --engine verl",
         )
 
 
@@ -59,8 +61,10 @@ def run_verl(
     on_step: Callable[[dict[str, Any]], None],
     on_resume: Callable[[int], None] | None = None,
 ) -> Any:
-    """The run, to its end; `on_step` is told each line of metrics.jsonl, `on_resume` the step a run that was
-    begun goes on with. A TrainingOutcome, as of a local run."""
+    """Train to the end and return a TrainingOutcome, like a local run.
+
+    `on_step` receives each line of metrics.jsonl; `on_resume` receives the first step of a resumed run.
+    """
     began = time.monotonic()
     if resume:
         check_engine(root, "verl")
@@ -69,23 +73,23 @@ def run_verl(
     command, environment = prepare(config, root, resume=resume)
     run = RunDir(root)
     log = run.verl_log
-    with _alone(root):
+    with _run_lock(root):
         run.stopped.unlink(missing_ok=True)
-        told = _why(run, config, 0, log)  # a run that is over has nothing left to do
-        if told:
+        failure = _failure(run, config, 0, log)  # None if the run is already complete
+        if failure:
             if resume and on_resume:
                 on_resume(first_step(root))
-            code = _watched(command, environment, log, run, on_step)
-            told = _why(run, config, code, log)
-        if told:
-            write_stop_reason(run, told, keep_first=True)
-            again = f"mapo train --engine verl --out {quote(str(root))} --resume"
-            raise TrainError(told, where=str(log), fix=f"When that is mended: {again}")
-        return outcome(config, run, time.monotonic() - began)
+            status = _run_command(command, environment, log, run, on_step)
+            failure = _failure(run, config, status, log)
+        if failure:
+            write_stop_reason(run, failure, keep_first=True)
+            resume_command = f"mapo train --engine verl --out {quote(str(root))} --resume"
+            raise TrainError(failure, where=str(log), fix=f"Fix the cause, then resume: {resume_command}")
+        return write_outcome(config, run, time.monotonic() - began)
 
 
 def first_step(root: Path) -> int:
-    """The step verl begins with: the one after its last checkpoint, where that is whole."""
+    """Return the step verl starts with: the one after its last complete checkpoint."""
     folder = RunDir(root).verl_checkpoints
     try:
         last = int((folder / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
@@ -94,20 +98,22 @@ def first_step(root: Path) -> int:
     return last + 1 if (folder / f"global_step_{last}").is_dir() else 1
 
 
-def _why(run: RunDir, config: Config, code: int, log: Path) -> str | None:
-    """What is wrong with a run that ended, if anything is."""
-    from mapo.engines.verl.records import due, why_stopped
+def _failure(run: RunDir, config: Config, status: int, log: Path) -> str | None:
+    """Return what is wrong with a run that ended, or None if it is complete."""
+    from mapo.engines.verl.records import due_splits, stop_reason
 
-    if (told := why_stopped(run)) or code:
-        return f"verl ended with status {code}: {told or _tail(log)}"
+    if (reason := stop_reason(run)) or status:
+        return f"verl exited with status {status}: {reason or _tail(log)}"
     steps, done = config.optim.steps, [line["step"] for line in read_steps(run.metrics)]
-    if done != list(range(1, steps + 1)) or due(run, config, steps):
-        return f"verl ended early: {len(done)} of {steps} steps are on record, or a test is not complete"
+    if done != list(range(1, steps + 1)):
+        return f"verl exited early: {len(done)} of {steps} steps are recorded"
+    if due := due_splits(run, config, steps):
+        return f"verl exited early: all {steps} steps are recorded, but not the final {' and '.join(due)}"
     return None
 
 
 def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dict[str, str]]:
-    """Claim the folder and write everything verl reads; the command, and the environment it needs."""
+    """Claim the run directory and write everything verl reads; return the command and its environment."""
     from mapo.train.metrics import check_trackers
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run, claim_run
@@ -120,11 +126,11 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     model, context = _model(config)
     check_run(root, config, scenarios, resume=resume, engine="verl")
     claim_run(root, config, scenarios, engine="verl")
-    with _alone(root):
+    with _run_lock(root):
         write_atomic(run.verl_config, dump_config(config))
     tables = write_tables(run.verl, config, scenarios)
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
-    write_atomic(run.verl_agent, json.dumps([loop], ensure_ascii=False) + "\n")  # YAML too
+    write_atomic(run.verl_agent, json.dumps([loop], ensure_ascii=False) + "\n")  # JSON is valid YAML
     environment = _environment(config, root)
     settings = overrides(config, root, tables, model, context, environment)
     write_atomic(run.verl_settings, "\n".join(settings) + "\n")
@@ -134,8 +140,10 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
 
 
 def _model(config: Config) -> tuple[str, int]:
-    """Where verl loads the model from, after what the local engine would refuse about it; and how many tokens
-    a dialogue may grow to."""
+    """Return the model path for verl and the token limit of a dialogue.
+
+    Models that the local engine rejects are rejected here too.
+    """
     from mapo.local_model.policy import folder_of, load_tokenizer, max_context
     from mapo.local_model.template import keep_turns_verbatim, read_template
     from mapo.sampling.tokens import longest_dialogue
@@ -143,16 +151,19 @@ def _model(config: Config) -> tuple[str, int]:
     source = config.model.source
     folder = folder_of(source)
     if folder and (folder / "adapter_config.json").is_file():
-        told = "holds an adapter, and the verl engine trains whole models"
-        raise InputError(told, where=source, fix="Merge it into its base first")
+        raise InputError(
+            "this folder holds an adapter, which the verl engine cannot train",
+            where=source,
+            fix="Merge the adapter into its base model first",
+        )
     keep_turns_verbatim(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
     context = longest_dialogue(config.rollout.context, max_context(source), source)
     return str(folder.resolve()) if folder else source, context
 
 
 def _environment(config: Config, root: Path) -> dict[str, str]:
-    """What every process of the run must find in its environment; keys are not among it."""
-    found = {
+    """Return the environment variables that every process of the run needs. API keys are not included."""
+    environment = {
         "VERL_USE_EXTERNAL_MODULES": "mapo.engines.verl.plugin,mapo.engines.verl.trainer",
         "TENSORBOARD_DIR": str(RunDir(root).tensorboard),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -160,74 +171,77 @@ def _environment(config: Config, root: Path) -> dict[str, str]:
         "HYDRA_FULL_ERROR": "1",
     }
     if config.verl.rollout == "mapo_cpu":
-        found |= {
+        environment |= {
             "VERL_PLATFORM": "cpu",
             "MAPO_CPU_RANKS": str(config.verl.gpus),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-    return found
+    return environment
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Nobody else may run this run."""
+def _run_lock(root: Path) -> Iterator[None]:
+    """Hold the run's lock; raise InputError if another process has it."""
     run = RunDir(root)
     run.verl.mkdir(exist_ok=True)
     with open(run.verl_lock, "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            told = "somebody is running this run"
-            raise InputError(told, where=str(root), fix="Wait for it, or stop it") from None
+            raise InputError(
+                "another process is training this run",
+                where=str(root),
+                fix="Wait for it to finish, or stop it",
+            ) from None
         yield
 
 
-def _watched(
+def _run_command(
     command: list[str],
     environment: dict[str, str],
     log: Path,
     run: RunDir,
     on_step: Callable[[dict[str, Any]], None],
 ) -> int:
-    """The exit status; steps are told as they end."""
-    told = {line["step"]: line for line in read_steps(run.metrics)}
+    """Run verl, report steps as they finish, and return the exit status."""
+    reported = {line["step"]: line for line in read_steps(run.metrics)}
     with open(log, "ab") as out:
-        verl = subprocess.Popen(  # noqa: S603 (our own command)
+        verl = subprocess.Popen(  # noqa: S603 (built by `prepare`)
             command,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_us,
+            preexec_fn=_die_with_parent,
         )
         try:
             while True:
-                code = verl.poll()
+                status = verl.poll()
                 for line in read_steps(run.metrics):
-                    if told.get(line["step"]) != line:
-                        told[line["step"]] = line
+                    if reported.get(line["step"]) != line:
+                        reported[line["step"]] = line
                         on_step(line)
-                if code is not None:
-                    return code
-                time.sleep(POLL)
+                if status is not None:
+                    return status
+                time.sleep(POLL_SECONDS)
         finally:
-            _end(verl)
+            _terminate(verl)
 
 
-def _die_with_us() -> None:
-    """In the child: a kill of this process that cannot be caught must not leave a cluster running."""
+def _die_with_parent() -> None:
+    """Kill the child when this process dies, so that SIGKILL does not leave a cluster running."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end(verl: subprocess.Popen[bytes]) -> None:
-    """Nothing of it is left behind, however we leave."""
-    for sign, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, 5)):
+def _terminate(verl: subprocess.Popen[bytes]) -> None:
+    """End verl's whole process group."""
+    for number, seconds in ((signal.SIGTERM, TERMINATE_SECONDS), (signal.SIGKILL, 5)):
         try:
-            os.killpg(verl.pid, sign)
-            verl.wait(patience)
+            os.killpg(verl.pid, number)
+            verl.wait(seconds)
         except ProcessLookupError:
             return
         except subprocess.TimeoutExpired:
@@ -236,11 +250,11 @@ def _end(verl: subprocess.Popen[bytes]) -> None:
 
 def _tail(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "\n".join(lines[-TAIL:])
+    return "\n".join(lines[-LOG_TAIL_LINES:])
 
 
-def outcome(config: Config, run: RunDir, seconds: float) -> Any:
-    """Scores before and after, and summary.json."""
+def write_outcome(config: Config, run: RunDir, seconds: float) -> Any:
+    """Score the tests before and after training, write summary.json and return a TrainingOutcome."""
     from mapo.engines.verl import records
     from mapo.local_model.policy import name_of
     from mapo.train.rollouts import write_json
@@ -257,7 +271,7 @@ def outcome(config: Config, run: RunDir, seconds: float) -> Any:
         scores,
         done=done,
         chosen=done,
-        best=records.best(run),
+        best=records.best_validation(run),
         seconds=seconds,
     )
     write_json(run.summary, {**summary, "engine": "verl"})

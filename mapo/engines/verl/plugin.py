@@ -1,8 +1,8 @@
-"""What verl loads in each of its processes (entry point `verl.plugins`): our estimators, by name.
+"""Plugin that verl loads in each of its processes (entry point `verl.plugins`). It registers the estimators.
 
-`algorithm.adv_estimator=mapo`, or mapo_turn, mapo_batch, mapo_grpo, mapo_reinforce_pp and
-mapo_reinforce_pp_turn; options in `+algorithm.mapo.*`. verl swallows what goes wrong in a plugin; with
-VERL_USE_EXTERNAL_MODULES=mapo.engines.verl.plugin it is raised.
+Select one with `algorithm.adv_estimator`: mapo, mapo_turn, mapo_batch, mapo_grpo, mapo_reinforce_pp or
+mapo_reinforce_pp_turn. Options are in `+algorithm.mapo.*`. verl ignores errors in plugins; set
+VERL_USE_EXTERNAL_MODULES=mapo.engines.verl.plugin to have them raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-if os.environ.get("VERL_PLATFORM") == "cpu":  # before anything of verl asks which platform there is
+if os.environ.get("VERL_PLATFORM") == "cpu":  # must run before verl looks up its platform
     from mapo.engines.verl.cpu.platform import install
 
     install()

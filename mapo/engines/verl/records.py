@@ -1,8 +1,8 @@
-"""The run directory of a verl run, written and read by its trainer: the same files as a local run's.
+"""The trainer's access to the run directory, which has the same files as in a local run.
 
-The processes that play write dialogues side by side (`step_00001.jsonl`, `step_00001.1.jsonl`, ...); so the
-run directory must be one that all nodes see. verl's own checkpoints lie in `verl/checkpoints`; what
-`checkpoints/step_00010` points to is the plain Hugging Face folder in one of them.
+Each worker process writes its own dialogue files (`step_00001.jsonl`, `step_00001.1.jsonl`, ...), so the run
+directory must be visible from all nodes. verl's checkpoints are in `verl/checkpoints`;
+`checkpoints/step_00010` links to the Hugging Face folder inside one of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from mapo.advantage import advantages
 from mapo.config import Config
-from mapo.engines.verl.settings import rate_at
-from mapo.engines.verl.site import dialogue_file
+from mapo.engines.verl.settings import learning_rate_at
+from mapo.engines.verl.worker import dialogue_file
 from mapo.errors import JudgeError, TrainError
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.rollout import JudgeMonitor
@@ -46,70 +46,70 @@ _NAMES = {
     "memory_gb": "perf/max_memory_allocated_gb",
     **{name: f"mapo/{name}" for name in ("drift", "advantage_max", "advantage_min", "advantage_mean")},
 }
-"""Our names for what verl and our trainer measure."""
+"""Names in metrics.jsonl -> names of verl's and MapoTrainer's metrics."""
 
 
 def dialogues_of(run: RunDir, config: Config, split: str, step: int) -> list[Dialogue]:
-    """Everybody's dialogues of a split at a step; of an id, the one that was written last."""
+    """Return the dialogues of a split at a step from all processes. For each id, the latest one counts."""
     files = process_files(dialogue_file(run, split, step, config.optim.steps, 0))
-    found: dict[str, Dialogue] = {}
+    dialogues: dict[str, Dialogue] = {}
     for file in sorted(files, key=lambda f: (f.stat().st_mtime_ns, f.name)):
-        found |= {d.id: d for d in read_dialogues(file) if not isinstance(d, BadLine)}
-    return [found[name] for name in sorted(found)]
+        dialogues |= {d.id: d for d in read_dialogues(file) if not isinstance(d, BadLine)}
+    return [dialogues[name] for name in sorted(dialogues)]
 
 
-def due(run: RunDir, config: Config, step: int) -> list[str]:
-    """What is to be played at this point and is not on disk: validation, test, both or nothing."""
+def due_splits(run: RunDir, config: Config, step: int) -> list[str]:
+    """Return the splits ("validation", "test") that are due at a step and not complete on disk."""
     e, steps = config.eval, config.optim.steps
-    found = ["validation"] if step and e.due(step, steps) else []
+    splits = ["validation"] if step and e.due(step, steps) else []
     if e.test_repeats and step in (0, steps):
-        found.append("test")
-    return [split for split in found if not complete(run, config, split, step)]
+        splits.append("test")
+    return [split for split in splits if not is_complete(run, config, split, step)]
 
 
-def complete(run: RunDir, config: Config, split: str, step: int) -> bool:
-    """Every dialogue of a validation or test is on disk, broken ones too."""
+def is_complete(run: RunDir, config: Config, split: str, step: int) -> bool:
+    """Return whether every dialogue of a validation or test is on disk. Broken dialogues count."""
     s, e = config.scenarios, config.eval
     repeats = e.repeats if split == "validation" else e.test_repeats
-    wanted = {
+    expected = {
         f"{scenario.id}_{k}"
         for scenario in load_scenarios(getattr(s, split), s.domain)
         for k in range(1, repeats + 1)
     }
-    return wanted <= {d.id for d in dialogues_of(run, config, split, step)}
+    return expected <= {d.id for d in dialogues_of(run, config, split, step)}
 
 
 def check_judge(run: RunDir, config: Config, split: str, step: int) -> None:
-    """The watch of each process sees its own dialogues only; here are everybody's."""
-    watch = JudgeMonitor(config.roles.max_unscored)
+    """Write a stop reason if the judge failed too often, counted over the dialogues of all processes."""
+    monitor = JudgeMonitor(config.roles.max_unscored)
     try:
         for dialogue in dialogues_of(run, config, split, step):
             for turn in dialogue.turns:
-                watch.update(turn)
-    except JudgeError as deaf:
-        write_stop_reason(run, str(deaf), keep_first=True)
+                monitor.update(turn)
+    except JudgeError as error:
+        write_stop_reason(run, str(error), keep_first=True)
 
 
 def step_record(
     run: RunDir, config: Config, step: int, measured: dict[str, Any], timing: dict[str, Any]
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl, from the step's dialogues and what was measured."""
+    """Return a step's line of metrics.jsonl, from its dialogues and verl's measurements."""
     dialogues = dialogues_of(run, config, "train", step)
     usable = [d for d in dialogues if d.usable]
     rewards = [d.rewards for d in usable]
     credit = advantages(rewards, [d.group for d in usable], **config.advantage.options())
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
-    found = score(config, "", dialogues)
+    step_score = score(config, "", dialogues)
     return {
         "step": step,
         **numbers.dialogue_metrics(
             dialogues, load_scenarios(config.scenarios.train, config.scenarios.domain)
         ),
-        "score": found.composite.epm_q if found else None,
+        "score": step_score.composite.epm_q if step_score else None,
         **numbers.credit_metrics(rewards, credit),
-        "lr": rate_at(config, step),
-        **{ours: _finite(measured[name]) for ours, name in _NAMES.items() if name in measured},
+        "lr": learning_rate_at(config, step),
+        **{key: _finite(measured[name]) for key, name in _NAMES.items() if name in measured},
         "rollout_s": rollout,
         "update_s": update,
         "other_s": sum(float(timing.get(name, 0.0)) for name in ("old_log_prob", "ref", "adv")),
@@ -123,43 +123,44 @@ def _finite(value: Any) -> float | None:
 
 
 def check_gradient(measured: dict[str, Any], step: int, where: Path) -> None:
-    """verl passes over an update whose gradient is not finite; a run of ours stops, as everywhere."""
+    """Raise TrainError if the gradient is not finite. verl alone would skip the update and continue."""
     norm = measured.get("actor/grad_norm")
     if norm is not None and not math.isfinite(norm):
         raise TrainError(
             f"the gradient of step {step} is not finite ({norm})",
             where=str(where),
-            fix="A smaller optim.lr; --resume goes on from the last checkpoint",
+            fix="Use a smaller optim.lr; --resume continues from the last checkpoint",
         )
 
 
-def log(run: RunDir, record: dict[str, Any]) -> None:
+def append_metrics(run: RunDir, record: dict[str, Any]) -> None:
     with JsonlWriter(run.metrics) as writer:
         writer.write(record)
 
 
-def line_of(run: RunDir, step: int) -> dict[str, Any] | None:
+def step_line(run: RunDir, step: int) -> dict[str, Any] | None:
+    """Return a step's line of metrics.jsonl, if it has one."""
     return next((line for line in read_steps(run.metrics) if line["step"] == step), None)
 
 
-def for_trackers(record: dict[str, Any]) -> dict[str, float]:
-    """Our numbers beside verl's own."""
+def tracker_metrics(record: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a line under the prefix `mapo/`, for verl's trackers."""
     return {f"mapo/{name}": value for name, value in numbers.flat(record).items()}
 
 
 def score_validation(run: RunDir, config: Config, step: int) -> dict[str, Any] | None:
-    """The score of the validation just played; the best one so far is remembered."""
-    now = score(config, f"validation_{step:05d}", dialogues_of(run, config, "validation", step))
-    if now is None:
+    """Score the validation of a step and update best.json if it is the best so far."""
+    result = score(config, f"validation_{step:05d}", dialogues_of(run, config, "validation", step))
+    if result is None:
         return None
-    found = {"epm_q": now.composite.epm_q, "passes": now.passes, "n": now.n}
-    known = best(run)
-    if step and (known is None or found["epm_q"] > known["epm_q"]):
-        write_json(run.best, {"step": step, **found})
-    return found
+    summary = {"epm_q": result.composite.epm_q, "passes": result.passes, "n": result.n}
+    best = best_validation(run)
+    if step and (best is None or summary["epm_q"] > best["epm_q"]):
+        write_json(run.best, {"step": step, **summary})
+    return summary
 
 
-def best(run: RunDir) -> dict[str, Any] | None:
+def best_validation(run: RunDir) -> dict[str, Any] | None:
     return json.loads(run.best.read_bytes()) if run.best.exists() else None
 
 
@@ -167,52 +168,52 @@ def score(config: Config, name: str, dialogues: list[Dialogue]) -> Score | None:
     return score_dialogues(name, dialogues, Rubric.load(config.scenarios.domain))
 
 
-def set_aside(run: RunDir, step: int) -> None:
-    """A step that was cut off is played anew, with other words: its dialogues are kept, out of the way."""
+def move_interrupted_step(run: RunDir, step: int) -> None:
+    """Move the dialogues of an interrupted step to dialogues/cut_off, because the step is played again."""
     for file in process_files(run.dialogues_of(step)):
         run.cut_off.mkdir(exist_ok=True)
-        at = next(n for n in range(10**6) if not (run.cut_off / f"{file.stem}-{n}.jsonl").exists())
-        os.replace(file, run.cut_off / f"{file.stem}-{at}.jsonl")
+        number = next(n for n in range(10**6) if not (run.cut_off / f"{file.stem}-{n}.jsonl").exists())
+        os.replace(file, run.cut_off / f"{file.stem}-{number}.jsonl")
 
 
 def check_usable(run: RunDir, config: Config, step: int) -> None:
-    """Say so where a step has nothing to learn from: verl would only find its batch empty."""
+    """Write a stop reason if no dialogue of a step is usable. verl would only report an empty batch."""
     dialogues = dialogues_of(run, config, "train", step)
     if dialogues and not any(d.usable for d in dialogues):
-        told = f"not one dialogue of step {step} can be used; the first: {dialogues[0].error}"
-        write_stop_reason(run, f"{run.dialogues_of(step)}: {told}", keep_first=True)
+        reason = f"no dialogue of step {step} is usable; the first failed with: {dialogues[0].error}"
+        write_stop_reason(run, f"{run.dialogues_of(step)}: {reason}", keep_first=True)
 
 
-def why_stopped(run: RunDir) -> str | None:
-    """What one of the playing processes found to be the end of the run."""
+def stop_reason(run: RunDir) -> str | None:
+    """Return the reason to stop that a process of the run has written, if any."""
     return run.stopped.read_text(encoding="utf-8").strip() if run.stopped.exists() else None
 
 
 def link_checkpoints(run: RunDir, folder: Path) -> None:
-    """checkpoints/step_00010 -> the model in verl's checkpoint; links to those it has deleted go."""
-    there = run.checkpoints
-    there.mkdir(parents=True, exist_ok=True)
-    for made in folder.glob("global_step_*/actor/huggingface"):
-        link = run.checkpoint(int(made.parents[1].name.rpartition("_")[2]))
-        if not os.path.lexists(link) and (made / "config.json").exists():
-            link.symlink_to(os.path.relpath(made, there), target_is_directory=True)
-    for link in there.iterdir():
+    """Link checkpoints/step_00010 etc. to the models in verl's checkpoints; remove dangling links."""
+    target = run.checkpoints
+    target.mkdir(parents=True, exist_ok=True)
+    for model in folder.glob("global_step_*/actor/huggingface"):
+        link = run.checkpoint(int(model.parents[1].name.rpartition("_")[2]))
+        if not os.path.lexists(link) and (model / "config.json").exists():
+            link.symlink_to(os.path.relpath(model, target), target_is_directory=True)
+    for link in target.iterdir():
         if link.is_symlink() and not link.exists():
             link.unlink()
 
 
 def keep_best(run: RunDir) -> None:
-    """The best model so far stays when verl deletes its checkpoint: a folder takes the place of the link.
+    """Replace the link to the best model by a folder, so that it remains when verl deletes its checkpoint.
 
-    Its files are hard links, so it costs nothing as long as verl's are there too.
+    The files are hard links, which take no extra space while verl's files exist.
     """
-    chosen = best(run)
-    folder = run.checkpoint(chosen["step"]) if chosen else None
+    best = best_validation(run)
+    folder = run.checkpoint(best["step"]) if best else None
     if folder is None or not folder.is_symlink() or not folder.exists():
         return
     draft = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(folder.resolve(), draft, copy_function=_linked)
+    shutil.copytree(folder.resolve(), draft, copy_function=_link_or_copy)
     folder.unlink()
     os.replace(draft, folder)
     for other in folder.parent.glob("step_*"):
@@ -220,8 +221,8 @@ def keep_best(run: RunDir) -> None:
             shutil.rmtree(other)
 
 
-def _linked(source: str, target: str) -> None:
+def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another disk, or one that has no such links
+    except OSError:  # another file system, or one without hard links
         shutil.copy2(source, target)

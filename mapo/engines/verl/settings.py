@@ -1,7 +1,7 @@
-"""Our config -> verl's settings, as overrides of its own defaults.
+"""Translation of a mapo config to verl settings, as overrides of verl's defaults.
 
-Whatever decides a run's course has one place, our config; verl's words for it are here. `verl.settings` in
-the config comes last and may say anything else.
+The mapo config is the only source of settings that affect training. `verl.settings` in the config is appended
+last and may override anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACTOR, _ROLLOUT, _MODEL = (
 
 
 def verl_name(method: str) -> str:
-    """A method's name in verl; "++" would be read as Hydra's."""
+    """Return a method's name in verl. "++" is replaced because it is Hydra syntax."""
     return "mapo" if method == "mapo" else f"mapo_{method.replace('++', '_pp')}"
 
 
@@ -32,44 +32,53 @@ METHODS = {verl_name(method): method for method in ESTIMATORS}
 
 
 def check_settings(config: Config) -> None:
-    """Refuse what verl would refuse after minutes, or could not do."""
+    """Raise InputError for settings that verl does not support or would reject only after minutes."""
     r, o = config.rollout, config.optim
-    cards = config.verl.nodes * config.verl.gpus
+    gpus = config.verl.nodes * config.verl.gpus
     if config.advantage.method not in ESTIMATORS:
-        raise InputError(f"no method '{config.advantage.method}'", fix=f"One of: {', '.join(ESTIMATORS)}")
+        raise InputError(
+            f"unknown method '{config.advantage.method}'",
+            where="advantage.method",
+            fix=f"Use one of: {', '.join(ESTIMATORS)}",
+        )
     if not o.steps:
-        raise InputError("no step to train", where="optim.steps", fix="To test only: mapo eval empa")
+        raise InputError(
+            "there are no steps to train", where="optim.steps", fix="To evaluate only, use mapo eval empa"
+        )
     if r.scenarios % o.updates:
         raise InputError(
-            f"{r.scenarios} scenarios do not make {o.updates} equal updates",
+            f"{r.scenarios} scenarios cannot be split into {o.updates} equal updates",
             where="optim.updates",
-            fix="verl splits a step's scenarios evenly: let updates divide rollout.scenarios",
+            fix="Choose a number of updates that divides rollout.scenarios",
         )
     for name in ("tensor_parallel", "sequence_parallel"):
-        if cards % getattr(config.verl, name):
+        size = getattr(config.verl, name)
+        if gpus % size:
             raise InputError(
-                f"{cards} cards in groups of {getattr(config.verl, name)}",
+                f"{gpus} GPUs cannot be split into groups of {size}",
                 where=f"verl.{name}",
-                fix="It must divide nodes times gpus",
+                fix="Choose a value that divides verl.nodes x verl.gpus",
             )
-    rows, ranks = r.scenarios // o.updates * r.siblings, cards // config.verl.sequence_parallel
+    rows, ranks = r.scenarios // o.updates * r.siblings, gpus // config.verl.sequence_parallel
     if rows % ranks:
         raise InputError(
-            f"an update of {rows} dialogues does not divide among {ranks} ranks",
+            f"an update of {rows} dialogues cannot be split evenly among {ranks} ranks",
             where="rollout.scenarios, rollout.siblings, optim.updates",
-            fix="Let nodes x gpus / sequence_parallel divide scenarios / updates x siblings",
+            fix="Make scenarios / updates x siblings a multiple of nodes x gpus / sequence_parallel",
         )
-    for told in config.verl.settings:
-        if "=" not in told:
-            raise InputError(f"'{told}' is no setting", where="verl.settings", fix="Write key.path=value")
+    for setting in config.verl.settings:
+        if "=" not in setting:
+            raise InputError(
+                f"'{setting}' is not a setting", where="verl.settings", fix="Write it as key.path=value"
+            )
     if config.model.lora:
         raise InputError(
-            "the verl engine trains whole models: its checkpoints of adapters are not merged",
+            "the verl engine does not support adapters, because its adapter checkpoints are not merged",
             where="model.lora",
-            fix="Leave model.lora out, or use the local engine",
+            fix="Remove model.lora, or use the local engine",
         )
     if o.schedule == "linear":
-        raise InputError("verl has no linear schedule", where="optim.schedule", fix="cosine or constant")
+        raise InputError("verl has no linear schedule", where="optim.schedule", fix="Use cosine or constant")
 
 
 def overrides(
@@ -80,8 +89,8 @@ def overrides(
     context: int,
     environment: dict[str, str],
 ) -> list[str]:
-    """Everything verl is told, in Hydra's form; a dialogue grows to `context` tokens at most."""
-    found = {
+    """Return all settings as Hydra overrides. `context` is the token limit of a dialogue."""
+    settings = {
         **_data(config, tables, context),
         **_model(config, model),
         **_training(config, context),
@@ -89,21 +98,22 @@ def overrides(
         **_trainer(config, root),
         **_ray(config, environment),
     }
-    on_cpu = _cpu(config) if config.verl.rollout == "mapo_cpu" else {}
-    ours = [f"{key}={hydra_value(value)}" for key, value in {**found, **on_cpu}.items()]
-    return [*ours, *config.verl.settings]
+    if config.verl.rollout == "mapo_cpu":
+        settings |= _cpu(config)
+    lines = [f"{key}={hydra_value(value)}" for key, value in settings.items()]
+    return [*lines, *config.verl.settings]
 
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z_/][\w./-]*", re.ASCII | re.IGNORECASE)
 
 
 def hydra_value(value: object) -> str:
-    """As Hydra reads it: in quotes, only quotes and the backslashes before them are escaped."""
+    """Write a value in Hydra syntax. In quotes, only quotes and backslashes before quotes are escaped."""
     if not isinstance(value, str):
         return json.dumps(value)
     if _PLAIN.fullmatch(value):
         return value
-    return '"' + re.sub(r'(\\*)("|\Z)', lambda hit: hit[1] * 2 + (hit[2] and '\\"'), value) + '"'
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + (match[2] and '\\"'), value) + '"'
 
 
 Settings = dict[str, object]
@@ -118,7 +128,7 @@ def _data(config: Config, tables: dict[str, Path], context: int) -> Settings:
         "data.train_batch_size": config.rollout.scenarios,
         "data.max_prompt_length": prompt,
         "data.max_response_length": context - prompt,
-        "data.shuffle": False,  # the table has the order
+        "data.shuffle": False,  # the table is already in training order
         "data.filter_overlong_prompts": False,
         "data.return_raw_chat": True,
         "data.dataloader_num_workers": 0,
@@ -127,15 +137,15 @@ def _data(config: Config, tables: dict[str, Path], context: int) -> Settings:
 
 def _model(config: Config, model: str) -> Settings:
     m = config.model
-    found: Settings = {
+    settings: Settings = {
         f"{_MODEL}.path": model,
         f"{_MODEL}.enable_gradient_checkpointing": m.checkpointing,
         f"{_ACTOR}.use_torch_compile": m.compile,
         f"{_ACTOR}.fsdp_config.use_torch_compile": m.compile,
     }
     if m.dtype == "float32":
-        found |= _full_precision()
-    return found
+        settings |= _full_precision()
+    return settings
 
 
 def _training(config: Config, context: int) -> Settings:
@@ -163,10 +173,10 @@ def _training(config: Config, context: int) -> Settings:
         f"{_ACTOR}.kl_loss_type": "low_var_kl",
         f"{_ACTOR}.entropy_coeff": o.entropy,
         f"{_ACTOR}.optim.lr": o.lr,
-        # verl's constant schedule begins with a rate of 0; a cosine that does not fall is one that does not
+        # verl's constant schedule starts at a rate of 0; a cosine with min_lr_ratio 1 does not
         f"{_ACTOR}.optim.lr_scheduler_type": "cosine",
         f"{_ACTOR}.optim.min_lr_ratio": 1.0 if o.schedule == "constant" else 0.0,
-        f"{_ACTOR}.optim.lr_warmup_steps": _rise(config),
+        f"{_ACTOR}.optim.lr_warmup_steps": _warmup_steps(config),
         f"{_ACTOR}.optim.lr_warmup_steps_ratio": 0.0,
         f"{_ACTOR}.optim.zero_indexed_step": False,
         f"{_ACTOR}.optim.weight_decay": o.weight_decay,
@@ -205,10 +215,10 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.n_gpus_per_node": config.verl.gpus,
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": config.optim.steps,
-        # without validations the test at the end is still one in verl's eyes
+        # verl counts the final test as a validation, so it needs a frequency even without validations
         "trainer.test_freq": config.eval.every or config.optim.steps,
-        "trainer.val_before_train": True,  # our trainer knows what is to be played, which may be nothing
-        # whenever one of the two may be due; our trainer leaves the others out
+        "trainer.val_before_train": True,  # MapoTrainer decides what is played, possibly nothing
+        # every step at which either may be due; MapoTrainer skips the others
         "trainer.save_freq": math.gcd(config.run.checkpoint_every, config.eval.every),
         "trainer.max_actor_ckpt_to_keep": config.run.keep,
         "trainer.default_local_dir": str(RunDir(root).verl_checkpoints),
@@ -216,39 +226,44 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.project_name": "mapo",
         "trainer.experiment_name": root.name,
         "trainer.logger": ["console", *config.run.trackers],
-        "reward.num_workers": 1,  # idle: the judge's marks come with the dialogues
+        "reward.num_workers": 1,  # unused: rewards come with the dialogues
         "data.seed": config.run.seed,
     }
 
 
 def _ray(config: Config, environment: dict[str, str]) -> Settings:
-    """One node: a cluster of our own. Several: the one that was started. What is in `environment` must reach
-    every process, also on nodes whose Ray was started before; no secret is in it."""
-    found: Settings = {f"+ray_kwargs.ray_init.runtime_env.env_vars.{k}": v for k, v in environment.items()}
-    found["+ray_kwargs.ray_init.address"] = "local" if config.verl.nodes == 1 else "auto"
-    return found
+    """Return the Ray settings: a local cluster for one node, the running cluster for several.
+
+    `environment` must reach every process, also on nodes whose Ray is already running. It has no secrets.
+    """
+    settings: Settings = {f"+ray_kwargs.ray_init.runtime_env.env_vars.{k}": v for k, v in environment.items()}
+    settings["+ray_kwargs.ray_init.address"] = "local" if config.verl.nodes == 1 else "auto"
+    return settings
 
 
-def _rise(config: Config) -> int:
+def _warmup_steps(config: Config) -> int:
     return math.ceil(config.optim.warmup * config.optim.steps)
 
 
-def rate_at(config: Config, step: int) -> float:
-    """The learning rate of a step as verl has it: all updates of a step have the same, none has 0."""
-    o, rise = config.optim, _rise(config)
-    if step < rise:
-        return o.lr * step / rise
-    done = (step - rise) / max(1, horizon(config) - rise)
-    return o.lr * (1.0 if o.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * done)))
+def learning_rate_at(config: Config, step: int) -> float:
+    """Return verl's learning rate at a step. All updates of a step share it, and it is never 0."""
+    o, warmup = config.optim, _warmup_steps(config)
+    if step < warmup:
+        return o.lr * step / warmup
+    progress = (step - warmup) / max(1, schedule_end(config) - warmup)
+    return o.lr * (1.0 if o.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def horizon(config: Config) -> int:
-    """Where verl's cosine reaches 0: one step after the last."""
+def schedule_end(config: Config) -> int:
+    """Return the step at which verl's cosine schedule reaches 0, one after the last step."""
     return config.optim.steps + 1
 
 
-def saves_at(config: Config, step: int) -> bool:
-    """A checkpoint is due: by its own count, at a validation (the best one's model is kept), at the end."""
+def checkpoint_due(config: Config, step: int) -> bool:
+    """Return whether a step is checkpointed: at its interval, at validations and at the end.
+
+    Validations need a checkpoint because the model with the best validation score is kept.
+    """
     steps = config.optim.steps
     return step == steps or step % config.run.checkpoint_every == 0 or config.eval.due(step, steps)
 
@@ -261,13 +276,13 @@ def _full_precision() -> Settings:
 
 
 def _cpu(config: Config) -> Settings:
-    """Ray counts logical cards, and everything is float32."""
+    """Return the settings for CPU runs: logical GPUs in Ray, and float32 everywhere."""
     return {
         **_full_precision(),
         "trainer.device": "cpu",
         "+ray_kwargs.ray_init.num_gpus": config.verl.gpus,
         "+ray_kwargs.ray_init.include_dashboard": False,
-        "ray_kwargs.ray_init.num_cpus": 24,  # places, not cores
+        "ray_kwargs.ray_init.num_cpus": 24,  # scheduling slots, not physical cores
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         f"{_MODEL}.use_remove_padding": False,
         f"+{_MODEL}.override_config.attn_implementation": "sdpa",

@@ -1,8 +1,8 @@
-"""Scenarios -> the tables verl reads its prompts from: one row a scenario, in the run directory.
+"""The tables verl reads its prompts from: one row per scenario, in the run directory.
 
-verl wants a prompt in every row; the dialogue itself begins with the scenario's own words, so the prompt here
-is only what verl's logs see. The training table has every step's scenarios in the order of the local engine;
-verl must not shuffle it.
+verl requires a prompt in every row. A dialogue builds its own prompts, so the one here appears only in verl's
+logs. The training table lists the scenarios of all steps in the order of the local engine, so verl must not
+shuffle it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,36 @@ AGENT = "mapo_dialogue"
 
 
 def write_tables(folder: Path, config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Path]:
-    """train.parquet, validation.parquet and test.parquet; written once, the same again on a resume."""
+    """Write train.parquet, validation.parquet and test.parquet; return their paths by split.
+
+    The content depends only on the arguments, so a resumed run gets the same tables.
+    """
     from mapo.train.rollouts import step_jobs
 
-    r, steps = config.rollout, config.optim.steps
-    order = [
+    rollout, steps = config.rollout, config.optim.steps
+    train_order = [
         job.scenario
         for step in range(1, steps + 1)
-        for job in step_jobs(scenarios["train"], step, per_step=r.scenarios, siblings=1, seed=config.run.seed)
+        for job in step_jobs(
+            scenarios["train"], step, per_step=rollout.scenarios, siblings=1, seed=config.run.seed
+        )
     ]
-    found = {}
-    repeats = {"train": r.siblings, "validation": config.eval.repeats, "test": config.eval.test_repeats}
-    for split, times in repeats.items():
-        rows = order if split == "train" else scenarios[split]
-        found[split] = folder / f"{split}.parquet"
-        _write(found[split], [_row(scenario, split, at, times) for at, scenario in enumerate(rows)])
-    return found
+    files = {}
+    repeats = {
+        "train": rollout.siblings,
+        "validation": config.eval.repeats,
+        "test": config.eval.test_repeats,
+    }
+    for split, count in repeats.items():
+        members = train_order if split == "train" else scenarios[split]
+        files[split] = folder / f"{split}.parquet"
+        _write(files[split], [_row(scenario, split, index, count) for index, scenario in enumerate(members)])
+    return files
 
 
-def _row(scenario: Scenario, split: str, index: int, times: int) -> dict[str, Any]:
+def _row(scenario: Scenario, split: str, index: int, repeats: int) -> dict[str, Any]:
     return {
-        "__rollout_n__": times,
+        "__rollout_n__": repeats,
         "data_source": f"mapo/{split}",
         "agent_name": AGENT,
         "prompt": [{"role": "user", "content": scenario.opening}],
@@ -53,6 +62,6 @@ def _write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow.parquet
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(".new")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), new)
-    new.replace(file)
+    temporary = file.with_suffix(".new")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), temporary)
+    temporary.replace(file)

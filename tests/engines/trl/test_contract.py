@@ -7,7 +7,7 @@ import pytest
 from trl import GRPOConfig
 
 from mapo.engines.trl import MAPOTrainer, rollout_of
-from mapo.engines.trl.contract import checked, dialogue_return
+from mapo.engines.trl.contract import check_rollout, dialogue_return
 from mapo.errors import InputError, RewardError
 from mapo.types import Dialogue, Reply, Turn
 from support.trl_rollouts import canned, fields, in_sandbox, model_of, rows, sandbox, settings, told
@@ -49,7 +49,7 @@ def test_rewards_and_settings_of_another_kind_are_refused(tmp_path):
     plain = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
     with pytest.raises(InputError, match="GRPOConfig"):
         MAPOTrainer(model_of(), args=plain, train_dataset=rows(), rollout_func=canned([]))
-    with pytest.raises(InputError, match="reward_funcs given"):
+    with pytest.raises(InputError, match="does not support reward_funcs"):
         in_sandbox(tmp_path, sandbox(), more={"reward_funcs": len})
 
 
@@ -63,11 +63,11 @@ GOOD = {
 
 
 def test_what_a_rollout_of_ones_own_returns():
-    found = checked({**GOOD, "mood": ["good", "bad"]}, 2)
+    found = check_rollout({**GOOD, "mood": ["good", "bad"]}, 2)
     assert found["env_mask"] == [[1, 0, 1], [1]]
     assert found["turn_rewards"] == [[1.0, None], [0.5]] and found["mood"] == ["good", "bad"]
-    assert checked({**GOOD, "logprobs": None}, 2)["logprobs"] is None
-    assert checked({**GOOD, "turn_rewards": [None, [1.0]]}, 2)["turn_rewards"] == [None, [1.0]]
+    assert check_rollout({**GOOD, "logprobs": None}, 2)["logprobs"] is None
+    assert check_rollout({**GOOD, "turn_rewards": [None, [1.0]]}, 2)["turn_rewards"] == [None, [1.0]]
     assert dialogue_return([[1.0, None, 2.0], [None], None, []]) == [3.0, None, None, None]
 
 
@@ -75,24 +75,24 @@ def test_what_a_rollout_of_ones_own_returns():
     ("changed", "match"),
     [
         ({"turn_ids": None}, "turn_ids is a NoneType"),
-        ({"turn_rewards": [[1.0]]}, "a list of 1 for 2"),
+        ({"turn_rewards": [[1.0]]}, "a list of 1, but there are 2 prompts"),
         ({"prompt_ids": [[], [1]]}, "dialogue 0: prompt_ids or"),
         ({"completion_ids": [[3, 4, 5], []]}, "dialogue 1"),
         ({"turn_ids": [[0, 1], [0]]}, "3 completion_ids but 2 turn_ids"),
         ({"logprobs": [[0.0], [0.0]]}, "3 completion_ids but 1 logprobs"),
-        ({"turn_ids": [[0, -1, 2], [0]]}, "turn_ids from -1 to 2, but 2"),
-        ({"turn_ids": [[0, -2, 1], [0]]}, "turn_ids from -2"),
-        ({"turn_ids": [[1, -1, 0], [0]]}, "turns come in the order 1, 0"),
-        ({"turn_rewards": [[1.0, "2"], [1.0]]}, "'2' is no number"),
-        ({"turn_rewards": [[1.0, True], [1.0]]}, "True is no number"),
-        ({"turn_rewards": [3.0, [1.0]]}, r"turn_rewards\[0\]: a float"),
+        ({"turn_ids": [[0, -1, 2], [0]]}, "turn_ids range from -1 to 2, but there are 2"),
+        ({"turn_ids": [[0, -2, 1], [0]]}, "turn_ids range from -2"),
+        ({"turn_ids": [[1, -1, 0], [0]]}, "turn_ids are in the order 1, 0"),
+        ({"turn_rewards": [[1.0, "2"], [1.0]]}, "'2' is not a number"),
+        ({"turn_rewards": [[1.0, True], [1.0]]}, "True is not a number"),
+        ({"turn_rewards": [3.0, [1.0]]}, r"turn_rewards\[0\]: the entry is a float"),
     ],
 )
 def test_a_rollout_that_breaks_the_contract_is_refused(changed, match):
     with pytest.raises(InputError, match=match):
-        checked({**GOOD, **changed}, 2)
+        check_rollout({**GOOD, **changed}, 2)
 
 
 def test_a_rollout_that_forgets_the_turns_is_refused():
-    with pytest.raises(InputError, match="no turn_ids, turn_rewards was returned"):
-        checked({key: GOOD[key] for key in ("prompt_ids", "completion_ids", "logprobs")}, 2)
+    with pytest.raises(InputError, match="the returned dict has no turn_ids, turn_rewards"):
+        check_rollout({key: GOOD[key] for key in ("prompt_ids", "completion_ids", "logprobs")}, 2)

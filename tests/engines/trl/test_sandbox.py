@@ -238,7 +238,7 @@ def test_sampling_that_the_sandbox_does_not_do_is_refused(changed, match):
 def test_a_model_spread_over_processes_is_refused(kind, tmp_path):
     trainer = in_sandbox(tmp_path, sandbox())
     setattr(trainer, kind, True)
-    with pytest.raises(InputError, match="spread over processes"):
+    with pytest.raises(InputError, match="sharded over processes"):
         sandbox().begin(trainer)
 
 

@@ -119,7 +119,7 @@ def test_unscored_turns_and_broken_dialogues_leave_loss_and_statistics(tmp_path)
 def test_a_batch_in_which_everything_broke_ends_the_run(tmp_path):
     dialogues = [told(0, i, None) for i in range(8)]
     trainer, _ = trainer_of(tmp_path, dialogues, model_of())
-    with pytest.raises(TrainError, match="not one dialogue of step 1"):
+    with pytest.raises(TrainError, match="no dialogue of step 1 is usable"):
         trainer.train()
 
 

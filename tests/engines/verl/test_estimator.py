@@ -9,7 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mapo import RewardError, advantages
-from mapo.engines.verl.estimator import UNSCORED, counted, credit_of, estimate, find_turns, options_of
+from mapo.engines.verl.estimator import (
+    UNSCORED,
+    compute_credit,
+    estimate,
+    find_turns,
+    loss_mask,
+    parse_options,
+)
 from support.verl_rows import Batch, methods, options, rows, same
 
 TURN = {"gap": 2, "length": 3, "reward": 1.0, "kl": 0.0}
@@ -40,7 +47,7 @@ def test_the_mask_of_the_loss_is_the_estimators(made, method, told):
     batch = Batch(made)
     groups = batch.groups()
     turns = find_turns(batch.rewards, batch.mask)
-    mask = counted(turns, credit_of(turns, groups, method, told), batch.mask)
+    mask = loss_mask(turns, compute_credit(turns, groups, method, told), batch.mask)
     assert mask.dtype == batch.mask.dtype
     assert torch.equal(mask, batch.tokens(batch.credit(method, told, groups).mask).to(torch.int64))
 
@@ -48,7 +55,7 @@ def test_the_mask_of_the_loss_is_the_estimators(made, method, told):
 @given(rows)
 def test_turns_are_found_in_order_with_their_rewards(made):
     batch = Batch(made)
-    found = [row.tolist() for row in find_turns(batch.rewards, batch.mask).ragged()]
+    found = [row.tolist() for row in find_turns(batch.rewards, batch.mask).rewards_by_row()]
     assert [[None if np.isnan(x) else x for x in row] for row in found] == batch.ragged
 
 
@@ -63,7 +70,7 @@ def test_kinds_and_devices_are_kept(kind, precision):
     assert both[0][0, 1] < 0 < both[0][1, 1]
     assert not both[0][batch.mask == 0].any()
     turns = find_turns(paid, mask)
-    assert counted(turns, credit_of(turns, ["s", "s"], "mapo", {}), mask).dtype == kind
+    assert loss_mask(turns, compute_credit(turns, ["s", "s"], "mapo", {}), mask).dtype == kind
 
 
 def test_nothing_in_the_graph_is_asked_for_or_left():
@@ -101,11 +108,11 @@ def test_an_unscored_turn_holds_the_place_of_its_successors():
 
 
 def test_options_come_from_the_settings():
-    assert options_of(None) == options_of({}) == options_of({"mapo": None}) == {}
+    assert parse_options(None) == parse_options({}) == parse_options({"mapo": None}) == {}
     told = {"mapo": {"gamma": "0.5", "turn_weight": 1, "scope": None, "horizon": "shortest"}}
-    assert options_of(told) == {"gamma": 0.5, "turn_weight": 1.0, "horizon": "shortest"}
-    with pytest.raises(ValueError, match=r"algorithm\.mapo\.gama is no option; there are gamma, "):
-        options_of({"mapo": {"gama": 1}})
+    assert parse_options(told) == {"gamma": 0.5, "turn_weight": 1.0, "horizon": "shortest"}
+    with pytest.raises(ValueError, match=r"algorithm\.mapo\.gama is not an option. Use one of: gamma, "):
+        parse_options({"mapo": {"gama": 1}})
     batch = Batch([[TURN]])
     given = {"token_level_rewards": batch.rewards, "response_mask": batch.mask, "index": ["s"]}
     with pytest.raises(RewardError, match="unknown horizon"):

@@ -42,11 +42,11 @@ with warnings.catch_warnings():  # theirs, on being imported
 
 from mapo.config import load_config, shipped_configs
 from mapo.engines.verl import records, trainer
-from mapo.engines.verl import site as sites
+from mapo.engines.verl import worker as workers
 from mapo.engines.verl.dialogue import DialogueLoop, TurnRewards
 from mapo.engines.verl.estimator import UNSCORED
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.settings import METHODS, horizon, hydra_value, rate_at
+from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, schedule_end
 from mapo.errors import AnswerError, InputError, JudgeError, TrainError
 from mapo.local_model.policy import POCKET
 from mapo.sandbox.rollout import JudgeMonitor
@@ -180,14 +180,14 @@ def test_the_rates_we_tell_are_those_of_verls_scheduler(schedule, warmup, steps,
     config = load_config(None, [*told, "run.trackers=[]"])
     command, _ = prepare(config, tmp_path / "run", resume=False)
     given = composed(command).actor_rollout_ref.actor.optim
-    given.total_training_steps = horizon(config)  # as the trainer does
+    given.total_training_steps = schedule_end(config)  # as the trainer does
     engine = SimpleNamespace(optimizer_config=omega_conf_to_dataclass(given), rank=1)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=given.lr)
     scheduler = FSDPEngine._build_lr_scheduler(engine, optimizer)
     for step in range(1, steps + 1):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate_at(config, step)) and rate_at(
-            config, step
-        )
+        rate = learning_rate_at(config, step)
+        assert rate
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
         optimizer.step()
         scheduler.step()  # once a step, after its updates
 
@@ -246,9 +246,9 @@ def tokenizer():
 
 @pytest.fixture
 def play(tmp_path, tokenizer, monkeypatch):
-    """Play one dialogue as verl would; `meddle` may change the site before it begins."""
+    """Play one dialogue as verl would; `meddle` may change the worker before it begins."""
     known: dict = {}
-    monkeypatch.setattr(sites, "_open", known)
+    monkeypatch.setattr(workers, "_workers", known)
     root = tmp_path / "run"
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in ("i hear you .", "that is hard .")]
 
@@ -262,7 +262,7 @@ def play(tmp_path, tokenizer, monkeypatch):
         row = {"extra_info": {"scenario": load_scenarios(scenario)[0].id, "split": split}, "uid": "ab" * 16}
 
         async def whole():
-            meddle(await sites.site_of(root, words, str(POCKET)))
+            meddle(await workers.get_worker(root, words, str(POCKET)))
             made = []
             for session in range(sessions):
                 agent = DialogueLoop(
@@ -277,7 +277,7 @@ def play(tmp_path, tokenizer, monkeypatch):
             outputs=found,
             output=found[0],
             server=server,
-            site=sites._open[root],
+            worker=workers._workers[root],
             dialogues=list(read_dialogues(root / "dialogues" / "step_00003.jsonl"))
             if split == "train"
             else [],
@@ -285,8 +285,8 @@ def play(tmp_path, tokenizer, monkeypatch):
 
     go.ids, go.root = ids, root
     yield go
-    for site in known.values():
-        for writer in site.writers.values():
+    for worker in known.values():
+        for writer in worker.writers.values():
             writer.close()
 
 
@@ -336,7 +336,7 @@ def test_a_reply_that_was_cut_gets_no_end_mark_of_ours_in_training(play):
     talk, output = done.dialogues[0], done.output
     assert [turn.reply.finish for turn in talk.turns] == ["stop", "length", "stop", "stop"]
     cut = talk.turns[1].reply
-    ends = done.site.end_ids
+    ends = done.worker.end_ids
     assert cut.token_ids == tuple(play.ids[1]) and not ends & set(cut.token_ids)
     assert talk.turns[2].reply.prompt_ids[0] in ends  # the mark comes with the next prompt, untrained
     trained = [t for t, m in zip(output.response_ids, output.response_mask, strict=True) if m]
@@ -344,9 +344,9 @@ def test_a_reply_that_was_cut_gets_no_end_mark_of_ours_in_training(play):
 
 
 def test_a_turn_without_a_score_is_marked_and_trains_nothing(play):
-    def meddle(site):
-        usual = site.casting
-        site.casting = lambda job: _judged_by(usual(job), lambda turn: turn == 2)
+    def meddle(worker):
+        usual = worker.casting
+        worker.casting = lambda job: _judged_by(usual(job), lambda turn: turn == 2)
 
     done = play(meddle=meddle)
     talk, output = done.dialogues[0], done.output
@@ -382,10 +382,10 @@ def test_a_full_context_ends_the_dialogue(play):
 
 
 def test_a_deaf_judge_ends_the_run(play):
-    def meddle(site):
-        usual = site.casting
-        site.casting = lambda job: _judged_by(usual(job), lambda _: True)
-        site.watches["train", 3] = JudgeMonitor(site.config.roles.max_unscored, turns=38, unscored=38)
+    def meddle(worker):
+        usual = worker.casting
+        worker.casting = lambda job: _judged_by(usual(job), lambda _: True)
+        worker.monitors["train", 3] = JudgeMonitor(worker.config.roles.max_unscored, turns=38, unscored=38)
 
     with pytest.raises(JudgeError, match="the judge failed on 40 of 40 turns"):
         play(meddle=meddle)
@@ -469,15 +469,15 @@ def training(tmp_path, monkeypatch):
     """Our trainer after step 2 of 2, with nothing of verl but what it would play: every scenario once."""
     told = ["optim.steps=2", "eval.repeats=1", "eval.test_repeats=1", "eval.every=2"]
     ours = object.__new__(trainer.MapoTrainer)
-    ours.run, ours.ours, ours.global_steps = RunDir(tmp_path), load_config(None, told), 2
+    ours.run, ours.mapo_config, ours.global_steps = RunDir(tmp_path), load_config(None, told), 2
     ours.held_out = {"validation": "validation", "test": "test"}
     ours.played = []
 
     def plays(self):
         self.played.append(self.val_dataloader)
-        file = sites.dialogue_file(self.run, self.val_dataloader, self.global_steps, 2, 0)
+        file = workers.dialogue_file(self.run, self.val_dataloader, self.global_steps, 2, 0)
         with JsonlWriter(file) as writer:
-            for scenario in load_scenarios(getattr(self.ours.scenarios, self.val_dataloader)):
+            for scenario in load_scenarios(getattr(self.mapo_config.scenarios, self.val_dataloader)):
                 said = [{"gap": 1, "length": 1, "reward": 1.0}]
                 writer.write_dialogue(replace(dialogue(said, f"{scenario.id}_1"), scenario=scenario.id))
         return {"theirs": 1.0}
@@ -490,34 +490,34 @@ def training(tmp_path, monkeypatch):
         return score
 
     monkeypatch.setattr(records, "score_validation", scored)
-    records.log(ours.run, {"step": 2, "reward": 1.0})
+    records.append_metrics(ours.run, {"step": 2, "reward": 1.0})
     return ours
 
 
 def test_what_is_due_is_played_once_and_joins_its_steps_line(training):
     assert training._validate() == {"mapo/validated": 2.0, "theirs": 1.0}
     assert training.played == ["validation", "test"] and training.val_dataloader == "validation"
-    line = records.line_of(training.run, 2)
+    line = records.step_line(training.run, 2)
     assert line["reward"] == 1.0 and line["validation"]["epm_q"] == 50.0
     assert training._validate() == {"mapo/validated": 2.0}  # as after a resume
-    assert training.played == ["validation", "test"] and records.line_of(training.run, 2) == line
+    assert training.played == ["validation", "test"] and records.step_line(training.run, 2) == line
 
 
 def test_a_kill_between_the_last_dialogue_and_the_score_loses_no_score(training, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_scored", lambda _: None)
+        patch.setattr(training, "_record_validation", lambda _: None)
         training._validate()
-    assert "validation" not in records.line_of(training.run, 2)
+    assert "validation" not in records.step_line(training.run, 2)
     training._validate()
     assert training.played == ["validation", "test"]
-    assert records.line_of(training.run, 2)["validation"]["epm_q"] == 50.0
+    assert records.step_line(training.run, 2)["validation"]["epm_q"] == 50.0
 
 
 def test_a_word_that_was_left_stops_a_validation_and_a_step(training, monkeypatch):
-    write_stop_reason(training.run, "the judge is deaf", keep_first=True)
-    with pytest.raises(TrainError, match="the judge is deaf"):
+    write_stop_reason(training.run, "the judge failed too often", keep_first=True)
+    with pytest.raises(TrainError, match="the judge failed too often"):
         training._validate()
     assert training.played == ["validation"] and training.val_dataloader == "validation"
     monkeypatch.setattr(PPOTrainerSync, "step", lambda *_: "batch")
-    with pytest.raises(TrainError, match="the judge is deaf"):
+    with pytest.raises(TrainError, match="the judge failed too often"):
         training.step({}, {})

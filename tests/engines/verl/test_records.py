@@ -12,7 +12,7 @@ import pytest
 
 from mapo.config import Config
 from mapo.engines.verl import records
-from mapo.engines.verl.settings import rate_at
+from mapo.engines.verl.settings import learning_rate_at
 from mapo.errors import TrainError
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import score_dialogues
@@ -59,7 +59,7 @@ def test_a_steps_record_is_the_one_the_local_engine_writes(local, run):
         for name in shared:
             assert found[name] == approx(theirs[name]), name
         assert (found["grad_norm"], found["drift"]) == (0.5, 1e-5) and "perf/throughput" not in found
-        assert found["lr"] == rate_at(config, line["step"])  # what verl tells is the next step's
+        assert found["lr"] == learning_rate_at(config, line["step"])  # verl reports the next step's rate
         assert (found["rollout_s"], found["update_s"], found["other_s"]) == (2.0, 1.0, 0.75)
         assert found["sampled_per_s"] == found["sampled_tokens"] / 2.0
 
@@ -105,7 +105,7 @@ def test_a_number_that_is_none_is_null_in_the_line_and_ends_the_run_as_a_gradien
     measured = {"actor/entropy": value, "actor/grad_norm": 0.5}
     line = records.step_record(run, load_run_config(local), 1, measured, {})
     assert line["entropy"] is None and line["grad_norm"] == 0.5 and line["rollout_s"] == 0.0
-    records.log(run, line)
+    records.append_metrics(run, line)
     assert read_steps(run.metrics)[0]["entropy"] is None
     records.check_gradient(measured, 1, run.root)
     records.check_gradient({}, 1, run.root)  # a step without an update
@@ -138,19 +138,20 @@ def test_what_is_due_is_what_is_not_on_disk(local, tmp_path):
     told = known.eval.model_copy(update={"every": 2, "repeats": 2, "test_repeats": 1})
     steps = known.optim.model_copy(update={"steps": 5})
     config = known.model_copy(update={"eval": told, "optim": steps})
-    due = [records.due(run, config, step) for step in range(6)]
+    due = [records.due_splits(run, config, step) for step in range(6)]
     assert due == [["test"], [], ["validation"], [], ["validation"], ["validation", "test"]]
     untested = config.model_copy(update={"eval": told.model_copy(update={"test_repeats": 0})})
-    assert records.due(run, untested, 0) == [] and records.due(run, untested, 5) == ["validation"]
+    assert records.due_splits(run, untested, 0) == []
+    assert records.due_splits(run, untested, 5) == ["validation"]
     never = config.model_copy(update={"eval": told.model_copy(update={"every": 0})})
-    assert [records.due(run, never, step) for step in range(6)] == [["test"], [], [], [], [], ["test"]]
+    assert [records.due_splits(run, never, step) for step in range(6)] == [["test"], [], [], [], [], ["test"]]
     played(run, config, "test", "before", 1, error="the user is gone")  # broken ones were played too
     played(run, config, "validation", "validation_00005", 2)
-    assert records.due(run, config, 0) == [] and records.due(run, config, 5) == ["test"]
+    assert records.due_splits(run, config, 0) == [] and records.due_splits(run, config, 5) == ["test"]
     played(run, config, "test", "after", 1)
-    assert records.due(run, config, 5) == []
+    assert records.due_splits(run, config, 5) == []
     played(run, config, "validation", "validation_00004", 1)  # each once, not twice
-    assert not records.complete(run, config, "validation", 4) and records.due(run, config, 4) == [
+    assert not records.is_complete(run, config, "validation", 4) and records.due_splits(run, config, 4) == [
         "validation"
     ]
 
@@ -158,10 +159,10 @@ def test_what_is_due_is_what_is_not_on_disk(local, tmp_path):
 def test_a_kill_before_the_last_dialogue_leaves_a_test_due(local, tmp_path):
     run, config = RunDir(tmp_path), load_run_config(local)
     file = played(run, config, "validation", "validation_00002", 1) / "dialogues.1.jsonl"
-    assert records.due(run, config, 2) == []
+    assert records.due_splits(run, config, 2) == []
     file.write_bytes(file.read_bytes()[:-9])
-    assert records.due(run, config, 2) == ["validation"]
-    assert records.due(RunDir(local), config, 2) == []  # a local run's ids are the same
+    assert records.due_splits(run, config, 2) == ["validation"]
+    assert records.due_splits(RunDir(local), config, 2) == []  # a local run's ids are the same
 
 
 def test_a_judge_deaf_to_everybody_is_noticed_though_nobody_saw_enough(local, tmp_path):
@@ -171,28 +172,28 @@ def test_a_judge_deaf_to_everybody_is_noticed_though_nobody_saw_enough(local, tm
     for rank in (0, 1):
         file = run.dialogues_of(1) if rank == 0 else run.dialogues / "step_00001.1.jsonl"
         records.check_judge(run, config, "train", 1)
-        assert records.why_stopped(run) is None
+        assert records.stop_reason(run) is None
         with JsonlWriter(file) as writer:
             writer.write_dialogue(dialogue([turn] * 21, f"d{rank}"))
     records.check_judge(run, config, "train", 1)
-    assert records.why_stopped(run).startswith("the judge failed on 40 of 40 turns")
+    assert records.stop_reason(run).startswith("the judge failed on 40 of 40 turns")
 
 
 def test_a_judge_that_answers_leaves_no_word(local, run):
     for step in (1, 2):
         records.check_judge(run, load_run_config(local), "train", step)
-    assert records.why_stopped(run) is None
+    assert records.stop_reason(run) is None
 
 
 def test_a_step_that_was_cut_off_is_set_aside_with_all_its_files(run):
-    records.set_aside(run, 1)
+    records.move_interrupted_step(run, 1)
     assert sorted(f.name for f in run.dialogues.glob("*.jsonl")) == [
         "step_00002.1.jsonl",
         "step_00002.jsonl",
     ]
     run.dialogues_of(1).write_text("{}\n")
-    records.set_aside(run, 1)
-    records.set_aside(run, 9)
+    records.move_interrupted_step(run, 1)
+    records.move_interrupted_step(run, 9)
     names = {f.name for f in (run.dialogues / "cut_off").iterdir()}
     assert names == {"step_00001-0.jsonl", "step_00001-1.jsonl", "step_00001.1-0.jsonl"}
 
@@ -200,21 +201,21 @@ def test_a_step_that_was_cut_off_is_set_aside_with_all_its_files(run):
 def test_a_step_without_a_usable_dialogue_says_so(local, tmp_path):
     run, config = RunDir(tmp_path), load_run_config(local)
     records.check_usable(run, config, 1)  # nothing was played yet
-    assert records.why_stopped(run) is None
+    assert records.stop_reason(run) is None
     played = next(read_dialogues(RunDir(local).dialogues_of(1)))
     with JsonlWriter(run.dialogues_of(1)) as writer:
         writer.write_dialogue(replace(played, error="the user is gone"))
     records.check_usable(run, config, 1)
-    told = records.why_stopped(run)
-    assert "not one dialogue of step 1 can be used; the first: the user is gone" in told
+    told = records.stop_reason(run)
+    assert "no dialogue of step 1 is usable; the first failed with: the user is gone" in told
 
 
 def test_lines_are_logged_and_told_to_trackers(run):
-    records.log(run, {"step": 1, "reward": 0.5, "by": {"turn": [1.0, None]}})
-    records.log(run, {"step": 1, "reward": 1.5})
+    records.append_metrics(run, {"step": 1, "reward": 0.5, "by": {"turn": [1.0, None]}})
+    records.append_metrics(run, {"step": 1, "reward": 1.5})
     assert read_steps(run.metrics) == [{"step": 1, "reward": 1.5}]
-    assert records.line_of(run, 1) == {"step": 1, "reward": 1.5} and records.line_of(run, 2) is None
-    told = records.for_trackers({"reward": 0.5, "by": {"turn": [1.0, None]}, "score": None})
+    assert records.step_line(run, 1) == {"step": 1, "reward": 1.5} and records.step_line(run, 2) is None
+    told = records.tracker_metrics({"reward": 0.5, "by": {"turn": [1.0, None]}, "score": None})
     assert told == {"mapo/reward": 0.5, "mapo/by/turn/1": 1.0}
 
 
@@ -230,15 +231,16 @@ def test_the_best_validation_is_remembered(local, run):
     rubric = records.Rubric.load("empathy")
     talks = list(read_dialogues(local / "eval" / "validation_00002" / "dialogues.jsonl"))
     ranked = sorted(talks, key=lambda d: score_dialogues("", [d], rubric).composite.epm_q)
-    assert validated(local, run, 0, ranked[-1:]) and records.best(run) is None  # nothing was trained yet
+    assert validated(local, run, 0, ranked[-1:])
+    assert records.best_validation(run) is None  # nothing was trained yet
     low = validated(local, run, 1, ranked[:1])
-    assert records.best(run) == {"step": 1, **low}
+    assert records.best_validation(run) == {"step": 1, **low}
     expected = score_dialogues("x", ranked[-1:], rubric)
     high = validated(local, run, 2, ranked[-1:])
     assert high == {"epm_q": expected.composite.epm_q, "passes": expected.passes, "n": 1}
-    assert high["epm_q"] > low["epm_q"] and records.best(run) == {"step": 2, **high}
+    assert high["epm_q"] > low["epm_q"] and records.best_validation(run) == {"step": 2, **high}
     validated(local, run, 3, ranked[:1])
-    assert records.best(run)["step"] == 2
+    assert records.best_validation(run)["step"] == 2
     assert records.score_validation(run, load_run_config(local), 4) is None
 
 
@@ -287,6 +289,6 @@ def test_the_best_model_outlives_its_checkpoint(run, monkeypatch):
 
 
 def test_why_a_run_stopped_is_told(run):
-    assert records.why_stopped(run) is None
-    write_stop_reason(run, "the judge is deaf", keep_first=True)
-    assert run.stopped.exists() and records.why_stopped(run) == "the judge is deaf"
+    assert records.stop_reason(run) is None
+    write_stop_reason(run, "the judge failed too often", keep_first=True)
+    assert run.stopped.exists() and records.stop_reason(run) == "the judge failed too often"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo import InputError, Reply, advantages
-from mapo.engines.verl.estimator import UNSCORED, counted, credit_of, estimate, find_turns
-from mapo.engines.verl.row import row_of
+from mapo.engines.verl.estimator import UNSCORED, compute_credit, estimate, find_turns, loss_mask
+from mapo.engines.verl.row import response_row
 from mapo.rows import rows_of
 from support.verl_rows import dialogue, methods, options, rows, same, spoken
 
@@ -21,7 +21,7 @@ SAID = {"gap": 2, "length": 3, "reward": 0.5, "kl": 0.0}
 @given(st.lists(spoken, min_size=1, max_size=6))
 def test_ids_are_those_that_were_sampled_in_order(made):
     talk = dialogue(made)
-    row = row_of(talk)
+    row = response_row(talk)
     every = [i for t in talk.turns for i in (*t.reply.prompt_ids, *t.reply.token_ids)]
     assert row.prompt + row.response == every
     assert len(row.response) == len(row.mask) == len(row.logprobs) == len(row.rewards)
@@ -50,12 +50,12 @@ def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(made,
         [[turn.reward for turn in t.turns] for t in usable], [t.group for t in usable], method, **told
     )
     local = {usable[row.dialogue].id: row for row in rows_of(usable, credit)}
-    ours = {t.id: row for t in talks if (row := row_of(t))}
+    ours = {t.id: row for t in talks if (row := response_row(t))}
     assert set(local) <= set(ours) <= {t.id for t in usable}
     mask, paid = (padded([getattr(row, name) for row in ours.values()]) for name in ("mask", "rewards"))
     groups = [talk.group for talk in usable if talk.id in ours]
     turns = find_turns(paid, mask)
-    kept = counted(turns, credit_of(turns, groups, method, told), mask)
+    kept = loss_mask(turns, compute_credit(turns, groups, method, told), mask)
     found, _ = estimate(
         method, token_level_rewards=paid, response_mask=mask, index=groups, config={"mapo": told}
     )
@@ -79,16 +79,16 @@ def padded(lists: list[list]) -> torch.Tensor:
 
 
 def test_a_dialogue_that_broke_or_never_began_has_no_row():
-    assert row_of(dialogue([SAID], error="the user went away")) is None
-    assert row_of(dialogue([])) is None
+    assert response_row(dialogue([SAID], error="the user went away")) is None
+    assert response_row(dialogue([])) is None
 
 
 def test_unscored_turns_stay_as_context_the_last_ones_too():
     quiet = {**SAID, "reward": None}
-    row = row_of(dialogue([quiet, SAID, quiet]))
+    row = response_row(dialogue([quiet, SAID, quiet]))
     assert row.mask == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
     assert [x for x in row.rewards if x] == [UNSCORED, 0.5, UNSCORED]
-    assert not any(row_of(dialogue([quiet, quiet])).mask)
+    assert not any(response_row(dialogue([quiet, quiet])).mask)
 
 
 def test_replies_that_cannot_make_a_row_are_refused():
@@ -101,4 +101,4 @@ def test_replies_that_cannot_make_a_row_are_refused():
         (replace(second.reply, whole_prompt=True), "rewrites earlier turns"),
     ):
         with pytest.raises(InputError, match=told):
-            row_of(replace(talk, turns=(first, replace(second, reply=reply))))
+            response_row(replace(talk, turns=(first, replace(second, reply=reply))))

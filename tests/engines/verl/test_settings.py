@@ -14,11 +14,11 @@ from mapo.config import load_config, shipped_configs
 from mapo.engines.verl.settings import (
     METHODS,
     check_settings,
-    horizon,
+    checkpoint_due,
     hydra_value,
+    learning_rate_at,
     overrides,
-    rate_at,
-    saves_at,
+    schedule_end,
     verl_name,
 )
 from mapo.errors import InputError
@@ -101,19 +101,19 @@ def test_every_method_has_a_name_of_its_own_in_verl():
 @pytest.mark.parametrize(
     ("told", "where"),
     [
-        (["rollout.scenarios=15"], "optim.updates: 15 scenarios do not make 4 equal updates"),
-        (["verl.tensor_parallel=3"], "verl.tensor_parallel: 8 cards in groups of 3"),
-        (["verl.sequence_parallel=3"], "verl.sequence_parallel: 8 cards in groups of 3"),
+        (["rollout.scenarios=15"], "optim.updates: 15 scenarios cannot be split into 4 equal updates"),
+        (["verl.tensor_parallel=3"], "verl.tensor_parallel: 8 GPUs cannot be split into groups of 3"),
+        (["verl.sequence_parallel=3"], "verl.sequence_parallel: 8 GPUs cannot be split into groups of 3"),
         (
             ["verl.tensor_parallel=4", "verl.sequence_parallel=16"],
-            "sequence_parallel: 8 cards in groups of 16",
+            "sequence_parallel: 8 GPUs cannot be split into groups of 16",
         ),
-        (["verl.nodes=3"], "an update of 16 dialogues does not divide among 24 ranks"),
-        (["verl.gpus=3"], "does not divide among 3 ranks"),
-        (["model.lora.rank=8"], "model.lora: the verl engine trains whole models"),
+        (["verl.nodes=3"], "an update of 16 dialogues cannot be split evenly among 24 ranks"),
+        (["verl.gpus=3"], "cannot be split evenly among 3 ranks"),
+        (["model.lora.rank=8"], "model.lora: the verl engine does not support adapters"),
         (["optim.schedule=linear"], "linear schedule"),
-        (["optim.steps=0"], "no step to train"),
-        (["advantage.method=magic"], "no method 'magic'"),
+        (["optim.steps=0"], "there are no steps to train"),
+        (["advantage.method=magic"], "unknown method 'magic'"),
     ],
 )
 def test_what_verl_could_not_do_is_refused(told, where):
@@ -143,7 +143,8 @@ def test_a_rate_rises_then_follows_its_schedule(schedule, expected):
     config = load_config(
         None, ["optim.lr=0.25", "optim.warmup=0.2", "optim.steps=8", f"optim.schedule={schedule}"]
     )
-    assert [rate_at(config, step) for step in range(1, 9)] == pytest.approx([0.25 * x for x in expected])
+    rates = [learning_rate_at(config, step) for step in range(1, 9)]
+    assert rates == pytest.approx([0.25 * x for x in expected])
 
 
 @given(st.integers(1, 40), st.floats(0, 0.9), st.sampled_from(["cosine", "constant"]))
@@ -151,10 +152,10 @@ def test_no_step_is_trained_with_no_rate(steps, warmup, schedule):
     config = load_config(
         None, [f"optim.steps={steps}", f"optim.warmup={warmup}", f"optim.schedule={schedule}"]
     )
-    rates = [rate_at(config, step) for step in range(1, steps + 1)]
+    rates = [learning_rate_at(config, step) for step in range(1, steps + 1)]
     assert all(0 < rate <= config.optim.lr for rate in rates)
     if schedule == "cosine":
-        assert rate_at(config, horizon(config)) == pytest.approx(0, abs=1e-12)
+        assert learning_rate_at(config, schedule_end(config)) == pytest.approx(0, abs=1e-12)
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 12))
@@ -162,7 +163,7 @@ def test_verl_asks_about_every_checkpoint_that_is_due(steps, saved, validated):
     given = [f"optim.steps={steps}", f"run.checkpoint_every={saved}", f"eval.every={validated}"]
     config = load_config(None, given)
     asked = int(told(*given)["trainer.save_freq"])
-    due = {step for step in range(1, steps + 1) if saves_at(config, step)}
+    due = {step for step in range(1, steps + 1) if checkpoint_due(config, step)}
     looked = {s for s in range(1, steps + 1) if validated and s % validated == 0}
     assert due == looked | {s for s in range(1, steps + 1) if s % saved == 0 or s == steps}
     assert all(step % asked == 0 or step == steps for step in due)

@@ -1,7 +1,7 @@
-"""verl on CPUs, for tests: no card, gloo between the ranks, our own sampler as the token server.
+"""A CPU platform for verl, for tests: gloo between the ranks and mapo's sampler as the token server.
 
-verl has no such platform. VERL_PLATFORM=cpu makes our plugin install this one, which tells verl what it wants
-to know of a device and bends the three places where it takes an accelerator for granted. Everything else
-(Ray, FSDP2, the trainer, the queue between its parts, checkpoints) is verl's own and runs as on a cluster.
-Not for production: it is as slow as CPUs are.
+verl has no CPU platform. With VERL_PLATFORM=cpu the plugin installs this one, which implements verl's device
+interface and patches the three places where verl assumes an accelerator. Everything else (Ray, FSDP2, the
+trainer, the transfer queue, checkpoints) is verl's own code and runs as on a cluster.
+Too slow for production.
 """

@@ -1,4 +1,4 @@
-"""What verl asks of a device, answered for CPUs."""
+"""verl's device interface for CPUs."""
 
 from __future__ import annotations
 
@@ -12,61 +12,67 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-RANKS = "MAPO_CPU_RANKS"
-"""Environment variable: how many devices there seem to be."""
-ROLLOUT = "mapo_cpu"
+RANKS_VARIABLE = "MAPO_CPU_RANKS"
+"""Environment variable with the number of devices to report."""
+ROLLOUT_BACKEND = "mapo_cpu"
 """Name of the rollout backend (actor_rollout_ref.rollout.name)."""
-_NOTHING = (
-    "empty_cache ipc_collect reset_peak_memory_stats set_device manual_seed manual_seed_all set_rng_state"
+_NO_OPS = (
+    "empty_cache",
+    "ipc_collect",
+    "reset_peak_memory_stats",
+    "set_device",
+    "manual_seed",
+    "manual_seed_all",
+    "set_rng_state",
 )
 
 
 def install() -> None:
-    """Bend what takes an accelerator for granted; the platform itself is registered by being defined."""
+    """Patch the places where verl assumes an accelerator. Importing this module registers the platform."""
     import torch.distributed.fsdp as fsdp
     import verl.utils.distributed as distributed
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    # verl would choose its FSDP engine by the device's name
+    # verl selects its FSDP engine by device name
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
-    # torch refuses the "cpu:gloo,cpu:gloo" that verl would put together
-    start = distributed.initialize_global_process_group_ray
+    # verl would build the backend "cpu:gloo,cpu:gloo", which torch rejects
+    initialize = distributed.initialize_global_process_group_ray
 
     def with_gloo(timeout_second: int | None = None, backend: str | None = None) -> None:
-        start(timeout_second, backend or "cpu:gloo")
+        initialize(timeout_second, backend or "cpu:gloo")
 
     distributed.initialize_global_process_group_ray = with_gloo
-    # memory can be pinned for an accelerator only
+    # memory can be pinned only with an accelerator
     offload = fsdp.CPUOffloadPolicy
     unpinned: Any = lambda pin_memory=True: offload(pin_memory=False)  # noqa: ARG005, E731
     fsdp.CPUOffloadPolicy = unpinned  # type: ignore[misc]
 
-    _ROLLOUT_REGISTRY[ROLLOUT, "async"] = "mapo.engines.verl.cpu.rollout.Adapter"
-    RolloutReplicaRegistry.register(ROLLOUT, _replica)
+    _ROLLOUT_REGISTRY[ROLLOUT_BACKEND, "async"] = "mapo.engines.verl.cpu.rollout.CpuRollout"
+    RolloutReplicaRegistry.register(ROLLOUT_BACKEND, _replica)
 
 
 def _replica() -> type:
-    from mapo.engines.verl.cpu.rollout import Replica
+    from mapo.engines.verl.cpu.rollout import CpuReplica
 
-    return Replica
+    return CpuReplica
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _no_op(*_: Any, **__: Any) -> None:
     return None
 
 
-class _Module(types.ModuleType):
-    """Stands where verl expects `torch.cuda`."""
+class _CpuDeviceModule(types.ModuleType):
+    """Replacement for `torch.cuda`."""
 
     def is_available(self) -> bool:
-        return False  # then verl leaves its memory helpers alone
+        return False  # keeps verl from using its GPU memory helpers
 
     def current_device(self) -> str:
         return "cpu"
 
     def device_count(self) -> int:
-        return int(os.environ.get(RANKS, "1"))
+        return int(os.environ.get(RANKS_VARIABLE, "1"))
 
     def mem_get_info(self, *_: Any) -> tuple[int, int]:
         return 0, 0
@@ -82,16 +88,16 @@ class _Module(types.ModuleType):
             return getattr(torch.cpu, name)
         if name.startswith(("memory_", "max_memory_")):
             return lambda *_, **__: 0
-        if name in _NOTHING.split():
-            return _nothing
+        if name in _NO_OPS:
+            return _no_op
         raise AttributeError(name)
 
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
-    """Every question verl has of a platform; most have no meaning here."""
+    """verl's platform interface. Most methods have no meaning on CPUs."""
 
-    _module = _Module("mapo_cpu")
+    _module = _CpuDeviceModule("mapo_cpu")
 
     @property
     def device_name(self) -> str:
@@ -109,7 +115,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002
-        return False  # only where it is asked for by name
+        return False  # use it only when requested by name
 
     def current_device(self) -> Any:
         return "cpu"
@@ -133,7 +139,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return "CUDA_VISIBLE_DEVICES"
 
     def ray_resource_name(self) -> str:
-        return "GPU"  # logical ones: ray.init(num_gpus=N)
+        return "GPU"  # logical GPUs: ray.init(num_gpus=N)
 
     def ray_noset_envvars(self) -> list[str]:
         return []
@@ -148,9 +154,9 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def nvtx_range(self, msg: str) -> Iterator[None]:  # noqa: ARG002
         yield
 
-    set_device: Callable[..., None] = staticmethod(_nothing)
-    synchronize: Callable[..., None] = staticmethod(_nothing)
-    set_allocator_settings: Callable[..., None] = staticmethod(_nothing)
-    empty_cache: Callable[..., None] = staticmethod(_nothing)
-    profiler_start: Callable[..., None] = staticmethod(_nothing)
-    profiler_stop: Callable[..., None] = staticmethod(_nothing)
+    set_device: Callable[..., None] = staticmethod(_no_op)
+    synchronize: Callable[..., None] = staticmethod(_no_op)
+    set_allocator_settings: Callable[..., None] = staticmethod(_no_op)
+    empty_cache: Callable[..., None] = staticmethod(_no_op)
+    profiler_start: Callable[..., None] = staticmethod(_no_op)
+    profiler_stop: Callable[..., None] = staticmethod(_no_op)

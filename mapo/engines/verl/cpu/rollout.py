@@ -1,4 +1,4 @@
-"""A token server for verl on CPUs: our sampler in a Ray actor, ids in, ids and log-probabilities out."""
+"""A token server for verl on CPUs: mapo's sampler in a Ray actor."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 SLOTS = 64
 
 
-class _Placeholder:
-    """A seat for one reply: it keeps nothing from turn to turn, verl sends the whole context each time."""
+class _SingleReply:
+    """The sampler's dialogue state for one reply.
+
+    Nothing is cached between turns, because verl sends the full context with every request.
+    """
 
     def __init__(self) -> None:
         self.slot: int | None = None
         self.cached = 0
 
 
-class Server:
-    """Answers `generate`; its weights are replaced after each update of the policy."""
+class TokenServer:
+    """Server for verl's `generate` calls. Its weights are replaced after each policy update."""
 
-    def __init__(self, path: str, longest: int) -> None:
+    def __init__(self, path: str, max_tokens: int) -> None:
         from mapo.sampling.local import local_sampler
 
         torch.set_num_threads(1)
-        self.sampler = local_sampler(path, slots=SLOTS, context=longest)
+        self.sampler = local_sampler(path, slots=SLOTS, context=max_tokens)
         self.model = self.sampler.decoder.model
         self.version: int | None = None
-        self._drawn = 0
-        self._running = asyncio.Lock()
+        self._requests = 0
+        self._opening = asyncio.Lock()
         self._open = False
 
     async def ready(self) -> bool:
@@ -46,25 +49,25 @@ class Server:
         from mapo.models.chat import Request
         from mapo.sampling.sampler import SampleCall
 
-        async with self._running:
+        async with self._opening:
             if not self._open:
                 await self.sampler.__aenter__()
                 self._open = True
-        self._drawn += 1
+        self._requests += 1
         request = Request(
             messages=(),
             temperature=sampling_params.get("temperature", 1.0),
             top_p=sampling_params.get("top_p", 1.0),
             max_tokens=sampling_params["max_tokens"],
-            seed=sampling_params.get("seed") or self._drawn,
+            seed=sampling_params.get("seed") or self._requests,
         )
-        placeholder: Any = _Placeholder()
+        state: Any = _SingleReply()
         done = asyncio.get_running_loop().create_future()
-        call = SampleCall(placeholder, list(prompt_ids), 0, request, done)
+        call = SampleCall(state, list(prompt_ids), 0, request, done)
         try:
             await self.sampler.ask(call)
         finally:
-            self.sampler.release(placeholder)
+            self.sampler.release(state)
         return TokenOutput(
             token_ids=call.token_ids,
             log_probs=call.logprobs,
@@ -75,34 +78,36 @@ class Server:
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
         missing, unknown = self.model.load_state_dict(weights, strict=False)
         if unknown or [name for name in missing if "lm_head" not in name]:
-            raise RuntimeError(f"weights that do not fit: missing {missing}, unknown {unknown}")
+            raise RuntimeError(f"the weights do not match the model: missing {missing}, unknown {unknown}")
         self.model.tie_weights()
         self.sampler.forget_all()
         self.version = version
 
-    async def _nothing(self, *_: Any, **__: Any) -> None:
+    async def _no_op(self, *_: Any, **__: Any) -> None:
         return None
 
-    wake_up = sleep = clear_kv_cache = abort_all_requests = resume_generation = _nothing
-    release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
+    wake_up = sleep = clear_kv_cache = abort_all_requests = resume_generation = _no_op
+    release_kv_cache = resume_kv_cache = start_profile = stop_profile = _no_op
 
 
-def _name(rank: int) -> str:
+def _server_name(rank: int) -> str:
     return f"mapo_cpu_server_{rank}"
 
 
-class Replica(RolloutReplica):  # type: ignore[misc]
+class CpuReplica(RolloutReplica):  # type: ignore[misc]
+    """A rollout replica with one token server."""
+
     async def launch_servers(self) -> None:
-        longest = int(self.config.prompt_length + self.config.response_length)
-        options = {"name": _name(self.replica_rank), "num_cpus": 0, "max_concurrency": 1000}
-        server = ray.remote(Server).options(**options).remote(self.model_config.path, longest)
+        max_tokens = int(self.config.prompt_length + self.config.response_length)
+        options = {"name": _server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 1000}
+        server = ray.remote(TokenServer).options(**options).remote(self.model_config.path, max_tokens)
         await server.ready.remote()
         self.servers, self._server_handle = [server], server
-        self._server_address = _name(self.replica_rank)
+        self._server_address = _server_name(self.replica_rank)
 
 
-class Adapter(BaseRollout):  # type: ignore[misc]
-    """The trainer's side of the server: hands over new weights."""
+class CpuRollout(BaseRollout):  # type: ignore[misc]
+    """The trainer's side of the server, which sends it new weights."""
 
     async def resume(self, tags: list[str]) -> None: ...
 
@@ -116,7 +121,9 @@ class Adapter(BaseRollout):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         if wire_format != "named_tensors":
-            raise NotImplementedError(f"weights in the form {wire_format}; use the naive checkpoint engine")
-        taken = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
-        server = ray.get_actor(_name(int(os.environ["RANK"])))  # one server a rank
-        await server.load.remote(taken, global_steps)
+            raise NotImplementedError(
+                f"wire format {wire_format} is not supported; use the naive checkpoint engine"
+            )
+        state_dict = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
+        server = ray.get_actor(_server_name(int(os.environ["RANK"])))  # one server per rank
+        await server.load.remote(state_dict, global_steps)

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from mapo.config import load_config
-from mapo.engines.verl import site as sites
+from mapo.engines.verl import worker as workers
 from mapo.engines.verl.launch import prepare
-from mapo.engines.verl.site import dialogue_file, site_of
+from mapo.engines.verl.worker import dialogue_file, get_worker
 from mapo.errors import InputError, JudgeError
 from mapo.local_model.policy import POCKET
 from mapo.store import RunDir, read_dialogues, write_stop_reason
@@ -33,39 +33,39 @@ def ray(monkeypatch):
     context = SimpleNamespace(get_actor_name=lambda: actor.name)
     stub = SimpleNamespace(is_initialized=lambda: actor.name is not None, get_runtime_context=lambda: context)
     monkeypatch.setitem(sys.modules, "ray", stub)
-    monkeypatch.setattr(sites, "_open", {})
+    monkeypatch.setattr(workers, "_workers", {})
     return actor
 
 
 def opened(root, tokenizer=None, model=POCKET, given=()):
     prepare(load_config(None, [*GIVEN, *given]), root, resume=root.exists())
-    return asyncio.run(site_of(root, tokenizer or tiny.tokenizer(), str(model)))
+    return asyncio.run(get_worker(root, tokenizer or tiny.tokenizer(), str(model)))
 
 
 @pytest.fixture
-def site(ray, tmp_path):
+def worker(ray, tmp_path):
     found = opened(tmp_path / "run")
     yield found
     for writer in found.writers.values():
         writer.close()
 
 
-def test_siblings_meet_the_worlds_of_the_local_engine(site):
-    scenarios = list(site.scenarios.values())[:2]
+def test_siblings_meet_the_worlds_of_the_local_engine(worker):
+    scenarios = list(worker.scenarios.values())[:2]
     for job in step_jobs(scenarios, 3, per_step=2, siblings=2, seed=5):
-        ours = site.job(job.scenario.id, "train", 3, job.group, int(job.id[-1]))
+        ours = worker.job(job.scenario.id, "train", 3, job.group, int(job.id[-1]))
         assert ours == job
     for number, job in enumerate(eval_jobs(scenarios[:1], repeats=3, seed=5)):
-        assert site.job(scenarios[0].id, "test", 0, "anything", number) == job
+        assert worker.job(scenarios[0].id, "test", 0, "anything", number) == job
 
 
-def test_training_and_tests_have_their_own_rules(site):
-    assert site.rules_for("train") is site.rules
-    tested = site.rules_for("validation")
+def test_training_and_tests_have_their_own_rules(worker):
+    assert worker.rules_for("train") is worker.rules
+    tested = worker.rules_for("validation")
     assert (tested.temperature, tested.top_p) == (0.25, 0.9)
-    for given, turns in ((3, 3), (None, site.rules.max_turns)):
-        settings = site.config.eval.model_copy(update={"max_turns": given})
-        other = replace(site, config=site.config.model_copy(update={"eval": settings}))
+    for given, turns in ((3, 3), (None, worker.rules.max_turns)):
+        settings = worker.config.eval.model_copy(update={"max_turns": given})
+        other = replace(worker, config=worker.config.model_copy(update={"eval": settings}))
         assert other.rules_for("test").max_turns == turns
 
 
@@ -88,17 +88,17 @@ def test_files_are_named_as_in_a_local_run(tmp_path):
     assert dialogue_file(run, "train", 2, 4, 3).name == "step_00002.3.jsonl"
 
 
-def test_every_process_keeps_dialogues_in_a_file_of_its_own(site):
+def test_every_process_keeps_dialogues_in_a_file_of_its_own(worker):
     flushed = []
-    site.flush = lambda: flushed.append(1)
+    worker.flush = lambda: flushed.append(1)
     talk = dialogue([{"gap": 1, "length": 1, "reward": 1.0}])
-    site.keep(talk, "train", 1)
-    site.keep(replace(talk, id="d1"), "train", 1)
-    site.rank = 1
-    site.keep(talk, "train", 1)
-    site.keep(talk, "test", 0)
-    assert len(site.writers) == 1 and len(flushed) == 4
-    root = site.run.root
+    worker.record(talk, "train", 1)
+    worker.record(replace(talk, id="d1"), "train", 1)
+    worker.rank = 1
+    worker.record(talk, "train", 1)
+    worker.record(talk, "test", 0)
+    assert len(worker.writers) == 1 and len(flushed) == 4
+    root = worker.run.root
     assert [d.id for d in read_dialogues(root / "dialogues" / "step_00001.jsonl")] == ["d0", "d1"]
     assert [d.id for d in read_dialogues(root / "dialogues" / "step_00001.1.jsonl")] == ["d0"]
     assert [d.id for d in read_dialogues(root / "eval" / "before" / "dialogues.1.jsonl")] == ["d0"]
@@ -106,9 +106,9 @@ def test_every_process_keeps_dialogues_in_a_file_of_its_own(site):
 
 def test_the_first_reason_to_stop_stays(tmp_path):
     run = RunDir(tmp_path)
-    write_stop_reason(run, JudgeError("the judge is deaf", fix="Wake it"), keep_first=True)
+    write_stop_reason(run, JudgeError("the judge failed too often", fix="Wake it"), keep_first=True)
     write_stop_reason(run, RuntimeError("later"), keep_first=True)
-    assert run.stopped.read_text() == "the judge is deaf. Wake it\n"
+    assert run.stopped.read_text() == "the judge failed too often. Wake it\n"
     for why, told in ((RuntimeError("odd"), "RuntimeError: odd\n"), ("in words", "in words\n")):
         run.stopped.unlink()
         write_stop_reason(run, why, keep_first=True)
@@ -122,15 +122,15 @@ ROLES = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.key_env="
 
 
 def test_on_a_resume_other_addresses_and_limits_count(ray, tmp_path, monkeypatch):
-    monkeypatch.setattr(sites, "_open", {})
+    monkeypatch.setattr(workers, "_workers", {})
     root = tmp_path / "run"
     first = opened(root, given=[*ROLES, "roles.everyone.base_url=http://one.example/v1"])
     assert first.config.roles.everyone.base_url == "http://one.example/v1"
     asyncio.run(first.stack.aclose())
-    sites._open.clear()  # another start is another process
+    workers._workers.clear()  # another start is another process
     second = opened(root, given=[*ROLES, "roles.everyone.base_url=http://two.example/v1", "verl.workers=3"])
     assert second.config.roles.everyone.base_url == "http://two.example/v1"
-    assert second.gate._value == 3  # 9 at once, three workers
+    assert second.semaphore._value == 3  # 9 at once, three workers
     asyncio.run(second.stack.aclose())
     assert load_run_config(root).roles.everyone.base_url == "http://one.example/v1"  # as it was started
 
@@ -140,17 +140,17 @@ def test_a_start_without_its_settings_is_refused(ray, tmp_path):
     prepare(load_config(None, GIVEN), root, resume=False)
     RunDir(root).verl_config.unlink()
     with pytest.raises(InputError, match=r"verl/config\.toml"):
-        asyncio.run(site_of(root, tiny.tokenizer(), str(POCKET)))
-    assert root not in sites._open
+        asyncio.run(get_worker(root, tiny.tokenizer(), str(POCKET)))
+    assert root not in workers._workers
 
 
 def test_a_process_has_one_site_and_its_share_of_the_work(ray, tmp_path):
     ray.name = "agent_loop_worker_3_ab12"
     first = opened(tmp_path / "run")
-    again = asyncio.run(site_of(tmp_path / "run", None, ""))
+    again = asyncio.run(get_worker(tmp_path / "run", None, ""))
     assert first is again and first.rank == 3
-    assert first.gate._value == 4  # 9 at once, two workers
-    assert first.watch("train", 1).limit == first.config.roles.max_unscored
+    assert first.semaphore._value == 4  # 9 at once, two workers
+    assert first.monitor("train", 1).limit == first.config.roles.max_unscored
     ray.name = "something_else"
     assert opened(tmp_path / "other").rank == 0
 
