@@ -1,23 +1,23 @@
-"""How fast are the estimators, beside loops, and how do they grow?
+"""Measure the speed of the advantage estimators against plain Python loops, and how it scales.
 
     .venv/bin/python benchmarks/advantage.py [dialogues]
 
-20,000 dialogues of 5 to 45 turns in groups of 4, every method. Two loops compute the same numbers:
+Runs every method on dialogues of 5 to 45 turns in groups of 4. Two loops compute the same numbers:
 
-- obvious: turn by turn; each turn collects its peers and normalises among them. Only what is the same for
-  the whole batch is computed once, else reinforce++ would take hours.
-- hoisted: plain Python written for speed; each peer set's mean and spread are computed once, and only
-  what the method needs. `advantages` always returns all five results.
+- obvious: each turn collects its peers and normalises among them. Only values that are the same for the whole
+  batch are computed once; otherwise reinforce++ would take hours.
+- hoisted: plain Python written for speed. The mean and standard deviation of each set of peers are computed
+  once, and only what the method needs. `advantages` always returns all five results.
 
-All run in one process on the same data, so the ratios mean something on a noisy machine; absolute times
-do not.
+All run in one process on the same data, so the ratios are meaningful on a noisy machine; absolute times are
+not.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
-import sys
 import time
 
 import numpy as np
@@ -57,22 +57,22 @@ def returns_of(rewards: list[list[float]], gamma: float) -> list[list[float]]:
 def obvious(
     rewards: list[list[float]], groups: list[int], method: str, gamma: float = 1.0
 ) -> list[list[float]]:
-    """Each turn by itself: collect the peers, take their mean and spread, normalise."""
+    """Process each turn separately: collect its peers and normalise among them."""
     returns = returns_of(rewards, gamma)
     members: dict[int, list[int]] = {}
     for i, g in enumerate(groups):
         members.setdefault(g, []).append(i)
     flat = [r for row in rewards for r in row]
-    turns, wholes = moments(flat), moments([g[0] for g in returns])
+    turn_moments, dialogue_moments = moments(flat), moments([g[0] for g in returns])
     mixed: list[list[float]] = []
     for i, row in enumerate(rewards):
         siblings, out = members[groups[i]], []
         for t, reward in enumerate(row):
             if method == "reinforce++":
-                out.append(z(returns[i][0], *wholes, len(rewards)))
+                out.append(z(returns[i][0], *dialogue_moments, len(rewards)))
                 continue
             if method == "reinforce++_turn":
-                out.append(z(reward, *turns, len(flat)))
+                out.append(z(reward, *turn_moments, len(flat)))
                 continue
             if method == "grpo":
                 peers = [sum(rewards[j]) for j in siblings]
@@ -97,7 +97,7 @@ def obvious(
 def hoisted(
     rewards: list[list[float]], groups: list[int], method: str, gamma: float = 1.0
 ) -> list[list[float]]:
-    """Plain Python for speed: every mean and spread once, and only what the method needs."""
+    """Compute every mean and standard deviation once, and only what the method needs."""
     returns = returns_of(rewards, gamma)
     members: dict[int, list[int]] = {}
     for i, g in enumerate(groups):
@@ -143,29 +143,36 @@ def timed(function, *args, repeat: int) -> tuple[float, object]:
     return statistics.median(times), result
 
 
-def main(dialogues: int = 20_000) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dialogues", type=int, nargs="?", default=20_000, help="at least 8 (default: 20000)")
+    dialogues = parser.parse_args().dialogues
+    if dialogues < 8:
+        parser.error("dialogues must be at least 8")
     rewards, groups = make(dialogues)
     turns = sum(map(len, rewards))
     print(f"{dialogues} dialogues, {turns} turns; median times and ratios to `advantages`\n")
     print(f"{'method':18} {'advantages':>12} {'obvious':>12} {'hoisted':>12} {'obvious':>9} {'hoisted':>9}")
     for method in METHODS:
-        fast, got = timed(advantages, rewards, groups, method, repeat=7)
+        fast, result = timed(advantages, rewards, groups, method, repeat=7)
         times = []
         for function in (obvious, hoisted):
-            slow, want = timed(function, rewards, groups, method, repeat=1 if function is obvious else 3)
-            np.testing.assert_allclose(np.concatenate(got.mixed), np.concatenate(want), atol=1e-7)
+            slow, expected = timed(function, rewards, groups, method, repeat=1 if function is obvious else 3)
+            np.testing.assert_allclose(np.concatenate(result.mixed), np.concatenate(expected), atol=1e-7)
             times.append(slow)
-        shown = " ".join(f"{1e3 * t:9.0f} ms" for t in (fast, *times))
-        print(f"{method:18} {shown} {times[0] / fast:8.1f}x {times[1] / fast:8.1f}x")
-    print("\ngrowth (mapo): time per turn, relative to the smallest size")
+        milliseconds = " ".join(f"{1e3 * t:9.0f} ms" for t in (fast, *times))
+        print(f"{method:18} {milliseconds} {times[0] / fast:8.1f}x {times[1] / fast:8.1f}x")
+    print("\nscaling (mapo): time per turn, absolute and relative to the smallest size")
     base = None
     for size in (dialogues // 8, dialogues // 4, dialogues // 2, dialogues, 2 * dialogues):
         rewards, groups = make(size)
         seconds, _ = timed(advantages, rewards, groups, repeat=7)
         per_turn = seconds / sum(map(len, rewards))
         base = base or per_turn
-        print(f"{size:8d} dialogues  {1e9 * per_turn:7.1f} ns a turn  {per_turn / base:5.2f}")
+        print(f"{size:8d} dialogues  {1e9 * per_turn:7.1f} ns per turn  {per_turn / base:5.2f}")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

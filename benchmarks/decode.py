@@ -1,13 +1,14 @@
-"""How fast does the sampler decode? Beside plain `generate`, and beside what memory bandwidth allows.
+"""Measure decoding speed against `generate` and against the limit set by memory bandwidth.
 
     .venv/bin/python benchmarks/decode.py [--shapes 135M:64,135M:256,7B:64] [--variants ...] [--json FILE]
 
-A decode step of N dialogues at about 540 ids each, random weights: `model.generate` (its time for many tokens
-less its time for one), transformers' continuous batching, our decoder in each variant. The floor is the bytes
-of weights and cache over the measured copy bandwidth. Whole dialogues: benchmarks/talks.py.
+Times a decode step of N dialogues with about 540 tokens each and random weights: `model.generate` (time for
+many tokens minus time for one), transformers' continuous batching, and mapo's decoder in each variant. The
+floor is the size of weights and KV cache divided by the measured copy bandwidth. benchmarks/talks.py measures
+whole dialogues.
 
-On a GPU in bfloat16; on a CPU small shapes in float32, where the ratios are what counts. A variant that fails
-says so, and the rest goes on.
+Uses bfloat16 on a GPU, and small shapes in float32 on a CPU, where only ratios are meaningful. A variant that
+fails is reported, and the others are still measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ import time
 
 import numpy as np
 import torch
-from shapes import CUDA, DEVICE, DTYPE, VARIANTS, device_name, each_shape, guarded, peak_gb, wait
+from shapes import (
+    CUDA,
+    DEVICE,
+    DTYPE,
+    VARIANTS,
+    device_name,
+    each_shape,
+    guarded,
+    parse_shapes,
+    parse_variants,
+    peak_gb,
+    wait,
+)
 from transformers import GenerationConfig
 
 from mapo.sampling.decoder import Decoder
@@ -39,7 +52,7 @@ def seconds(work, times: int) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes a second that a copy moves, read and written counted."""
+    """Return the bytes per second that a copy reads and writes."""
     a = torch.empty(2**30 if CUDA else 2**26, dtype=torch.bfloat16, device=DEVICE)
     b = torch.empty_like(a)
     return 2 * a.nbytes / seconds(lambda: b.copy_(a), 5)
@@ -65,8 +78,10 @@ def plain_step(model, rows: int) -> float:
 
 
 def continuous_step(model, rows: int) -> float:
-    """transformers' continuous batching, which keeps no cache between calls; its start-up, which is long and
-    varies, is taken off as well as the difference of two runs can."""
+    """Time a step of transformers' continuous batching, which keeps no cache between calls.
+
+    Its start-up is long and varies; the difference of two runs removes it approximately.
+    """
     prompts = torch.randint(10, 2000, (rows, PROMPT)).tolist()
 
     def run(n: int) -> float:
@@ -74,17 +89,17 @@ def continuous_step(model, rows: int) -> float:
         began = time.perf_counter()
         outputs = model.generate_batch(inputs=prompts, generation_config=config)
         wait()
-        taken = time.perf_counter() - began
+        elapsed = time.perf_counter() - began
         lengths = {len(out.generated_tokens) for out in outputs.values()}
         if len(outputs) != rows or lengths != {n}:
-            raise RuntimeError(f"{len(outputs)} of {rows} replies, {lengths} tokens of {n}")
-        return taken
+            raise RuntimeError(f"expected {rows} replies of {n} tokens, got {len(outputs)} of {lengths}")
+        return elapsed
 
     few, many = STEPS // 4, STEPS * 4
     run(few)
     step = (min(run(many) for _ in range(2)) - min(run(few) for _ in range(2))) / (many - few)
     if step <= 0:
-        raise RuntimeError("its start-up varies by more than its steps take: no figure")
+        raise RuntimeError("the start-up time varies by more than the steps take, so there is no result")
     return step * 1e3
 
 
@@ -98,15 +113,15 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
         for i in range(rows)
     ]
     began = time.perf_counter()
-    said = decoder.round(fresh, [])  # compiles and records
+    replies = decoder.round(fresh, [])  # compiles kernels and records graphs
     ready = time.perf_counter() - began
     decoder.stats.clear()
     for _ in range(STEPS // chunk):
         for row, more in decoder.round([], range(rows)).items():
-            said[row].ids.extend(more.ids)
-            said[row].logprobs.extend(more.logprobs)
+            replies[row].ids.extend(more.ids)
+            replies[row].logprobs.extend(more.logprobs)
     return {
-        "off": max(deviation(model, fresh[row].ids, said[row]) for row in (0, rows - 1)),
+        "off": max(deviation(model, fresh[row].ids, replies[row]) for row in (0, rows - 1)),
         "ms": decoder.stats.decode_seconds / decoder.stats.steps * 1e3,
         "ready_s": ready,
         "triton": decoder.kernels is not None,
@@ -117,56 +132,66 @@ def our_step(model, rows: int, variant: dict, chunk: int) -> dict:
     }
 
 
-def deviation(model, prompt: list[int], said) -> float:
-    """Mean difference between the log-probs that were told and those of one plain forward pass."""
-    ids = torch.tensor([prompt + said.ids], device=DEVICE)
+def deviation(model, prompt: list[int], reply) -> float:
+    """Return the mean difference between the decoder's log-probs and those of one plain forward pass."""
+    ids = torch.tensor([prompt + reply.ids], device=DEVICE)
     with torch.no_grad():
         scores = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
-    own = scores.gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
-    return float((own - torch.tensor(said.logprobs)).abs().mean())
+    expected = scores.gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
+    return float((expected - torch.tensor(reply.logprobs)).abs().mean())
 
 
 def steps(model, shape: str, rows: int, rate: float, args) -> list[dict]:
     floor = floor_ms(model, rows, rate)
-    print(f"{shape}, {rows} dialogues: floor {floor:.2f} ms a step", flush=True)
-    found = []
+    print(f"{shape}, {rows} dialogues: floor {floor:.2f} ms per step", flush=True)
+    results = []
 
-    def note(name: str, result: dict | None, plain: float | None) -> None:
+    def add(name: str, result: dict | None, plain: float | None) -> None:
         if result is None:
             return
         ms = result["ms"]
         row = {"what": "step", "shape": shape, "rows": rows, "way": name, "floor_ms": floor, **result}
         row |= {"of_floor": ms / floor, "times_plain": plain and plain / ms, "peak_gb": peak_gb()}
-        found.append(row)
-        beside = f", {plain / ms:5.1f} x generate" if plain else ""
+        results.append(row)
+        speedup = f", {plain / ms:5.1f} x generate" if plain else ""
         more = " ".join(f"{k}={v:.2g}" if isinstance(v, float) else f"{k}={v}" for k, v in result.items())
         print(
-            f"  {name:12} {ms:8.2f} ms  {ms / floor:5.2f} of the floor{beside}  peak {peak_gb()} GB  {more}",
+            f"  {name:12} {ms:8.2f} ms  {ms / floor:5.2f} of the floor{speedup}  peak {peak_gb()} GB  {more}",
             flush=True,
         )
 
     plain = None if args.no_plain else guarded("generate", lambda: plain_step(model, rows))
-    note("generate", plain and {"ms": plain}, plain)
+    add("generate", plain and {"ms": plain}, plain)
     if args.continuous:
         ms = guarded("continuous", lambda: continuous_step(model, rows))
-        note("continuous", ms and {"ms": ms}, plain)
-    for name in args.variants.split(","):
-        note(name, guarded(name, lambda name=name: our_step(model, rows, VARIANTS[name], args.chunk)), plain)
-    return found
+        add("continuous", ms and {"ms": ms}, plain)
+    for name in args.variants:
+        add(name, guarded(name, lambda name=name: our_step(model, rows, VARIANTS[name], args.chunk)), plain)
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8")
     parser.add_argument(
-        "--variants", default="streamed,fused,graph,fused-sdpa,graph-sdpa,eager" if CUDA else "eager"
+        "--shapes",
+        type=parse_shapes,
+        default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8",
+        help="SHAPE:DIALOGUES, comma-separated (default: %(default)s)",
     )
-    parser.add_argument("--chunk", type=int, default=8, help="decode steps between two looks of the host")
-    parser.add_argument("--no-plain", action="store_true", help="without plain transformers")
-    parser.add_argument("--continuous", action="store_true", help="with transformers' continuous batching")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument(
+        "--variants",
+        type=parse_variants,
+        default="streamed,fused,graph,fused-sdpa,graph-sdpa,eager" if CUDA else "eager",
+        help="decoder variants, comma-separated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--chunk", type=int, default=8, help="decode steps between synchronisations with the host"
+    )
+    parser.add_argument("--no-plain", action="store_true", help="skip plain transformers")
+    parser.add_argument("--continuous", action="store_true", help="include transformers' continuous batching")
+    parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
     rate = bandwidth()
     print(f"{device_name()}, torch {torch.__version__}: copies {rate / 1e12:.3f} TB/s", flush=True)

@@ -1,4 +1,4 @@
-"""Can a domain's scripted judge be fooled? Play every scripted policy and attack in every scenario.
+"""Test whether a scripted judge can be gamed: play every scripted policy and attack in every scenario.
 
     .venv/bin/python benchmarks/gaming.py [seeds] [--domain NAME or FOLDER]
 
@@ -50,8 +50,10 @@ def main(seeds: int, domain: str) -> None:
 
 
 if __name__ == "__main__":
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("seeds", type=int, nargs="?", default=2)
-    ask.add_argument("--domain", default=DEFAULT)
-    args = ask.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seeds", type=int, nargs="?", default=2, help="dialogues per scenario (default: 2)")
+    parser.add_argument("--domain", default=DEFAULT, help="name or folder of a domain")
+    args = parser.parse_args()
     main(args.seeds, args.domain)

@@ -10,6 +10,7 @@ from dialogues and ledger alone).
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
 import multiprocessing
@@ -64,15 +65,15 @@ def serve(pipe) -> None:
     """Serve one shape after another, as named through the pipe."""
     answer = world()
     while name := pipe.recv():
-        *_, spread, given = SHAPES[name]
-        speeds = {"director": DIRECTOR, **given}
-        gates = {role: asyncio.Semaphore(slots) for role, (_, slots) in speeds.items()}
+        *_, spread, role_speeds = SHAPES[name]
+        speeds = {"director": DIRECTOR, **role_speeds}
+        semaphores = {role: asyncio.Semaphore(slots) for role, (_, slots) in speeds.items()}
         sigma = math.sqrt(math.log1p(spread**2))
-        chance = random.Random(name)
+        rng = random.Random(name)
 
-        async def slowly(body, speeds=speeds, gates=gates, sigma=sigma, chance=chance):
-            async with gates[body["model"]]:
-                factor = math.exp(chance.gauss(-(sigma**2) / 2, sigma))
+        async def slowly(body, speeds=speeds, semaphores=semaphores, sigma=sigma, rng=rng):
+            async with semaphores[body["model"]]:
+                factor = math.exp(rng.gauss(-(sigma**2) / 2, sigma))
                 await asyncio.sleep(speeds[body["model"]][0] * factor)
             return answer(body)
 
@@ -118,35 +119,41 @@ def config_of(name: str) -> Config:
 def planned(name: str) -> Plan:
     """Return the plan computed from the delays of the server."""
     speeds = {"director": DIRECTOR, **SHAPES[name][-1]}
-    told = {
+    rates = {
         "servers": {role: {"streams": slots} for role, (_, slots) in speeds.items()},
         "calls": {role: {"output": 1, "seconds": s} for role, (s, _) in speeds.items()},
         "update": {"seconds": 0.0},
     }
-    return make_plan(shape_of(config_of(name)), read_rates(told, name))
+    return make_plan(shape_of(config_of(name)), read_rates(rates, name))
 
 
 def planned_from(name: str, run: Path) -> Plan:
-    """Return the plan computed from what the run recorded, including the waiting inside the server."""
-    told = merged(measure(run, config_of(name)).rates, {"update": {"seconds": 0.0}})
-    return make_plan(shape_of(config_of(name)), read_rates(told, name))
+    """Return the plan computed from the run's records, which include waiting inside the server."""
+    rates = merged(measure(run, config_of(name)).rates, {"update": {"seconds": 0.0}})
+    return make_plan(shape_of(config_of(name)), read_rates(rates, name))
 
 
 def main() -> None:
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    connection, server_connection = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(server_connection,), daemon=True
+    )
     server.start()
     print(f"{'':22}{'measured':>9}{'bound':>9}{'ratio':>7}{'from run':>10}{'ratio':>7}  bottleneck")
     for name in SHAPES:
-        here.send(name)
+        connection.send(name)
         with tempfile.TemporaryDirectory() as folder:
-            took = play(here.recv(), name, Path(folder))
-            again = planned_from(name, Path(folder)).rollout_s
-        here.send("done")
+            seconds = play(connection.recv(), name, Path(folder))
+            from_run = planned_from(name, Path(folder)).rollout_s
+        connection.send("done")
         plan = planned(name)
-        from_rates = f"{name:22}{took:8.2f}s{plan.rollout_s:8.2f}s{took / plan.rollout_s:7.2f}"
-        print(f"{from_rates}{again:9.2f}s{took / again:7.2f}  {plan.bottleneck}")
-    here.send("")
+        from_rates = f"{name:22}{seconds:8.2f}s{plan.rollout_s:8.2f}s{seconds / plan.rollout_s:7.2f}"
+        print(f"{from_rates}{from_run:9.2f}s{seconds / from_run:7.2f}  {plan.bottleneck}")
+    connection.send("")
     server.join(5)
 
 

@@ -1,14 +1,15 @@
-"""The local pass of `mapo scenarios make`: what it finds of planted items, what it takes by chance, how long.
+"""Measure the redaction of `mapo scenarios make`: recall on planted items, false matches, and speed.
 
-    .venv/bin/python benchmarks/private.py [FOLDER_OF_EMPA_CARDS]
+    .venv/bin/python benchmarks/private.py [FOLDER_OF_EMPA_CARDS ...]
 
-Recall is measured on `tests/support/planted.py`. By chance: a value found in one text, held against another
-text of the same set; in the shipped scenarios and, where a folder is given, in EMPA's cards. With
-`phonenumbers` and `python-stdnum` installed, it also shows which numbers, accounts and ids they find.
+Recall is measured on `tests/support/planted.py`. False matches: values found in one text that match another
+text of the same set, in the shipped scenarios and in the given folders of EMPA cards. If `phonenumbers` and
+`python-stdnum` are installed, the phone numbers, accounts and ids they find are counted too.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 import time
@@ -24,7 +25,7 @@ from mapo.realsim.redaction.redact import leaks, redact
 from mapo.scenarios.sets import load_scenarios
 from support.planted import FRESH, HELD_OUT, PLANTED, UNSEEN, left_of
 
-HOSTILE = (
+DIFFICULT = (
     "a",
     "1",
     "1-",
@@ -65,33 +66,40 @@ REGIONS = ("US", "GB", "CN")
 
 
 def recall() -> None:
+    """Print how many planted items are redacted, by kind and language."""
     sets = {"planted": PLANTED, "second set": HELD_OUT, "unseen": UNSEEN, "fresh": FRESH}
     for name, items in sets.items():
         total = Counter((p.kind, p.language) for p in items)
-        found = Counter(
+        redacted = Counter(
             (p.kind, p.language)
             for p in items
             if squeeze(p.item) not in squeeze(redact([p.sentence]).texts[0])
         )
-        whole = Counter((p.kind, p.language) for p in items if not left_of(p, redact([p.sentence]).texts[0]))
-        print(f"{name}: {sum(found.values())} of {len(items)}, {sum(whole.values())} as a whole")
+        complete = Counter(
+            (p.kind, p.language) for p in items if not left_of(p, redact([p.sentence]).texts[0])
+        )
+        print(f"{name}: {sum(redacted.values())} of {len(items)}, {sum(complete.values())} completely")
         for key in total:
             kind, language = key
-            print(f"  {kind:13} {language}  {found[key]:3} of {total[key]}, {whole[key]:3} as a whole")
+            print(f"  {kind:13} {language}  {redacted[key]:3} of {total[key]}, {complete[key]:3} completely")
 
 
-def by_chance(name: str, texts: list[str]) -> None:
+def false_matches(name: str, texts: list[str]) -> None:
+    """Print how often values found in one text match another text."""
     random.Random(0).shuffle(texts)
     values = [redact([text]).values for text in texts[:60]]
     others = [text[:900] for text in texts[60:90]]
-    found = [leaks(one, other) for one, other in product(values, others)]
-    words = Counter(word for some in found for word in some)
-    print(f"{name}: {sum(map(bool, found)) / len(found):.1%} of {len(found)} pairs", words.most_common(5))
+    matches = [leaks(one, other) for one, other in product(values, others)]
+    words = Counter(word for match in matches for word in match)
+    print(
+        f"{name}: {sum(map(bool, matches)) / len(matches):.1%} of {len(matches)} pairs", words.most_common(5)
+    )
 
 
-def hostile() -> None:
+def speed() -> None:
+    """Print the time for texts that are hard for regular expressions, and for many values."""
     slowest = 0.0
-    for piece in HOSTILE:
+    for piece in DIFFICULT:
         began = time.perf_counter()
         redact([(piece * LONGEST_TURN)[:LONGEST_TURN]])
         slowest = max(slowest, time.perf_counter() - began)
@@ -103,12 +111,15 @@ def hostile() -> None:
         cleaned = redact(turns)
         between = time.perf_counter()
         leaks(cleaned.values, "\n".join(turns)[:LONGEST_TURN])
-        spent, looked = between - began, time.perf_counter() - between
-        found = len(cleaned.values.written)
-        print(f"ten turns of {name}: {spent:.2f} s, {found} values; looked for in one turn: {looked:.2f} s")
+        redacting, searching = between - began, time.perf_counter() - between
+        count = len(cleaned.values.written)
+        print(
+            f"ten turns of {name}: {redacting:.2f} s, {count} values; search in one turn: {searching:.2f} s"
+        )
 
 
 def libraries() -> None:
+    """Print what phonenumbers and python-stdnum find of the same items."""
     if not find_spec("phonenumbers") or not find_spec("stdnum"):
         print("phonenumbers and python-stdnum are not installed")
         return
@@ -118,25 +129,33 @@ def libraries() -> None:
 
     phones = [p.sentence for p in PLANTED if p.kind == "phone"]
     for leniency in (phonenumbers.Leniency.POSSIBLE, phonenumbers.Leniency.VALID):
-        found = sum(
-            any(
-                phonenumbers.PhoneNumberMatcher(text, region, leniency).has_next()
-                for region in ("US", "GB", "CN")
-            )
+        matches = sum(
+            any(phonenumbers.PhoneNumberMatcher(text, region, leniency).has_next() for region in REGIONS)
             for text in phones
         )
-        print(f"phonenumbers, leniency {leniency}: {found} of {len(phones)}")
+        print(f"phonenumbers, leniency {leniency}: {matches} of {len(phones)}")
     accounts = [p.item for p in PLANTED if p.kind == "account"]
-    fine = sum(luhn.is_valid(x.replace(" ", "").replace("-", "")) or iban.is_valid(x) for x in accounts)
+    valid_accounts = sum(
+        luhn.is_valid(x.replace(" ", "").replace("-", "")) or iban.is_valid(x) for x in accounts
+    )
     ids = [p.item for p in PLANTED if p.kind == "national_id"]
-    valid = sum(map(ric.is_valid, ids))
-    print(f"stdnum: {fine} of {len(accounts)} accounts, {valid} of {len(ids)} ids are valid")
+    valid_ids = sum(map(ric.is_valid, ids))
+    print(f"stdnum: {valid_accounts} of {len(accounts)} accounts and {valid_ids} of {len(ids)} ids are valid")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="a folder of EMPA cards")
+    folders = parser.parse_args().folders
+    recall()
+    false_matches("false matches, shipped scenarios", [s.text() for s in load_scenarios("builtin:all")])
+    for folder in folders:
+        false_matches(f"false matches, {folder}", [s.text() for s in load_scenarios(folder)])
+    speed()
+    libraries()
 
 
 if __name__ == "__main__":
-    recall()
-    by_chance("by chance, shipped scenarios", [s.text() for s in load_scenarios("builtin:all")])
-    for folder in sys.argv[1:]:
-        by_chance("by chance, EMPA's cards", [s.text() for s in load_scenarios(folder)])
-    hostile()
-    libraries()
+    main()

@@ -1,16 +1,17 @@
-"""Are rollouts concurrent? Real HTTP to a loopback server that plays all roles, 200 ms a call.
+"""Measure the concurrency of rollouts over real HTTP, against a loopback server with 200 ms per call.
 
     .venv/bin/python benchmarks/rollout.py
 
-1. 30 dialogues of 15 turns, 4 calls a turn: against playing them one after another (timed on two of them),
-   and against the critical path of one dialogue.
-2. 32, 128 and 512 dialogues at once: processor time of our own process per turn, and peak memory. The
-   server runs in a process of its own, so its work is not counted.
-3. Our own code alone: the same dialogues with fakes in place of HTTP.
+1. 30 dialogues of 15 turns with 4 calls per turn, compared with playing them sequentially (extrapolated from
+   two of them) and with the critical path of one dialogue.
+2. 32, 128 and 512 concurrent dialogues: CPU time of this process per turn, and peak memory. The server runs
+   in another process and is not counted.
+3. The same dialogues with fake models instead of HTTP, which leaves only mapo's own code.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import multiprocessing
 import resource
@@ -44,7 +45,7 @@ def jobs(n: int) -> list[Job]:
 
 
 def play_over_http(url: str, n: int, turns: int, concurrency: int) -> tuple[float, float, int]:
-    """(wall seconds, our processor seconds, turns played)."""
+    """Return (wall seconds, CPU seconds of this process, turns played)."""
 
     async def go() -> int:
         limiter = Limiter(Limits(concurrency=4096))
@@ -64,10 +65,10 @@ def play_over_http(url: str, n: int, turns: int, concurrency: int) -> tuple[floa
 
 
 def play_with_fakes(n: int, turns: int) -> float:
-    """Seconds of our own code per turn, with nothing behind it."""
+    """Return the CPU seconds per turn with fake models."""
     answer = world()
 
-    def said(role):
+    def reply_as(role):
         def reply(request):
             schema = {"json_schema": {"schema": request.schema}} if request.schema else None
             body = {"model": role, "response_format": schema}
@@ -76,7 +77,7 @@ def play_with_fakes(n: int, turns: int) -> float:
 
         return reply
 
-    chats = {role: FakeChat(said(role)) for role in ROLES}
+    chats = {role: FakeChat(reply_as(role)) for role in ROLES}
     casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)
     rules = Rules(RUBRIC, max_turns=turns, min_turns=turns, system=policy_system)
     began = time.process_time()
@@ -85,27 +86,35 @@ def play_with_fakes(n: int, turns: int) -> float:
 
 
 def main() -> None:
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, LATENCY), daemon=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    connection, server_connection = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(server_connection, LATENCY), daemon=True
+    )
     server.start()
-    url = here.recv()
+    url = connection.recv()
     play_over_http(url, 4, 2, 4)  # warm up
-    path = (4 * TURNS - 2) * LATENCY  # nothing is directed or said after the last turn
-    alone, _, _ = play_over_http(url, 2, TURNS, 1)
-    together, _, _ = play_over_http(url, DIALOGUES, TURNS, DIALOGUES)
-    serial = alone / 2 * DIALOGUES
-    print(f"{DIALOGUES} dialogues of {TURNS} turns, 4 calls a turn, {1000 * LATENCY:.0f} ms a call")
-    print(f"  one after another  {serial:7.1f} s   ({alone:.1f} s for two of them)")
-    print(f"  at once            {together:7.1f} s   {serial / together:5.1f} times as fast")
-    print(f"  critical path      {path:7.1f} s   {together / path:5.2f} of it")
-    print("\ndialogues at once, 5 turns each")
+    path = (4 * TURNS - 2) * LATENCY  # no director and no user call after the last turn
+    two, _, _ = play_over_http(url, 2, TURNS, 1)
+    concurrent, _, _ = play_over_http(url, DIALOGUES, TURNS, DIALOGUES)
+    sequential = two / 2 * DIALOGUES
+    print(f"{DIALOGUES} dialogues of {TURNS} turns, 4 calls per turn, {1000 * LATENCY:.0f} ms per call")
+    print(f"  sequential     {sequential:7.1f} s   ({two:.1f} s for two of them)")
+    print(f"  concurrent     {concurrent:7.1f} s   {sequential / concurrent:5.1f} times as fast")
+    print(f"  critical path  {path:7.1f} s   concurrent / critical path: {concurrent / path:5.2f}")
+    print("\nconcurrent dialogues of 5 turns")
     for n in (32, 128, 512):
         wall, cpu, turns = play_over_http(url, n, 5, n)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        shown = f"{1000 * cpu / turns:6.2f} ms processor time a turn, peak memory {peak:5.0f} MB"
-        print(f"  {n:4d}  {shown}, {wall:5.1f} s")
-    print(f"\nour own code with fakes for models: {1000 * play_with_fakes(30, TURNS):.2f} ms a turn")
-    here.send("done")
+        print(
+            f"  {n:4d}  {1000 * cpu / turns:6.2f} ms CPU time per turn, "
+            f"peak memory {peak:5.0f} MB, {wall:5.1f} s"
+        )
+    print(f"\nwith fake models: {1000 * play_with_fakes(30, TURNS):.2f} ms CPU time per turn")
+    connection.send("done")
     server.join(5)
 
 

@@ -1,7 +1,8 @@
-"""What the decoding benchmarks share: shapes of random weights, variants of our decoder, a careful call."""
+"""Model shapes with random weights, decoder variants and helpers shared by decode.py and talks.py."""
 
 from __future__ import annotations
 
+import argparse
 import gc
 import sys
 import traceback
@@ -36,6 +37,29 @@ VARIANTS = {
 }
 
 
+def parse_shapes(text: str) -> list[tuple[str, int]]:
+    """Parse "135M:64,7B:64" into (shape, dialogues); an argparse type."""
+    shapes = []
+    for item in text.split(","):
+        name, _, count = item.partition(":")
+        if name not in SHAPES or not count.isdecimal() or int(count) < 1:
+            raise argparse.ArgumentTypeError(
+                f"'{item}' is not a shape; write SHAPE:DIALOGUES, where SHAPE is one of {', '.join(SHAPES)}"
+            )
+        shapes.append((name, int(count)))
+    return shapes
+
+
+def parse_variants(text: str) -> list[str]:
+    """Parse a comma-separated list of decoder variants; an argparse type."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise argparse.ArgumentTypeError(
+            f"'{unknown[0]}' is not a variant; use one or more of {', '.join(VARIANTS)}"
+        )
+    return names
+
+
 def wait() -> None:
     if CUDA:
         torch.cuda.synchronize()
@@ -46,17 +70,17 @@ def build(shape: str):
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPE, attn_implementation="sdpa").eval()
-    model.generation_config.eos_token_id = None  # replies are as long as they may be
+    model.generation_config.eos_token_id = None  # replies always have the full length
     return model
 
 
 def guarded(name: str, work):
-    """`work()`, or None with its error told."""
+    """Return `work()`, or print its error and return None."""
     if CUDA:
         torch.cuda.reset_peak_memory_stats()
     try:
         return work()
-    except Exception as error:  # noqa: BLE001 (a variant that fails is a result too)
+    except Exception as error:  # noqa: BLE001 (other variants are still measured)
         print(f"    {name} failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
         traceback.print_exc(limit=-4, file=sys.stdout)
         return None
@@ -74,13 +98,12 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
 
 
-def each_shape(specs: str) -> Iterator[tuple[object, str, int]]:
-    """(model, shape, dialogues) of "135M:64,7B:64"; one model at a time is in memory."""
+def each_shape(shapes: list[tuple[str, int]]) -> Iterator[tuple[object, str, int]]:
+    """Yield (model, shape, dialogues), with one model in memory at a time."""
     model, built = None, ""
-    for spec in specs.split(","):
-        shape, rows = spec.split(":")
+    for shape, rows in shapes:
         if shape != built:
             model = None
             gc.collect()
             model, built = build(shape), shape
-        yield model, shape, int(rows)
+        yield model, shape, rows

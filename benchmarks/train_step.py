@@ -1,18 +1,19 @@
-"""How fast is a training step, beside plain transformers and beside what the matrix units can do?
+"""Measure the speed of a training step against plain transformers and the matrix-multiplication rate.
 
     .venv/bin/python benchmarks/train_step.py [--shape 135M|7B|tiny] [--only WORDS] [--json FILE] [--profile]
 
-Forward and backward pass of the policy loss over random rows in which every token but the first trains
-(no saving from masked tokens), random weights, bfloat16 on a GPU:
+Times the forward and backward pass of the policy loss on random rows in which every token except the first
+is trained (nothing is saved by masking), with random weights, in bfloat16 on a GPU:
 
 - 135M: SmolLM2's shape, 32 rows of 1024 tokens; 7B: Qwen2.5-7B's shape, 4 rows of 2048; tiny: for a CPU.
 - plain: the model's own forward pass, log_softmax over all logits in float32, with and without checkpointing.
-- ours: the engine's `policy_loss` on a model prepared by `tune_for_training`, each piece on and off.
+- ours: mapo's `policy_loss` on a model prepared by `tune_for_training`, with each optimisation on and off.
   "mixed" rotates through micro-batches of different shapes, as training does; the others repeat one.
-  "cudnn" and "flash" ask for that attention kernel first.
+  "cudnn" and "flash" prefer that attention kernel.
 
-Columns: tokens a second; `of rate`, 6 * parameters * tokens / time over the matrix rate measured first
-(8192^3); against plain with checkpointing; peak memory. On a CPU only the ratios mean anything.
+Columns: tokens per second; `of rate`: 6 * parameters * tokens / time, divided by the measured rate of a
+matrix product (8192^3); speed relative to plain with checkpointing; peak memory. On a CPU, only ratios are
+meaningful.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def free() -> None:
 
 
 def seconds(step: Callable[[], object], repeats: int) -> float:
-    """Mean time of a call, all of them queued before the clock stops."""
+    """Return the mean time of a call. Calls are queued without synchronising in between."""
     sync()
     began = time.perf_counter()
     for _ in range(repeats):
@@ -137,7 +138,7 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def matrix_rate() -> float:
-    """Measured FLOP/s of a large product, in the precision of the models."""
+    """Measure the FLOP/s of a large matrix product in the dtype of the models."""
     n = 8192 if CUDA else 1024
     a = torch.randn(n, n, device=DEVICE, dtype=torch.bfloat16 if CUDA else torch.float32)
     out = torch.empty_like(a)
@@ -146,8 +147,8 @@ def matrix_rate() -> float:
     return 2 * n**3 / seconds(lambda: torch.mm(a, a, out=out), 20)
 
 
-def rows_of_noise(model: nn.Module, rows: int, length: int, vocabulary: int) -> MicroBatch:
-    """Every token but a row's first trains; old log-probabilities are the model's own."""
+def random_rows(model: nn.Module, rows: int, length: int, vocabulary: int) -> MicroBatch:
+    """Return random rows that train all tokens but the first; old log-probabilities are the model's."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, vocabulary, (rows, length), generator=generator)
     mask = torch.ones(rows, length, dtype=torch.bool)
@@ -199,7 +200,7 @@ def measure(
     model: nn.Module, shape: Shape, variant: Variant, rate: float, repeats: int, profile: bool
 ) -> dict[str, Any]:
     sizes = shape.mixed() if variant.mixed else [(shape.rows, shape.length)]
-    micros = [rows_of_noise(model, *size, shape.sizes["vocab_size"]) for size in sizes]
+    micros = [random_rows(model, *size, shape.sizes["vocab_size"]) for size in sizes]
     tokens = sum(m.ids.numel() for m in micros) / len(micros)
     parameters = sum(p.numel() for p in model.parameters())
     with prepared(model, variant):
@@ -225,13 +226,13 @@ def measure(
 
 
 def show_profile(step: Callable[[], None]) -> None:
-    """Where one step's time goes, by kernel."""
+    """Print the time of one step by kernel."""
     kinds = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * CUDA
-    with torch.profiler.profile(activities=kinds) as seen:
+    with torch.profiler.profile(activities=kinds) as profile:
         step()
         sync()
     by = "self_cuda_time_total" if CUDA else "self_cpu_time_total"
-    print(seen.key_averages().table(sort_by=by, row_limit=25, max_name_column_width=70))
+    print(profile.key_averages().table(sort_by=by, row_limit=25, max_name_column_width=70))
 
 
 def bench(name: str, only: str, repeats: int, profile: bool, rate: float) -> list[dict[str, Any]]:
@@ -251,48 +252,50 @@ def bench(name: str, only: str, repeats: int, profile: bool, rate: float) -> lis
         if not all(word in variant.name for word in only.split()) or (variant.attention and not CUDA):
             continue
         if variant.compile and not CUDA and "compiled" not in only:
-            continue  # a minute of g++ for a model of no use: only when asked for
+            continue  # takes a minute of g++ on a CPU: only on request
         try:
-            found = measure(model, shape, variant, rate, repeats, profile)
-        except Exception as problem:  # noqa: BLE001 (one variant less; the others still tell something)
-            why = f"{type(problem).__name__}: {str(problem)[:300]!r}"
-            print(f"| {variant.name} | failed: {why} |", flush=True)
+            result = measure(model, shape, variant, rate, repeats, profile)
+        except Exception as error:  # noqa: BLE001 (other variants are still measured)
+            reason = f"{type(error).__name__}: {str(error)[:300]!r}"
+            print(f"| {variant.name} | failed: {reason} |", flush=True)
             model.zero_grad(set_to_none=True)
         else:
-            results.append({"shape": name, **found})
-            show(variant, found, results)
+            results.append({"shape": name, **result})
+            show(variant, result, results)
         free()
     return results
 
 
-def show(variant: Variant, found: dict[str, Any], results: list[dict[str, Any]]) -> None:
+def show(variant: Variant, result: dict[str, Any], results: list[dict[str, Any]]) -> None:
     base = next((r for r in results if not r["variant"]["ours"] and r["variant"]["checkpointing"]), None)
-    ratio = f"{found['tokens_per_second'] / base['tokens_per_second']:.2f}" if base else ""
-    peak = "" if found["peak_gib"] is None else f"{found['peak_gib']:.1f}"
-    cells = [f"{found['tokens_per_second']:,.0f}", f"{found['of_rate']:.3f}", ratio, peak]
-    print(f"| {variant.name} | {' | '.join(cells)} | {found['warm_up_seconds']:.1f} |", flush=True)
+    ratio = f"{result['tokens_per_second'] / base['tokens_per_second']:.2f}" if base else ""
+    peak = "" if result["peak_gib"] is None else f"{result['peak_gib']:.1f}"
+    cells = [f"{result['tokens_per_second']:,.0f}", f"{result['of_rate']:.3f}", ratio, peak]
+    print(f"| {variant.name} | {' | '.join(cells)} | {result['warm_up_seconds']:.1f} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=[*SHAPES, "all"], default="all")
-    parser.add_argument("--only", default="", help="variants whose names hold all these words")
+    parser.add_argument("--only", default="", help="only variants whose names contain all these words")
     parser.add_argument("--repeats", type=int, default=5 if CUDA else 3)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--profile", action="store_true", help="print each variant's kernels")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--profile", action="store_true", help="print the kernel times of each variant")
     args = parser.parse_args()
     rate = matrix_rate()
     device = torch.cuda.get_device_name() if CUDA else "CPU"
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"matrix product: {rate / 1e12:.2f} TFLOP/s")
-    every = ["135M", "7B"] if CUDA else ["tiny"]
+    all_shapes = ["135M", "7B"] if CUDA else ["tiny"]
     results = []
-    for name in every if args.shape == "all" else [args.shape]:
+    for name in all_shapes if args.shape == "all" else [args.shape]:
         results += bench(name, args.only, args.repeats, args.profile, rate)
         free()
     if args.json:
-        told = {"device": device, "torch": torch.__version__, "matrix_flops": rate, "results": results}
-        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        summary = {"device": device, "torch": torch.__version__, "matrix_flops": rate, "results": results}
+        args.json.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Write mapo/scripted/bigrams.txt: which small words follow each other in our own prose.
+"""Write mapo/scripted/bigrams.txt: the pairs of function words that occur in this repository's prose.
 
-The scripted judge tells sentences from word salad by it. The prose is the scenarios', the docs' and the
-code's own text. Deterministic for the same files.
+    PYTHONPATH=. .venv/bin/python scripts/make_bigrams.py
 
-    .venv/bin/python scripts/make_bigrams.py
+The scripted judge uses the list to tell sentences from random words. The prose is that of the scenarios, the
+documentation and the code, so the list depends only on these files.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from mapo.domain_folders import SHIPPED
@@ -20,6 +21,9 @@ OUT = ROOT / "mapo" / "scripted" / "bigrams.txt"
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     texts = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
     texts += [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("mapo/**/*.py"))]
     for scenario in (s for domain in SHIPPED for s in load_scenarios("builtin:all", domain)):

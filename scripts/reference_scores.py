@@ -2,8 +2,8 @@
 
     PYTHONPATH=. .venv/bin/python scripts/reference_scores.py [--check]
 
-Plays the silent and the honest policy with `mapo eval empa`, and computes the score of a dialogue in which every reply
-is judged level 0. With `--check` nothing is written; the exit status is 1 if a stored file differs.
+Plays the silent and the honest policy with `mapo eval empa`, and computes the score of a dialogue in which
+every reply is judged level 0. With `--check` nothing is written; the exit status is 1 if a stored file differs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LABELS = {
 REPEATS = 4
 
 
-def no_change(domain: str) -> dict[str, Any]:
+def no_change_score(domain: str) -> dict[str, Any]:
     """Compute the score of a dialogue in which no reply moves the person in any direction."""
     rubric = Rubric.load(domain)
     path = Trajectory(rubric, tuple(-10.0 for _ in rubric.keys), "published")
@@ -45,7 +45,7 @@ def no_change(domain: str) -> dict[str, Any]:
     }
 
 
-def played(domain: str, policy: str) -> dict[str, Any]:
+def played_score(domain: str, policy: str) -> dict[str, Any]:
     """Play a scripted policy in the test scenarios and return its score."""
     options = f"--model scripted:{policy} --domain {domain} --scenarios builtin:test --repeats {REPEATS}"
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def played(domain: str, policy: str) -> dict[str, Any]:
 def main(check: bool) -> int:
     stale = []
     for domain in SHIPPED:
-        scores = [played(domain, "silent"), no_change(domain), played(domain, "honest")]
+        scores = [played_score(domain, "silent"), no_change_score(domain), played_score(domain, "honest")]
         text = json.dumps({"schema": REFERENCE_SCHEMA, "scores": scores}, indent=1) + "\n"
         file = domain_folder(domain) / REFERENCE_FILE
         if check and file.read_text(encoding="utf-8") != text:

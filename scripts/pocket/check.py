@@ -1,15 +1,15 @@
-"""Does the grammar say what the scripted judge can see? Its sentences played as a policy of plain code.
+"""Check that the scripted judge recognises what the grammar writes, by playing the grammar as a policy.
 
     PYTHONPATH=. python scripts/pocket/check.py [seeds]
 
-Plays the train scenarios with replies of the good kinds only and with the whole mixture (what a perfectly
-pretrained model would do), and prints EPM-Q, and per kind how often a reply earned and what was wrong with it.
+Plays the train scenarios with good kinds of replies only and with the full mixture (what a perfectly pretrained model
+would write). Prints EPM-Q and, for each kind of reply, its mean levels and the share of faulty replies.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -33,7 +33,7 @@ EARLY = [("notice",), ("notice2",), ("notice", "name")]
 
 
 class GrammarChat:
-    """Replies by the grammar, from the annotations of what was told."""
+    """A policy that writes replies with the grammar, from the annotations of the user's messages."""
 
     name = "grammar"
 
@@ -63,9 +63,9 @@ class GrammarChat:
         self.last = beat or self.last
         kinds = self.kinds(len(request.messages) // 2)
         self.log[self.id].append(kinds)
-        said = reply(self.rng, self.state, kinds)
-        self.state.replies.append(said)
-        return Answer(Reply(said))
+        text = reply(self.rng, self.state, kinds)
+        self.state.replies.append(text)
+        return Answer(Reply(text))
 
     def kinds(self, turn: int) -> tuple[str, ...]:
         if self.mode == "all":
@@ -85,19 +85,19 @@ def report(mode: str, dialogues: list[Dialogue], log: dict[str, list[tuple[str, 
     passed = sum(r.passed for r in results)
     print(f"{mode}: EPM-Q {score:.1f}, passes {passed}/{len(results)}, {len(turns) / len(results):.1f} turns, "
           f"C {means[0]:+.2f} A {means[1]:+.2f} P {means[2]:+.2f}")  # fmt: skip
-    seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for dialogue in dialogues:
         reader = EmpathyReader()
         for turn, kinds in zip(dialogue.turns, log[dialogue.id], strict=True):
             reader.user_said(turn.user)
-            reading, count = reader.read(turn.reply.text), seen[kinds]
+            reading, count = reader.read(turn.reply.text), counts[kinds]
             count["n"] += 1
-            for what in ("degenerate", "copied", "stale", "long"):
-                count[what] += getattr(reading, what)
+            for fault in ("degenerate", "copied", "stale", "long"):
+                count[fault] += getattr(reading, fault)
             for axis, marks in (turn.levels or {}).items():
                 count[axis] += marks.progress.level
                 count[f"{axis}-"] += marks.regression.level
-    for kinds, c in sorted(seen.items(), key=lambda item: -item[1]["n"]):
+    for kinds, c in sorted(counts.items(), key=lambda item: -item[1]["n"]):
         cells = " ".join(
             f"{k} {c[k] / c['n']:+.2f}"
             for k in ("C", "C-", "A", "A-", "P", "P-", "degenerate", "copied", "stale")
@@ -105,16 +105,21 @@ def report(mode: str, dialogues: list[Dialogue], log: dict[str, list[tuple[str, 
         print(f"  {c['n']:5d} {'+'.join(kinds):22s} {cells}")
 
 
-def main(seeds: int = 2) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seeds", type=int, nargs="?", default=2, help="dialogues per scenario (default: 2)")
+    seeds = parser.parse_args().seeds
     jobs = [Job(s, f"{s.id}-{k}", seed=k) for s in load_scenarios("builtin:train") for k in range(seeds)]
     for mode in ("all", "good", "timed"):
         log: dict[str, list[tuple[str, ...]]] = defaultdict(list)
         rules = Rules(Rubric.load("empathy"))
-        played = asyncio.run(
+        dialogues = asyncio.run(
             play_all(jobs, lambda job, m=mode, g=log: GrammarChat(job, m, g), scripted_cast, rules)
         )
-        report(mode, played, log)
+        report(mode, dialogues, log)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -364,7 +364,7 @@ def _judged_by(cast, fails):
 
 @pytest.mark.parametrize(
     ("server", "told"),
-    [(Server([[]]), "gave no token"), (Server([[9]], log_probs=False), "gave no log-probabilities")],
+    [(Server([[]]), "returned no tokens"), (Server([[9]], log_probs=False), "returned no log-probabilities")],
 )
 def test_a_dialogue_that_broke_gives_no_row_but_a_record(server, told, play):
     done = play(server=server)
@@ -421,32 +421,32 @@ def test_every_turns_reward_reaches_the_trainer():
 # ---- the trainer
 
 
-def test_rejecting_tokens_is_refused(tmp_path):
+def test_rejection_of_tokens_is_refused(tmp_path):
     root = tmp_path / "run"
     told = "algorithm.rollout_correction.rollout_rs=token_k1"
     config = load_config(None, ["run.trackers=[]", f'verl.settings=["{told}"]'])
     command, _ = prepare(config, root, resume=False)
-    with pytest.raises(InputError, match="rejecting tokens .* would cut turns in two"):
+    with pytest.raises(InputError, match="rollout_rs. is not supported"):
         trainer.MapoTrainer(composed(command))
 
 
-def test_what_trained_tokens_carry_is_measured_on_them_alone():
+def test_token_metrics_cover_only_trained_tokens():
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0]]).bool()
     advantages = torch.tensor([[2.0, -1.0, 9.0, 9.0], [-9.0, 9.0, 0.5, 9.0]])
     now = torch.tensor([[-1.0, -2.0, 5.0, 5.0], [5.0, 5.0, -3.0, 5.0]])
     sampled = torch.tensor([[-1.5, -1.75, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
-    assert trainer.seen_in(mask, advantages, now, sampled) == {
+    assert trainer.token_metrics(mask, advantages, now, sampled) == {
         "mapo/advantage_max": 2.0,
         "mapo/advantage_min": -1.0,
         "mapo/advantage_mean": 0.5,  # (2 - 1 + 0.5) / 3
         "mapo/drift": 0.25,  # (0.5 + 0.25 + 0) / 3
     }
-    assert trainer.seen_in(mask & False, advantages, now, sampled) == {}
+    assert trainer.token_metrics(mask & False, advantages, now, sampled) == {}
 
 
-def test_one_trainer_waits_for_what_is_left_of_another(tmp_path, monkeypatch):
+def test_a_trainer_waits_for_the_lock_of_another(tmp_path, monkeypatch):
     file = tmp_path / "trainer.lock"
-    first = trainer.alone(file)
+    first = trainer.wait_for_lock(file)
     waited = []
 
     def ends(seconds):
@@ -454,11 +454,11 @@ def test_one_trainer_waits_for_what_is_left_of_another(tmp_path, monkeypatch):
         fcntl.flock(first, fcntl.LOCK_UN)
 
     monkeypatch.setattr(trainer.time, "sleep", ends)
-    second = trainer.alone(file)
+    second = trainer.wait_for_lock(file)
     assert waited == [1.0]
-    monkeypatch.setattr(trainer, "LAST_ONES", -1)
-    with pytest.raises(TrainError, match="another process trains this run"):
-        trainer.alone(file)
+    monkeypatch.setattr(trainer, "LOCK_SECONDS", -1)
+    with pytest.raises(TrainError, match="another process is training this run"):
+        trainer.wait_for_lock(file)
     assert waited == [1.0]
     first.close()
     second.close()
