@@ -21,7 +21,7 @@ from mapo.cli.training import ablate, export, fetch, train
 from mapo.errors import MapoError
 
 app = commands(
-    "Train language models to hold long conversations that help, and see that they do.",
+    "Train language models for long, helpful conversations, and evaluate them.",
     name="mapo",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,7 +61,7 @@ app.add_typer(scenarios.app, name="scenarios")
 
 @cache
 def _command() -> Callable[[], Any]:
-    """Typer builds all commands and options anew each time the app is called."""
+    """Return the command, built once: typer would rebuild all commands on every call of the app."""
     return typer.main.get_command(app)
 
 

@@ -1,4 +1,4 @@
-"""mapo compare: results of several models in one table, and how sure their differences are."""
+"""mapo compare: results of several models in one table, with intervals and tests of the differences."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def compare(
             "Folders of one model become one row; the other models are compared with the first.",
         ),
     ],
-    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="As LaTeX tables (booktabs).")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, one line per model and score.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with all details.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX tables (booktabs).")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line per model and score.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all details.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this file instead; needs one of the formats above.")
+    ] = None,
 ) -> None:
-    """Models side by side: EMPA, EmoBench, EQ-Bench, with paired differences on the same cases.
+    """Compare models on EMPA, EmoBench and EQ-Bench, with paired differences on the same cases.
 
-    Exit status: 0 all well; 1 something is incomplete (the notes say what); 2 nothing could be compared.
+    Exit status: 0 success; 1 a result is incomplete (see the notes); 2 nothing could be compared.
     """
     from mapo.evals.compare.comparison import compare as compared
     from mapo.evals.compare.tables import FORMS, print_comparison
@@ -37,18 +39,18 @@ def compare(
     flags = {"markdown": markdown, "latex": latex, "csv": as_csv, "json": as_json}
     chosen = [form for form, wanted in flags.items() if wanted]
     if len(chosen) > 1:
-        raise InputError(f"--{chosen[0]} and --{chosen[1]}", fix="One form at a time")
+        raise InputError(f"--{chosen[0]} and --{chosen[1]} cannot be combined.", fix="Choose one format")
     if out is not None and not chosen:
         raise InputError(
-            "--out without a form", fix=f"Add one of: {', '.join(f'--{form}' for form in flags)}"
+            "--out needs a format.", fix=f"Add one of: {', '.join(f'--{form}' for form in flags)}"
         )
-    found = compared(runs)
+    comparison = compared(runs)
     if not chosen:
-        print_comparison(found)
+        print_comparison(comparison)
     elif out is not None:
-        write_atomic(out, FORMS[chosen[0]](found))
+        write_atomic(out, FORMS[chosen[0]](comparison))
         say(f"comparison: {out}")
     else:
-        typer.echo(FORMS[chosen[0]](found), nl=False)
-    if any(entry.value is None for entry in found.cells.values()):
+        typer.echo(FORMS[chosen[0]](comparison), nl=False)
+    if any(entry.value is None for entry in comparison.cells.values()):
         raise typer.Exit(1)

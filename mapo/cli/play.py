@@ -19,27 +19,29 @@ if TYPE_CHECKING:
 
 def play(
     scenario: Annotated[
-        str | None, typer.Argument(help="A scenario's id (default: one at random from the set).")
+        str | None, typer.Argument(help="Id of a scenario (default: a random one of --scenarios).")
     ] = None,
-    role: Annotated[str, typer.Option("--as", help="Be the helper or the user.")] = "helper",
-    scenarios: Annotated[str, typer.Option(help="The set to choose from.")] = "builtin:train",
+    role: Annotated[str, typer.Option("--as", help="Your role: helper or user.")] = "helper",
+    scenarios: Annotated[str, typer.Option(help="Set of scenarios to choose from.")] = "builtin:train",
     domain: Domain = None,
     model: Annotated[
-        str, typer.Option(help="The policy where you are the user: a model, local:FOLDER, or scripted:NAME.")
+        str, typer.Option(help="Policy if you play the user: a model, local:FOLDER or scripted:NAME.")
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    agents_model: Annotated[str | None, typer.Option(help="A model for the other roles.")] = None,
+    agents_model: Annotated[str | None, typer.Option(help="Model for the other roles.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_panel: JudgePanel = None,
-    key_env: Annotated[str, typer.Option(help="Environment variable with the key.")] = "OPENAI_API_KEY",
+    key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the scripted roles and of the choice of a scenario.")
+    ] = 0,
 ) -> None:
-    """Talk in the sandbox: an empty line or Ctrl-D ends it.
+    """Hold a dialogue in the sandbox yourself, as the helper or the user.
 
-    Without --agents-model, scripted code plays the other roles: a test world that says nothing about real
-    people.
+    An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
+    world that says nothing about real people.
     """
     import asyncio
     import random
@@ -57,46 +59,51 @@ def play(
     from mapo.scenarios.sets import load_scenarios
 
     if role not in ("helper", "user"):
-        raise InputError(f"--as is '{role}'", fix="Use helper or user")
+        raise InputError(f"--as is '{role}'.", fix="Use helper or user")
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
-        fix = f"mapo scenarios list {quote(scenarios)}" + (f" --domain {quote(domain)}" if domain else "")
+        fix = f"To list them: mapo scenarios list {quote(scenarios)}"
+        fix += f" --domain {quote(domain)}" if domain else ""
         if scenarios in ("builtin:train", "builtin:validation"):
-            fix += " lists those there are; --scenarios builtin:all takes the held-out ones in"
-        raise InputError(f"no scenario '{name}'", where=scenarios, fix=fix)
+            fix += ". --scenarios builtin:all includes the held-out ones"
+        raise InputError(f"There is no scenario '{name}'.", where=scenarios, fix=fix)
     chosen = known[name]
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
     person = chosen.persona
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
 
-    async def go() -> None:
+    async def play_dialogue() -> None:
         async with ModelSession(concurrency=4) as session:
-            who = ModelSpec(agents_model, agents_base_url, key_env) if agents_model else None
+            agent = ModelSpec(agents_model, agents_base_url, key_env) if agents_model else None
             roles = with_judge_panel(
-                dict.fromkeys(("user", "director", "judge"), who) if who else None, judge_panel
+                dict.fromkeys(("user", "director", "judge"), agent) if agent else None, judge_panel
             )
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
             cast = session.casting(roles, rubric, chosen.domain)(job)
-            policy: Chat = _Helper()
+            policy: Chat = _HumanHelper()
             if role == "user":
                 policy = (await session.policy(ModelSpec(model, base_url, key_env), chosen.domain))(job)
-                cast = Cast(_User(), cast.director, cast.judge, {**cast.names, "user": "you"})
+                cast = Cast(_HumanUser(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 typer.echo(printable(f"you: {chosen.opening}"))
             dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role))
-            if dialogue.error and "the talk is over" not in dialogue.error:
+            if dialogue.error and _ENDED_BY_PLAYER not in dialogue.error:
                 raise AnswerError(dialogue.error)
             if dialogue.ending and dialogue.error is None:
                 detail = ", ".join(dialogue.ending.detail)
                 typer.echo(
-                    f"\nThe talk ended: {dialogue.ending.reason.value}{f' ({detail})' if detail else ''}."
+                    f"\nThe dialogue ended: {dialogue.ending.reason.value}{f' ({detail})' if detail else ''}."
                 )
 
-    asyncio.run(go())
+    asyncio.run(play_dialogue())
+
+
+_ENDED_BY_PLAYER = "the player ended the dialogue"
 
 
 async def _line(prompt: str) -> str:
+    """Read a line from the terminal; raise AnswerError if it is empty."""
     import asyncio
     import contextlib
     import threading
@@ -106,7 +113,7 @@ async def _line(prompt: str) -> str:
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[str] = loop.create_future()
 
-    def given(text: str) -> None:
+    def set_line(text: str) -> None:
         if not typed.done():
             typed.set_result(text)
 
@@ -115,18 +122,20 @@ async def _line(prompt: str) -> str:
             text = input(prompt).strip()
         except (EOFError, OSError):
             text = ""
-        with contextlib.suppress(RuntimeError):  # the talk was ended meanwhile
-            loop.call_soon_threadsafe(given, text)
+        with contextlib.suppress(RuntimeError):  # the dialogue has ended in the meantime
+            loop.call_soon_threadsafe(set_line, text)
 
-    # A thread nobody waits for, so that Ctrl-C ends the talk at once.
+    # A daemon thread, so that Ctrl-C ends the command at once.
     threading.Thread(target=read, daemon=True).start()
     text = await typed
     if not text:
-        raise AnswerError("the talk is over")
+        raise AnswerError(_ENDED_BY_PLAYER)
     return text
 
 
-class _Helper:
+class _HumanHelper:
+    """A policy whose replies are typed."""
+
     name = "you"
 
     async def reply(self, request: Request) -> Answer:
@@ -137,7 +146,9 @@ class _Helper:
         return Answer(Reply(await _line("you: ")))
 
 
-class _User:
+class _HumanUser:
+    """A user whose messages are typed."""
+
     async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
         del turns, direction
         return await _line("you: ")
@@ -152,9 +163,9 @@ def _show(turn: Turn, role: str) -> None:
     for key, marks in turn.levels.items():
         for mark in (marks.progress, marks.regression):
             if mark.level:
-                why = f"{mark.reason}: {mark.evidence}" if mark.evidence else mark.reason
-                typer.echo(f"  {key} {mark.level:+d}  {printable(why)}")
-    where = ", ".join(f"{x:g}" for x in turn.state.position)
+                reason = f"{mark.reason}: {mark.evidence}" if mark.evidence else mark.reason
+                typer.echo(f"  {key} {mark.level:+d}  {printable(reason)}")
+    position = ", ".join(f"{x:g}" for x in turn.state.position)
     reward = "" if turn.reward is None else f"reward {turn.reward:+.2f}, "
     distance, energy = turn.state.distance, turn.state.energy
-    typer.echo(f"  {reward}state ({where}), distance {distance:.1f}, energy {energy:.1f}\n")
+    typer.echo(f"  {reward}state ({position}), distance {distance:.1f}, energy {energy:.1f}\n")

@@ -1,4 +1,4 @@
-"""mapo report: one file to send, of a run or of several."""
+"""mapo report: one self-contained HTML file about one or several runs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER gives a name. "
-            "Several are overlaid.",
+            help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER sets a name. "
+            "Several runs are compared.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The HTML file (default: report.html in the run, or here for several)."),
+        typer.Option(help="HTML file (default: report.html in the run; for several runs, in this folder)."),
     ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Also write Markdown, with the figures as PNG.")
     ] = False,
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for every figure as PNG, PDF and SVG (fig_*).")
+        Path | None, typer.Option(help="Folder to which every figure is written as PNG, PDF and SVG.")
     ] = None,
 ) -> None:
-    """One self-contained HTML file of a run or of several: scores, curves, credit, dialogues; opens offline.
+    """Write one self-contained HTML file about one or several runs: scores, curves, credit and dialogues.
 
-    Exit status: 0 all well; 1 some of the runs could not be read (the report says which); 2 none could.
+    Exit status: 0 success; 1 some runs could not be read (the report lists them); 2 no run could be read.
     """
     from mapo.evals.compare.comparison import split_name
     from mapo.report import build, write
@@ -43,11 +43,11 @@ def report(
 
     if figures is not None:
         require_matplotlib()
-    found = build(runs)
+    content = build(runs)
     where = out or RunDir(split_name(runs[0])[1] if len(runs) == 1 else Path()).report
     if where.suffix.lower() not in (".html", ".htm"):
         where = where.with_name(f"{where.name}.html")
-    paths = write(found, where, markdown=markdown, figures=figures)
+    paths = write(content, where, markdown=markdown, figures=figures)
     drawn = Counter(path.parent for path in paths if path.name.startswith("fig_"))
     for path in paths:
         if not path.name.startswith("fig_"):
@@ -56,6 +56,6 @@ def report(
         say(f"figures: {folder} ({count} files)")
     if not can_draw():
         say(f"The report has no figures because matplotlib is not installed. {install_hint('figures')}")
-    if found.lacking:
-        say_all("left out", [*found.lacking])
+    if content.lacking:
+        say_all("left out", [*content.lacking])
         raise typer.Exit(1)

@@ -21,16 +21,16 @@ def view(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. Other addresses than loopback require a token (MAPO_VIEW_TOKEN, or "
-            "a random one)."
+            help="Address to listen on. Any other than loopback requires a token: $MAPO_VIEW_TOKEN, or a "
+            "random one that is printed."
         ),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another host name to accept, for example behind a proxy. May be repeated."),
+        typer.Option(help="Further host name to accept, for example of a proxy. Repeatable."),
     ] = None,
 ) -> None:
-    """Show runs, curves, dialogues and turn credit in the browser, live while they run."""
+    """Show runs, curves, dialogues and turn credit in the browser, updated while they run."""
     import importlib.util
 
     if not folder.is_dir():
@@ -41,7 +41,7 @@ def view(
         raise InputError(problem, where=str(folder), fix=fix)
     missing = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
     if missing:
-        raise InputError(f"{', '.join(missing)} not installed", fix=install_hint("view"))
+        raise InputError(f"The viewer needs {', '.join(missing)}.", fix=install_hint("view"))
     from mapo.view.serve import serve
 
     serve(folder, host=host, port=port, names=allow_host or [], say=say)

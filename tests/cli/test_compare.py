@@ -313,8 +313,8 @@ def test_what_cannot_be_compared_is_refused_with_its_place(talks, tmp_path):
     shutil.copytree(talks / "honest", tmp_path / "odd")
     write_atomic(tmp_path / "odd" / "manifest.json", '{"schema": "mapo.empa/1", "cast": 3}')
     refused(tmp_path / "odd", told="is not the manifest of an EMPA run")
-    refused(talks / "honest", told="--latex and --json", more=("--json", "--latex"))
-    refused(talks / "honest", told="--out without a form", more=("--out=x.md",))
+    refused(talks / "honest", told="--latex and --json cannot be combined", more=("--json", "--latex"))
+    refused(talks / "honest", told="--out needs a format", more=("--out=x.md",))
     (tmp_path / "locked" / "result.json").mkdir(parents=True)
     refused(tmp_path / "locked", told="cannot be read")
 

@@ -29,7 +29,7 @@ def test_being_the_user():
 def test_playing_to_the_end():
     typed = "Hm, I see what you mean by that one.\n" * 50
     done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
-    assert "The talk ended: failure" in done.stdout
+    assert "The dialogue ended: failure" in done.stdout
 
 
 def test_play_with_models_and_a_judge_that_fails():
@@ -49,7 +49,7 @@ def test_play_with_models_and_a_judge_that_fails():
     ("args", "words"),
     [
         (["nobody"], "no scenario 'nobody'"),
-        (["career-tied-up"], "--scenarios builtin:all takes the held-out ones in"),
+        (["career-tied-up"], "--scenarios builtin:all includes the held-out ones"),
         (["--as", "judge"], "helper or user"),
     ],
 )

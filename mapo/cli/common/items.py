@@ -39,7 +39,7 @@ def solve_until_stopped(
     from mapo.cli.common.stop import until_stopped
     from mapo.evals.items import read_previous
 
-    def kept() -> str:
+    def saved() -> str:
         ids = {item.id for item in items}
         return f"{len(ids & read_previous(run.out).finished.keys())} of {len(items)} items are finished"
 
@@ -54,7 +54,7 @@ def solve_until_stopped(
         resume=run.resume,
         estimate=estimate,
     )
-    return until_stopped(work, run.out, kept)
+    return until_stopped(work, run.out, saved)
 
 
 async def solve_all(

@@ -1,4 +1,4 @@
-"""Stopping a long run with Ctrl-C or SIGTERM: it ends cleanly and prints what is kept and how to resume."""
+"""Stopping a long run with Ctrl-C or SIGTERM: it ends cleanly and prints what is saved and how to resume."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _T = TypeVar("_T")
 
 
 def until_stopped(
-    work: Coroutine[Any, Any, _T], out: Path, kept: Callable[[], str], command: str | None = None
+    work: Coroutine[Any, Any, _T], out: Path, saved: Callable[[], str], command: str | None = None
 ) -> _T:
     """Run `work` and return its result.
 
-    If a signal stops it, print what is on disk (`kept`) and the command that resumes (default: the command
+    If a signal stops it, print what is on disk (`saved`) and the command that resumes (default: the command
     line of this process), and exit with status 130 or 143. A computation may take seconds to end, so the
     first signal is acknowledged at once, and the same signal again exits without waiting.
     """
@@ -56,7 +56,7 @@ def until_stopped(
         with _handled_by(handle):  # also while the loop is being closed
             return asyncio.run(cancellable())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {kept()}; resume with: {command or resume_command(out)}")
+        say(f"stopped; {saved()}; resume with: {command or resume_command(out)}")
         raise typer.Exit(143 if received[:1] == [signal.SIGTERM] else 130) from None
 
 

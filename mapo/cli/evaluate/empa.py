@@ -60,7 +60,7 @@ def empa(
     ] = "builtin:test",
     domain: Domain = None,
     start_levels: Annotated[
-        Path | None, typer.Option(help="Known start levels by scenario (JSON, or EMPA result files).")
+        Path | None, typer.Option(help="Start levels by scenario: a JSON file, or EMPA result files.")
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these scenarios: a,b,c.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N scenarios.")] = None,
@@ -85,11 +85,9 @@ def empa(
     ] = None,
     judge_max_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Token limit of judgements (default: 4096); raise it for models that think."
-        ),
+        typer.Option(min=1, help="Token limit of judgements (default: 4096); raise it for reasoning models."),
     ] = None,
-    no_system: Annotated[bool, typer.Option("--no-system", help="No system prompt for the policy.")] = False,
+    no_system: Annotated[bool, typer.Option("--no-system", help="Send the policy no system prompt.")] = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
     ] = False,
@@ -98,6 +96,7 @@ def empa(
 
     Without --agents-model, user, director and judge are scripted: a test world whose scores say nothing
     about real conversations.
+
     Exit status: 0 success; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
     130 or 143 it was stopped by a signal.
     """

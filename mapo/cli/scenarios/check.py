@@ -98,7 +98,7 @@ def _show_irregular(scenario_set: ScenarioSet, every: bool) -> None:
         more = "" if count <= EXAMPLES else f" and {count - EXAMPLES} more (--all)"
         rows.append([kind, str(count), ", ".join(cases[:EXAMPLES]) + more])
     print_table(
-        ("irregularity", "cards", "which"),
+        ("irregularity", "cards", "examples"),
         rows,
         "These cards are irregular but readable; docs/scenarios.md explains each kind",
     )

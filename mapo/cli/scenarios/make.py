@@ -50,7 +50,7 @@ def make(
         typer.Option(help="Comma-separated list (default: the categories of the domain's scenarios)."),
     ] = None,
     person: Annotated[
-        str, typer.Option(help="Name of the speaker who is the person, if role names do not tell.")
+        str, typer.Option(help="Name of the speaker who is the person, if the role names do not show it.")
     ] = "",
     window: Annotated[int, typer.Option(min=4, help="Maximum number of turns used per conversation.")] = 60,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N conversations.")] = None,

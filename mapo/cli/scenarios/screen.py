@@ -56,7 +56,7 @@ def screen(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per reply.")] = 512,
 ) -> None:
-    """Play each scenario with a strong and a weak model; drop the hopeless and the too easy ones.
+    """Play each scenario with a strong and a weak model; drop those that are too hard or too easy.
 
     Exit status: 0 success; 1 some plays failed (run again with --resume) or too few were kept for --split; 2
     error; 130 or 143 interrupted.

@@ -21,10 +21,10 @@ def export(
     step: Annotated[str, typer.Option(help="Checkpoint: best, last or the number of a step.")] = "best",
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16 (default: as trained).")] = None,
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="Write a LoRA adapter as it is instead of merging it.")
+        bool, typer.Option("--adapter", help="Write the LoRA adapter alone instead of merging it.")
     ] = False,
 ) -> None:
-    """Write a trained policy as a plain Hugging Face folder, for mapo eval, vLLM and others."""
+    """Write a trained policy as a Hugging Face folder, for mapo eval, vLLM and other tools."""
     if dtype not in (None, "float32", "bfloat16"):
         raise InputError(f"--dtype is '{dtype}'", fix="Use float32 or bfloat16")
     try:

