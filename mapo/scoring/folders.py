@@ -86,10 +86,10 @@ def _holds_results(folder: Path) -> bool:
 def _files(folder: Path) -> list[Path]:
     lines = RunDir(folder).dialogues
     candidates = lines.iterdir() if lines.is_dir() and not lines.is_symlink() else folder.iterdir()
-    found = [f for f in folder.iterdir() if f.suffix == ".json"]
-    found += [f for f in candidates if f.suffix == ".jsonl"]
+    files = [f for f in folder.iterdir() if f.suffix == ".json"]
+    files += [f for f in candidates if f.suffix == ".jsonl"]
     linked = [lines] if lines.is_symlink() else []  # refused when it is opened, like any other link
-    return sorted(f for f in (*found, *linked) if f.name not in OWN_FILES and not is_ledger(f.name))
+    return sorted(f for f in (*files, *linked) if f.name not in OWN_FILES and not is_ledger(f.name))
 
 
 def _read_folder(path: Path, profile: str | None, rubric: Rubric | None) -> Folder:

@@ -173,7 +173,7 @@ def _shared(dialogues: Sequence[UserLines]) -> float | None:
     for d, own_sequences in zip(dialogues, sequences, strict=True):
         for sequence in own_sequences:
             scenarios.setdefault(sequence, set()).add(d.scenario)
-    shares = [sum(len(scenarios[s]) > 1 for s in found) / len(found) for found in sequences if found]
+    shares = [sum(len(scenarios[s]) > 1 for s in each) / len(each) for each in sequences if each]
     several = len({d.scenario for d in dialogues}) > 1
     return sum(shares) / len(shares) if shares and several else None
 

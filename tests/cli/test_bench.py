@@ -258,7 +258,7 @@ def test_a_training_run_is_no_model_but_holds_some(tmp_path):
     assert mapo("eval", "empa", f"--model=local:{checkpoint}", *args).returncode == 0
 
 
-def test_an_address_that_nobody_gave_is_told(made_up, tmp_path, monkeypatch):  # noqa: F811
+def test_a_default_address_is_printed(made_up, tmp_path, monkeypatch):  # noqa: F811
     with LoopbackServer(Script()) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         given = [f"--data={made_up}", "--model=policy", "--judge-model=judge"]
@@ -308,7 +308,7 @@ def test_the_other_eqbench_is_recognised(tmp_path):
     assert done.returncode == 2 and "The folder holds EQ-Bench 3. Leave out --v2" in done.stderr
 
 
-def test_changed_data_can_be_allowed_by_a_name_that_is_told(tmp_path):
+def test_allowed_changed_data_is_noted(tmp_path):
     data = write_emobench(tmp_path / "emobench")
     done = mapo("eval", "emobench", "--model=m", f"--data={data}", f"--out={tmp_path / 'run'}")
     assert done.returncode == 2 and "--allow-changed-data" in done.stderr

@@ -128,7 +128,7 @@ def test_a_misspelt_level_key_counts_as_zero_and_is_noted(tmp_path):
     assert "1 x irregular judgement forms" in mapo("score", tmp_path / "m").stdout
 
 
-def test_a_changed_file_is_told(tmp_path):
+def test_a_changed_file_is_reported(tmp_path):
     data = empa_result()
     data["epj"]["trajectory"][3]["P_t"][0] += 1
     data["epj"]["trajectory"][4]["epm"]["E_total"] = 99.0
@@ -273,7 +273,7 @@ def test_several_runs_below_one_folder(tmp_path):
     assert [m["model"] for m in scored(tmp_path)] == ["one/m", "two/m", "other"]
 
 
-def test_a_recorded_position_that_does_not_follow_is_told(tmp_path):
+def test_a_recorded_position_that_does_not_follow_is_reported(tmp_path):
     item = good()
     turns = list(item.turns)
     turns[2] = replace(turns[2], state=replace(turns[2].state, position=(0.0, 0.0, 0.0)))
@@ -337,7 +337,7 @@ def test_each_step_of_a_training_names_its_dialogues_anew(tmp_path):
     )
 
 
-def test_a_training_is_told_from_its_held_out_test(tmp_path):
+def test_scores_of_training_dialogues_have_a_note(tmp_path):
     run = put_training(tmp_path / "run")
     done = mapo("score", run)
     assert "training dialogues of 2 steps, not a held-out result" in done.stderr
@@ -382,7 +382,7 @@ def test_a_director_may_end_a_dialogue(tmp_path):
     assert model["endings"] == {"director": 1} and model["differences"] == []
 
 
-def test_unfinished_dialogues_are_told(tmp_path):
+def test_unfinished_dialogues_are_counted(tmp_path):
     text = mapo("score", put(tmp_path / "run", dialogue(RUBRIC, [marks(RUBRIC, 1)] * 4)))
     assert "(the record ends before the dialogue does): 1" in text.stdout
 
@@ -423,7 +423,7 @@ def test_a_run_that_has_not_begun(tmp_path, content):
     assert done.returncode == 2 and "No dialogue in the folder could be scored" in done.stderr
 
 
-def test_turns_after_the_end_are_left_out_and_told(tmp_path):
+def test_turns_after_the_end_are_ignored_and_reported(tmp_path):
     [model] = scored(put(tmp_path / "run", good(n=15)))
     assert model["turns"] == 12
     assert "ends at turn 12 (success); 3 later turns are ignored" in model["differences"][0]

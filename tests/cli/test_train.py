@@ -157,7 +157,7 @@ def test_a_run_named_where_a_config_goes_is_pointed_to_its_option(finished):
         (["optim.rate=1"], "optim.rate"),
         (["model.source=/no/such/folder"], "no such folder"),
         (["--engine", "horse"], "--engine is 'horse'"),
-        (["--resume"], "needs the run to resume"),
+        (["--resume"], "needs the folder of the run"),
         (["scenarios.train=builtin:test"], "in both train and test"),
         (["advantage.method=magic"], "unknown method"),
         (["reward.name=gold"], "gold"),

@@ -184,7 +184,7 @@ def test_two_runs_cannot_write_into_one_folder(tmp_path):
     assert go(tmp_path, things(1), solve)
 
 
-def test_damaged_lines_are_told_and_asked_again(tmp_path):
+def test_damaged_lines_are_reported_and_run_again(tmp_path):
     claim(tmp_path, {})
     go(tmp_path, things(3), doubled)
     file = RunDir(tmp_path).items

@@ -89,7 +89,7 @@ def test_scripts():
     assert {line: manners.script_of(line) for line in told} == told
 
 
-def test_sentences_said_again():
+def test_repeated_sentences():
     # three of four words and more; "I don't know" is short and free
     said = talk(
         "I lost my job on Monday. I don't know.",
@@ -158,7 +158,7 @@ def dialogue(*said: tuple[str, Direction | None], **kw) -> Dialogue:
     return replace(made, **kw)
 
 
-def test_what_is_told_before_its_stage():
+def test_lines_ahead_of_their_stage():
     first, second = Direction("reveal_stage", "0"), Direction("reveal_stage", "1")
     early = dialogue(
         ("My boss shouted at me.", None), ("He lost it in Lisbon.", first), ("In Lisbon, yes.", second)
@@ -245,7 +245,7 @@ def told(**kw) -> dict:
 
 
 @pytest.mark.parametrize("key", [*bounds.BOUNDS])
-def test_every_bound_is_said_when_it_is_crossed(key):
+def test_every_crossed_bound_gives_a_warning(key):
     name, bound, words = bounds.BOUNDS[key]
     assert warnings(told(**{key: bound})) == []
     [said] = warnings(told(**{key: bound + 0.2}))

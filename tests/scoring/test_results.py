@@ -67,7 +67,7 @@ def test_the_test_of_an_ablations_run_goes_by_the_same_rule(tmp_path):
     assert after["c0", "c0_1"] < before["c0", "c0_1"] and after["c1", "c1_1"] == before["c1", "c1_1"]
 
 
-def test_links_are_told_and_not_followed(tmp_path):
+def test_links_are_reported_and_not_followed(tmp_path):
     secret = report_runs.empa(tmp_path / "secret", model="hidden")
     run = report_runs.empa(tmp_path / "run")
     (run / "dialogues" / "more.jsonl").symlink_to(secret / "dialogues" / "empa.jsonl")
@@ -87,7 +87,7 @@ def test_a_linked_folder_of_dialogues_holds_none(tmp_path):
     assert found.results == [] and "a link; not followed" in found.bad[0]
 
 
-def test_a_linked_model_below_a_folder_is_told(tmp_path):
+def test_a_linked_model_below_a_folder_is_reported(tmp_path):
     report_runs.empa(tmp_path / "secret")
     report_runs.empa(tmp_path / "all" / "one")
     (tmp_path / "all" / "two").symlink_to(tmp_path / "secret")

@@ -160,7 +160,7 @@ def test_the_default_target_is_where_grpo_ends():
     assert other["claims"] == [] and other["paired"] == {}
 
 
-def test_half_a_grid_and_unfair_runs_are_told():
+def test_incomplete_grids_and_unequal_runs_are_noted():
     runs = grid()[:9]
     runs[1].summary["dialogues"] = 99
     runs[2].summary["before"]["epm_q"] = 1.0
@@ -215,7 +215,7 @@ def test_of_one_seed_there_is_no_interval():
     assert "against grpo +10.0, 1 of 1 seed, p unknown" in text and "nan" not in text
 
 
-def test_which_checkpoint_was_tested_is_told():
+def test_the_report_names_the_tested_checkpoint():
     runs = [made("mapo", "idr", 0, [5.0, 6.0])]
     assert "with the checkpoint that was best in validation." in markdown(analyse(runs))
     for line in runs[0].steps:

@@ -210,7 +210,7 @@ def test_judges_never_share_a_column():
     assert "b: no score is comparable with one of a" in found.notes
 
 
-def test_labels_tell_what_differs_and_one_model_in_all_roles_is_told_once():
+def test_labels_name_differences_and_one_model_in_all_roles_once():
     def cast(judge, user, **kw):
         meaning = {"user": user, "director": user, "judge": judge, "profile": "published", **kw}
         return entry(f"{judge}{user}{kw}", "EPM-Q", benchmark="EMPA", meaning=meaning)
@@ -234,7 +234,7 @@ def test_holm_is_taken_over_the_whole_table():
     assert one.p == two.p == 2 / 2**12 and one.p_holm == two.p_holm == 4 / 2**12
 
 
-def test_only_common_cases_are_compared_and_it_is_said():
+def test_only_common_cases_are_compared_with_a_note():
     def some(model, scores, chosen):
         own = {name: Case(float(s), "", version) for name, s, version in scores}
         kw = {"cases": own, "chosen": chosen, "meaning": {}, "benchmark": "EMPA"}
@@ -255,14 +255,14 @@ def test_only_common_cases_are_compared_and_it_is_said():
     assert none.differences == [] and any("no case in common" in note for note in none.notes)
 
 
-def test_what_is_incomplete_has_no_figure_and_is_told():
+def test_incomplete_scores_are_not_shown_but_noted():
     found = compared([entry("a"), entry("b", value=None, n=2, of=45, notes=("incomplete: x", "odd"))])
     assert found.cells["b", "EQ-Bench"].value is None
     assert "b, EQ-Bench (runs/b): incomplete, 2 of 45 have a score: not shown" in found.notes
     assert "b, EQ-Bench 3 (runs/b): odd" in found.notes and not any("incomplete: x" in n for n in found.notes)
 
 
-def test_models_sampled_otherwise_are_told_and_not_parted():
+def test_other_sampling_settings_share_a_column_with_a_note():
     found = compared(
         [entry("a", sampling={"temperature": "0.6", "seed": "1"}), entry("b", sampling={"seed": "2"})]
     )
@@ -544,7 +544,7 @@ def test_passes_have_an_interval(tmp_path):
     assert repeated.value == 70.0 and repeated.interval[0] < 45 and repeated.interval[1] > 95
 
 
-def test_cases_repeated_unevenly_are_told(tmp_path):
+def test_cases_repeated_unevenly_are_noted(tmp_path):
     one = put(tmp_path / "a", *(played(f"s{i}", repeat=r, model="a") for i in range(3) for r in (1, 2)))
     lame = [played("s0", model="b"), *(played(f"s{i}", repeat=r, model="b") for i in (1, 2) for r in (1, 2))]
     found = compare([str(one), str(put(tmp_path / "b", *lame))])

@@ -424,7 +424,7 @@ def test_other_bytes_are_refused_by_name(tmp_path):
         (folder / name).write_bytes(whole)
 
 
-def test_a_missing_file_and_the_old_release_are_told_apart(tmp_path):
+def test_a_missing_file_and_the_old_release_have_different_messages(tmp_path):
     with pytest.raises(InputError, match="data/EA.jsonl: The file cannot be read"):
         load(tmp_path / "nowhere")
     write(tmp_path / "some")

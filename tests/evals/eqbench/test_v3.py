@@ -292,7 +292,7 @@ def test_the_judges_prompt(made_up):  # noqa: F811
     assert "Assistant:\n raw text\n" in prompt and "LATER" not in prompt
 
 
-def test_a_talk_shows_the_model_what_it_said_and_looks_back(made_up):  # noqa: F811
+def test_a_conversation_holds_earlier_replies_and_ends_with_a_debrief(made_up):  # noqa: F811
     files = read_v3(made_up)
     chat = FakeChat(["<think>hm</think> one ", "two", " back "])
     replies, debrief = asyncio.run(
@@ -549,7 +549,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
     assert "left_out is nothing for a, min_p for b" in shown and "judge_left_out temperature" in shown
 
 
-def test_addresses_are_told_and_a_move_is_asked_about(made_up, tmp_path):  # noqa: F811
+def test_addresses_are_printed_and_a_changed_address_warns(made_up, tmp_path):  # noqa: F811
     with LoopbackServer(Script()) as one, LoopbackServer(Script()) as two:
         for server, name in ((one, "a"), (two, "b")):
             assert mapo(*command(made_up, tmp_path / name, server.base_url)).returncode == 0
