@@ -440,7 +440,7 @@ def test_a_benchmark_that_did_not_end_or_was_changed(tmp_path):
     root = bench(tmp_path / "emo")
     data = json.loads((root / "result.json").read_text())
     (root / "result.json").write_text(json.dumps({**data, "scores": {"EA": 0.9}}))
-    with pytest.raises(InputError, match="its items give"):
+    with pytest.raises(InputError, match="the mean of its items is"):
         build([str(root)])
 
 
