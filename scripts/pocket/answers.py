@@ -1,9 +1,9 @@
-"""Second half of the grammar: what is answered, and whole dialogues.
+"""Generation of replies and of complete dialogues.
 
-`reply` makes a reply of a kind: one to three sentences, each doing one thing, filled with what was told.
-`dialogue` lets a story and replies drawn by `SHARES` take turns; the person mostly closes up after a bad reply and
-goes on after a good one, as in the scripted world. Some are slow to trust and close up after most replies, good ones
-too: what a reply can then take up was told long ago.
+`reply` makes a reply of a kind: one to three sentences with one purpose each, filled with things from the user's
+messages. `dialogue` alternates a story with replies drawn by `SHARES`. As in the scripted world, the user usually
+closes up after a bad reply and continues after a good one. Some users are slow to trust and close up after most
+replies, so that a reply must go back to things mentioned much earlier.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
-from grammar import ASSISTANT, END, SYSTEM, USER, Rng, Told, capital, feelings, toml
+from grammar import ASSISTANT, END, SYSTEM, USER, Rng, Utterance, capital, feelings, toml
 from story import Story
 
 KINDS: dict[str, dict[tuple[str, ...], float]] = {
-    # what a reply does, sentence by sentence, and how often
+    # purposes of the sentences of a reply, and their weight
     "good": {
         ("notice",): 8.0,
         ("notice2",): 4.0,
@@ -73,18 +73,18 @@ KINDS: dict[str, dict[tuple[str, ...], float]] = {
     },
 }
 SHARES = {"good": 0.40, "mixed": 0.12, "plain": 0.14, "bad": 0.34}
-"""How often a reply is of each sort: enough of the good to be found, too little to help."""
+"""Share of each sort of reply: enough good ones for training to find them, too few to help by themselves."""
 
 RIGHT = 0.97
-"""How often a feeling that is named in earnest is the one that showed."""
+"""How often a sincere reply names the feeling that was shown."""
 
 FRESH = 0.95
-"""How often an earnest sentence avoids the formulas that were used, and any sentence the things that were taken up:
-it looks for another one in the last line, then in the present beat, then in earlier ones."""
+"""How often a sincere sentence avoids formulas used before, and any sentence avoids things taken up before. It then
+looks for another thing in the last message, in the current beat, and in earlier beats."""
 
 REPEATS = 0.25
-"""How often it takes up a thing of the present beat again, when nothing in that beat is new, before it looks further
-back. And how often a reply notices anything when nothing at all is new: mostly it names, links or asks instead."""
+"""How often a sentence repeats a thing of the current beat before going further back, if nothing in the beat is new;
+and how often a reply notices a thing if nothing at all is new, instead of naming, linking or asking."""
 
 SYSTEMS = (
     "You listen.",
@@ -98,11 +98,11 @@ SYSTEMS = (
 
 @dataclass(slots=True)
 class State:
-    """What the one who answers has before them."""
+    """What the assistant knows of the dialogue."""
 
-    line: Told = field(default_factory=Told)
+    line: Utterance = field(default_factory=Utterance)
     beats: list[list[str]] = field(default_factory=list)  # the things of each beat
-    feeling: str = ""  # that showed last
+    feeling: str = ""  # the one shown last
     deeds: list[str] = field(default_factory=list)
     wishes: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
@@ -110,22 +110,22 @@ class State:
     taken: set[str] = field(default_factory=set)  # last words of things that a reply has taken up
     replies: list[str] = field(default_factory=list)
 
-    def hear(self, told: Told, new_beat: bool) -> None:
-        self.line = told
+    def hear(self, utterance: Utterance, new_beat: bool) -> None:
+        self.line = utterance
         if new_beat or not self.beats:
             self.beats.append([])
-        self.beats[-1] += told.things
-        self.feeling = told.feeling or self.feeling
-        self.deeds += told.deeds
-        self.wishes += told.wishes
-        self.values += told.values
+        self.beats[-1] += utterance.things
+        self.feeling = utterance.feeling or self.feeling
+        self.deeds += utterance.deeds
+        self.wishes += utterance.wishes
+        self.values += utterance.values
 
     def untaken(self, things: list[str]) -> list[str]:
         return [thing for thing in things if last_word(thing) not in self.taken]
 
 
 def last_word(thing: str) -> str:
-    """By which things are told apart: "the six kettles" are "the kettles"."""
+    """Return the key by which things are compared: "the six kettles" equals "the kettles"."""
     return thing.split()[-1].lower()
 
 
@@ -142,7 +142,7 @@ def _possible(rng: Rng, kind: str, state: State) -> bool:
 
 
 def reply(rng: Rng, state: State, kinds: tuple[str, ...]) -> str:
-    """A reply that does these things, each in a sentence; what cannot be done now is left out."""
+    """Return a reply with a sentence for each kind; kinds that are not possible now are skipped."""
     able = [kind for kind in kinds if _possible(rng, kind, state)]
     if not able and kinds[0] in ("notice", "notice2"):
         able = [rng.pick([kind for kind in ("name", "link", "ask") if _possible(rng, kind, state)])]
@@ -193,7 +193,7 @@ def _many(frame: str, slot: str) -> str:
 
 
 def _agree(frame: str, slots: dict[str, str]) -> str:
-    """Things in the plural want their verbs so."""
+    """Use plural verbs for plural things."""
     for slot in "abe":
         thing = slots.get(slot, "")
         if thing.endswith("s") and not thing.endswith("ss") and thing[:1].islower():
@@ -202,7 +202,7 @@ def _agree(frame: str, slots: dict[str, str]) -> str:
 
 
 def _at_hand(rng: Rng, state: State, older: bool) -> list[str]:
-    """The things a sentence may take up now, by `FRESH` and `REPEATS`."""
+    """Return the things a sentence may take up now, according to `FRESH` and `REPEATS`."""
     beat = state.beats[-1]
     here = state.line.things or beat
     if len(beat) > len(here) and rng.random() < 0.15:
@@ -217,14 +217,14 @@ def _at_hand(rng: Rng, state: State, older: bool) -> list[str]:
 
 
 def _earlier(rng: Rng, state: State, untaken: bool) -> list[str]:
-    """The things of one of the earlier beats, perhaps only those that no reply has taken up."""
+    """Return the things of one earlier beat, optionally only those that no reply has taken up."""
     beats = [state.untaken(beat) if untaken else beat for beat in state.beats[:-1]]
-    told = [beat for beat in beats if beat]
-    return list(rng.pick(told)) if told else []
+    filled = [beat for beat in beats if beat]
+    return list(rng.pick(filled)) if filled else []
 
 
 def _slots(rng: Rng, state: State, kind: str) -> dict[str, str]:
-    """What fills the gaps of a sentence of this kind."""
+    """Return the values for the gaps of a sentence of this kind."""
     here = _at_hand(rng, state, older=kind != "link")
     slots = {"a": rng.pick(here) if here else "it"}
     slots["b"] = rng.pick([x for x in here if last_word(x) != last_word(slots["a"])] or [slots["a"]])
@@ -253,42 +253,42 @@ _PATTERNS = {sort: (list(kinds), list(accumulate(kinds.values()))) for sort, kin
 
 
 def draw(rng: Rng) -> tuple[str, tuple[str, ...]]:
-    """What the next reply does, and of which sort that is."""
+    """Draw the sort of the next reply and the kinds of its sentences."""
     sort = rng.choices(_SORTS, cum_weights=_SORT_SUMS)[0]
     kinds, sums = _PATTERNS[sort]
     return sort, rng.choices(kinds, cum_weights=sums)[0]
 
 
 CLOSES_UP = {"good": 0.04, "plain": 0.3, "mixed": 0.6, "bad": 0.8}
-"""How often the person says something guarded after a reply of that sort."""
+"""How often the user gives a guarded answer after a reply of each sort."""
 
 STAYS_SHUT = {"good": 0.6, "plain": 0.85, "mixed": 0.9, "bad": 0.95}
-"""The same with a person who is slow to trust: one goes back a long way for what they told."""
+"""The same for a user who is slow to trust."""
 
 SLOW = 0.4
-"""How many people are."""
+"""Share of users who are slow to trust."""
 
 
 def dialogue(rng: Rng) -> str:
-    """A whole conversation with the marks of the chat template."""
+    """Return a complete dialogue with the special tokens of the chat template."""
     story, state = Story(rng), State()
     most = rng.choices((20, 32, 45), cum_weights=(0.65, 0.88, 1.0))[0]
     turns = int(8 + rng.random() * (most - 7))
     out = [f"{SYSTEM}{rng.pick(SYSTEMS)}{END}"] if rng.random() < 0.15 else []
     closes_up = STAYS_SHUT if rng.random() < SLOW else CLOSES_UP
-    told = story.go_on()
+    utterance = story.go_on()
     beats = story.beats
     for _ in range(turns):
-        state.hear(told, new_beat=story.beats > beats)
+        state.hear(utterance, new_beat=story.beats > beats)
         beats = story.beats
         sort, kinds = draw(rng)
-        said = reply(rng, state, kinds)
-        state.replies.append(said)
-        out.append(f"{USER}{told.text}{END}{ASSISTANT}{said}{END}")
+        text = reply(rng, state, kinds)
+        state.replies.append(text)
+        out.append(f"{USER}{utterance.text}{END}{ASSISTANT}{text}{END}")
         if rng.random() < closes_up[sort]:
-            told = story.spare("guarded")
+            utterance = story.spare("guarded")
         elif rng.random() < 0.06:
-            told = story.spare("eased")
+            utterance = story.spare("eased")
         else:
-            told = story.go_on()
+            utterance = story.go_on()
     return "".join(out)

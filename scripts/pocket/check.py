@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from answers import KINDS, State, draw, reply
-from grammar import Rng, Told, you
+from grammar import Rng, Utterance, you
 from story import bare, near
 
 from mapo import Rubric
@@ -47,19 +47,21 @@ class GrammarChat:
     async def reply(self, request: Request) -> Answer:
         text = request.messages[-1].content
         beat = self.beat_of.get(text)
-        told = Told(text)
+        utterance = Utterance(text)
         if beat:
             low = text.lower()
-            told.things = [f"the {bare(t)}" for t in beat.about if t.lower() in low]
-            told.deeds = [you(beat.cues["deed"])] if beat.cues.get("deed", "\0").lower() in low else []
-            told.wishes = [you(beat.cues["wish"])] if beat.cues.get("wish", "\0").lower() in low else []
-            told.values = [you(beat.cues["value"])] if beat.cues.get("value", "\0").lower() in low else []
+            utterance.things = [f"the {bare(t)}" for t in beat.about if t.lower() in low]
+            utterance.deeds = [you(beat.cues["deed"])] if beat.cues.get("deed", "\0").lower() in low else []
+            utterance.wishes = [you(beat.cues["wish"])] if beat.cues.get("wish", "\0").lower() in low else []
+            utterance.values = (
+                [you(beat.cues["value"])] if beat.cues.get("value", "\0").lower() in low else []
+            )
             signs = feelings()[beat.cues["feeling"]]["signs"]
             if beat.cues.get("shown") == "yes" or any(s.lower() in low for s in signs):
-                told.feeling = beat.cues["feeling"]
+                utterance.feeling = beat.cues["feeling"]
         elif not self.state.beats:
-            told.things = near(text)
-        self.state.hear(told, new_beat=beat is not None and beat is not self.last)
+            utterance.things = near(text)
+        self.state.hear(utterance, new_beat=beat is not None and beat is not self.last)
         self.last = beat or self.last
         kinds = self.kinds(len(request.messages) // 2)
         self.log[self.id].append(kinds)

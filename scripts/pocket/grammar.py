@@ -1,13 +1,13 @@
-"""The grammar behind the pocket model, first part: words, and frames that become a person's lines.
+"""Words and sentence frames of the grammar that generates the pocket model's pretraining text.
 
-The pocket model is pretrained on dialogues written by this grammar, as they could happen in the scripted
-world: someone tells a story in beats (`story.py`), and somebody answers, sometimes well, often badly
-(`answers.py`). What a reply *says* follows from what was told: its things, deeds and feelings are the
-person's. What a reply *does* is drawn with no regard to what would help. That choice is left to be learnt.
+The text consists of dialogues as they could happen in the scripted world: a user tells a story in beats (`story.py`)
+and an assistant replies, sometimes well, often badly (`answers.py`). The content of a reply follows from the user's
+messages: it repeats their things, deeds and feelings. What the reply does with them is drawn at random, regardless
+of what would help; choosing well is left to training.
 
-Frames and word lists are ours (`lines.toml`, `signs.toml`, `words.toml`, `replies.toml`), and so are the people
-who are read besides them (`read/*.toml`) and the train scenarios. The names and signs of feelings are the scripted
-world's (`feelings.toml` in mapo/domains/empathy). Plain Python, no packages; the same seed gives the same text.
+Frames and word lists are in `lines.toml`, `signs.toml`, `words.toml` and `replies.toml`; written people are in
+`read/*.toml` and the train scenarios. Names and signs of feelings are those of the scripted world (`feelings.toml` in
+mapo/domains/empathy). Only the standard library is used. The same seed gives the same text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def feelings() -> dict[str, dict[str, list[str]]]:
 
 @lru_cache
 def feeling_words() -> frozenset[str]:
-    """The words of all names of feelings. None of them is ever put in the place of another word."""
+    """Return the words in all names of feelings. They never replace another word."""
     return frozenset(w for known in feelings().values() for name in known["names"] for w in name.split())
 
 
@@ -50,8 +50,8 @@ def function_words() -> frozenset[str]:
 
 @lru_cache
 def words(*kinds: str) -> tuple[str, ...]:
-    found = " ".join(toml("words.toml")[kind] for kind in kinds).split()
-    return tuple(dict.fromkeys(word.replace("-", " ") for word in found))
+    listed = " ".join(toml("words.toml")[kind] for kind in kinds).split()
+    return tuple(dict.fromkeys(word.replace("-", " ") for word in listed))
 
 
 @lru_cache
@@ -60,15 +60,15 @@ def verbs() -> tuple[tuple[str, str], ...]:
 
 
 class Rng(random.Random):
-    """`random.Random` with a quick choice."""
+    """`random.Random` with a faster choice."""
 
     def pick(self, options: Any) -> Any:
         return options[int(self.random() * len(options))]
 
 
 @dataclass(slots=True)
-class Told:
-    """One line of the person, and what is in it, as a reply would say it back."""
+class Utterance:
+    """One message of the user, and what it mentions, in the form in which a reply repeats it."""
 
     text: str = ""
     things: list[str] = field(default_factory=list)
@@ -85,12 +85,12 @@ _SWAP = {
 
 
 def you(phrase: str) -> str:
-    """The person's words, turned round."""
+    """Turn a phrase from the first to the second person."""
     return " ".join(_SWAP.get(word.lower(), word) for word in phrase.split())
 
 
 def pseudo(rng: Rng, ending: str = "") -> str:
-    """A word that does not exist, with this ending."""
+    """Return a made-up word with this ending."""
     onsets, vowels, codas = words("onsets"), words("vowels"), words("codas")
     parts = [rng.pick(onsets) + rng.pick(vowels) for _ in range(1 + (rng.random() < 0.75))]
     word = "".join(parts) + (rng.pick(codas) if rng.random() < 0.7 else "") + ending
@@ -99,7 +99,7 @@ def pseudo(rng: Rng, ending: str = "") -> str:
 
 
 def noun(rng: Rng) -> str:
-    """A thing, often of one word, sometimes of two, sometimes of a word nobody knows."""
+    """Return a thing: usually one word, sometimes two, sometimes a made-up word."""
     bank, r = words("nouns", "more_nouns"), rng.random()
     if r < 0.58:
         return str(rng.pick(bank))
@@ -130,25 +130,25 @@ MINE = {"my": "your", "our": "your", "his": "his", "her": "her", "their": "their
 
 @lru_cache(maxsize=4096)
 def _pieces(frame: str) -> tuple[tuple[str, str], ...]:
-    """(slot, determiner for the reply) or ("", literal), in order."""
+    """Parse a frame into (slot, determiner for the reply) or ("", literal), in order."""
     parts = [part for part in _SLOT.split(frame) if part]
-    found = []
+    pieces: list[tuple[str, str]] = []
     for i, part in enumerate(parts):
         if not _SLOT.fullmatch(part):
-            found.append(("", part))
+            pieces.append(("", part))
             continue
         before = "".join(parts[:i]).replace("{j} ", "").split()
         last = before[-1].lower() if before else ""
-        found.append((part[1:-1], "{n}" if last == "{n}" else MINE.get(last, "the")))
-    return tuple(found)
+        pieces.append((part[1:-1], "{n}" if last == "{n}" else MINE.get(last, "the")))
+    return tuple(pieces)
 
 
 class Speaker:
-    """Expands frames for one person; what they tell is collected in `told`."""
+    """Expands frames for one person; what they mention is collected in `utterance`."""
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
-        self.told = Told()
+        self.utterance = Utterance()
         self.number = ""
         self.feeling = ""
 
@@ -159,17 +159,19 @@ class Speaker:
         return "".join(out)
 
     def slot(self, slot: str, det: str) -> str:
-        rng, told = self.rng, self.told
+        rng, utterance = self.rng, self.utterance
         if slot == "a":
             thing = noun(rng)
-            told.things.append(f"{det} {thing}")
+            utterance.things.append(f"{det} {thing}")
             return thing
         if slot == "as":
             things = plural(noun(rng))
             if det == "{n}":
-                told.things.append(f"the {self.number} {things}" if rng.random() < 0.5 else f"the {things}")
+                utterance.things.append(
+                    f"the {self.number} {things}" if rng.random() < 0.5 else f"the {things}"
+                )
             else:
-                told.things.append(f"{det} {things}")
+                utterance.things.append(f"{det} {things}")
             return things
         if slot == "n":
             self.number = rng.pick(words("numbers"))
@@ -178,16 +180,16 @@ class Speaker:
             if rng.random() < 0.2:
                 return self.slot("N", "")
             person, mine = rng.pick(words("persons")), rng.random() < 0.8
-            told.things.append(f"your {person}" if mine else f"the {person}")
+            utterance.things.append(f"your {person}" if mine else f"the {person}")
             return f"my {person}" if mine else f"the {person}"
         if slot in ("N", "P"):
             name = proper(rng) if slot == "N" or rng.random() < 0.3 else rng.pick(words("places"))
-            told.things.append(name)
+            utterance.things.append(name)
             return str(name)
         return self.rest(slot)
 
     def rest(self, slot: str) -> str:
-        rng, told, bank = self.rng, self.told, toml("lines.toml")
+        rng, utterance, bank = self.rng, self.utterance, toml("lines.toml")
         if slot == "j":
             return str(rng.pick(words("adjectives")))
         if slot == "t":
@@ -198,15 +200,15 @@ class Speaker:
             return rng.pick(verbs())[slot == "B"]
         if slot == "vp":
             deed = articles(self.expand(rng.pick(bank["vp"])))
-            told.deeds.append(you(deed))
+            utterance.deeds.append(you(deed))
             return deed
         if slot == "w":
             wish = articles(self.expand(rng.pick(bank["wish"])))
-            told.wishes.append(you(wish))
+            utterance.wishes.append(you(wish))
             return wish
         if slot == "v":
             value = articles(self.expand(rng.pick(bank["value"])))
-            told.values.append(you(value))
+            utterance.values.append(you(value))
             return value
         if slot == "f":
             return str(rng.pick(toml("replies.toml")["adjectives"][self.feeling]))
@@ -214,16 +216,16 @@ class Speaker:
             return str(rng.pick(toml("replies.toml")["nouns"][self.feeling]))
         raise ValueError(f"no slot {{{slot}}}")
 
-    def line(self, *frames: str, tail: float = 0.15) -> Told:
-        """One line made of these sentences."""
-        self.told = told = Told()
+    def line(self, *frames: str, tail: float = 0.15) -> Utterance:
+        """Return a message made of these frames."""
+        self.utterance = utterance = Utterance()
         sentences = []
         for frame in frames:
             if frame.endswith(".") and self.rng.random() < tail:
                 frame = frame[:-1] + self.rng.pick(toml("lines.toml")["tail"]) + "."
             sentences.append(capital(articles(self.expand(frame))))
-        told.text = " ".join(sentences)
-        return told
+        utterance.text = " ".join(sentences)
+        return utterance
 
 
 _ARTICLE = re.compile(r"(\ban?|(?:^|(?<=[.!?:\"“] ))An?)(?= ([^\W\d_][\w-]*))")
@@ -235,7 +237,7 @@ _SPELT = re.compile(r"[AEFHILMNORSX][A-Z]{0,2}\b|[aefhilmnorsx]\b")
 
 
 def articles(text: str) -> str:
-    """ "a" or "an", as the next word wants it."""
+    """Correct "a" and "an" for the word that follows."""
     return _ARTICLE.sub(lambda m: m[1][0] + ("n" if _VOWEL.match(m[2]) or _SPELT.match(m[2]) else ""), text)
 
 

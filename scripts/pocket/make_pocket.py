@@ -1,12 +1,12 @@
-"""Make the pocket model: text from the grammar, a tokenizer, a small Llama, pretraining, a Hugging Face folder.
+"""Train the pocket model: generate text, train a tokenizer, pretrain a small Llama, write a Hugging Face folder.
 
     python scripts/pocket/make_pocket.py --out mapo/local_model/pocket --device cuda
 
-makes the one that ships; `--domains empathy,tutoring` makes one that can also tutor. Needs torch, transformers,
-tokenizers and numpy, nothing else. All cores write text; the training runs over a pool of it as often as the token
-budget asks. Loss is on every token, on the person's lines at a tenth of the weight: they teach which words are things,
-the replies teach to talk. Prints losses and, at the end, how often a made-up word is copied right and how often a
-feeling is named right. Given a seed, a CPU makes the same model again.
+makes the shipped model; `--domains empathy,tutoring` makes one that can also tutor. Needs only torch, transformers,
+tokenizers and numpy. All cores generate text; training repeats this pool of text until the token budget is used. The
+loss covers every token, with a weight of 0.1 on user messages, from which the model learns what things are. Prints the
+losses and, at the end, how often made-up words are copied and feelings are named correctly. On a CPU, the same seed
+gives the same model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 PAD = "<|pad|>"
 CONTEXT = 4096
 SHARD = 500
-"""Dialogues written at a time by one process, with one seed."""
+"""Dialogues that one process generates from one seed."""
 USER_WEIGHT = 0.1
 
 TEMPLATE = (
@@ -43,24 +43,24 @@ TEMPLATE = (
 )
 
 WRITERS = {"empathy": answers.dialogue, "tutoring": tutoring.dialogue}
-"""Who writes the dialogues of a domain."""
+"""The function that generates dialogues, by domain."""
 
 
 def write_text(seed: str, count: int = SHARD, domains: tuple[str, ...] = ("empathy",)) -> list[str]:
-    """Dialogues of these domains in turn."""
+    """Generate dialogues that alternate between these domains."""
     rng = Rng(seed)
     return [WRITERS[domains[k % len(domains)]](rng) for k in range(count)]
 
 
-def read_of(domains: tuple[str, ...]) -> dict[str, int]:
-    """How much written matter the text is made from."""
-    found = {}
+def source_counts(domains: tuple[str, ...]) -> dict[str, int]:
+    """Return how many scenarios and people the text is generated from."""
+    counts = {}
     if "empathy" in domains:
-        found["scenarios"] = len(story.train_scenarios())
-        found["people"] = len(story.people()) - found["scenarios"]
+        counts["scenarios"] = len(story.train_scenarios())
+        counts["people"] = len(story.people()) - counts["scenarios"]
     if "tutoring" in domains:
-        found["lessons"] = len(tutoring.train_scenarios())
-    return found
+        counts["lessons"] = len(tutoring.train_scenarios())
+    return counts
 
 
 def train_tokenizer(texts: list[str], size: int) -> Tokenizer:
@@ -90,12 +90,12 @@ def _start(path: str, domains: tuple[str, ...]) -> None:
 
 
 def _shard(seed: str) -> list[np.ndarray]:
-    found = _tokenizer.encode_batch(write_text(seed, domains=_domains), add_special_tokens=False)
-    return [np.array(e.ids, dtype=np.uint16) for e in found]
+    encodings = _tokenizer.encode_batch(write_text(seed, domains=_domains), add_special_tokens=False)
+    return [np.array(e.ids, dtype=np.uint16) for e in encodings]
 
 
 def make_pool(tokenizer_file: Path, seed: int, tokens: int, domains: tuple[str, ...]) -> list[np.ndarray]:
-    """Dialogues as ids, `tokens` or a little more of them; the same whatever the number of cores."""
+    """Return dialogues as ids, at least `tokens` in total. The result does not depend on the number of cores."""
     pool: list[np.ndarray] = []
     have = shard = 0
     cores = os.cpu_count() or 1
@@ -114,7 +114,7 @@ def make_pool(tokenizer_file: Path, seed: int, tokens: int, domains: tuple[str, 
 
 
 def batches(pool: list[np.ndarray], budget: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
-    """Endless padded batches of about `budget` tokens, dialogues of like length together."""
+    """Yield padded batches of about `budget` tokens without end; dialogues of similar length share a batch."""
     while True:
         order = rng.permutation(len(pool))
         made = []
@@ -132,7 +132,7 @@ def batches(pool: list[np.ndarray], budget: int, rng: np.random.Generator):  # t
 
 
 def padded(docs: list[np.ndarray], multiple: int = 64) -> torch.Tensor:
-    """Right-padded with the pad mark (id 0); causal attention makes a mask unnecessary."""
+    """Pad on the right with id 0. Causal attention makes a mask unnecessary."""
     width = -(-max(map(len, docs)) // multiple) * multiple
     out = np.zeros((len(docs), width), dtype=np.int64)
     for row, doc in zip(out, docs, strict=True):
@@ -141,7 +141,7 @@ def padded(docs: list[np.ndarray], multiple: int = 64) -> torch.Tensor:
 
 
 def weights(ids: torch.Tensor, marks: dict[str, int]) -> torch.Tensor:
-    """Per predicted token: 1 in replies with their end marks, little elsewhere, 0 in the padding."""
+    """Return the loss weight of each predicted token: 1 in replies, USER_WEIGHT elsewhere, 0 in padding."""
     place = torch.arange(ids.shape[1], device=ids.device)
     mine = torch.where(ids == marks[ASSISTANT], place, -1).cummax(1).values
     other = torch.where((ids == marks[USER]) | (ids == marks[SYSTEM]), place, -1).cummax(1).values
@@ -154,7 +154,7 @@ def weights(ids: torch.Tensor, marks: dict[str, int]) -> torch.Tensor:
 def loss_of(
     model: LlamaForCausalLM, ids: torch.Tensor, marks: dict[str, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weighted mean loss, mean loss on reply tokens)"""
+    """Return (weighted mean loss, mean loss on reply tokens)."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     each = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
@@ -188,7 +188,7 @@ def new_model(args: argparse.Namespace) -> LlamaForCausalLM:
 def pretrain(
     model: LlamaForCausalLM, pool: list[np.ndarray], marks: dict[str, int], args: argparse.Namespace
 ) -> dict[str, int]:
-    """Train on `args.tokens`, padding included; says how much that was."""
+    """Train on `args.tokens` tokens including padding; return the steps and tokens."""
     device = torch.device(args.device)
     cuda = device.type == "cuda"
     model.to(device).train()
@@ -220,7 +220,7 @@ def pretrain(
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, object]) -> None:
-    """Write beside, then rename."""
+    """Write to a temporary folder, then rename it."""
     new = out.with_name(out.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -231,7 +231,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[st
     fast.chat_template = TEMPLATE
     fast.save_pretrained(new)
     config = json.loads((new / "tokenizer_config.json").read_text(encoding="utf-8"))
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that every transformers knows
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that all versions of transformers know
     (new / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (new / "pocket.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     for file in new.iterdir():
@@ -244,24 +244,26 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[st
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--out", type=Path, required=True)
-    ask.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    ask.add_argument("--tokens", type=float, default=570e6, help="tokens to train on")
-    ask.add_argument("--pool", type=float, default=80e6, help="different tokens at most")
-    ask.add_argument("--seed", type=int, default=0)
-    ask.add_argument("--domains", default="empathy", help=f"what is talked about, of {','.join(WRITERS)}")
-    ask.add_argument("--width", type=int, default=192)
-    ask.add_argument("--layers", type=int, default=4)
-    ask.add_argument("--vocab", type=int, default=4096)
-    ask.add_argument("--batch", type=int, default=0, help="tokens a batch, 0: by device")
-    ask.add_argument("--lr", type=float, default=3e-3)
-    args = ask.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tokens", type=float, default=570e6, help="tokens to train on")
+    parser.add_argument("--pool", type=float, default=80e6, help="maximum number of distinct tokens")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--domains", default="empathy", help=f"comma-separated, from {','.join(WRITERS)}")
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocab", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=0, help="tokens per batch; 0 chooses by device")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    args = parser.parse_args()
     args.batch = args.batch or (131072 if args.device.startswith("cuda") else 16384)
     began = time.monotonic()
     domains = tuple(args.domains.split(","))
     if unknown := set(domains) - set(WRITERS):
-        ask.error(f"no domain {', '.join(sorted(unknown))}: choose of {', '.join(WRITERS)}")
+        parser.error(f"unknown domain {', '.join(sorted(unknown))}; use one or more of {', '.join(WRITERS)}")
     first = [t for k in range(8) for t in write_text(f"tokenizer/{k}", domains=domains)]
     tokenizer = train_tokenizer(first, args.vocab)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +274,7 @@ def main() -> None:
     held, pool = pool[:64], pool[64:]
     have = sum(map(len, pool))
     print(f"{len(pool)} dialogues, {have / 1e6:.1f}M tokens, {have / len(pool):.0f} each, longest {max(map(len, pool))}, "
-          f"text made in {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+          f"text generated in {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
     marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
     model = new_model(args)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
@@ -280,19 +282,19 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         loss, mine = loss_of(model, padded(held[:16]).to(args.device), marks)
-    found = {
+    results = {
         "loss": round(loss.item(), 4),
         "reply_loss": round(mine.item(), 4),
         "copied_right": copies(model, tokenizer),
         "named_right": names(model, tokenizer),
     }
-    print(json.dumps(found))
-    told = {name: value for name, value in vars(args).items() if name != "out"}
-    read = {"dialogues": len(pool), "pool_tokens": have, **read_of(domains)}
-    made = {**told, "torch": torch.__version__, **read, **seen, **found}
+    print(json.dumps(results))
+    settings = {name: value for name, value in vars(args).items() if name != "out"}
+    read = {"dialogues": len(pool), "pool_tokens": have, **source_counts(domains)}
+    made = {**settings, "torch": torch.__version__, **read, **seen, **results}
     save(model, tokenizer, args.out, made)
     print(
-        f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB, {time.monotonic() - began:.0f} s in all"
+        f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB, {time.monotonic() - began:.0f} s in total"
     )
 
 

@@ -1,10 +1,10 @@
-"""Play a model folder in the scripted world and say how it does.
+"""Play a model in the scripted world and print its scores.
 
     PYTHONPATH=. python scripts/pocket/probe.py mapo/local_model/pocket [--split builtin:validation] [--seeds 2]
         [--turns 15] [--temperature 1.0] [--device cpu]
 
-Prints EPM-Q, passes, levels by axis, the share of unsound replies, how often what is said, and one dialogue.
-A plain `generate` over all waiting dialogues at once: slow and simple, for looking.
+Prints EPM-Q, passes, levels by axis, the share of faulty replies, the frequency of kinds of replies, and one dialogue.
+Uses plain `generate` on all waiting dialogues: simple and slow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mapo.types import Dialogue, Reply
 
 
 class GenerateChat:
-    """Gathers the requests of all dialogues that wait, and samples them in one batch."""
+    """A Chat that collects the requests of all waiting dialogues and samples them in one batch."""
 
     def __init__(self, folder: str, device: str) -> None:
         self.name = folder
@@ -48,27 +48,27 @@ class GenerateChat:
 
     @torch.no_grad()
     def flush(self) -> None:
-        now, self.waiting = self.waiting, []
+        batch, self.waiting = self.waiting, []
         texts = [
             self.tokenizer.apply_chat_template(
                 [{"role": m.role, "content": m.content} for m in request.messages],
                 tokenize=False,
                 add_generation_prompt=True,
             )
-            for request, _ in now
+            for request, _ in batch
         ]
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
         inputs.pop("token_type_ids", None)
-        made = self.model.generate(
+        outputs = self.model.generate(
             **inputs.to(self.model.device),
-            do_sample=now[0][0].temperature > 0,
-            temperature=now[0][0].temperature or None,
+            do_sample=batch[0][0].temperature > 0,
+            temperature=batch[0][0].temperature or None,
             top_k=0,
             top_p=1.0,
-            max_new_tokens=now[0][0].max_tokens,
+            max_new_tokens=batch[0][0].max_tokens,
         )
         start = inputs["input_ids"].shape[1]
-        for (_, future), ids in zip(now, made[:, start:], strict=True):
+        for (_, future), ids in zip(batch, outputs[:, start:], strict=True):
             if not future.done():
                 future.set_result(self.tokenizer.decode(ids, skip_special_tokens=True))
 
@@ -90,34 +90,36 @@ def report(dialogues: list[Dialogue], rubric: Rubric) -> None:
         for turn in dialogue.turns:
             reader.user_said(turn.user)
             reading = reader.read(turn.reply.text)
-            for what in ("degenerate", "copied", "stale", "long"):
-                count[what] += getattr(reading, what)
-            for what in ("orders", "platitude", "dismisses", "claims", "links", "affirms", "asks_agency"):
-                count[what] += bool(getattr(reading, what)())
+            for fault in ("degenerate", "copied", "stale", "long"):
+                count[fault] += getattr(reading, fault)
+            for kind in ("orders", "platitude", "dismisses", "claims", "links", "affirms", "asks_agency"):
+                count[kind] += bool(getattr(reading, kind)())
             count["words"] += len(reading.words)
     print("  " + ", ".join(f"{k} {n / len(turns):.1%}" for k, n in count.items() if k != "words")
           + f", {count['words'] / len(turns):.1f} words")  # fmt: skip
     for turn in dialogues[len(dialogues) // 2].turns:
         levels = {k: (m.progress.level, m.regression.level) for k, m in (turn.levels or {}).items()}
-        print(f"\n  person: {turn.user}\n  model:  {turn.reply.text}\n          {levels}")
+        print(f"\n  user:   {turn.user}\n  model:  {turn.reply.text}\n          {levels}")
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("folder")
-    ask.add_argument("--split", default="builtin:validation")
-    ask.add_argument("--seeds", type=int, default=2)
-    ask.add_argument("--turns", type=int, default=None)
-    ask.add_argument("--temperature", type=float, default=1.0)
-    ask.add_argument("--device", default="cpu")
-    args = ask.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", help="folder of the model")
+    parser.add_argument("--split", default="builtin:validation")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=None)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
     torch.manual_seed(0)
     rubric = Rubric.load("empathy")
     rules = Rules(rubric, temperature=args.temperature, max_tokens=96, max_turns=args.turns)
     chat = GenerateChat(args.folder, args.device)
     jobs = [Job(s, f"{s.id}-{k}", seed=k) for s in load_scenarios(args.split) for k in range(args.seeds)]
-    played = asyncio.run(play_all(jobs, lambda _: chat, scripted_cast, rules, concurrency=512))
-    report(played, rubric)
+    dialogues = asyncio.run(play_all(jobs, lambda _: chat, scripted_cast, rules, concurrency=512))
+    report(dialogues, rubric)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""The grammar, third part: lines whose frame nobody has seen.
+"""User messages in new frames, so that the model does not just memorise the few frames of the grammar.
 
-Frames are few, and a model that knows them all has learnt frames, not listening. So some of the beats are
-*shaken*: clauses of different lines are put together, and every word that carries meaning is exchanged for another
-one, often for a word that does not exist. What is left of English is its small words and its order. What a reply may
-take up is then found as a listener finds it: what stands after "the", "my", "a". Others are *stirred*: some words
-of a written line are exchanged, and what is to be taken up stays in its place. Signs and names of feelings stay as
-they are, and none is put in.
+*Shaken* lines combine clauses of different lines and replace every content word, often by a made-up word. Only function
+words and word order remain. Things that a reply may take up are the words after "the", "my", "a". *Stirred* lines are
+written lines with some words replaced; the things to take up stay in place. Signs and names of feelings are neither
+replaced nor inserted.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from functools import lru_cache
 
 from grammar import (
     Rng,
-    Told,
+    Utterance,
     articles,
     capital,
     feeling_words,
@@ -45,7 +43,7 @@ def small_words() -> frozenset[str]:
 
 @lru_cache
 def _felt() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The signs of all feelings, and their names."""
+    """Return patterns for the signs and for the names of all feelings."""
     known = feelings().values()
     signs = sorted((re.escape(s) for f in known for s in f["signs"]), key=len, reverse=True)
     names = sorted((re.escape(n) for f in known for n in f["names"]), key=len, reverse=True)
@@ -53,24 +51,24 @@ def _felt() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def shows(text: str) -> bool:
-    """Is there any sign or name of a feeling?"""
+    """Return whether the text has a sign or a name of a feeling."""
     return any(pattern.search(text) for pattern in _felt())
 
 
 @lru_cache
 def clauses(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Stretches of three to fourteen words between two stops in which no feeling shows."""
-    found = [clause.strip() for line in lines for clause in _CLAUSE.findall(line)]
-    fit = (c for c in found if 3 <= len(c.split()) <= 14 and not re.search(r"[{}\"\d]", c))
+    """Return the clauses of three to fourteen words that show no feeling."""
+    candidates = [clause.strip() for line in lines for clause in _CLAUSE.findall(line)]
+    fit = (c for c in candidates if 3 <= len(c.split()) <= 14 and not re.search(r"[{}\"\d]", c))
     return tuple(dict.fromkeys(clause for clause in fit if not shows(clause)))
 
 
-def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
-    """One line of a person: some clauses from anywhere, other words in them, and the sign if there is one."""
+def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Utterance:
+    """Return a message of random clauses with replaced words, followed by the sign if there is one."""
     bank = clauses(lines)
-    told, parts = Told(), []
-    while not told.things or (rng.random() < 0.65 and len(parts) < 4):
-        parts.append(_shake(rng, rng.pick(bank), told))
+    utterance, parts = Utterance(), []
+    while not utterance.things or (rng.random() < 0.65 and len(parts) < 4):
+        parts.append(_shake(rng, rng.pick(bank), utterance))
     if sign:
         parts.insert(int(rng.random() * (len(parts) + 1)), sign)
     text = ""
@@ -79,12 +77,12 @@ def shaken(rng: Rng, lines: tuple[str, ...], sign: str = "") -> Told:
         text = f"{text} {capital(part) if ended else part}".strip()
         if text[-1] not in ".!?,;:":
             text += "," if rng.random() < 0.4 else "."
-    told.text = articles(text.rstrip(",;:.") + "." if text[-1] not in "!?" else text)
-    return told
+    utterance.text = articles(text.rstrip(",;:.") + "." if text[-1] not in "!?" else text)
+    return utterance
 
 
-def _shake(rng: Rng, clause: str, told: Told) -> str:
-    """The clause with other words, and what is in it noted in `told`."""
+def _shake(rng: Rng, clause: str, utterance: Utterance) -> str:
+    """Replace the words of a clause and record what it mentions in `utterance`."""
     out: list[str] = []
     small, held, last = small_words(), "", ""
     deed = re.match(r"(?:and |but |so |then )?I [a-z]+ ", clause)
@@ -101,23 +99,23 @@ def _shake(rng: Rng, clause: str, told: Told) -> str:
             new = rng.pick(verbs())[0] if rng.random() < 0.7 else pseudo(rng, "ed")
         elif token[0].isupper() and out and last:
             new = proper(rng)
-            told.things.append(new)
+            utterance.things.append(new)
         else:
             new = _like(rng, low, thing=bool(held))
             if held:
-                told.things.append(f"{held} {new}")
+                utterance.things.append(f"{held} {new}")
         out.append(new)
         held, last = "", low
     text = "".join(out)
     if deed:
         phrase = articles(re.sub(r"^.*?\bI ", "", text).rstrip(".,;:!? "))
         if 2 <= len(phrase.split()) <= 9:
-            told.deeds.append(you(phrase))
+            utterance.deeds.append(you(phrase))
     return text
 
 
 def _like(rng: Rng, word: str, *, thing: bool) -> str:
-    """Another word in the place of this one, with its ending."""
+    """Return a replacement for a word, with the same ending."""
     end = next((e for e in ("ing", "ed", "ly") if word.endswith(e) and len(word) > len(e) + 2), "")
     r = rng.random()
     if end:
@@ -140,31 +138,31 @@ def _ending(word: str) -> str:
 
 @lru_cache
 def _words_by_ending(lines: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The words of these lines that carry meaning, often used ones as often; none that names a feeling."""
+    """Return the content words of these lines by ending, with repetitions, without names of feelings."""
     small = small_words() | feeling_words()
-    found: dict[str, list[str]] = {end: [] for end in (*_ENDINGS, "")}
+    by_ending: dict[str, list[str]] = {end: [] for end in (*_ENDINGS, "")}
     for line in lines:
         for token in _TOKEN.findall(line):
             if token.isalpha() and token.islower() and token not in small:
-                found[_ending(token)].append(token)
-    return {end: tuple(some) for end, some in found.items()}
+                by_ending[_ending(token)].append(token)
+    return {end: tuple(some) for end, some in by_ending.items()}
 
 
 BEFORE = 24
-"""So many characters before a name of a feeling the judge looks for a "not"; they stay as well."""
+"""The judge looks for a "not" in this many characters before the name of a feeling; they are kept too."""
 
 
 def stirred(rng: Rng, text: str, share: float, keep: tuple[str, ...], lines: tuple[str, ...]) -> str:
-    """This share of its words exchanged for others of these lines; gaps, feelings and `keep` stay."""
+    """Replace this share of the words by words of other lines; gaps, feelings and `keep` stay."""
     signs, names = _felt()
-    kept = [m.span() for m in signs.finditer(text)]
-    kept += [(m.start() - BEFORE, m.end()) for m in names.finditer(text)]
-    kept += [m.span() for k in keep if (m := re.search(re.escape(k), text, re.IGNORECASE))]
+    protected = [m.span() for m in signs.finditer(text)]
+    protected += [(m.start() - BEFORE, m.end()) for m in names.finditer(text)]
+    protected += [m.span() for k in keep if (m := re.search(re.escape(k), text, re.IGNORECASE))]
     out, bank, small = [], _words_by_ending(lines), small_words()
     for match in _TOKEN.finditer(text):
         token, (start, end) = match[0], match.span()
         word = token.lower()
-        stays = any(start < b and end > a for a, b in kept) or not token[0].isalpha() or word in small
+        stays = any(start < b and end > a for a, b in protected) or not token[0].isalpha() or word in small
         if stays or rng.random() > share:
             out.append(token)
             continue

@@ -1,4 +1,4 @@
-"""What the pretrained pocket model can do, apart from its loss: copy words it never saw, read feelings off signs."""
+"""Tests of the pretrained pocket model: copying unknown words, and naming feelings from their signs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _greedy(model: LlamaForCausalLM, tokenizer: Tokenizer, prompt: str, count: i
 
 
 def copies(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 100) -> float:
-    """Share of made-up words said back right, where the line has only that one thing in it."""
+    """Return the share of made-up words that are repeated correctly, in messages with only one thing."""
     rng = Rng("copies")
     lines = (
         "The {} is gone.",
@@ -36,12 +36,12 @@ def copies(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 100) -> f
 
 
 def names(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 100) -> float:
-    """Share of signs after which the right feeling is named."""
+    """Return the share of signs after which the right feeling is named."""
     rng = Rng("names")
     right = 0
     for _ in range(count):
         feeling = rng.pick(tuple(feelings()))
         line = Speaker(rng).line(rng.pick(toml("lines.toml")["tell"]), rng.pick(toml("signs.toml")[feeling]))
-        said = _greedy(model, tokenizer, f"{USER}{line.text}{END}{ASSISTANT}You have every right to be", 4)
-        right += any(said.strip().startswith(name) for name in feelings()[feeling]["names"])
+        reply = _greedy(model, tokenizer, f"{USER}{line.text}{END}{ASSISTANT}You have every right to be", 4)
+        right += any(reply.strip().startswith(name) for name in feelings()[feeling]["names"])
     return right / count

@@ -1,9 +1,9 @@
-"""The grammar, middle part: what a person tells, in which order.
+"""Generation of the user's side of a dialogue: an opening, then beats of about two messages.
 
-A story is an opening and beats of about two lines. In a beat things are told, perhaps a deed, a wish or a
-conviction, and a feeling shows: mostly in a sign in its last line, now and then by name. Beats are our own
-frames, shaken ones (`shaken.py`), or those of people written for this (`read/*.toml`) and of train scenarios, with
-their things exchanged for others and often stirred. Other splits are never opened.
+A beat mentions things, perhaps a deed, a wish or a value, and shows a feeling: usually by a sign in its last message,
+sometimes by name. Beats come from the grammar's frames, from shaken frames (`shaken.py`), or from written people
+(`read/*.toml`) and train scenarios, with their things replaced and often stirred. Validation and test scenarios are
+never read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grammar import (
     MINE,
     Rng,
     Speaker,
-    Told,
+    Utterance,
     articles,
     capital,
     feelings,
@@ -35,21 +35,21 @@ from grammar import (
 from shaken import shaken, small_words, stirred
 
 WRITTEN = 0.60
-"""Share of the beats that somebody wrote, for a train scenario or as reading matter (`read/*.toml`)."""
+"""Share of written beats, from train scenarios or `read/*.toml`."""
 
 EXCHANGED = 0.55
-"""Share of the things in them that others take the place of."""
+"""Share of the things in written beats that are replaced."""
 
 STIRRED = 0.50
-"""Share of the written beats in which other words are exchanged too."""
+"""Share of written beats in which other words are replaced too."""
 
 SHAKEN = 0.20
-"""Share of the beats in frames nobody has seen (`shaken.py`)."""
+"""Share of beats in new frames (`shaken.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mould:
-    """A written beat: its lines with gaps, what stood in the gaps, and what a reply puts before it."""
+    """A written beat: its messages with gaps, the things from the gaps, and the determiners for replies."""
 
     says: tuple[str, ...]
     things: tuple[str, ...]
@@ -66,11 +66,11 @@ def train_scenarios() -> tuple[dict[str, Any], ...]:
 
 @lru_cache
 def people() -> tuple[dict[str, Any], ...]:
-    """Everybody whose lines are read: `opening`, `guarded`, `eased` and `beats`."""
-    told = [{**s, "beats": [*s["stages"], *s["memories"]]} for s in train_scenarios()]
+    """Return all written people with `opening`, `guarded`, `eased` and `beats`."""
+    written = [{**s, "beats": [*s["stages"], *s["memories"]]} for s in train_scenarios()]
     for path in sorted((HERE / "read").glob("*.toml")):
-        told += tomllib.loads(path.read_text(encoding="utf-8"))["people"]
-    return tuple(told)
+        written += tomllib.loads(path.read_text(encoding="utf-8"))["people"]
+    return tuple(written)
 
 
 @lru_cache
@@ -79,7 +79,7 @@ def moulds() -> tuple[Mould, ...]:
 
 
 def _mould(beat: dict[str, Any]) -> Mould:
-    """Things become gaps \\x01, \\x02 ..., unless a gap would tear apart what shows the feeling."""
+    """Replace things by gaps \\x01, \\x02 ..., unless a gap would split what shows the feeling."""
     says, cues = list(beat["says"]), dict(beat["cues"])
     shown = _showing(cues["feeling"])
     things, dets = [], []
@@ -99,7 +99,7 @@ def _mould(beat: dict[str, Any]) -> Mould:
 
 @lru_cache
 def _showing(feeling: str) -> re.Pattern[str]:
-    """What shows this feeling: a sign as it stands, or a name as a word."""
+    """Return the pattern of what shows this feeling: a sign, or a name as a whole word."""
     known = feelings()[feeling]
     signs, names = (sorted(map(re.escape, known[kind]), key=len, reverse=True) for kind in ("signs", "names"))
     return re.compile(rf"{'|'.join(signs)}|\b(?:{'|'.join(names)})\b", re.IGNORECASE)
@@ -112,12 +112,12 @@ _LEADING = re.compile(
 
 
 def bare(thing: str) -> str:
-    """Without a determiner: a reply brings its own."""
+    """Remove the determiner; a reply adds its own."""
     return _LEADING.sub("", thing, count=1) if _LEADING.match(thing) else thing
 
 
 def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
-    """What a reply puts before the thing: nothing before names, "your" for what is mine."""
+    """Return the determiner a reply uses for the thing: none for names, "your" for "my"."""
     line = next(line for line in says if whole.search(line))
     match = whole.search(line)
     before = line[: match.start()].split() if match else []
@@ -130,7 +130,7 @@ def _determiner(thing: str, says: list[str], whole: re.Pattern[str]) -> str:
 
 @lru_cache
 def particulars() -> tuple[str, ...]:
-    """What people talk about, one of a kind each, names aside."""
+    """Return the things that people mention, without duplicates and names."""
     every = [bare(term) for person in people() for beat in person["beats"] for term in beat["about"]]
     counts = {*words("numbers"), "one", "two", "both", "half", "all", "own", "nothing"}
     one = (term for term in every if term[0].islower() and not _many(term))
@@ -141,8 +141,8 @@ def _many(thing: str) -> bool:
     return thing.endswith("s") and not thing.endswith("ss")
 
 
-def from_mould(rng: Rng, mould: Mould) -> list[Told]:
-    """The beat with other things in it."""
+def from_mould(rng: Rng, mould: Mould) -> list[Utterance]:
+    """Return the beat with its things replaced."""
     fill = []
     for thing, det in zip(mould.things, mould.dets, strict=True):
         if rng.random() > EXCHANGED:
@@ -160,18 +160,18 @@ def from_mould(rng: Rng, mould: Mould) -> list[Told]:
     keep = tuple(mould.cues[kind] for kind in ("deed", "wish", "value") if kind in mould.cues)
     shown = _showing(mould.cues["feeling"])
     for says in mould.says:
-        told = Told()
+        utterance = Utterance()
         for i, det in enumerate(mould.dets):
             if chr(1 + i) in says:
-                told.things.append(f"{det} {fill[i]}".strip())
-        told.text = _filled(stirred(rng, says, share, keep, _all_lines()) if share else says, fill)
-        for cue, into in (("deed", told.deeds), ("wish", told.wishes), ("value", told.values)):
+                utterance.things.append(f"{det} {fill[i]}".strip())
+        utterance.text = _filled(stirred(rng, says, share, keep, _all_lines()) if share else says, fill)
+        for cue, into in (("deed", utterance.deeds), ("wish", utterance.wishes), ("value", utterance.values)):
             phrase = mould.cues.get(cue, "")
             if phrase and phrase.lower() in says.lower():
                 into.append(you(_filled(phrase, fill)))
         if shown.search(says):
-            told.feeling = mould.cues["feeling"]
-        lines.append(told)
+            utterance.feeling = mould.cues["feeling"]
+        lines.append(utterance)
     return lines
 
 
@@ -179,15 +179,15 @@ _BEGINS = re.compile(r"(?:(?<=[.!?] )|^(?=.*[.!?]))[\x01-\x04]")
 
 
 def _filled(text: str, fill: list[str]) -> str:
-    """Its gaps filled; a sentence begins with a capital."""
+    """Fill the gaps and capitalise the start of sentences."""
     text = _BEGINS.sub(lambda gap: capital(fill[ord(gap[0]) - 1]), text)
     for i, thing in enumerate(fill):
         text = text.replace(chr(1 + i), thing)
     return articles(text)
 
 
-def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Told]:
-    """A beat from our frames."""
+def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Utterance]:
+    """Return a beat made from the grammar's frames."""
     bank = toml("lines.toml")
     feeling = speaker.feeling = rng.pick(tuple(feelings()))
     if rng.random() < 0.17:
@@ -206,22 +206,22 @@ def own_beat(rng: Rng, speaker: Speaker, late: bool) -> list[Told]:
         plain, rest = rest, plain
     lines = []
     for frames in (plain, rest):
-        told = speaker.line(*frames)
+        utterance = speaker.line(*frames)
         if sign in frames:
-            told.feeling = feeling
-        lines.append(told)
+            utterance.feeling = feeling
+        lines.append(utterance)
     return lines
 
 
 @lru_cache
 def _all_lines() -> tuple[str, ...]:
-    """Where shaken lines take their clauses from, and stirred ones their words."""
+    """Return the lines from which shaken lines take clauses and stirred lines take words."""
     spare = [line for p in people() for line in [*p["guarded"], *p["eased"], p["opening"]]]
     return tuple([line for p in people() for beat in p["beats"] for line in beat["says"]] + spare)
 
 
-def shaken_beat(rng: Rng) -> list[Told]:
-    """A beat of which only the sign of its feeling was ever heard before."""
+def shaken_beat(rng: Rng) -> list[Utterance]:
+    """Return a beat in which only the sign of the feeling is known text."""
     feeling = rng.pick(tuple(feelings()))
     sign = rng.pick(feelings()[feeling]["signs"])
     around = rng.choices(("{}", "and {}", "I {}", "{} again"), weights=(2, 1, 1, 1))[0]
@@ -237,31 +237,33 @@ _NEAR = re.compile(r"\b(my|the|a|an|his|her|our) ([^\W\d_]{3,})", re.IGNORECASE)
 
 
 def near(text: str) -> list[str]:
-    """The things of a line that nobody annotated: what stands after a determiner."""
-    found = [(det.lower(), thing) for det, thing in _NEAR.findall(text) if thing.lower() not in small_words()]
-    return [f"{MINE.get(det, 'the')} {thing}" for det, thing in found]
+    """Return the things of a line without annotations: the words after determiners."""
+    matches = [
+        (det.lower(), thing) for det, thing in _NEAR.findall(text) if thing.lower() not in small_words()
+    ]
+    return [f"{MINE.get(det, 'the')} {thing}" for det, thing in matches]
 
 
-def opening(rng: Rng, speaker: Speaker) -> Told:
+def opening(rng: Rng, speaker: Speaker) -> Utterance:
     if rng.random() < SHAKEN:
         return shaken(rng, _all_lines())
     text = rng.pick(people())["opening"]
     if rng.random() < WRITTEN and near(text):
-        return Told(text, near(text))
+        return Utterance(text, near(text))
     return speaker.line(rng.pick(toml("lines.toml")["open"]), tail=0.05)
 
 
 class Story:
-    """Tells beat after beat when asked to go on; keeps to the surface when not."""
+    """The user's side of one dialogue: continues with the next beat, or answers with a guarded or eased line."""
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
         self.speaker = Speaker(rng)
-        self.coming: list[Told] = [opening(rng, self.speaker)]
+        self.coming: list[Utterance] = [opening(rng, self.speaker)]
         self.beats = 0
 
-    def go_on(self) -> Told:
-        """The next line. A beat has begun when its first line is told."""
+    def go_on(self) -> Utterance:
+        """Return the next message. A beat begins with its first message."""
         if not self.coming:
             self.beats += 1
             sort = self.rng.random()
@@ -273,8 +275,8 @@ class Story:
                 self.coming = own_beat(self.rng, self.speaker, late=self.beats > 2)
         return self.coming.pop(0)
 
-    def spare(self, kind: str) -> Told:
-        """A guarded or an eased line: it says nothing new, so a reply goes back to what was told."""
+    def spare(self, kind: str) -> Utterance:
+        """Return a guarded or eased message, which mentions nothing new."""
         if self.rng.random() < 0.6:
-            return Told(self.rng.pick(self.rng.pick(people())[kind]))
-        return Told(self.rng.pick(toml("lines.toml")[kind]))
+            return Utterance(self.rng.pick(self.rng.pick(people())[kind]))
+        return Utterance(self.rng.pick(toml("lines.toml")[kind]))

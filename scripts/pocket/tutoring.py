@@ -1,8 +1,8 @@
-"""The grammar of a second domain: lessons, for a pocket model that can also tutor (`--domains empathy,tutoring`).
+"""The grammar of the tutoring domain, for a pocket model that can also tutor (`--domains empathy,tutoring`).
 
-A learner tells what puzzles them, in beats of the train scenarios of mapo/domains/tutoring with their things exchanged
-for others, or in shaken lines; a tutor answers with the sentences of that folder, by kinds drawn with no regard to what
-would help. Other splits are never opened.
+A learner describes a problem in beats of the train scenarios of mapo/domains/tutoring, with their things replaced, or in
+shaken lines. A tutor replies with the sentences of that folder; their kinds are drawn regardless of what would help.
+Validation and test scenarios are never read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from answers import CLOSES_UP, SHARES, State
-from grammar import ASSISTANT, EMPATHY, END, SYSTEM, USER, Rng, Told, capital, noun, plural, proper, you
+from grammar import ASSISTANT, EMPATHY, END, SYSTEM, USER, Rng, Utterance, capital, noun, plural, proper, you
 from shaken import shaken
 from story import _determiner, _filled, bare
 
@@ -65,15 +65,15 @@ SYSTEMS = (
 )
 
 EXCHANGED = 0.85
-"""Share of the things of a written beat that others take the place of."""
+"""Share of the things of a written beat that are replaced."""
 
 SHAKEN = 0.45
-"""Share of the beats in frames nobody has seen."""
+"""Share of beats in new frames."""
 
 
 @lru_cache
 def sentences() -> dict[str, list[str]]:
-    """The sentences of the domain; a thing brings its own determiner."""
+    """Return the sentences of the domain, without determiners before things."""
     banks = tomllib.loads((TUTORING / "sentences.toml").read_text(encoding="utf-8"))
     return {
         kind: [re.sub(r"(?i)\bthe (\{[abe]\})", r"\1", frame) for frame in bank]
@@ -99,8 +99,8 @@ def all_lines() -> tuple[str, ...]:
     return tuple([line for beat in beats() for line in beat["says"]] + spare)
 
 
-def exchanged(rng: Rng, beat: dict[str, Any]) -> tuple[list[Told], str]:
-    """The lines of a beat with other things in most of its places, and the answer one could blurt out."""
+def exchanged(rng: Rng, beat: dict[str, Any]) -> tuple[list[Utterance], str]:
+    """Return the messages of a beat with most things replaced, and the answer that a tutor could give away."""
     says, cues, dets, fill = list(beat["says"]), dict(beat["cues"]), [], []
     for thing in map(bare, beat["about"]):
         whole = re.compile(rf"(?<![\w-]){re.escape(thing)}(?![\w-])", re.IGNORECASE)
@@ -117,25 +117,25 @@ def exchanged(rng: Rng, beat: dict[str, Any]) -> tuple[list[Told], str]:
             fill.append(plural(noun(rng)) if many else noun(rng))
     lines = []
     for line in says:
-        told = Told(capital(_filled(line, fill)))
-        told.things = [f"{d} {fill[i]}".strip() for i, d in enumerate(dets) if chr(1 + i) in line]
-        for cue, into in (("deed", told.deeds), ("wish", told.wishes)):
+        utterance = Utterance(capital(_filled(line, fill)))
+        utterance.things = [f"{d} {fill[i]}".strip() for i, d in enumerate(dets) if chr(1 + i) in line]
+        for cue, into in (("deed", utterance.deeds), ("wish", utterance.wishes)):
             if cue in cues and cues[cue].lower() in line.lower():
                 into.append(you(_filled(cues[cue], fill)))
-        lines.append(told)
+        lines.append(utterance)
     return lines, cues.get("answer", "")
 
 
 class Lesson:
-    """Tells beat after beat when asked to go on; keeps to the surface when not."""
+    """The learner's side of one dialogue: continues with the next beat, or gives a guarded or eased answer."""
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
-        self.coming: list[Told] = [shaken(rng, all_lines())]
+        self.coming: list[Utterance] = [shaken(rng, all_lines())]
         self.beats = 0
         self.answer = ""
 
-    def go_on(self) -> Told:
+    def go_on(self) -> Utterance:
         if not self.coming:
             self.beats += 1
             if self.rng.random() < SHAKEN:
@@ -145,8 +145,8 @@ class Lesson:
                 self.answer = answer or self.answer
         return self.coming.pop(0)
 
-    def spare(self, kind: str) -> Told:
-        return Told(self.rng.pick(self.rng.pick(train_scenarios())[kind]))
+    def spare(self, kind: str) -> Utterance:
+        return Utterance(self.rng.pick(self.rng.pick(train_scenarios())[kind]))
 
 
 def _possible(kind: str, state: State, lesson: Lesson) -> bool:
@@ -189,21 +189,21 @@ _PATTERNS = {sort: (list(kinds), list(accumulate(kinds.values()))) for sort, kin
 
 
 def dialogue(rng: Rng) -> str:
-    """A whole lesson with the marks of the chat template."""
+    """Return a complete lesson with the special tokens of the chat template."""
     lesson, state = Lesson(rng), State()
     out = [f"{SYSTEM}{rng.pick(SYSTEMS)}{END}"] if rng.random() < 0.15 else []
-    told, known = lesson.go_on(), lesson.beats
+    utterance, known = lesson.go_on(), lesson.beats
     for _ in range(int(8 + rng.random() * 14)):
-        state.hear(told, new_beat=lesson.beats > known)
+        state.hear(utterance, new_beat=lesson.beats > known)
         known = lesson.beats
         sort = rng.choices(_SORTS, cum_weights=_SORT_SUMS)[0]
         kinds = rng.choices(_PATTERNS[sort][0], cum_weights=_PATTERNS[sort][1])[0]
         able = [kind for kind in kinds if _possible(kind, state, lesson)] or ["filler"]
-        said = " ".join(_sentence(rng, state, lesson, kind) for kind in able)
-        state.replies.append(said)
-        out.append(f"{USER}{told.text}{END}{ASSISTANT}{said}{END}")
+        text = " ".join(_sentence(rng, state, lesson, kind) for kind in able)
+        state.replies.append(text)
+        out.append(f"{USER}{utterance.text}{END}{ASSISTANT}{text}{END}")
         if rng.random() < CLOSES_UP[sort]:
-            told = lesson.spare("guarded")
+            utterance = lesson.spare("guarded")
         else:
-            told = lesson.spare("eased") if rng.random() < 0.06 else lesson.go_on()
+            utterance = lesson.spare("eased") if rng.random() < 0.06 else lesson.go_on()
     return "".join(out)

@@ -62,7 +62,7 @@ def heard(*beats, feeling=""):
     """A state in which these things were told, beat by beat."""
     state = answers.State()
     for things in beats:
-        state.hear(grammar.Told("So it is.", list(things), feeling=feeling), new_beat=True)
+        state.hear(grammar.Utterance("So it is.", list(things), feeling=feeling), new_beat=True)
     return state
 
 
@@ -164,7 +164,7 @@ def test_a_feeling_named_in_earnest_is_mostly_the_one_that_showed():
     right = 0
     for _ in range(500):
         state = answers.State()
-        state.hear(grammar.Told("", feeling="torn"), new_beat=True)
+        state.hear(grammar.Utterance("", feeling="torn"), new_beat=True)
         right += "torn" in named_feelings(answers.reply(rng, state, ("name",)))
     # binomial with p = RIGHT, n = 500: 4 standard deviations are 4 * sqrt(0.97 * 0.03 / 500) = 0.031
     assert abs(right / 500 - answers.RIGHT) < 0.031
