@@ -17,6 +17,8 @@ from mapo.report.sections.several import gradient_norms, grouped, late_trajector
 from mapo.report.training import problem_list
 from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun, read_object, read_training
+from mapo.scoring.context import context_of_dialogues
+from mapo.scoring.reference import reference_text
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 
@@ -63,7 +65,13 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     ]
     lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
     scripted = [run.scripted for run in trained if run.scripted]
-    return Report(title, lead, blocks, caution=scripted_world(scripted) if scripted else "")
+    return Report(title, lead, blocks, caution=_caution(scripted))
+
+
+def _caution(domains: list[str]) -> str:
+    """Return the notice about the scripted world and its reference scores; empty for other worlds."""
+    references = [reference_text(domain) for domain in dict.fromkeys(domains)]
+    return " ".join([scripted_world(domains), *references]) if domains else ""
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
@@ -98,7 +106,8 @@ def grid_run(run: TrainingRun, problems: list[str]) -> GridRun | None:
         if found["dialogues"] is not None:
             steps.append({"step": line["step"], **found, **({"validation": held} if held else {})})
     jobs = {(r.case, r.id): numbers.quality(r) for r in numbers.recomputed(run.after, run.root, problems)}
-    return GridRun(GridCell(s["method"], s["reward"], s["seed"]), summary, steps, jobs)
+    context = context_of_dialogues(run.after) if run.after else None
+    return GridRun(GridCell(s["method"], s["reward"], s["seed"]), summary, steps, jobs, context)
 
 
 def _tame(score: object) -> dict[str, float] | None:

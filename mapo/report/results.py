@@ -10,6 +10,7 @@ from typing import Any
 from mapo.domain_folders import DEFAULT
 from mapo.errors import InputError
 from mapo.evals.compare.entries import read_benchmark
+from mapo.measure.stats import MIN_ROWS
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import (
     Block,
@@ -33,6 +34,7 @@ from mapo.runs.contents import details_in_points
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
 from mapo.scoring.folders import read_folders
+from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
 from mapo.scripted.notice import scripted_world
@@ -44,6 +46,10 @@ from mapo.types import Dialogue
 SCORE_COLUMNS = [
     *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
 ]
+BREAKDOWN = (
+    f"EPM-Q with 95 % bootstrap intervals over scenarios. Groups of fewer than {MIN_ROWS} scenarios have no "
+    "interval."
+)
 ROWS = 80
 """Maximum rows of a table of details."""
 IN_POINTS = "; accuracies and shares in percent"
@@ -93,15 +99,27 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *trajectories([DialogueSet(k, v, look(i)) for i, (k, v) in enumerate(list(models.items())[:4])]),
         *_extremes(models[first], played),
         *judgements({"share of turns": list(played.values())}, models[first][0].path.rubric),
-        *user_health({"dialogues": list(played.values())}),
+        *user_health({"dialogues": list(played.values())}, _recorded_health(root)),
         *ledger_table(read_ledger(root, problems)),
         *manifest_table(read_object(RunDir(root).manifest, problems)),
         *problem_list(problems),
     ]
     title = f"{_benchmark_name(models[first][0])}: {name or models[first][0].model}"
     sample = models[first][0]
-    caution = scripted_world([sample.path.rubric.name]) if is_scripted(sample.cast) else ""
+    domain = _scripted_domain(sample)
+    caution = f"{scripted_world([domain])} {reference_text(domain)}" if domain else ""
     return Report(title, _lead(root, models[first]), blocks, caution=caution)
+
+
+def _scripted_domain(result: Result) -> str:
+    """Return the domain if all roles were scripted, else an empty string."""
+    return result.path.rubric.name if is_scripted(result.cast) else ""
+
+
+def _recorded_health(root: Path) -> dict[str, Any]:
+    """Return the health that the run wrote; empty if there is none."""
+    file = RunDir(root).health
+    return read_object(file, []) if file.is_file() else {}
 
 
 def _benchmark_name(result: Result) -> str:
@@ -140,6 +158,7 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
     """Break EPM-Q down by category, dominant axis and difficulty, where dialogues have these tags."""
     blocks: list[Block] = []
     panels = []
+    references = plots.references_of(_scripted_domain(results[0]))
     for title, key in (("category", "category"), ("dominant axis", "axis"), ("difficulty", "difficulty")):
         groups: dict[str, list[Result]] = {}
         for r in results:
@@ -153,10 +172,14 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
         blocks.append(Table([f"by {title}", *SCORE_COLUMNS], [score_row(n, s) for n, s in scores.items()]))
         rows = [(n, [_point(s)]) for n, s in list(scores.items())[:14]]
         panels.append(
-            Panel(f"By {title}", plots.bars(rows, ["EPM-Q"], "EPM-Q (points)"), plots.label_width([*scores]))
+            Panel(
+                f"By {title}",
+                plots.bars(rows, ["EPM-Q"], "EPM-Q (points)", references),
+                plots.label_width([*scores]),
+            )
         )
     if panels:
-        blocks.append(Picture("fig_breakdown", "EPM-Q with 95 % bootstrap intervals over scenarios.", panels))
+        blocks.append(Picture("fig_breakdown", BREAKDOWN, panels))
     return blocks
 
 

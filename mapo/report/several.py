@@ -20,6 +20,7 @@ from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import TrainingRun, is_scripted, read_object, read_training
+from mapo.scoring.reference import reference_text
 from mapo.scripted.notice import scripted_world
 from mapo.store import RunDir
 from mapo.text import clip
@@ -94,7 +95,9 @@ def _caution(collected: _Collected) -> str:
     """Return the notice about runs in the scripted world; "" if there are none."""
     if not collected.scripted:
         return ""
-    notice = scripted_world([*collected.scripted.values()])
+    domains = [*collected.scripted.values()]
+    references = [reference_text(domain) for domain in dict.fromkeys(domains)]
+    notice = " ".join([scripted_world(domains), *references])
     if [*collected.scripted] == collected.names:
         return notice
     return f"{', '.join(clip(name, MAX_NAME) for name in [*collected.scripted][:6])}: {notice}"

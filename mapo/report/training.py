@@ -25,6 +25,7 @@ from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun
+from mapo.scoring.reference import reference_text
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
@@ -50,7 +51,7 @@ def training_report(run: TrainingRun) -> Report:
         *_settings(run),
         *problem_list(run.problems),
     ]
-    caution = scripted_world([run.scripted]) if run.scripted else ""
+    caution = f"{scripted_world([run.scripted])} {reference_text(run.scripted)}" if run.scripted else ""
     return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=caution)
 
 
@@ -93,7 +94,11 @@ def _user_health(run: TrainingRun) -> list[Block]:
     first, last = (
         [d for step in part for d in run.played[step]] for part in numbers.thirds(sorted(run.played))
     )
-    return user_health({"early": first, "late": last} if len(run.played) > 1 else {"dialogues": last})
+    recorded = run.steps[-1].get("health") if run.steps else None
+    return user_health(
+        {"early": first, "late": last} if len(run.played) > 1 else {"dialogues": last},
+        recorded if isinstance(recorded, dict) else None,
+    )
 
 
 # ---- the same scenario before and after

@@ -29,6 +29,7 @@ from mapo.report.document.page import html_page
 from mapo.report.training import training_report
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import read_training
+from mapo.scoring.reference import reference_text
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture
 from mapo.show.tables import Table
@@ -44,7 +45,7 @@ PAPER = {
     "fig_gradient_norms",
     "fig_trajectories",
 }
-TEST_WORLD = scripted_world(["empathy"])
+TEST_WORLD = f"{scripted_world(['empathy'])} {reference_text('empathy')}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 EVIL = "| `x` ![a](http://b) <script>alert(1)</script><img onerror=alert(2)>\"'><svg onload=alert(3)>\u202e"
 

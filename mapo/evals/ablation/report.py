@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.scoring.context import ScoreContext
+from mapo.scoring.reference import ReferenceScore, reference_lines
 from mapo.show.figures import FAINT, Look, Panel, Picture, label_axes, looks_of, save_picture
 from mapo.show.tables import (
     Table,
@@ -40,8 +41,9 @@ def picture(report: dict[str, Any], name: str) -> Picture:
     points = [p for c in report["curves"] for p in (*c["training"], *c["validation"])]
     tests = [c["epm_q"] for c in report["cells"] if c["epm_q"]["mean"] is not None]
     target = [v for v in (report["reach"]["score"],) if v is not None]
-    curves = _limits([*target, *(v for p in points for v in (p["mean"], *(p["interval"] or ())))])
-    ends = _limits([v for t in tests for v in (t["mean"], *(t["interval"] or ()), *t["by_seed"])])
+    marks = [score.epm_q for score in _references(report)]
+    curves = _limits([*marks, *target, *(v for p in points for v in (p["mean"], *(p["interval"] or ())))])
+    ends = _limits([*marks, *(v for t in tests for v in (t["mean"], *(t["interval"] or ()), *t["by_seed"]))])
     panels = [
         *(Panel(f"Reward {r}: learning", partial(draw_curves, report, r, looks, curves)) for r in rewards),
         *(Panel(f"Reward {r}: held-out test", partial(draw_ends, report, r, looks, ends)) for r in rewards),
@@ -78,7 +80,8 @@ def draw_curves(
         axes.plot(x, means, look.marker, color=look.colour, markersize=4)
     target = report["reach"]["score"]
     if target is not None:
-        axes.axhline(target, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.axhline(target, color=FAINT, linewidth=0.8, linestyle="-")
+    _draw_references(report, axes)
     label_axes(axes, "dialogues", "EPM-Q (points)")
     if limits:
         axes.set_ylim(*limits)
@@ -103,8 +106,32 @@ def draw_ends(
     axes.set_xticks(range(len(methods)), methods, rotation=25, ha="right")
     axes.set_xlim(-0.5, len(methods) - 0.5)
     axes.set_ylabel("EPM-Q (points)")
+    _draw_references(report, axes)
     if limits:
         axes.set_ylim(*limits)
+
+
+def _references(report: dict[str, Any]) -> tuple[ReferenceScore, ...]:
+    """Return the reference scores of the scripted world; empty for other worlds."""
+    context = _context(report)
+    roles = (context.user, context.director, context.judge) if context else ()
+    return reference_lines(context.domain, roles) if context else ()
+
+
+def _draw_references(report: dict[str, Any], axes: Any) -> None:
+    for score in _references(report):
+        axes.axhline(score.epm_q, color=FAINT, linewidth=1.0, linestyle=":")
+        axes.annotate(
+            f"{score.label} {score.epm_q:.0f}",
+            xy=(0.99, score.epm_q),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            color=FAINT,
+        )
 
 
 # ---- text and tables

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mapo.report.document.numbers import Point
+from mapo.scoring.reference import reference_lines
 from mapo.show.figures import (
     ENDINGS,
     FAINT,
@@ -24,6 +25,8 @@ _LEGEND_COLUMNS = 3
 """Columns of the legend of stacked shares."""
 
 Draw = Callable[[Any], None]
+References = Sequence[tuple[str, float]]
+"""Names and values of reference scores."""
 
 
 def curves(
@@ -34,6 +37,7 @@ def curves(
     points: Mapping[str, Sequence[Point]] | None = None,
     limits: tuple[float, float] | None = None,
     looks: Mapping[str, Look] | None = None,
+    references: References = (),
 ) -> Draw:
     """Draw lines with interval bands, and `points` as dots in the same colours. `looks` fixes the look of
     some lines; the others get one by position."""
@@ -69,6 +73,7 @@ def curves(
         label_axes(axes, xlabel, ylabel, whole=xlabel in ("step", "turn"))
         if limits:
             axes.set_ylim(*limits)
+        _draw_references(axes, references)
         if named:
             axes.legend()
 
@@ -161,8 +166,37 @@ def paths(sides: Sequence[ScenarioPaths], limits: tuple[float, float, float]) ->
     return draw
 
 
+def references_of(domain: str) -> References:
+    """Return the reference scores of a domain's scripted world. `domain` is empty for other worlds."""
+    scores = reference_lines(domain, ("scripted",)) if domain else ()
+    return [(f"{score.label} {score.epm_q:.0f}", score.epm_q) for score in scores]
+
+
+def _draw_references(axes: Any, references: References, *, upright: bool = False) -> None:
+    """Draw reference scores as dotted lines with their names: across the axes, or upright."""
+    for name, value in references:
+        line = axes.axvline if upright else axes.axhline
+        line(value, color=FAINT, linestyle=":", linewidth=1.0)
+        if upright:
+            place = {
+                "xy": (value, 0.02),
+                "xycoords": ("data", "axes fraction"),
+                "rotation": 90,
+                "ha": "left",
+            }
+        else:
+            place = {"xy": (0.99, value), "xycoords": ("axes fraction", "data"), "ha": "right"}
+        offset = (1, 0) if upright else (0, 2)
+        axes.annotate(
+            name, xytext=offset, textcoords="offset points", va="bottom", fontsize=7, color=FAINT, **place
+        )
+
+
 def bars(
-    values: Sequence[tuple[str, Sequence[Point | None]]], series_names: Sequence[str], xlabel: str
+    values: Sequence[tuple[str, Sequence[Point | None]]],
+    series_names: Sequence[str],
+    xlabel: str,
+    references: References = (),
 ) -> Draw:
     """Draw scores with intervals, one row per name and one dot per series."""
 
@@ -192,6 +226,7 @@ def bars(
             range(len(values)), [drawable(name, f"{i + 1}") for i, (name, _) in enumerate(values)]
         )
         axes.set_ylim(len(values) - 0.5, -0.5)
+        _draw_references(axes, references, upright=True)
         axes.set_xlabel(xlabel)
         if len(series_names) > 1:
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

@@ -18,6 +18,7 @@ from mapo.report.document.blocks import (
     format_interval,
     format_number,
 )
+from mapo.scoring.context import context_of_results
 from mapo.scoring.result import Result
 from mapo.scoring.score import PARTS, Score, score_results
 from mapo.show.tables import Table
@@ -50,7 +51,9 @@ def held_out(before: Sequence[Result], after: Sequence[Result]) -> list[Block]:
         note="EPM-Q is 100 when every sub-index reaches its reference value; higher values are possible. "
         "Scores of different domains are not comparable. Intervals: bootstrap over scenarios.",
     )
-    blocks: list[Block] = [Heading("Held-out test"), Paragraph("Scenarios that were not used in training.")]
+    context = context_of_results(after or before)
+    about = f"Scenarios that were not used in training. {context.describe()}. {context.reference}".rstrip()
+    blocks: list[Block] = [Heading("Held-out test"), Paragraph(about)]
     if len(rows) < 2:
         return [*blocks, table]
     difference = paired_difference(before, after)

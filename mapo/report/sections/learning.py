@@ -21,6 +21,7 @@ def learning(run: TrainingRun) -> list[Block]:
         caption = (
             "Mean reward per turn; EPM-Q of the training dialogues (line) and of the validation scenarios "
             f"(dots). Bands: 95 % bootstrap intervals over the dialogues of a step{some}."
+            f"{' Dotted lines: reference scores of the test world.' if run.scripted else ''}"
         )
         blocks += [Heading("Learning"), Picture("fig_learning_curves", caption, panels)]
     norms = series(run.steps, "grad_norm")
@@ -56,7 +57,10 @@ def learning_panels(run: TrainingRun) -> list[Panel]:
         ends = numbers.score_intervals(run.played, run.root, run.problems)
         lines = {"training": numbers.with_intervals(score, ends)} if score else {}
         dots = {"validation": held} if held else None
-        panels.append(Panel("EPM-Q", plots.curves(lines, "EPM-Q (points)", points=dots)))
+        references = plots.references_of(run.scripted)
+        panels.append(
+            Panel("EPM-Q", plots.curves(lines, "EPM-Q (points)", points=dots, references=references))
+        )
     return panels
 
 

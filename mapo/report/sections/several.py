@@ -41,7 +41,7 @@ def training_blocks(runs: Sequence[TrainingRun], problems: list[str]) -> list[Bl
         if seeds
         else "One run per line, so no intervals over seeds."
     )
-    about = "Before and after: EPM-Q of the validation-out test. Gradient norm: mean over steps."
+    about = "Before and after: EPM-Q of the held-out test. Gradient norm: mean over steps."
     return [
         Heading("Training runs"),
         Table(_COLUMNS, [_row(run) for run in runs[:RUNS]], note=about, left=4),
@@ -109,7 +109,10 @@ def _curves(groups: Groups, over: str) -> list[Block]:
     across, looks, panels = "training dialogues", _looks(groups), []
     if score:
         dots = {label: line for label, line in validation.items() if label in score}
-        panels.append(Panel("EPM-Q", plots.curves(score, "EPM-Q (points)", across, points=dots, looks=looks)))
+        worlds = {run.scripted for runs_of_group in groups.values() for run in runs_of_group}
+        references = plots.references_of(worlds.pop() if len(worlds) == 1 else "")
+        draw = plots.curves(score, "EPM-Q (points)", across, points=dots, looks=looks, references=references)
+        panels.append(Panel("EPM-Q", draw))
     if reward:
         panels.append(Panel("Reward per turn", plots.curves(reward, "mean reward", across, looks=looks)))
     if not panels:
