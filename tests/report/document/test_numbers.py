@@ -53,8 +53,9 @@ def test_the_learning_curves_are_the_metrics(run):
     assert list(line.get_xdata()) == [1, 2, 3, 4, 5, 6]
     assert list(line.get_ydata()) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     axes = axes_of(score)
-    training_line, dots = axes.lines
+    training_line, dots, *references = axes.lines
     assert list(training_line.get_ydata()) == [21, 22, 23, 24, 25, 26]
+    assert [round(line.get_ydata()[0]) for line in references] == [33, 89]
     assert list(dots.get_xdata()) == [3, 6] and list(dots.get_ydata()) == [40, 40]
     assert axes.get_xlabel() == "step" and "EPM-Q" in axes.get_ylabel()
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["training", "validation"]
