@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mapo.domain_folders import DEFAULT
 from mapo.runs.contents import integer, number
 from mapo.runs.files import read_bytes, read_object
 from mapo.store import RunDir
@@ -17,7 +18,7 @@ from mapo.view.index.files import RunFiles
 
 ROWS = 100
 """Rows of a table that are shown."""
-SCRIPTED_WARNING = "Test world, not a measure of empathy: some roles of these dialogues are scripted."
+SCRIPTED_WARNING = f"Test world, not a measure of {DEFAULT}: some roles of these dialogues are scripted."
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
