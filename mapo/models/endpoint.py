@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "https://api.openai.com/v1"
 _KEY_LIKE = re.compile(r"\b(sk-|Bearer\s+)[\w*.\-/+=]{4,}")
-MAX_BODY_BYTES = 8 << 20
 CALLS_PER_CLIENT = 8
 """Concurrent calls per HTTP client. A client scans all its connections on every call, so more calls get
 another client."""
@@ -238,6 +237,8 @@ class Endpoint:
         """Make one HTTP call and return the body of the response."""
         import openai
 
+        from mapo.models.bounded import BodyError
+
         client = self._connected()
         self._in_flight += 1
         try:
@@ -253,15 +254,15 @@ class Endpoint:
                 f"no answer within {self.timeout:g} s", fix="Raise the timeout, or lower the concurrency"
             )
         except openai.APIConnectionError as error:
+            if isinstance(error.__cause__, BodyError):
+                return CallFailure(
+                    self._scrubbed(str(error.__cause__)),
+                    fix="Check that the base URL is that of a language model",
+                )
             cause = self._scrubbed(str(error.__cause__ or "")) or "the connection failed"
             return CallFailure(f"no connection ({cause})", fix=f"Is a server running at {self.base_url}?")
         finally:
             self._in_flight -= 1
-        if len(content) > MAX_BODY_BYTES:
-            return CallFailure(
-                f"the response has {len(content) >> 20} MB",
-                fix="Check that the base URL is that of a language model",
-            )
         return content
 
     def _http_failure(self, error: APIStatusError) -> CallFailure:
@@ -305,12 +306,19 @@ class Endpoint:
         if len(self._clients) * CALLS_PER_CLIENT <= self._in_flight:
             from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+            from mapo.models.bounded import ACCEPT, guard_response
+
             client = AsyncOpenAI(
                 api_key=self._key() or "none",
                 base_url=self.base_url,
                 timeout=self.timeout,
                 max_retries=0,
-                http_client=DefaultAsyncHttpxClient(verify=_certificates(), follow_redirects=False),
+                http_client=DefaultAsyncHttpxClient(
+                    verify=_certificates(),
+                    follow_redirects=False,
+                    headers=ACCEPT,
+                    event_hooks={"response": [guard_response]},
+                ),
             )
             self._clients.append(client)
         self._clients = [*self._clients[1:], self._clients[0]]  # round robin
