@@ -22,16 +22,18 @@ from urllib.parse import urlsplit
 
 from mapo.errors import EndpointError, InputError
 from mapo.models.cache import Cache
-from mapo.models.chat import Answer, Request, Usage
+from mapo.models.chat import Answer, Request, ToolCall, Usage
 from mapo.models.ledger import Ledger
 from mapo.models.rate_limit import Limiter, Limits
 from mapo.models.retries import CHECK_URL, CallFailure, error_message, http_failure, pause, retry_after
+from mapo.models.secrets import scrub
 from mapo.models.wire import (
     Dialect,
     JsonMode,
     fallback,
     left_out,
     parse_response,
+    plausible_usage,
     request_body,
     token_estimate,
 )
@@ -129,7 +131,7 @@ class Endpoint:
         if isinstance(body, CallFailure):
             raise self._error(body, 1)
         try:
-            return tuple(str(model["id"]) for model in json.loads(body)["data"])
+            return tuple(self._scrubbed(str(model["id"])) for model in json.loads(body)["data"])
         except (ValueError, KeyError, TypeError):
             failure = CallFailure("the list of models could not be read", fix=CHECK_URL)
             raise self._error(failure, 1) from None
@@ -219,8 +221,8 @@ class Endpoint:
                 answer = self._without_key(parse_response(response))
             except ValueError as error:
                 return CallFailure(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
-            answer = replace(answer, left_out=left_out(request, dialect))
-            usage = answer.usage
+            usage = plausible_usage(answer.usage, request)
+            answer = replace(answer, usage=usage, left_out=left_out(request, dialect))
             if usage.prompt or usage.completion:
                 self.limiter.settle(reservation, usage.prompt + usage.completion)
         self._count(usage=usage)  # empty answers cost tokens too
@@ -271,7 +273,7 @@ class Endpoint:
             self._scrubbed(error_message(error.body))[:1000],
             code=error.code,
             retry_after=retry_after(error.response.headers, self._clock()),
-            key=f"the environment variable {self.key_env}" + ("" if self._key() else ", which is not set"),
+            key=self._key_source,
         )
 
     def _adapt(self, used: Dialect, request: Request, failure: CallFailure) -> bool:
@@ -292,11 +294,9 @@ class Endpoint:
 
     def _without_key(self, answer: Answer) -> Answer:
         """Remove the key from an answer."""
-        secret = self._secret()
-        if not secret:
-            return answer
-        calls = tuple(replace(c, arguments=c.arguments.replace(secret, "***")) for c in answer.tool_calls)
-        reply = replace(answer.reply, text=answer.reply.text.replace(secret, "***"))
+        key = self._key()
+        calls = tuple(ToolCall(scrub(c.name, key), scrub(c.arguments, key)) for c in answer.tool_calls)
+        reply = replace(answer.reply, text=scrub(answer.reply.text, key))
         return replace(answer, reply=reply, tool_calls=calls)
 
     def _connected(self) -> AsyncOpenAI:
@@ -326,21 +326,21 @@ class Endpoint:
 
     def _key(self) -> str:
         """Return the key from the environment; empty for servers without one. It is never stored."""
-        key = os.environ.get(self.key_env, "").strip()
+        key = os.environ.get(self.key_env, "").strip() if self.key_env else ""
         if not (key.isascii() and key.isprintable()):
             raise InputError(
                 "the key contains invalid characters", where=self.key_env, fix="Set the variable again"
             )
         return key
 
-    def _secret(self) -> str:
-        """Return the key if it is a real one: placeholders like "none" or "EMPTY" may occur in answers."""
-        key = self._key()
-        return key if len(key) >= 8 else ""
+    @property
+    def _key_source(self) -> str:
+        if not self.key_env:
+            return "no variable: name one for this address (key_env, --key-env, --judge-key-env, ...)"
+        return f"the environment variable {self.key_env}" + ("" if self._key() else ", which is not set")
 
     def _scrubbed(self, text: str) -> str:
-        secret = self._secret()
-        return printable(_KEY_LIKE.sub("***", text.replace(secret, "***") if secret else text))
+        return printable(_KEY_LIKE.sub("***", scrub(text, self._key())))
 
     @property
     def _where(self) -> str:

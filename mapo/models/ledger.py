@@ -22,6 +22,8 @@ from mapo.models.chat import Usage
 from mapo.store import write_atomic
 
 SCHEMA = "mapo.ledger/1"
+MAX_COUNT = 2**53
+"""The largest number that all programs read exactly from JSON."""
 
 Price = tuple[float, float, float]
 """Per million tokens: prompt, cached prompt, completion."""
@@ -86,8 +88,8 @@ class Ledger:
     def _count(self, role: str, model: str, numbers: Mapping[str, float]) -> None:
         counts = self._counts.setdefault((role, model), Counts())
         for name, number in numbers.items():
-            if type(number) not in (int, float) or number < 0:
-                raise ValueError(f"a count of {role} is not a number of 0 or more")
+            if type(number) not in (int, float) or not 0 <= number <= MAX_COUNT:
+                raise ValueError(f"a count of {role} is not a number from 0 to {MAX_COUNT}")
             setattr(counts, name, getattr(counts, name) + number)
         self._entries += 1
 

@@ -42,7 +42,7 @@ def http_failure(status: int, message: str, *, code: str | None, retry_after: fl
     if status in RETRYABLE_STATUSES or status >= 500:
         return CallFailure(reason, False, "The endpoint has a problem; try again later", status, retry_after)
     if status in (401, 403):
-        fix = f"The key comes from {key}; set it to one this endpoint accepts"
+        fix = f"The key comes from {key}. Set it to one that this endpoint accepts"
         return CallFailure(reason, True, fix, status)
     if status in (404, 405):
         return CallFailure(reason, True, f"{CHECK_URL}. Check that the endpoint lists the model", status)

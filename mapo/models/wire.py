@@ -94,6 +94,17 @@ def token_estimate(request: Request) -> int:
     return (size + len(canonical(extra))) // 4 + request.max_tokens
 
 
+def plausible_usage(usage: Usage, request: Request) -> Usage:
+    """Limit the tokens that a server claims for a request to a generous multiple of the estimate.
+
+    Prompts may be longer than estimated because of hidden system prompts, and completions because of hidden
+    thinking. An absurd number would make costs meaningless and use up a token limit for hours.
+    """
+    limit = 4 * token_estimate(request) + 100_000
+    prompt, completion = min(usage.prompt, limit), min(usage.completion, limit)
+    return Usage(prompt, min(usage.cached, prompt), completion)
+
+
 def canonical(data: object) -> str:
     """Return canonical JSON: equal data give equal text. Keys sorted, no spaces, ASCII only."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)

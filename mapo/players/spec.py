@@ -18,7 +18,8 @@ KEY_ENV = "OPENAI_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model and its address. `scripted:NAME` is plain code, `local:SOURCE` is sampled in this process."""
+    """A model and its address. `scripted:NAME` is plain code, `local:SOURCE` is sampled in this process.
+    Without `key_env` no key is sent."""
 
     model: str
     base_url: str | None = None
@@ -33,11 +34,7 @@ class ModelSpec:
     @property
     def address(self) -> str | None:
         """The address of its endpoint; None for scripted and local models."""
-        from mapo.models.endpoint import DEFAULT_URL
-
-        if self.scripted is not None or self.local is not None:
-            return None
-        return (self.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
+        return None if self.scripted is not None or self.local is not None else _address(self.base_url)
 
     @property
     def scripted(self) -> str | None:
@@ -93,21 +90,37 @@ class PartialSpec(NamedTuple):
     key_env: str | None = None
 
     def complete(self) -> ModelSpec:
-        """Return the complete specification, with the default key variable if none is named."""
+        """Return the complete specification, with the default key variable if `key_env` is None."""
         if not self.model:
             raise InputError("no model is named", fix="Give the model's name")
-        return ModelSpec(self.model, self.base_url, self.key_env or KEY_ENV)
+        return ModelSpec(self.model, self.base_url, KEY_ENV if self.key_env is None else self.key_env)
 
 
 def inherit(spec: PartialSpec, default: PartialSpec) -> PartialSpec:
     """Fill in the missing fields of `spec` from `default`.
 
-    A key is sent only to the address it is meant for, so it is inherited only with the same address.
+    A key is sent only to the address it is meant for: it is inherited only with the same address.
     """
     base_url = spec.base_url or default.base_url
-    same_address = (base_url or "").rstrip("/") == (default.base_url or "").rstrip("/")
-    key_env = spec.key_env or (default.key_env if same_address else None)
+    key_env = spec.key_env or key_env_at(base_url, default)
     return PartialSpec(spec.model or default.model, base_url, key_env)
+
+
+def key_env_at(base_url: str | None, other: PartialSpec) -> str | None:
+    """Return the key variable of an address for which none is named, next to `other`.
+
+    That is the one of `other` at the same address, and the default one at the default address. Any other
+    address gets no key (an empty name).
+    """
+    if _address(base_url) == _address(other.base_url):
+        return other.key_env
+    return None if _address(base_url) == _address(None) else ""
+
+
+def _address(base_url: str | None) -> str:
+    from mapo.models.endpoint import DEFAULT_URL
+
+    return (base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
 
 
 def parse_judges(

@@ -101,3 +101,20 @@ def test_a_key_echoed_in_another_spelling_is_cut_out_too(monkeypatch):
     server._respond = escaped
     with server:
         assert ask(server, key_env="MAPO_TEST_KEY").text == "Your key: ***"
+
+
+def test_the_name_of_a_tool_call_is_scrubbed_too(monkeypatch):
+    monkeypatch.setenv("MAPO_TEST_KEY", SECRET)
+    call = {"id": "1", "type": "function", "function": {"name": f"send_{SECRET}", "arguments": f'"{SECRET}"'}}
+    with LoopbackServer(lambda _: {"content": "I see.", "tool_calls": [call]}) as server:
+        [made] = ask(server, key_env="MAPO_TEST_KEY").tool_calls
+    assert (made.name, made.arguments) == ("send_***", '"***"')
+
+
+def test_an_endpoint_without_a_key_variable_gets_no_key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    with (
+        LoopbackServer(key=SECRET) as server,
+        pytest.raises(EndpointError, match="name one for this address"),
+    ):
+        ask(server, key_env="")

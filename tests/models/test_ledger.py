@@ -156,3 +156,20 @@ def test_a_journal_that_cannot_be_written_is_told(tmp_path):
     ledger = Ledger.load(tmp_path / "file" / "ledger.json", journal=True)
     with pytest.raises(StoreError, match="cannot be written"):
         ledger.add("judge", "m", calls=1)
+
+
+def test_an_absurd_number_in_a_ledger_is_refused_when_it_is_read(tmp_path):
+    row = {
+        "role": "judge",
+        "model": "m",
+        "calls": 1,
+        "hits": 0,
+        "retries": 0,
+        "failures": 0,
+        "prompt": 10**400,
+    }
+    row |= {"cached": 0, "completion": 0, "seconds": 0.0}
+    path = tmp_path / "ledger.json"
+    path.write_text(json.dumps({"schema": "mapo.ledger/1", "entries": 1, "rows": [row]}))
+    with pytest.raises(RecordError, match="not a ledger"):
+        Ledger.load(path, {"m": (1.0, 1.0, 1.0)})

@@ -16,6 +16,7 @@ from mapo.models.wire import (
     fallback,
     load_answer,
     parse_response,
+    plausible_usage,
     request_body,
     storable,
 )
@@ -94,3 +95,11 @@ def test_an_endpoint_that_does_not_know_min_p_goes_without():
 def test_storable():
     assert storable("good \U0001f600 \u2028") == "good \U0001f600 \u2028"
     assert storable("\x00\udfff") == "\ufffd\ufffd"
+
+
+@pytest.mark.parametrize("claimed", [10**400, 10**9, 250_000])
+def test_claimed_usage_is_limited_by_what_the_request_makes_plausible(claimed):
+    request = Request((Message("user", "x" * 4000),), max_tokens=1000)
+    usage = plausible_usage(Usage(claimed, claimed, claimed), request)
+    assert usage.prompt == usage.cached == usage.completion <= 110_000
+    assert plausible_usage(Usage(3000, 100, 2000), request) == Usage(3000, 100, 2000)

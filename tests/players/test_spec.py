@@ -32,8 +32,13 @@ HERE, THERE = "http://here/v1", "http://there/v1"
         (("own", None, None), ("m", HERE, "KEY"), ("own", HERE, "KEY")),
         (("own", HERE, None), ("m", HERE, "KEY"), ("own", HERE, "KEY")),  # the same address has the same key
         (("own", f"{HERE}/", None), ("m", HERE, "KEY"), ("own", f"{HERE}/", "KEY")),
-        (("own", THERE, None), ("m", HERE, "KEY"), ("own", THERE, None)),  # the key is not sent elsewhere
-        ((None, THERE, None), ("m", None, "KEY"), ("m", THERE, None)),  # nor from the default address
+        (("own", THERE, None), ("m", HERE, "KEY"), ("own", THERE, "")),  # the key is not sent elsewhere
+        ((None, THERE, None), ("m", None, "KEY"), ("m", THERE, "")),  # nor from the default address
+        (
+            ("own", "https://api.openai.com/v1", None),
+            ("m", HERE, "KEY"),
+            ("own", "https://api.openai.com/v1", None),
+        ),
         ((None, THERE, "OWN"), ("m", HERE, "KEY"), ("m", THERE, "OWN")),
         ((None, None, "OWN"), ("m", HERE, "KEY"), ("m", HERE, "OWN")),
         ((None, None, None), ("m", None, "KEY"), ("m", None, "KEY")),
@@ -52,7 +57,7 @@ def test_options_and_config_inherit_alike():
     assert cast == {
         "user": ModelSpec("m", HERE, "KEY"),
         "director": ModelSpec("m", HERE, "KEY"),
-        "judge": ModelSpec("j", THERE, "OPENAI_API_KEY"),
+        "judge": ModelSpec("j", THERE, ""),
     }
     config = ["roles.agents=llm", f"roles.everyone={{model='m', base_url='{HERE}', key_env='KEY'}}"]
     config.append(f"roles.judge={{model='j', base_url='{THERE}'}}")
@@ -137,7 +142,7 @@ def test_the_command_line_takes_a_panel():
     panel = with_judge_panel(cast, "a, b@http://there/v1")["judge"]
     assert [(w.model, w.base_url, w.key_env) for w in panel.members] == [
         ("a", "http://here/v1", "KEY"),
-        ("b", "http://there/v1", "OPENAI_API_KEY"),  # a key goes to the address it was given for
+        ("b", "http://there/v1", ""),  # a key goes to the address it was given for
     ]
     assert with_judge_panel(cast, None) == cast and with_judge_panel(None, None) is None
     warm = with_sampling({**cast, "judge": panel}, judge=Sampling(0.5), user=Sampling())

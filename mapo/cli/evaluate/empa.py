@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
 
-_KEY = "Environment variable with its API key."
+_KEY = "Environment variable with its API key (default: that of the same address)."
 _SAME = "(default: --agents-base-url)"
 
 
@@ -38,7 +38,7 @@ def empa(
     ] = None,
     agents_model: Annotated[str | None, typer.Option(help="Model for user, director and judge.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
-    agents_key_env: Annotated[str, typer.Option(help=_KEY)] = "OPENAI_API_KEY",
+    agents_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     judge_model: Annotated[
         str | None, typer.Option(help="Model for the judge (default: --agents-model).")
     ] = None,
@@ -119,7 +119,9 @@ def empa(
     rubric = Rubric.load(domain_folder(chosen[0].domain))
     models = cast_from_options(
         agents,
-        PartialSpec(agents_model, agents_base_url, agents_key_env),
+        PartialSpec(
+            agents_model, agents_base_url, agents_key_env or _agents_key(run, model, agents_base_url)
+        ),
         user=PartialSpec(user_model, user_base_url, user_key_env),
         director=PartialSpec(director_model, director_base_url, director_key_env),
         judge=PartialSpec(judge_model, judge_base_url, judge_key_env),
@@ -159,6 +161,14 @@ def empa(
     say_next_commands(out)
     if broken or not scoring.models:
         raise typer.Exit(1)
+
+
+def _agents_key(run: RunOptions, model: str, base_url: str | None) -> str | None:
+    """Return the key variable of the agents' address if none is named. The policy's key is the policy's."""
+    from mapo.players.spec import ModelSpec, key_env_at
+
+    has_endpoint = ModelSpec(model).address is not None
+    return key_env_at(base_url, run.endpoint) if has_endpoint else None
 
 
 def _chosen_scenarios(source: str, domain: str | None, cases: str | None) -> list[Scenario]:

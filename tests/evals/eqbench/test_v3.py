@@ -515,7 +515,7 @@ def test_a_finished_line_in_another_form(made_up, tmp_path):  # noqa: F811
 
 def test_an_endpoint_that_does_not_know_min_p_is_asked_without(made_up, tmp_path):  # noqa: F811
     with LoopbackServer(Script(), record=True) as server:
-        server._complaint = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
+        server._unsupported = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
         done = mapo(*command(made_up, tmp_path / "run", server.base_url, "--concurrency=1"))
     assert done.returncode == 0 and sum("min_p" in body for body in server.bodies) == 1
 
@@ -524,7 +524,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
     out, script = tmp_path / "run", Script(judge=lambda _: "No marks.")
     picky = lambda body: "temperature and min_p are not supported" if "temperature" in body else ""  # noqa: E731
     with LoopbackServer(script) as server:
-        server._complaint = picky
+        server._unsupported = picky
         assert mapo(*command(made_up, out, server.base_url)).returncode == 1
         script.judge = marks_for
         done = mapo(*command(made_up, out, server.base_url, "--resume"))
@@ -543,7 +543,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
         assert (settings["left_out"], settings["judge_left_out"]) == (["temperature"], ["temperature"])
     with LoopbackServer(Script()) as server:
         assert mapo(*command(made_up, tmp_path / "plain", server.base_url)).returncode == 0
-        server._complaint = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
+        server._unsupported = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
         assert mapo(*command(made_up, tmp_path / "no_min_p", server.base_url)).returncode == 0
     shown = mapo("compare", f"a={tmp_path / 'plain'}", f"b={tmp_path / 'no_min_p'}", f"c={out}").stdout
     assert "left_out is nothing for a, min_p for b" in shown and "judge_left_out temperature" in shown
