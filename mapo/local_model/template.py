@@ -19,6 +19,7 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from mapo.errors import InputError
+from mapo.local_model.template_cost import check_template_cost
 from mapo.types import Message
 
 _MAX_ESCAPE_ROUNDS = 8
@@ -143,6 +144,8 @@ def read_template(tokenizer: Any, **options: Any) -> Template:
             where=_name(tokenizer),
             fix="Use an instruction-tuned model, or set tokenizer.chat_template",
         )
+    for text in source.values() if isinstance(source, dict) else (source,):
+        check_template_cost(str(text), _name(tokenizer))
     if "enable_thinking" in str(source):
         options = {"enable_thinking": False, **options}
     spelled, controls = _controls(tokenizer)

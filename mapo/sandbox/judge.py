@@ -17,7 +17,7 @@ from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.structured import ask
-from mapo.sandbox.prompting import fill, full_persona, language_of
+from mapo.sandbox.prompting import escaped, fill, full_persona, language_of
 from mapo.sandbox.transcript import delimiter_of, quoted_turns
 from mapo.scenarios.scenario import Scenario
 from mapo.types import AxisMarks, Levels, Mark, Message, StartLevels, Turn
@@ -67,7 +67,7 @@ class ModelJudge:
         described = common_parts(self.scenario, self.rubric, schema)
         indicators = describe_indicators(self.rubric)
         system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
-        shown = fill("judge_start_ask", who=self.scenario.persona.name)
+        shown = fill("judge_start_ask", who=escaped(self.scenario.persona.name))
         request = self._request(system, shown, schema, 0, self._start_nonce)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 

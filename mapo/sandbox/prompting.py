@@ -59,7 +59,7 @@ def _read(file: Path) -> str:
 
 def language_of(scenario: Scenario) -> str:
     """Return the name of the scenario's language for a prompt."""
-    return _LANGUAGES.get(scenario.language, f"the language with the code '{scenario.language}'")
+    return _LANGUAGES.get(scenario.language, f"the language with the code '{escaped(scenario.language)}'")
 
 
 def persona_text(scenario: Scenario, rubric: Rubric) -> str:

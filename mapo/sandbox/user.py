@@ -18,7 +18,7 @@ from mapo.errors import AnswerError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
-from mapo.sandbox.prompting import beat_text, fill, language_of, persona_text, table
+from mapo.sandbox.prompting import beat_text, escaped, fill, language_of, persona_text, table
 from mapo.sandbox.transcript import block, delimiter_of, quote
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
@@ -114,7 +114,7 @@ class ModelUser:
         if direction.act == "shift_focus":
             axis = self.rubric.axes[self.rubric.keys.index(item)]
             return {"item": f"{axis.title}. {axis.asks}"}
-        return {"item": scenario.wants_to_say or scenario.topic}
+        return {"item": escaped(scenario.wants_to_say or scenario.topic)}
 
     def _message_in(self, text: str) -> str:
         """Return the user message in a model's answer, without reasoning, speaker name or quotation marks."""

@@ -104,7 +104,8 @@ class Scenario:
     category: str = ""
     difficulty: str = ""
     axis: str = ""
-    language: str = "en"
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8}){0,4}$")] = "en"
+    """A language tag such as en, zh or pt-BR."""
     domain: str = DEFAULT
 
     @property
