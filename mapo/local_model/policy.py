@@ -19,7 +19,8 @@ from typing import Any, Literal
 import torch
 
 from mapo.config import Lora
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError
+from mapo.local_model.checks import check_model_folder
 from mapo.local_model.requirements import refuse_missing_folder
 
 POCKET = Path(__file__).parent / "pocket"
@@ -212,6 +213,8 @@ def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) 
             attn_implementation=attention,
             device_map=None if device.type == "cpu" else device,
         )
+    if model.config._attn_implementation != attention:  # set in config.json, which wins over the argument
+        model.set_attn_implementation(attention)
     if missing := sorted(loading_info["missing_keys"]):
         raise InputError(
             f"{len(missing)} weights are missing, including {missing[0]}",
@@ -238,18 +241,22 @@ def no_progress_bar() -> Iterator[None]:
 
 
 def _path_of(source: str) -> str:
+    """Return what the libraries load: a hub name, or a folder after `check_model_folder`."""
     folder = folder_of(source)
-    return source if folder is None else str(folder)
+    if folder is None:
+        return source
+    check_model_folder(folder)
+    return str(folder)
 
 
 @contextlib.contextmanager
 def _load_errors(path: str, what: str) -> Iterator[None]:
     """Turn the exceptions of the libraries into an InputError of one line with a fix."""
-    from safetensors import SafetensorError
-
     try:
         yield
-    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
+    except MapoError:
+        raise
+    except Exception as error:  # whatever a folder from elsewhere makes the libraries raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         fix = (
             "Use a folder with config.json, tokenizer.json and safetensors weights"

@@ -156,7 +156,7 @@ def _is_harmless(node: nodes.Node) -> bool:
     if isinstance(node, nodes.Call):
         callee = node.node
         names = _FUNCTIONS if isinstance(callee, nodes.Name) else _METHODS
-        return getattr(callee, "name", getattr(callee, "attr", "")) in names
+        return _name_of(callee) in names
     if isinstance(node, nodes.Mod):  # the left side may be a format string with a width
         is_text = isinstance(node.left, nodes.Const) and isinstance(node.left.value, str)
         return not is_text and isinstance(node.right, nodes.Const) and isinstance(node.right.value, int)
@@ -168,6 +168,10 @@ def _is_harmless(node: nodes.Node) -> bool:
     return True
 
 
+def _name_of(node: nodes.Node) -> str:
+    return str(getattr(node, "name", getattr(node, "attr", "")))
+
+
 def _joins(value: nodes.Node) -> bool:
     """Return whether a value may be longer than the variables in it."""
     for node in [value, *value.find_all(nodes.Node)]:
@@ -177,9 +181,10 @@ def _joins(value: nodes.Node) -> bool:
                 for side in (node.left, node.right)
             ):
                 return True
-        elif isinstance(node, nodes.Concat | nodes.Output | nodes.List) or getattr(
-            node, "attr", getattr(node, "name", "")
-        ) in ("replace", "join"):
+        elif isinstance(node, nodes.Concat | nodes.Output | nodes.List) or _name_of(node) in (
+            "replace",
+            "join",
+        ):
             return True
     return False
 

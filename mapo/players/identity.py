@@ -36,6 +36,8 @@ def fingerprint(folder: Path) -> str:
     blocks sampled across them. A training step changes it, and large files need not be read completely."""
     hasher = hashlib.sha256()
     for file in sorted(folder.iterdir()):
+        if not file.is_file():  # reading a pipe would wait forever
+            continue
         if file.suffix == ".json":
             hasher.update(f"{file.name}\n".encode() + file.read_bytes())
         elif file.suffix in _WEIGHTS:

@@ -1,0 +1,95 @@
+"""Checks of a model's folder before any library reads it. The folder may come from anywhere.
+
+Only safetensors files in the folder itself are read. A config may neither select code (an attention kernel
+from a hub) nor ask for absurd sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mapo.errors import InputError
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_INDEX_BYTES = 64 << 20
+LARGEST = {
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 20,
+    "vocab_size": 1 << 22,
+    "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "max_position_embeddings": 1 << 27,
+}
+_ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise InputError if the folder's config or index of weights must not be used."""
+    config = folder / "config.json"
+    if config.exists():
+        _check_config(config, _read_json(config, MAX_CONFIG_BYTES))
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        _check_index(index, _read_json(index, MAX_INDEX_BYTES))
+
+
+def _read_json(path: Path, limit: int) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            raise InputError("is not a regular file", where=str(path))
+        with open(path, "rb") as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise InputError(f"has more than {limit >> 20} MB", where=str(path), fix="Use a model's config")
+        data = json.loads(content)
+    except RecursionError:
+        raise InputError("is nested too deeply", where=str(path), fix="Use a model's config") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({error})", where=str(path)) from None
+    if not isinstance(data, dict):
+        raise InputError("is not a JSON object", where=str(path))
+    return data
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    for key, value in _entries(config):
+        if "attn_implementation" in key and isinstance(value, str) and value not in _ATTENTION:
+            raise InputError(
+                f"{key} is {value[:80]!r}: attention kernels from elsewhere are code and are not loaded",
+                where=str(path),
+                fix=f"Remove it, or use one of: {', '.join(_ATTENTION)}",
+            )
+        limit = LARGEST.get(key)
+        # type() and not isinstance(): a bool is an int
+        if limit is not None and type(value) is int and not 0 <= value <= limit:
+            shown = value if abs(value) < 10**18 else "a huge number"
+            raise InputError(f"{key} is {shown}, the limit is {limit}", where=str(path))
+
+
+def _entries(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all keys and values, nested ones included. The JSON reader has limited the depth."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        yield key, value
+        yield from _entries(value)
+
+
+def _check_index(path: Path, index: dict[str, Any]) -> None:
+    names = index.get("weight_map")
+    if not isinstance(names, dict):
+        raise InputError("has no weight_map", where=str(path))
+    for name in dict.fromkeys(map(str, names.values())):
+        if not _PLAIN_NAME.fullmatch(name):
+            raise InputError(
+                f"names {name[:80]!r}, which is not a safetensors file in this folder",
+                where=str(path),
+                fix="Save the model's weights as safetensors in one folder",
+            )
+        if not (path.parent / name).is_file():
+            raise InputError(f"names {name}, which is missing", where=str(path), fix="Download it too")
