@@ -16,10 +16,10 @@ FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
 def refuse_missing_folder(source: str) -> None:
     """Raise InputError if `source` is the path of a missing folder rather than a name on the model hub.
 
-    A path starts with ".", "~" or "/", has more than one "/", or lies in a folder that exists.
+    A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder that exists.
     """
     path = Path(source).expanduser()
-    in_folder = "/" in source and path.parent.is_dir()
+    in_folder = "/" in source and path.parent.is_dir() and bool(_similar_folder(path))
     if path.is_dir() or not (
         path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or in_folder
     ):

@@ -17,7 +17,7 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
-from mapo.cli.training.checks import check_policy, check_roles
+from mapo.cli.training.checks import check_policy, check_roles, check_run_config
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ def _read_config(out: Path, settings: list[str]) -> Config:
         if (key := text.partition("=")[0].strip()) in OPTIONS:
             raise InputError(f"{key} varies over the grid.", fix=f"Use the option {OPTIONS[key]}")
     if not files and RunDir(out).config.is_file():
-        files = [str(RunDir(out).config)]
+        config = load_config(str(RunDir(out).config), overrides)
+        check_run_config(config, out, "mapo ablate", overrides)
+        return config
     return load_config(files[0] if files else None, overrides)
 
 

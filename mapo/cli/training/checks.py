@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
+
+from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -28,3 +34,55 @@ def check_roles(config: Config, scenarios: dict[str, int], *, done: int = 0, run
 
     estimate = estimate_training(config, scenarios, done=done) * runs
     preflight(models_by_role(cast_from_config(config)), estimate=estimate)
+
+
+def check_run_config(config: Config, out: Path, command: str, overrides: Sequence[str] = ()) -> None:
+    """Check a config that was read from a run directory because none was given. Raise InputError if it would
+    execute code or send a key.
+
+    A run directory may come from somebody else, so it is data: what it names is used only after the user
+    named it too, in `overrides` or by giving the config itself.
+    """
+    from mapo.domain_folders import DEFAULT
+    from mapo.errors import InputError
+
+    if any(text.partition("=")[0].strip() == "scenarios.domain" for text in overrides):
+        config = config.model_copy(
+            update={"scenarios": config.scenarios.model_copy(update={"domain": DEFAULT})}
+        )
+    reasons = _trusted_parts(config)
+    if reasons:
+        path = str(RunDir(out).config)
+        again = f"{command} {quote(path)} --out {quote(str(out))}"
+        raise InputError(
+            f"the config in this run directory {' and '.join(reasons)}",
+            where=path,
+            fix=f"If you trust it, name it: {again}{' --resume' if command == 'mapo train' else ''}",
+        )
+
+
+def resume_command(config: Config, out: Path, engine: str = "") -> str:
+    """Return the command that resumes a training run."""
+    named = [quote(str(RunDir(out).config))] if _trusted_parts(config) else []
+    engines = ["--engine", engine] if engine else []
+    return " ".join(["mapo train", *engines, *named, "--out", quote(str(out)), "--resume"])
+
+
+def _trusted_parts(config: Config) -> list[str]:
+    """Return what the config does beyond naming data: executing code and sending keys."""
+    from mapo.domain_folders import SHIPPED
+    from mapo.players.casting import cast_from_config
+    from mapo.players.spec import ModelSpec, models_by_role
+
+    parts = []
+    if config.scenarios.domain not in SHIPPED:
+        parts.append(f"executes the Python files of the domain {config.scenarios.domain}")
+    if config.verl.settings:
+        parts.append("passes settings to verl, which can load code")
+    default = ModelSpec("any").address
+    keys = {
+        (spec.key_env, spec.address)
+        for spec in models_by_role(cast_from_config(config)).values()
+        if spec.address not in (None, default) and os.environ.get(spec.key_env)
+    }
+    return parts + [f"sends the key in {key_env} to {address}" for key_env, address in sorted(keys)]

@@ -12,7 +12,7 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
-from mapo.cli.training.checks import check_policy, check_roles
+from mapo.cli.training.checks import check_policy, check_roles, check_run_config, resume_command
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -71,9 +71,12 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
     if resume and out is None:
         option = f"--out {quote(files[0])}" if files and Path(files[0]).is_dir() else "--out RUN"
         raise InputError("--resume needs the folder of the run.", fix=f"Add it: {option} --resume")
-    if resume and not files and out is not None and RunDir(out).config.is_file():
+    from_run = resume and not files and out is not None and RunDir(out).config.is_file()
+    if from_run and out is not None:
         files = [str(RunDir(out).config)]
     config = load_config(files[0] if files else None, overrides)
+    if from_run and out is not None:
+        check_run_config(config, out, "mapo train", overrides)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return config, folder, [*files, *overrides, "--out", str(folder)]
@@ -147,7 +150,7 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
         )
         return outcome
     except KeyboardInterrupt:
-        say(f"stopped; resume with: mapo train --engine verl --out {quote(str(out))} --resume")
+        say(f"stopped; resume with: {resume_command(config, out, 'verl')}")
         raise typer.Exit(130) from None
     finally:
         display.close()
@@ -184,14 +187,13 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
                 processes=processes,
             )
 
-    command = f"mapo train --out {quote(str(out))} --resume"
     try:
         if processes.is_leader:
             outcome = until_stopped(
                 play_and_train(),
                 out,
                 lambda: "finished dialogues and the last checkpoint are kept",
-                command,
+                resume_command(config, out),
             )
         else:  # rank 0 handles signals
             outcome = asyncio.run(play_and_train())
