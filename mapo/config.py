@@ -7,19 +7,29 @@ inspected, repeated and resumed.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mapo.errors import InputError
+from mapo.untrusted import parse_toml, read_file
+
+MAX_INTEGER = 2**31 - 1
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _within_reason(cls, value: Any) -> Any:
+        """Refuse numbers that no run can reach and that would fill the memory with plans for them."""
+        if type(value) is int and abs(value) > MAX_INTEGER:
+            raise ValueError(f"the largest number is {MAX_INTEGER}")
+        return value
 
 
 class Lora(_Section):
@@ -125,12 +135,12 @@ class Roles(_Section):
 class Rollout(_Section):
     """How the dialogues of a training step are played and sampled."""
 
-    scenarios: int = Field(default=16, ge=1)
+    scenarios: int = Field(default=16, ge=1, le=10_000)
     """Scenarios per step."""
-    siblings: int = Field(default=4, ge=2)
+    siblings: int = Field(default=4, ge=2, le=1_000)
     """Dialogues per scenario: the size of a group."""
     min_turns: int | None = Field(default=None, ge=1)
-    max_turns: int = Field(default=15, ge=1)
+    max_turns: int = Field(default=15, ge=1, le=1_000)
     max_tokens: int = Field(default=256, ge=1)
     """Maximum length of a reply, in tokens."""
     context: int | None = Field(default=None, ge=64)
@@ -142,7 +152,7 @@ class Rollout(_Section):
     """Nucleus sampling: sample from the most likely tokens with this total probability, at least 1 -
     optim.clip_low.
     """
-    at_once: int = Field(default=64, ge=1)
+    at_once: int = Field(default=64, ge=1, le=100_000)
     """Concurrent dialogues: the number of rows of the KV cache."""
     system: bool = True
     """Whether the policy gets the domain's system prompt."""
@@ -172,8 +182,8 @@ class Advantage(_Section):
 class Optim(_Section):
     """Optimizer and policy loss."""
 
-    steps: int = Field(default=40, ge=0)
-    updates: int = Field(default=1, ge=1)
+    steps: int = Field(default=40, ge=0, le=100_000)
+    updates: int = Field(default=1, ge=1, le=1_000)
     """Optimizer steps per batch; 1 is on-policy."""
     lr: float = Field(default=1e-6, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
@@ -201,9 +211,9 @@ class Eval(_Section):
     """Steps between validations. The checkpoint with the best validation score is kept and tested. With 0
     there is no validation, and the last checkpoint is tested.
     """
-    repeats: int = Field(default=1, ge=1)
+    repeats: int = Field(default=1, ge=1, le=1_000)
     """Dialogues per validation scenario."""
-    test_repeats: int = Field(default=2, ge=0)
+    test_repeats: int = Field(default=2, ge=0, le=1_000)
     """Dialogues per test scenario, before and after training; 0 skips the tests."""
     max_turns: int | None = Field(default=None, ge=1)
     """Turn limit in validation and test (default: that of the rollout)."""
@@ -225,7 +235,7 @@ class Run(_Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
     reference: bool = True
     """Keep the initial model, to measure the distance from it during training."""
-    processes: int = Field(default=1, ge=1)
+    processes: int = Field(default=1, ge=1, le=1_000)
     """Processes on this machine; each plays a share of the dialogues."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads per process (default: all, divided among the processes)."""
@@ -247,7 +257,7 @@ class Verl(_Section):
     """Fraction of GPU memory for the inference engine."""
     offload: bool = False
     """Move weights and optimizer state to main memory while dialogues are played."""
-    workers: int = Field(default=8, ge=1)
+    workers: int = Field(default=8, ge=1, le=10_000)
     """Processes that play dialogues."""
     settings: tuple[str, ...] = ()
     """Additional verl settings, such as "trainer.balance_batch=false"."""
@@ -300,8 +310,8 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
     """Load a shipped config by name (default "pocket") or a file, and apply `key.path=value` overrides."""
     path = _config_path(source)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = parse_toml(read_file(path).decode("utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be read ({error})", where=str(path), fix="See configs/ for examples"
         ) from None
@@ -382,8 +392,8 @@ def _override(data: dict[str, Any], text: str) -> None:
             raise InputError(f"'{text}': {part} is not a section", fix="See docs/settings.md for all keys")
         data = inner
     try:
-        data[parts[-1]] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        data[parts[-1]] = parse_toml(f"value = {value}")["value"]
+    except ValueError:
         data[parts[-1]] = value
 
 

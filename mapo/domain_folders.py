@@ -7,18 +7,19 @@ rubric; its Python files are executed when its scripted roles are loaded (`mapo.
 
 from __future__ import annotations
 
-import tomllib
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from mapo.errors import ScenarioError
+from mapo.untrusted import parse_toml, read_file
 
 DEFAULT = "empathy"
 """The default domain."""
 
 RUBRIC = "rubric.toml"
+MAX_BYTES = 1 << 20
 
 _HOME = Path(str(files("mapo") / "domains"))
 SHIPPED = tuple(sorted(file.parent.name for file in _HOME.glob(f"*/{RUBRIC}")))
@@ -72,8 +73,8 @@ def _register(folder: Path) -> None:
 def _rubric_name(folder: Path) -> str:
     where = str(folder / RUBRIC)
     try:
-        name = _parse_toml((folder / RUBRIC).read_text(encoding="utf-8")).get("name")
-    except (OSError, ValueError, RecursionError) as error:
+        name = _parse_toml(read_file(folder / RUBRIC, MAX_BYTES).decode("utf-8")).get("name")
+    except (OSError, ValueError) as error:
         raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     if not isinstance(name, str) or not name:
         raise ScenarioError("the rubric has no name", where=where, fix="See docs/own-domain.md")
@@ -82,4 +83,4 @@ def _rubric_name(folder: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _parse_toml(text: str) -> dict[str, Any]:
-    return tomllib.loads(text)
+    return parse_toml(text)

@@ -17,6 +17,7 @@ import mapo
 ROOT = Path(mapo.__file__).parent
 ORDER = [
     "errors",
+    "untrusted",
     "text",
     "types",
     "config",

@@ -7,7 +7,6 @@ maps a turn form to a step vector.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -16,10 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from mapo.domain_folders import RUBRIC, domain_folder, known_folder
+from mapo.domain_folders import MAX_BYTES, RUBRIC, domain_folder, known_folder
 from mapo.domain_folders import SHIPPED as SHIPPED
 from mapo.errors import RubricError
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Vector
+from mapo.untrusted import parse_toml, read_file
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
@@ -202,9 +202,7 @@ def _same_keys(form: str, levels: Mapping[str, Any], wanted: list[str] | tuple[s
 @lru_cache
 def _parse(text: str, where: str) -> Rubric:
     try:
-        data = tomllib.loads(text)
-    except RecursionError:
-        raise RubricError("not a readable TOML file (nested too deep)", where=where) from None
+        data = parse_toml(text)
     except ValueError as error:  # not TOML, or a number with thousands of digits
         raise RubricError(f"not a readable TOML file ({error})", where=where) from error
     try:
@@ -231,7 +229,7 @@ def _shipped(name: str) -> Rubric:
 
 def _read(path: Path) -> Rubric:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise RubricError(
             "the rubric does not exist",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mapo.errors import InputError
+from mapo.untrusted import parse_toml, read_file
 
 SECTIONS = ("servers", "calls", "dialogues", "update")
 EVERYONE = "everyone"
@@ -176,8 +176,8 @@ class Rates(_Section):
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a rates file without validating it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return parse_toml(read_file(path).decode("utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be read ({error})", where=str(path), fix="`mapo plan --example` prints such a file"
         ) from None
@@ -187,8 +187,8 @@ def read_override(text: str) -> dict[str, Any]:
     """Parse `servers.everyone.replicas=3` into nested tables; a value that is not TOML is a string."""
     key, _, value = text.partition("=")
     for literal in (value, json.dumps(value)):
-        with contextlib.suppress(tomllib.TOMLDecodeError):
-            return tomllib.loads(f"{key} = {literal}")
+        with contextlib.suppress(ValueError):
+            return parse_toml(f"{key} = {literal}")
     raise InputError(
         f"'{text}' is not a setting", fix="Write key.path=value, as in servers.everyone.replicas=3"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from mapo.measure.rubric import SHIPPED, Rubric
 from mapo.runs.files import read_bytes, read_object
 from mapo.store import RunDir
 from mapo.types import StopReason
+from mapo.untrusted import parse_toml
 
 MAX_MAGNITUDE = 1e12
 """Larger numbers are not plausible measurements and are treated as missing."""
@@ -51,8 +51,8 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
     if raw is None:
         return {}, problem
     try:
-        return tomllib.loads(raw.decode("utf-8")), ""
-    except (ValueError, RecursionError):
+        return parse_toml(raw.decode("utf-8")), ""
+    except ValueError:
         return {}, "not valid TOML: incomplete or damaged"
 
 

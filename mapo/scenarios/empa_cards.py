@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mapo.errors import ScenarioError
 from mapo.scenarios.scenario import Grade, Memory, Period, Persona, Scenario, Stage, StageKind, read_text
+from mapo.untrusted import read_file
 
 STORIES = "scenarios/character_stories.json"
 METADATA = "case_metadata.json"
@@ -297,7 +298,7 @@ def _by_case(path: Path, key: str, inside: str = "") -> dict[str, Any]:
 
 def _load(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_file(path))
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -21,6 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from mapo.domain_folders import DEFAULT
 from mapo.errors import RubricError, ScenarioError
 from mapo.measure.rubric import DIFFICULTIES, Rubric
+from mapo.untrusted import parse_toml, read_file
 
 SCHEMA = "mapo.scenario/1"
 
@@ -135,12 +135,7 @@ def scenario_digest(scenario: Scenario) -> str:
 def read_text(path: Path) -> str:
     """Read a small UTF-8 text file."""
     try:
-        data = path.read_bytes()
-        if len(data) > MAX_BYTES:
-            raise ScenarioError(
-                f"the file has {len(data)} bytes", where=str(path), fix=f"The limit is {MAX_BYTES} bytes"
-            )
-        return data.decode("utf-8-sig")
+        return read_file(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except UnicodeDecodeError as error:
@@ -155,8 +150,6 @@ def read_scenario(path: Path) -> Scenario:
     text, where = read_text(path), str(path)
     try:
         return _parse(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
@@ -164,13 +157,15 @@ def read_scenario(path: Path) -> Scenario:
         raise ScenarioError(problem, where=f"{where}, {key}", fix="See docs/scenarios.md") from None
     except ScenarioError as error:
         raise ScenarioError(error.problem, where=where, fix=error.fix) from None
+    except ValueError as error:
+        raise ScenarioError(f"not a readable TOML file ({error})", where=where) from error
 
 
 # Parsing the shipped scenarios takes a second, and a command may load several splits of them. The key is the
 # text itself, because a modification time may miss a change.
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Scenario:
-    data: dict[str, Any] = tomllib.loads(text)
+    data = parse_toml(text)
     schema = data.pop("schema", None)
     if schema != SCHEMA:
         raise ScenarioError(f"schema is {schema!r}, not '{SCHEMA}'", fix="See docs/scenarios.md")

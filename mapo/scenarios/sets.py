@@ -18,6 +18,7 @@ from mapo.domain_folders import DEFAULT, SHIPPED, domain_folder, domain_name, kn
 from mapo.errors import ScenarioError
 from mapo.scenarios.empa_cards import card_files, read_cards
 from mapo.scenarios.scenario import Scenario, read_scenario
+from mapo.untrusted import read_file
 
 BUILTIN = "builtin:"
 MANIFEST = "splits.json"
@@ -97,7 +98,7 @@ def read_set(source: str | Path, domain: str | Path | None = None) -> ScenarioSe
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path)).hexdigest()
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
 
@@ -106,7 +107,7 @@ def read_manifest(path: Path) -> Manifest:
     """Read the splits of a manifest. A scenario may belong to one split only."""
     where, fix = str(path), "Create it with `mapo scenarios split`"
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_file(path))
     except OSError as error:
         raise ScenarioError(
             f"the manifest of splits cannot be read ({error.strerror})", where=where, fix=fix

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import platform
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +34,7 @@ from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.processes import ProcessGroup
 from mapo.types import Dialogue
+from mapo.untrusted import parse_toml, read_file
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ def load_run_config(root: Path) -> Config:
     """Return the settings a run was started with."""
     path = RunDir(root).config
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_file(path).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
             f"the config cannot be read ({error})", where=str(path), fix="Check the run directory"

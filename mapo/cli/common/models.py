@@ -12,6 +12,7 @@ from mapo.cli.common.messages import say
 from mapo.errors import InputError
 from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec
+from mapo.untrusted import read_file
 
 
 def session_in(out: Path, *, cache_file: Path | None, prices: Path | None, **settings: Any) -> ModelSession:
@@ -32,8 +33,8 @@ def read_prices(file: Path | None) -> dict[str, Any]:
         return {}
     form = 'Expected {"model": [prompt, cached, completion]}, prices per million tokens'
     try:
-        data = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+        data = json.loads(read_file(file))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"The file cannot be read as JSON ({error}).", where=str(file), fix=form) from None
     if not isinstance(data, dict) or not all(isinstance(v, list) and len(v) == 3 for v in data.values()):
         raise InputError("The file is not a table of prices.", where=str(file), fix=form)

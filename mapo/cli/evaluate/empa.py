@@ -64,7 +64,7 @@ def empa(
     ] = None,
     cases: Annotated[str | None, typer.Option(help="Only these scenarios: a,b,c.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N scenarios.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Dialogues per scenario.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Dialogues per scenario.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of scripted roles and repeats.")] = 0,
     profile: Annotated[str, typer.Option(help="Scoring rules: published or released.")] = "published",
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
+from mapo.untrusted import read_file
 
 COMMIT = "3b4f84312541f8469e909965e1fff3691ef85c62"
 REPOSITORY = "https://github.com/Sahandfer/EmoBench"
@@ -156,7 +157,7 @@ def load(folder: Path, languages: Sequence[str] = LANGUAGES, *, allow_changed: b
 
 def _content(folder: Path, name: str) -> bytes:
     try:
-        return (folder / name).read_bytes()
+        return read_file(folder / name)
     except OSError as error:
         problem = f"The file cannot be read ({error.strerror})."
         if (folder / "data" / "EA").is_dir():

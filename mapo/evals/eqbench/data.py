@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mapo.errors import InputError
+from mapo.untrusted import read_file
 
 ScenarioKind = Literal["roleplay", "drafting", "analysis"]
 
@@ -176,7 +177,7 @@ def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]
     texts = {}
     for name, digest in known.items():
         try:
-            content = (source / name).read_bytes()
+            content = read_file(source / name)
         except OSError as error:
             raise InputError(
                 f"The file cannot be read ({error.strerror}).", where=str(source / name)

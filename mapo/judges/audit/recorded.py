@@ -27,6 +27,7 @@ from mapo.scoring.folders import read_folders
 from mapo.show.tables import Cell, Table
 from mapo.store import BadLine, read_dialogues
 from mapo.types import AxisMarks, Levels, Mark
+from mapo.untrusted import read_file
 
 
 class JudgedTurn(NamedTuple):
@@ -65,11 +66,11 @@ def _mapo_turns(file: Path) -> Iterator[JudgedTurn]:
 def _empa_turns(file: Path) -> Iterator[JudgedTurn]:
     """Yield the turns of an EMPA result file. Replies and forms are matched by position."""
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(read_file(file))
         entries = data["epj"]["trajectory"][1:]
         replies = [str(line["content"]) for line in data["history"] if line["role"] == "test_model"]
         judge = str(data.get("judger_model") or "unknown")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"not an EMPA result file ({error!r})", where=str(file)) from None
     rubric = Rubric.load("empathy")
     for at, (entry, reply) in enumerate(zip(entries, replies, strict=False), 1):
