@@ -114,9 +114,7 @@ def test_a_wrong_setting_is_told_where_it_was_given_and_what_it_may_be():
         load_config("pocket", ["rollout.top_p=0.5"])
 
 
-@pytest.mark.parametrize(
-    "setting", ["optim.steps=10000000000000000000", "optim.steps=200000", "run.seed=1e400"]
-)
+@pytest.mark.parametrize("setting", ["optim.steps=10000000000000000000", "optim.steps=200000"])
 def test_numbers_that_no_run_can_reach_are_refused(setting):
     with pytest.raises(InputError, match=setting.partition("=")[0]):
         load_config(None, [setting])

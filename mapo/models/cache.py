@@ -12,9 +12,11 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from mapo.errors import EndpointError, InputError, MapoError, StoreError
 from mapo.models.calls import TABLES, CallRecorder
@@ -22,6 +24,7 @@ from mapo.models.chat import Answer, Request
 from mapo.models.wire import canonical, dump_answer, load_answer
 
 Mode = Literal["off", "record", "replay", "refresh"]
+T = TypeVar("T")
 MODES = ("off", "record", "replay", "refresh")
 
 LOCK_TIMEOUT_S = 30.0
@@ -62,6 +65,7 @@ class Cache:
         self.path, self.mode = Path(path), mode
         self._in_flight: dict[str, asyncio.Future[Answer]] = {}
         self._refreshed: set[str] = set()
+        self._thread = ThreadPoolExecutor(1, "cache")
         self._database = None if mode == "off" else self._open()
         self._calls = CallRecorder(self._database) if self._database and mode != "replay" else None
 
@@ -76,18 +80,20 @@ class Cache:
             await asyncio.wait([first])
             if not first.cancelled():  # if its caller was cancelled, one of the waiting requests takes over
                 return first.result(), True
-        if (self.mode != "refresh" or key in self._refreshed) and (stored := self._get(key)):
-            return stored, True
-        if self.mode == "replay":
-            raise EndpointError(
-                f"no recorded answer for this request to {model} (key {key[:12]})",
-                where=str(self.path),
-                fix="Record the run with the same scenarios, seed and prompts, or use cache mode 'record'",
-            )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._in_flight[key] = future
         try:
-            answer = self._put(key, model, await call())
+            may_read = self.mode != "refresh" or key in self._refreshed
+            answer = await self._in_thread(self._get, key) if may_read else None
+            cached = answer is not None
+            if answer is None and self.mode == "replay":
+                raise EndpointError(
+                    f"no recorded answer for this request to {model} (key {key[:12]})",
+                    where=str(self.path),
+                    fix="Record a run with the same scenarios, seed and prompts, or use cache mode 'record'",
+                )
+            if answer is None:
+                answer = await self._in_thread(self._put, key, model, await call())
             future.set_result(answer)
         except MapoError as error:  # equal requests that wait fail in the same way
             future.set_exception(error)
@@ -96,28 +102,41 @@ class Cache:
         finally:
             future.cancel()  # no effect if it is done
             del self._in_flight[key]
-        return answer, False
+        return answer, cached
 
-    def record_call(
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a database operation outside the event loop: a slow disk or a lock held by another process must
+        not stop other calls. There is one thread, so operations stay in order."""
+        work = partial(function, *arguments)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:
+            raise self._broken(error) from None
+
+    async def record_call(
         self, model: str, request: Request, *, role: str, seconds: float, retries: int, error: str = ""
     ) -> None:
         """Store the request of a call that was made, for the viewer."""
         if self._calls is None:
             return
         try:
-            self._calls.record(
-                key_of(model, request),
-                model,
-                request,
-                role=role,
-                seconds=seconds,
-                retries=retries,
-                error=error,
+            await self._in_thread(
+                partial(
+                    self._calls.record,
+                    key_of(model, request),
+                    model,
+                    request,
+                    role=role,
+                    seconds=seconds,
+                    retries=retries,
+                    error=error,
+                )
             )
         except sqlite3.Error as problem:
             raise self._broken(problem) from None
 
     def close(self) -> None:
+        self._thread.shutdown()
         if self._database is not None:
             self._database.close()
 
@@ -194,7 +213,7 @@ class Cache:
     def _get(self, key: str) -> Answer | None:
         rows = self._run("SELECT answer FROM answers WHERE key = ?", key)
         try:
-            return load_answer(rows[0][0]) if rows else None
+            return load_answer(str(rows[0][0])) if rows else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._broken(error) from None
 

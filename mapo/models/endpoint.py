@@ -180,32 +180,34 @@ class Endpoint:
         retried, started = 0, time.perf_counter()
         while True:
             dialect = self._dialect
-            result = await self._attempt(request, dialect)
+            result = await self._attempt(request, dialect, retry=retried > 0)
             if isinstance(result, Answer):
                 self._count(calls=1)
-                self._record(request, started, retried)
+                await self._record(request, started, retried)
                 return result
             if self._adapt(dialect, request, result):
                 continue
             if result.empty_answer and self.role == "policy" and retried:
                 # A policy that twice gives an empty reply is judged by that reply.
                 self._count(calls=1)
-                self._record(request, started, retried)
+                await self._record(request, started, retried)
                 return result.empty_answer
             if result.final or retried >= self.retries:
                 break
             retried += 1
             self._count(retries=1)
             seconds = pause(retried, result.retry_after)
+            if result.status == 429:
+                self.limiter.hold(seconds)  # the endpoint's other callers would be refused too
             _log.info("%s: %s; retrying in %.1f s", self._where, result.reason, seconds)
             await self._sleep(seconds)
         self._count(calls=1, failures=1)
-        self._record(request, started, retried, error=result.reason)
+        await self._record(request, started, retried, error=result.reason)
         raise self._error(result, retried + 1)
 
-    async def _attempt(self, request: Request, dialect: Dialect) -> Answer | CallFailure:
+    async def _attempt(self, request: Request, dialect: Dialect, *, retry: bool) -> Answer | CallFailure:
         body = request_body(request, self._model, dialect)
-        async with self.limiter.reserve(token_estimate(request)) as reservation:
+        async with self.limiter.reserve(token_estimate(request), retry=retry) as reservation:
             started = time.perf_counter()
             # With extra_body the client does not transform every message, which takes 10 ms in a long
             # dialogue.
@@ -353,10 +355,10 @@ class Endpoint:
         suffix = f" (after {attempts} attempts)" if attempts > 1 else ""
         return EndpointError(f"{failure.reason}{suffix}", where=self._where, fix=failure.fix)
 
-    def _record(self, request: Request, started: float, retries: int, error: str = "") -> None:
+    async def _record(self, request: Request, started: float, retries: int, error: str = "") -> None:
         if self.cache is not None:
             seconds = time.perf_counter() - started
-            self.cache.record_call(
+            await self.cache.record_call(
                 self._model, request, role=self.role, seconds=seconds, retries=retries, error=error
             )
 

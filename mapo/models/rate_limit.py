@@ -8,6 +8,7 @@ call's tokens are an estimate until its answer arrives.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,19 +60,20 @@ class Limiter:
         self._clock, self._sleep = clock, sleep
         self._recent: deque[Reservation] = deque()
         self._tokens = 0
+        self._held = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue, self._slots = asyncio.Lock(), asyncio.Semaphore(self.limits.concurrency)
 
     @asynccontextmanager
-    async def reserve(self, tokens: int) -> AsyncIterator[Reservation]:
+    async def reserve(self, tokens: int, *, retry: bool = False) -> AsyncIterator[Reservation]:
         """Wait until a call of about `tokens` tokens is allowed; it counts as concurrent until the block
-        ends."""
+        ends. A retry has waited on its own, so `hold` does not delay it."""
         self._bind()
         slots = self._slots
         async with self._queue:  # asyncio's locks are granted in order of arrival
             await slots.acquire()
             try:
-                while (wait := self._wait(tokens)) > 0:
+                while (wait := max(self._wait(tokens), 0.0 if retry else self._held - self._clock())) > 0:
                     await self._sleep(min(wait, POLL_S))
                 reservation = Reservation(self._clock(), tokens)
                 self._recent.append(reservation)
@@ -83,6 +85,10 @@ class Limiter:
             yield reservation
         finally:
             slots.release()
+
+    def hold(self, seconds: float) -> None:
+        """Start no new call for some seconds, because the endpoint refused one for its rate."""
+        self._held = max(self._held, self._clock() + min(seconds, WINDOW))
 
     def settle(self, reservation: Reservation, tokens: int) -> None:
         """Replace the estimated tokens of a call by those the endpoint counted."""

@@ -174,9 +174,19 @@ def dump_answer(answer: Answer) -> str:
 
 def load_answer(text: str) -> Answer:
     """Return the answer that `dump_answer` wrote."""
-    data = json.loads(text)
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     reply: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data["reply"].items()
     }
     calls = tuple(ToolCall(**call) for call in data["tool_calls"])
-    return Answer(Reply(**reply), calls, Usage(**data["usage"]), tuple(data.get("left_out", ())))
+    answer = Answer(Reply(**reply), calls, Usage(**data["usage"]), tuple(data.get("left_out", ())))
+    texts = (answer.text, *(part for call in calls for part in (call.name, call.arguments)), *answer.left_out)
+    counts = (answer.usage.prompt, answer.usage.cached, answer.usage.completion)
+    if not all(isinstance(part, str) for part in texts) or not all(type(n) is int and n >= 0 for n in counts):
+        raise TypeError("a part of the answer has another type")
+    if answer.reply.finish not in ("stop", "length"):
+        raise ValueError(f"an answer cannot end with {answer.reply.finish!r}")
+    return answer

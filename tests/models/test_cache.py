@@ -377,3 +377,53 @@ def test_whoever_opens_a_new_file_beside_others_waits_for_its_turn(path, monkeyp
     with pytest.raises(StoreError, match="locked"):
         Cache(path)
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"reply": {"text": 7}, "tool_calls": [], "usage": {}}',
+        '{"reply": {"text": "x", "finish": "maybe"}, "tool_calls": [], "usage": {}}',
+        '{"reply": {"text": "x"}, "tool_calls": [{"name": 1, "arguments": ""}], "usage": {}}',
+        '{"reply": {"text": "x"}, "tool_calls": [], "usage": {"prompt": "many"}}',
+        '{"reply": {"text": "x"}, "tool_calls": [], "usage": {"prompt": -1}}',
+        '{"reply": [], "tool_calls": [], "usage": {}}',
+        "[" * 100_000,
+        "7",
+    ],
+)
+def test_a_stored_answer_of_wrong_types_is_one_clear_error(tmp_path, answer):
+    path = tmp_path / "cache.sqlite"
+    Cache(path).close()
+    request = Request((Message("user", "x"),))
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO answers VALUES (?, ?, ?)", (key_of("m", request), "m", answer))
+    database.close()
+    cache = Cache(path)
+    with pytest.raises(StoreError, match="the cache cannot be used"):
+        asyncio.run(cache.answer("m", request, None))
+    cache.close()
+
+
+def test_a_locked_database_does_not_stop_other_work(tmp_path):
+    cache = Cache(tmp_path / "cache.sqlite")
+    other = sqlite3.connect(tmp_path / "cache.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    ticks = []
+
+    async def call():
+        return Answer(Reply("x"))
+
+    async def tick():
+        while len(ticks) < 10:
+            ticks.append(1)
+            await asyncio.sleep(0.01)
+        other.execute("COMMIT")
+
+    async def play():
+        return await asyncio.gather(cache.answer("m", Request((Message("user", "x"),)), call), tick())
+
+    (answer, cached), _ = asyncio.run(play())
+    assert answer.text == "x" and not cached and len(ticks) == 10
+    cache.close()
+    other.close()

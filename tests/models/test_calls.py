@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import zlib
@@ -17,7 +18,7 @@ REQUEST = Request((Message("system", "Judge."), Message("user", "The reply.")), 
 def record(path: Path, *requests: Request, error: str = "") -> list[tuple[object, ...]]:
     cache = Cache(path)
     for request in requests:
-        cache.record_call("m", request, role="judge", seconds=1.5, retries=1, error=error)
+        asyncio.run(cache.record_call("m", request, role="judge", seconds=1.5, retries=1, error=error))
     cache.close()
     with sqlite3.connect(path) as database:
         return database.execute("SELECT * FROM calls").fetchall()
@@ -43,7 +44,7 @@ def test_nothing_is_stored_without_a_writable_cache(tmp_path: Path, mode: str) -
     path = tmp_path / "cache.sqlite"
     record(path)
     cache = Cache(path, mode)  # type: ignore[arg-type]
-    cache.record_call("m", REQUEST, role="judge", seconds=1.5, retries=0)
+    asyncio.run(cache.record_call("m", REQUEST, role="judge", seconds=1.5, retries=0))
     cache.close()
     assert record(path) == []
 

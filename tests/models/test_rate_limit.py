@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -200,3 +201,21 @@ def test_a_limiter_outlives_event_loops():
 def test_limits_that_allow_nothing_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         Limits(**bad)
+
+
+def test_a_hold_delays_all_callers_but_retries():
+    async def play():
+        limiter = Limiter(Limits())
+        limiter.hold(0.3)
+        began, times = time.monotonic(), {}
+
+        async def call(name, retry):
+            async with limiter.reserve(1, retry=retry):
+                times[name] = time.monotonic() - began
+
+        await call("retry", True)
+        await asyncio.gather(call("a", False), call("b", False))
+        return times
+
+    times = asyncio.run(play())
+    assert times["retry"] < 0.3 <= min(times["a"], times["b"])

@@ -251,7 +251,7 @@ def with_calls(root: Path, text: str = "Please judge.") -> Path:
             return Answer(Reply(EVIL), usage=Usage(10, 0, 2))
 
         asyncio.run(cache.answer("m", request, answer))
-        cache.record_call("m", request, role="judge", seconds=1.25, retries=2)
+        asyncio.run(cache.record_call("m", request, role="judge", seconds=1.25, retries=2))
     cache.close()
     return run
 

@@ -44,9 +44,7 @@ def audit(
     domain: Domain = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns to judge repeatedly and to probe.")] = 48,
     dialogues: Annotated[int, typer.Option(min=0, help="Whole dialogues to judge twice.")] = 12,
-    repeats: Annotated[
-        int, typer.Option(min=2, max=1000, help="How often an unchanged turn is judged.")
-    ] = 4,
+    repeats: Annotated[int, typer.Option(min=2, max=1000, help="How often an unchanged turn is judged.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
 ) -> None:
     """Audit judges: noise, bias, agreement, and whether they are fit for training and evaluation.
