@@ -16,7 +16,7 @@ FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
 def refuse_missing_folder(source: str) -> None:
     """Raise InputError if `source` is the path of a missing folder rather than a name on the model hub.
 
-    A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder that exists.
+    A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder here.
     """
     path = Path(source).expanduser()
     in_folder = "/" in source and path.parent.is_dir() and bool(_similar_folder(path))
