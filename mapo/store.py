@@ -138,7 +138,8 @@ class RunDir:
 
     def ledgers(self) -> list[Path]:
         """Return the ledger files of all processes."""
-        return sorted(path for path in self.root.glob("ledger*") if is_ledger(path.name))
+        names = {ledger for path in self.root.glob("ledger*") if (ledger := ledger_name(path.name))}
+        return [self.root / name for name in sorted(names)]
 
     def cache_of(self, rank: int = 0) -> Path:
         """Return the file with the cached model calls of one process: cache.sqlite, cache.sqlite.1."""
@@ -153,6 +154,16 @@ TESTS = ("before", "after")
 
 def _of_process(rank: int) -> str:
     return f".{rank}" if rank else ""
+
+
+JOURNAL = "-journal"
+"""Suffix of the file with the entries of a ledger since its last snapshot."""
+
+
+def ledger_name(name: str) -> str:
+    """Return the name of the ledger that a file belongs to, also for a journal; empty for other files."""
+    name = name.removesuffix(JOURNAL)
+    return name if is_ledger(name) else ""
 
 
 def is_ledger(name: str) -> bool:

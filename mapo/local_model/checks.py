@@ -40,6 +40,14 @@ def check_model_folder(folder: Path) -> None:
         _check_index(index, _read_json(index, MAX_INDEX_BYTES))
 
 
+def longest_context(source: str) -> int | None:
+    """Return the longest context of a model in a folder; None if it is not known without loading it."""
+    folder = Path(__file__).parent / "pocket" if source == "pocket" else Path(source).expanduser()
+    config = folder / "config.json"
+    length = _read_json(config, MAX_CONFIG_BYTES).get("max_position_embeddings") if config.is_file() else None
+    return length if type(length) is int and length > 0 else None
+
+
 def _read_json(path: Path, limit: int) -> dict[str, Any]:
     try:
         if not path.is_file():

@@ -19,7 +19,7 @@ from typing import Any
 from mapo.errors import InputError, RecordError, StoreError
 from mapo.models.activity import Activity
 from mapo.models.chat import Usage
-from mapo.store import write_atomic
+from mapo.store import JOURNAL, write_atomic
 
 SCHEMA = "mapo.ledger/1"
 MAX_COUNT = 2**53
@@ -42,6 +42,13 @@ class Counts:
     cached: int = 0
     completion: int = 0
     seconds: float = 0.0
+
+
+def cost_of(counts: Mapping[str, float], price: Price) -> float:
+    """Return the cost of the tokens in `counts`."""
+    prompt, cached, completion = price
+    uncached = counts["prompt"] - counts["cached"]
+    return (uncached * prompt + counts["cached"] * cached + counts["completion"] * completion) / 1e6
 
 
 class Ledger:
@@ -125,16 +132,13 @@ class Ledger:
         return None if None in costs else math.fsum(costs)
 
     def _cost(self, model: str, counts: Counts) -> float | None:
-        if model not in self.prices:
-            return None
-        prompt, cached, completion = self.prices[model]
-        uncached = counts.prompt - counts.cached
-        return (uncached * prompt + counts.cached * cached + counts.completion * completion) / 1e6
+        return cost_of(asdict(counts), self.prices[model]) if model in self.prices else None
 
     def flush(self, path: Path) -> None:
         """Write a snapshot to `path`, replacing the file atomically, and clear its journal."""
         with self._lock:
             data = {"schema": SCHEMA, "entries": self._entries, "rows": self.as_rows()}
+            data |= {"prices": self.prices} if self.prices else {}
             write_atomic(path, json.dumps(data, indent=1) + "\n")
             if self._journal == _journal_of(path):
                 self._journal.unlink(missing_ok=True)
@@ -176,4 +180,4 @@ class Ledger:
 
 
 def _journal_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-journal")
+    return path.with_name(f"{path.name}{JOURNAL}")

@@ -17,6 +17,9 @@ from mapo.store import CACHE, RunDir, write_atomic
 _LEFTOVERS = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
 """Files that a run may leave before it has a manifest: cache, ledger, and partially written files."""
 
+ADDED_LATER = ("context",)
+"""Entries that older manifests lack; they are not compared with those."""
+
 
 def digest(data: object) -> str:
     """Return a short hash of plain data, for manifests."""
@@ -62,6 +65,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], out: Path) -> None:
     keys = {*old, *new} - {"addresses", *KEYS}  # a changed address is only a warning (`identity.moved`)
+    keys -= {key for key in ADDED_LATER if key not in old}
     changed = sorted(key for key in keys if old.get(key) != new.get(key))
     if changed:
         changes = "; ".join(

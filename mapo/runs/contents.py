@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +13,9 @@ from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage
 from mapo.errors import MapoError
 from mapo.measure.rubric import SHIPPED, Rubric
+from mapo.models.ledger import cost_of
 from mapo.runs.files import read_bytes, read_object
-from mapo.store import RunDir
+from mapo.store import JOURNAL, RunDir
 from mapo.types import StopReason
 from mapo.untrusted import parse_toml
 
@@ -137,10 +139,28 @@ def read_ledger(files: Iterable[Path]) -> tuple[list[dict[str, Any]], list[tuple
         if problem:
             problems.append((file, problem))
         ledger_rows = data.get("rows")
-        for row in ledger_rows if isinstance(ledger_rows, list) else ():
+        for row in [*(ledger_rows if isinstance(ledger_rows, list) else ()), *_journal_rows(file, data)]:
             if isinstance(row, dict):
                 _add(rows, row)
     return [rows[key] for key in sorted(rows)], problems
+
+
+def _journal_rows(file: Path, snapshot: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the entries after the snapshot: those of a run that is playing or was killed."""
+    raw, _ = read_bytes(file.with_name(f"{file.name}{JOURNAL}"))
+    last, prices = integer(snapshot.get("entries")) or 0, snapshot.get("prices")
+    for line in (raw or b"").split(b"\n")[:-1]:
+        try:
+            entry, role, model, numbers = json.loads(line)
+            counts = {name: numbers.get(name, 0) for name in (*COUNTS, "seconds")}
+            if not all(number(value) is not None for value in counts.values()):
+                continue
+            price = prices.get(model) if isinstance(prices, dict) else None
+            cost = cost_of(counts, price) if price is not None else None
+        except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+            continue
+        if isinstance(entry, int) and entry > last:
+            yield {"role": role, "model": model, **counts, "cost": cost}
 
 
 def _add(rows: dict[tuple[str, str], dict[str, Any]], row: Mapping[str, Any]) -> None:

@@ -221,7 +221,9 @@ def test_eqbench_on_the_first_few(made_up, tmp_path):  # noqa: F811
         done = mapo("eval", "eqbench", *args, f"--out={tmp_path / 'two'}", "--limit=3")
         assert done.returncode == 0 and "no score, 3/6 questions" in done.stdout
         done = mapo("eval", "eqbench", *args, f"--out={tmp_path / 'two'}", "--resume")
-        assert done.returncode == 1 and "--resume would ask nothing; a new --out asks anew" in done.stderr
+        assert (
+            done.returncode == 1 and "--resume changes nothing; use a new --out to ask again" in done.stderr
+        )
 
 
 # ---- bad starts

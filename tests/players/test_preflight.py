@@ -90,8 +90,13 @@ def test_a_mistyped_path_is_not_looked_up_on_the_hub(monkeypatch, tmp_path):
         InputError, match=rf"There is no such folder: {tmp_path}/modles/x. Did you mean models/x?"
     ):
         check_models([ModelSpec("local:./modles/x")])
-    with pytest.raises(InputError, match=rf"There is no such folder: {tmp_path}/models/other"):
-        check_models([ModelSpec("local:models/other")])
+    (tmp_path / "models" / "large").mkdir()
+    with pytest.raises(InputError, match=rf"There is no such folder: {tmp_path}/models/lagre"):
+        check_models([ModelSpec("local:models/lagre")])
+    asked = []
+    monkeypatch.setattr("mapo.players.preflight._check_hub", asked.append)
+    check_models([ModelSpec("local:models/something-else")])  # may be a name on the hub
+    assert asked == ["models/something-else"]
 
 
 def test_a_file_is_no_model_and_its_folder_is_named(tmp_path):

@@ -810,7 +810,7 @@ def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
     good, deep = training(tmp_path / "good"), training(tmp_path / "deep")
     (deep / "rubric.toml").write_text("x = " + "[" * 5000)
     page = html_page(build([str(good), str(deep)]))
-    assert "nested too deep" in page and "2 runs" in page
+    assert "Nested too deeply" in page and "2 runs" in page
 
 
 def test_a_folder_of_runs_is_no_evaluation(tmp_path):

@@ -10,13 +10,15 @@ import pytest
 from mapo import Rubric
 from mapo.config import Advantage
 from mapo.errors import InputError, RecordError
+from mapo.models.chat import Usage
+from mapo.models.ledger import Ledger
 from mapo.records import decode_dialogue, parse
 from mapo.report import build
 from mapo.report.document.page import html_page
 from mapo.runs import contents as run
 from mapo.runs import files
 from mapo.runs.training import read_training
-from mapo.store import BadLine
+from mapo.store import BadLine, RunDir
 from mapo.types import Ending, StopReason
 from support import view_runs
 
@@ -128,3 +130,21 @@ def test_a_damaged_copy_of_a_rubric_is_said_and_the_shipped_one_taken(tmp_path):
     found, problem = run.read_rubric(file, "empathy")
     assert found == EMPATHY and "TOML" in problem
     assert run.read_rubric(file, "mine")[0] is None
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_entries_after_the_last_snapshot_of_a_killed_run_are_counted(tmp_path, flushed):
+    path = tmp_path / "ledger.json"
+    ledger = Ledger.load(path, {"m": (1.0, 0.5, 2.0)}, journal=True)
+    ledger.add("judge", "m", calls=1, usage=Usage(100, 0, 10), seconds=1.0)
+    if flushed:
+        ledger.flush(path)
+    ledger.add("judge", "m", calls=2, usage=Usage(300, 100, 30), seconds=2.0)
+    with open(tmp_path / "ledger.json-journal", "ab") as journal:
+        journal.write(b'[9, "judge", "m", {"ca')  # killed while it was written
+    rows, problems = run.read_ledger(RunDir(tmp_path).ledgers())
+    [row] = rows
+    assert problems == [] and (row["calls"], row["prompt"], row["seconds"]) == (3, 400, 3.0)
+    assert row["cost"] == (pytest.approx(ledger.total_cost) if flushed else None)
+    [loaded] = Ledger.load(path).as_rows()
+    assert {name: loaded[name] for name in run.COUNTS} == {name: row[name] for name in run.COUNTS}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
 
+TOKENS_PER_TURN = 150
+"""Tokens of a user's message and a reply, to warn when a context is too small for a dialogue."""
 _KEY = "Environment variable with its API key (default: that of the same address)."
 _SAME = "(default: --agents-base-url)"
 
@@ -217,17 +219,27 @@ async def play_missing(
     from mapo.runs.claim import claim, read_manifest
     from mapo.show.progress import dialogue_progress
     from mapo.store import RunDir, write_atomic
+    from mapo.types import StopReason
 
     out, domain = run.out, plan.scenarios[0].domain
     models = {"policy": policy, **models_by_role(cast)}
     session.check(models.values(), domain)  # before anything is written
     players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
     identities = identity(model=policy, **models_by_role(cast))
+    context = _local_context(policy, run.context)
     manifest = {**benchmark.manifest(plan, rules, policy.model, players), **identities}
+    manifest |= {} if context is None else {"context": context}
     previous = benchmark.prepare(out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
     missing = len(plan.jobs()) - len(previous.finished)
+    max_turns = rules.max_turns or rules.rubric.ending.max_turns
+    if preflight and missing and context is not None and context < max_turns * TOKENS_PER_TURN:
+        say(
+            f"warning: {max_turns} turns usually need more than the context of {context:,} tokens. Dialogues "
+            "that fill it end early and cannot pass. Raise --context if the model allows more, or lower "
+            "--max-turns"
+        )
     if preflight and missing:
         estimate = _estimate(missing, policy, cast, rules)
         await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
@@ -261,7 +273,21 @@ async def play_missing(
                 session.ledger.flush(RunDir(out).ledger_of())
     broken = [f"dialogue {d.id}: {d.error}" for d in dialogues if d.error]
     say_all("broken", broken, most=10)
+    if full := sum(d.ending.reason is StopReason.LENGTH for d in dialogues if d.ending):
+        say(
+            f"warning: {full} of {len(dialogues)} dialogues ended because the policy's context "
+            f"({context or 'of its endpoint'}) was full, so their scores are those of a shorter dialogue"
+        )
     return len(broken)
+
+
+def _local_context(policy: ModelSpec, requested: int) -> int | None:
+    """Return the context that a local policy is sampled with; None for other policies."""
+    if policy.local is None:
+        return None
+    from mapo.local_model.checks import longest_context
+
+    return min(requested, longest_context(policy.local) or requested)
 
 
 def _estimate(dialogues: int, policy: ModelSpec, cast: CastSpec | None, rules: Rules) -> Estimate | None:

@@ -15,7 +15,7 @@ from mapo.measure.rubric import Rubric
 from mapo.runs.contents import read_rubric
 from mapo.runs.files import read_object
 from mapo.runs.kind import Kind, kind_in_manifest, kind_of
-from mapo.store import CACHE, RunDir, RunPath, is_ledger
+from mapo.store import CACHE, RunDir, RunPath, ledger_name
 from mapo.text import printable
 
 DEPTH = 5
@@ -122,7 +122,7 @@ def _run(folder: Path, relative: str, root: Path, entries: list[os.DirEntry[str]
             for part in _entries(run, Path(entry.path), entry.name):
                 if part.is_dir(follow_symlinks=False):
                     _lines(run, Path(part.path), f"{entry.name}/{part.name}", name_of(part.name))
-        elif entry.is_file() and (entry.name in _SMALL_FILES or is_ledger(entry.name)):
+        elif entry.is_file() and (entry.name in _SMALL_FILES or ledger_name(entry.name)):
             if stamp := _stamp(entry, ""):
                 run.small[entry.name] = stamp
         elif not _known(entry.name) and not _is_run(entry):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from mapo.runs.contents import read_ledger
 from mapo.runs.files import read_bytes, read_object
 from mapo.scoring.findings import findings
-from mapo.store import RunDir, is_ledger
+from mapo.store import RunDir, ledger_name
 from mapo.text import printable
 from mapo.view.index import judging, queries, sets
 from mapo.view.index.facts import config_of, manifest_of, steps_of
@@ -286,4 +286,5 @@ def health_of(run: RunFiles) -> dict[str, Any] | None:
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:
     """Return calls, tokens and cost per role, over all processes. The cost is None without a price."""
-    return read_ledger(run.root / name for name in sorted(run.small) if is_ledger(name))[0]
+    names = {ledger for name in run.small if (ledger := ledger_name(name))}
+    return read_ledger(run.root / name for name in sorted(names))[0]

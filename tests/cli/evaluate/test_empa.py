@@ -13,6 +13,7 @@ from mapo.testing.server import LoopbackServer
 from mapo.testing.world import ROLES, world
 from mapo.view.index.files import find_runs
 from mapo.view.pages.runs import health_of
+from support import small_run as small
 from support.cards import CARD, put_cards
 from support.command import mapo
 
@@ -194,3 +195,15 @@ def test_an_evaluation_leaves_health_json(tmp_path):
     [run] = find_runs(tmp_path)
     assert run.other == [] and health_of(run)["rows"][0].value == told["repeated"]
     assert "Simulated users" in [b.text for b in build([str(out)]).blocks if isinstance(b, Heading)]
+
+
+def test_a_context_that_is_too_small_is_announced_counted_and_recorded(tmp_path):
+    model, out = small.model_folder(tmp_path / "model"), tmp_path / "run"
+    args = ["--model", f"local:{model}", "--limit=2", "--max-turns=12", "--max-tokens=16", "--context=700"]
+    done = mapo("eval", "empa", *args, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "12 turns usually need more than the context of 700 tokens" in done.stderr
+    assert "2 of 2 dialogues ended because the policy's context (700) was full" in done.stderr
+    assert json.loads((out / "manifest.json").read_text())["context"] == 700
+    other = mapo("eval", "empa", *args[:-1], "--context=900", "--out", out, "--resume")
+    assert other.returncode == 2 and "context: 700 there, 900 here" in other.stderr

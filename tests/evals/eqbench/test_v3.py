@@ -318,7 +318,7 @@ def test_files_that_are_missing_or_others_are_refused(made_up, tmp_path):  # noq
         assert len(read_v3(tmp_path / place.replace("/", "_")).scenarios) == 5
     with pytest.raises(InputError, match="lacks debrief_prompt.txt and 8 more.*docs/benchmarks.md"):
         read_v3(tmp_path / "nowhere")
-    broken = mock.patch("pathlib.Path.read_bytes", side_effect=OSError(5, "disk on fire"))
+    broken = mock.patch("mapo.evals.eqbench.data.read_file", side_effect=OSError(5, "disk on fire"))
     with broken, pytest.raises(InputError, match="The file cannot be read .disk on fire"):
         read_v3(made_up)
     (made_up / "debrief_prompt.txt").write_text("Look back, now.")
@@ -391,7 +391,7 @@ def test_a_judge_that_never_answers_in_form_leaves_no_score_and_loses_nothing(ma
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert "no score, 0/5 scenarios" in done.stdout
         assert done.stderr.count("The judge's answer contains no valid JSON object") == 5
-        assert "I would rather not." in done.stderr and "--resume asks the judge again" in done.stderr
+        assert "I would rather not." in done.stderr and "--resume to ask the judge again" in done.stderr
         result = result_of(out)
         assert (result["scores"], result["intervals"], result["items"]) == ({}, {}, [])
         assert not result["complete"] and result["details"] == {"criteria": {}}
@@ -462,7 +462,7 @@ def test_another_judge_on_the_same_replies_as_the_message_says(made_up, tmp_path
     script = Script(judge=lambda _: "No marks.")
     with LoopbackServer(script) as server:
         done = mapo(*command(made_up, tmp_path / "run", server.base_url))
-        assert "a new --out, where --cache-file OLD/cache.sqlite gives the replies" in done.stderr
+        assert "reuse the replies with --cache-file OLD/cache.sqlite" in done.stderr
         more = ["--judge-model=other", f"--cache-file={tmp_path / 'run' / 'cache.sqlite'}"]
         script.policy = lambda messages: marks_for(messages[0]["content"])  # "other" answers here
         asked = script.by_model["policy"]
@@ -546,7 +546,7 @@ def test_what_an_endpoint_refused_is_in_the_result_for_good(made_up, tmp_path): 
         server._unsupported = lambda body: "Unrecognized argument: min_p" if "min_p" in body else ""
         assert mapo(*command(made_up, tmp_path / "no_min_p", server.base_url)).returncode == 0
     shown = mapo("compare", f"a={tmp_path / 'plain'}", f"b={tmp_path / 'no_min_p'}", f"c={out}").stdout
-    assert "left_out is nothing for a, min_p for b" in shown and "judge_left_out temperature" in shown
+    assert "left_out is none for a, min_p for b" in shown and "judge_left_out temperature" in shown
 
 
 def test_addresses_are_printed_and_a_changed_address_warns(made_up, tmp_path):  # noqa: F811
