@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mapo.errors import InputError
 from mapo.untrusted import parse_toml, read_file
 
-MAX_INTEGER = 2**31 - 1
+MAX_INTEGER = 2**53
 
 
 class _Section(BaseModel):

@@ -17,6 +17,7 @@ from typing import Any
 MAX_BYTES = 64 << 20
 MAX_KEY_PARTS = 32
 
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""")
 _KEY_BORDERS = re.compile(r"[={}\[\],#]")
 
 
@@ -24,13 +25,16 @@ def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes. A pipe or device raises OSError at once
     instead of waiting for data."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        content = file.read(limit + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than the limit of {limit} bytes", str(path))
     return content
@@ -41,7 +45,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     hours for."""
     for line in text.splitlines():
         if line.count(".") >= MAX_KEY_PARTS:
-            for part in _KEY_BORDERS.split(line):
+            for part in _KEY_BORDERS.split(_QUOTED.sub("x", line)):
                 names = part.split(".")
                 if len(names) > MAX_KEY_PARTS and all(map(_is_key, names)):
                     raise tomllib.TOMLDecodeError(f"A key has more than {MAX_KEY_PARTS} parts")

@@ -119,4 +119,4 @@ def test_numbers_that_no_run_can_reach_are_refused(setting):
     with pytest.raises(InputError, match=setting.partition("=")[0]):
         load_config(None, [setting])
     with pytest.raises(InputError, match=r"run\.seed"):
-        load_config(None, [f"run.seed={2**31}"])
+        load_config(None, [f"run.seed={2**53 + 1}"])

@@ -1,6 +1,7 @@
 import os
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,9 @@ BAD = {
     "long key in a table": f"[{'.'.join(['a'] * 50_000)}]",
     "long key in an inline table": "x = {" + LONG_KEY + "}",
     "quoted long key": ".".join(['"a"'] * 50_000) + " = 1",
+    "quoted long key with spaces": ".".join(['"a b"'] * 50_000) + " = 1",
+    "quoted long key of signs": ".".join(['"="'] * 50_000) + " = 1",
+    "single-quoted long key": ".".join(["'a b'"] * 50_000) + " = 1",
     "huge number": "x = " + "9" * 5000,
     "deep": "x = " + "[" * 100_000 + "]" * 100_000,
 }
@@ -57,5 +61,8 @@ def test_large_files_are_refused_without_reading_them_whole(tmp_path):
         file.truncate(10 << 30)
     with pytest.raises(OSError, match="larger than the limit of 1000 bytes"):
         read_file(tmp_path / "large", 1000)
-    with pytest.raises(IsADirectoryError):
-        read_file(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(IsADirectoryError):
+            read_file(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -2,7 +2,7 @@
 
 A template is a small program: nested loops or a repeated string can take hours or gigabytes. Templates that
 only contain harmless constructs, as nearly all do, are accepted as they are. Others are first rendered in
-a process with limits.
+a process with limits, for a few dialogues; a template that behaves differently for others is not found.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 spent = resource.getrusage(resource.RUSAGE_SELF)
 seconds = int(spent.ru_utime + spent.ru_stime) + task["seconds"] + 1
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+print("ready", flush=True)
 for count in task["lengths"]:
     turns = [{"role": ("user", "assistant")[n % 2], "content": f"Message {n}."} for n in range(count)]
     for first in ([], [{"role": "system", "content": "Keep to plain words."}]):
@@ -98,13 +99,16 @@ def check_template_cost(template: str, where: str) -> None:
     task = {"template": template, "lengths": LENGTHS, "megabytes": MEGABYTES, "seconds": SECONDS}
     try:
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", _RENDER],
+            [sys.executable, "-P", "-c", _RENDER],
             input=json.dumps(task),
             capture_output=True,
             text=True,
             timeout=SECONDS + 50,  # imports may take long on a busy machine
             check=False,
         )
+        if "ready" not in done.stdout:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise InputError(f"Its chat template could not be tried ({last[:200]}).", where=where)
         failed = done.returncode != 0
     except subprocess.TimeoutExpired:
         failed = True
@@ -124,7 +128,14 @@ def _is_plain(template: str) -> bool:
         ).parse(template)
     except (TemplateError, RecursionError):
         return False
-    return _depth(tree) <= _MAX_DEPTH and all(map(_is_harmless, _all_nodes(tree)))
+    nodes_of_tree = list(tree.find_all(nodes.Node))
+    assignments = [node for node in nodes_of_tree if isinstance(node, nodes.Assign | nodes.AssignBlock)]
+    assigned = {name for node in assignments for name in _names(node.target)}
+    return (
+        _depth(tree) <= _MAX_DEPTH
+        and all(map(_is_harmless, nodes_of_tree))
+        and not any(_may_grow(node, assigned) for node in assignments)
+    )
 
 
 class _Generation(Extension):
@@ -135,10 +146,6 @@ class _Generation(Extension):
     def parse(self, parser: Any) -> Any:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _all_nodes(tree: nodes.Node) -> list[nodes.Node]:
-    return list(tree.find_all(nodes.Node))
 
 
 def _depth(node: nodes.Node) -> int:
@@ -162,9 +169,6 @@ def _is_harmless(node: nodes.Node) -> bool:
         return not is_text and isinstance(node.right, nodes.Const) and isinstance(node.right.value, int)
     if isinstance(node, nodes.Const):
         return not isinstance(node.value, int) or abs(node.value) < 10**6
-    if isinstance(node, nodes.Assign | nodes.AssignBlock):
-        values = _values(node)
-        return not (_names(node.target) & _names(*values) and any(map(_joins, values)))
     return True
 
 
@@ -189,17 +193,22 @@ def _joins(value: nodes.Node) -> bool:
     return False
 
 
-def _values(node: nodes.Assign | nodes.AssignBlock) -> list[nodes.Node]:
-    return [node.node] if isinstance(node, nodes.Assign) else list(node.body)
+def _may_grow(node: nodes.Assign | nodes.AssignBlock, assigned: set[str]) -> bool:
+    """Return whether an assignment makes a value longer from variables that were assigned themselves: a few
+    such lines, or one in a loop, double a text again and again."""
+    values = [node.node] if isinstance(node, nodes.Assign) else list(node.body)
+    return bool(_names(*values) & assigned) and any(map(_joins, values))
 
 
 def _names(*parts: nodes.Node) -> set[str]:
-    """Return the names of variables, with the attribute for those of a namespace."""
+    """Return the names of variables; "namespace.attribute" for those of a namespace."""
     names = set()
     for part in parts:
         for node in [part, *part.find_all(nodes.Node)]:
-            if isinstance(node, nodes.NSRef | nodes.Getattr):
-                names.add(node.attr)
+            if isinstance(node, nodes.NSRef):
+                names.add(f"{node.name}.{node.attr}")
+            elif isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+                names.add(f"{node.node.name}.{node.attr}")
             elif isinstance(node, nodes.Name):
                 names.add(node.name)
     return names

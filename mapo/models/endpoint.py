@@ -25,7 +25,15 @@ from mapo.models.cache import Cache
 from mapo.models.chat import Answer, Request, ToolCall, Usage
 from mapo.models.ledger import Ledger
 from mapo.models.rate_limit import Limiter, Limits
-from mapo.models.retries import CHECK_URL, CallFailure, error_message, http_failure, pause, retry_after
+from mapo.models.retries import (
+    CHECK_URL,
+    FIRST_PAUSE,
+    CallFailure,
+    error_message,
+    http_failure,
+    pause,
+    retry_after,
+)
 from mapo.models.secrets import scrub
 from mapo.models.wire import (
     Dialect,
@@ -49,6 +57,9 @@ CALLS_PER_CLIENT = 8
 """Concurrent calls per HTTP client. A client scans all its connections on every call, so more calls get
 another client."""
 
+_UNKNOWN_MODEL = re.compile(
+    r"model.{0,80}(not (found|exist|available)|unknown)|(unknown|no such) model", re.I
+)
 _log = logging.getLogger(__name__)
 
 
@@ -139,9 +150,10 @@ class Endpoint:
     async def probe(self) -> bool:
         """Check with cheap requests that the endpoint answers: it lists the model or completes one token.
 
-        Raise EndpointError if it cannot be reached, refuses the key or does not know the model. Return False
-        if it answers, but did not complete a token within the time limit. One attempt per request, outside
-        rate limits, cache and ledger.
+        A model that is listed is not called, so a wrong key is only noticed if the list needs a key. Raise
+        EndpointError if it cannot be reached, refuses the key or does not know the model. Return False if it
+        answers, but did not complete a token within the time limit. One attempt per request, outside rate
+        limits, cache and ledger.
         """
         listing = await self._send(lambda client: client.models.with_raw_response.list())
         if isinstance(listing, CallFailure) and listing.status is None:
@@ -156,7 +168,8 @@ class Endpoint:
         )
         if not isinstance(reply, CallFailure):
             return True
-        if reply.status in (400, 422, 429):  # it is there: calls adapt the request, or wait for their turn
+        unknown = reply.status in (400, 422) and _UNKNOWN_MODEL.search(reply.reason)
+        if reply.status in (400, 422, 429) and not unknown:  # calls adapt the request, or wait for their turn
             return True
         if reply.status is None:
             return False
@@ -198,7 +211,8 @@ class Endpoint:
             self._count(retries=1)
             seconds = pause(retried, result.retry_after)
             if result.status == 429:
-                self.limiter.hold(seconds)  # the endpoint's other callers would be refused too
+                # The endpoint's other callers would be refused too.
+                self.limiter.hold(result.retry_after or FIRST_PAUSE)
             _log.info("%s: %s; retrying in %.1f s", self._where, result.reason, seconds)
             await self._sleep(seconds)
         self._count(calls=1, failures=1)
@@ -338,7 +352,7 @@ class Endpoint:
     @property
     def _key_source(self) -> str:
         if not self.key_env:
-            return "no variable: name one for this address (key_env, --key-env, --judge-key-env, ...)"
+            return ""
         return f"the environment variable {self.key_env}" + ("" if self._key() else ", which is not set")
 
     def _scrubbed(self, text: str) -> str:

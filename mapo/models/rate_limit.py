@@ -69,11 +69,13 @@ class Limiter:
         """Wait until a call of about `tokens` tokens is allowed; it counts as concurrent until the block
         ends. A retry has waited on its own, so `hold` does not delay it."""
         self._bind()
+        while not retry and (wait := self._held - self._clock()) > 0:
+            await self._sleep(min(wait, POLL_S))
         slots = self._slots
         async with self._queue:  # asyncio's locks are granted in order of arrival
             await slots.acquire()
             try:
-                while (wait := max(self._wait(tokens), 0.0 if retry else self._held - self._clock())) > 0:
+                while (wait := self._wait(tokens)) > 0:
                     await self._sleep(min(wait, POLL_S))
                 reservation = Reservation(self._clock(), tokens)
                 self._recent.append(reservation)

@@ -32,7 +32,8 @@ class CallFailure:
 
 
 def http_failure(status: int, message: str, *, code: str | None, retry_after: float, key: str) -> CallFailure:
-    """Classify an HTTP error status. `key` describes where the endpoint's key comes from."""
+    """Classify an HTTP error status. `key` describes where the endpoint's key comes
+    from, empty if none is sent."""
     reason = f"HTTP {status}: {message}" if message else f"HTTP {status}"
     if status == 402 or code == "insufficient_quota":
         return CallFailure(reason, True, "Add credit to the account", status)
@@ -42,7 +43,11 @@ def http_failure(status: int, message: str, *, code: str | None, retry_after: fl
     if status in RETRYABLE_STATUSES or status >= 500:
         return CallFailure(reason, False, "The endpoint has a problem; try again later", status, retry_after)
     if status in (401, 403):
-        fix = f"The key comes from {key}. Set it to one that this endpoint accepts"
+        fix = (
+            f"The key comes from {key}. Set it to one that this endpoint accepts"
+            if key
+            else "No key was sent. Name its variable with key_env, --key-env or --judge-key-env"
+        )
         return CallFailure(reason, True, fix, status)
     if status in (404, 405):
         return CallFailure(reason, True, f"{CHECK_URL}. Check that the endpoint lists the model", status)

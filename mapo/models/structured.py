@@ -109,12 +109,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) != len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key '{duplicate}' is there twice")
+        raise ValueError(f"the key '{duplicate}' occurs twice")
     return data
 
 
 def _reject(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

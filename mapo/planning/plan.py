@@ -214,7 +214,7 @@ def _notes(shape: Shape, rates: Rates, limits_s: float) -> list[str]:
             "those dialogues will end earlier than estimated here"
         )
     if not shape.agents:
-        notes.append("roles.agents is scripted; those roles are plain code and take no time")
+        notes.append("roles.agents is scripted; scripted roles take no time")
     if limits_s:
         notes.append(f"requests and tokens per minute alone make a step take {limits_s:.0f} s")
     return notes

@@ -80,7 +80,7 @@ def check_models(models: Iterable[ModelSpec], device: str = "auto") -> list[str]
 
 
 def _large_on_cpu(folder: Path) -> str:
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     if size < LARGE:
         return ""
     return (

@@ -18,8 +18,8 @@ KEY_ENV = "OPENAI_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model and its address. `scripted:NAME` is plain code, `local:SOURCE` is sampled in this process.
-    Without `key_env` no key is sent."""
+    """A model and its address. `scripted:NAME` is a scripted policy, `local:SOURCE` is sampled in this
+    process. Without `key_env` no key is sent."""
 
     model: str
     base_url: str | None = None

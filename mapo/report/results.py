@@ -32,6 +32,7 @@ from mapo.report.sections.user_health import user_health
 from mapo.report.training import ledger_table, problem_list
 from mapo.runs.contents import details_in_points
 from mapo.runs.kind import Kind, kind_of
+from mapo.runs.provenance import KEYS
 from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
 from mapo.scoring.folders import read_folders
 from mapo.scoring.reference import reference_text
@@ -217,8 +218,9 @@ def _extremes(results: Sequence[Result], dialogues: Mapping[str, Dialogue]) -> l
 
 
 def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
-    """Return the settings in a manifest; nested values are left out."""
-    rows = [[str(k), str(v)] for k, v in manifest.items() if not isinstance(v, dict | list)]
+    """Return the settings in a manifest. Nested values are left out, and so is the command: it contains
+    addresses and paths, and a report is sent to others."""
+    rows = [[str(k), str(v)] for k, v in manifest.items() if k not in KEYS and not isinstance(v, dict | list)]
     if not rows:
         return []
     table = Table(["setting", "value"], rows[:ROWS], title="Settings", left=2, folded=True)

@@ -34,7 +34,8 @@ class PhaseClock:
     @property
     def elapsed(self) -> float:
         """Seconds since the current phase began."""
-        return time.monotonic() - self.current[2] if self.current else 0.0
+        current = self.current  # another thread may end the phase
+        return time.monotonic() - current[2] if current else 0.0
 
     def duration(self, kind: str) -> float | None:
         """Return the expected seconds of a phase; None before any phase has finished."""
@@ -48,11 +49,12 @@ class PhaseClock:
     def left(self, ahead: Mapping[str, int]) -> float | None:
         """Return the expected seconds of the rest of the current phase and of `ahead`, phases by kind."""
         total = 0.0
-        if self.current is not None:
-            kind, share, _ = self.current
+        current = self.current
+        if current is not None:
+            kind, share, began = current
             if (duration := self.duration(kind)) is None:
                 return None
-            total += max(0.0, duration * share - self.elapsed)
+            total += max(0.0, duration * share - (time.monotonic() - began))
         for kind, count in ahead.items():
             duration = self.duration(kind) if count else 0.0
             if duration is None:

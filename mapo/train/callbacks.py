@@ -179,8 +179,8 @@ class TrainingDisplay(CountingCallbacks):
             parts = [f"{counts.done} dialogues", f"{counts.turns} turns", counts.problems]
             took = clock(self.clock.elapsed)
             self.progress.print(f"{_eval_name(label)}: {', '.join(filter(None, parts))} in {took}")
-        self.clock.end()
         self.progress.end()
+        self.clock.end()
 
     def _begin(self, kind: str, label: str, dialogues: int, done: int, log_after: float) -> None:
         self.showing_reward = kind == STEP
@@ -227,8 +227,8 @@ class TrainingDisplay(CountingCallbacks):
 
     def step_ends(self, record: dict[str, Any]) -> None:
         step = self.step = record["step"]
-        self.clock.end()
         self.progress.end()
+        self.clock.end()
         parts = [
             f"step {step:>{len(str(self.steps))}}/{self.steps}",
             f"reward {'    -' if record['reward'] is None else format(record['reward'], '+.2f')}",
@@ -250,7 +250,8 @@ class TrainingDisplay(CountingCallbacks):
         """Return the time left in the whole run, validations and the test included."""
         if self.plan is None:
             return ""
-        current = self.clock.current[0] if self.clock.current else None
+        phase = self.clock.current
+        current = phase[0] if phase else None
         due = {step for step in self.plan.validations if step > self.step}
         if current == STEP and self.step in self.plan.validations:
             due.add(self.step)

@@ -75,7 +75,7 @@ def test_the_attention_that_was_asked_for_wins(folder):
     ("content", "match"),
     [
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
-        (" " * (1 << 20) + "{}", "more than 1 MB"),
+        (" " * (1 << 20) + "{}", "larger than 1 MB"),
         ("[]", "not a JSON object"),
         ("{", "cannot be read"),
         ('{"hidden_size": 1000000000}', "hidden_size is 1000000000, the limit is 131072"),

@@ -37,6 +37,15 @@ HARMFUL = {
         "{% set ns = namespace(x='xx') %}{% for a in messages %}{% for b in [1, 2] %}"
         "{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% endfor %}{{ ns.x }}"
     ),
+    "taking turns": (
+        "{% set ns = namespace(a='x', b='x') %}{% for m in messages %}{% set ns.a = ns.b ~ ns.b %}"
+        "{% set ns.b = ns.a ~ ns.a %}{% endfor %}"
+    ),
+    "through another": "{% set ns = namespace(a='x') %}{% for m in messages %}{% set b = ns.a %}"
+    "{% set ns.a = b ~ b %}{% endfor %}",
+    "straight lines": "{% set a0 = 'x' %}"
+    + "".join(f"{{% set a{n + 1} = a{n} ~ a{n} %}}" for n in range(60)),
+    "block": "{% set a = 'x' %}{% for m in messages %}{% set a %}{{ a }}{{ a }}{% endset %}{% endfor %}",
     "appending": "{% set x = 'a' %}{% for m in messages %}{% set x = [x, x] | join(x) %}{% endfor %}",
     "three loops": "{% for a in m %}{% for b in m %}{% for c in m %}{% endfor %}{% endfor %}{% endfor %}",
     "macro": "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
@@ -58,3 +67,16 @@ def test_templates_that_take_too_much_are_refused(name, monkeypatch):
 def test_an_unusual_template_that_is_cheap_is_accepted():
     assert not _is_plain(COUNTING)
     check_template_cost(COUNTING, "unusual")
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("open('executed', 'w')\nraise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    check_template_cost(COUNTING + "{# here #}", "here")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_process_that_cannot_start_is_not_blamed_on_the_template(monkeypatch):
+    monkeypatch.setattr(template_cost, "_RENDER", "import no_such_module")
+    with pytest.raises(InputError, match="could not be tried .*no_such_module"):
+        check_template_cost(COUNTING + "{# broken #}", "broken")

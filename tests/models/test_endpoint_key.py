@@ -115,6 +115,6 @@ def test_an_endpoint_without_a_key_variable_gets_no_key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with (
         LoopbackServer(key=SECRET) as server,
-        pytest.raises(EndpointError, match="name one for this address"),
+        pytest.raises(EndpointError, match="No key was sent"),
     ):
         ask(server, key_env="")

@@ -213,8 +213,7 @@ def test_a_hold_delays_all_callers_but_retries():
             async with limiter.reserve(1, retry=retry):
                 times[name] = time.monotonic() - began
 
-        await call("retry", True)
-        await asyncio.gather(call("a", False), call("b", False))
+        await asyncio.gather(call("a", False), call("b", False), call("retry", True))
         return times
 
     times = asyncio.run(play())

@@ -49,6 +49,20 @@ def test_ordinary_text_is_unchanged():
     assert scrub("", KEY) == ""
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("not-needed", "That was not needed."),
+        ("sk-local", "Please ask locally."),
+        ("sk-no-key-required", "There is no key required here."),
+        ("password1", "Pass word 1."),
+    ],
+)
+def test_placeholder_keys_do_not_change_ordinary_text(key, text):
+    assert scrub(text, key) == text
+    assert scrub(f"{text} {key}", key) == f"{text} ***"
+
+
 def test_several_occurrences_are_removed():
     assert scrub(f"{KEY} and {KEY[::-1]} and {KEY}", KEY) == "*** and *** and ***"
 

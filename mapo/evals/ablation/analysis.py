@@ -187,7 +187,7 @@ def analyse(runs: Sequence[GridRun], *, wanted: int = 0, reach: float | None = N
     for run in runs:
         table.setdefault((run.cell.method, run.cell.reward), []).append(run)
     if not table:
-        raise InputError("No run is finished.", fix="GridRun `mapo ablate` first")
+        raise InputError("No run is finished.", fix="Run `mapo ablate` first")
     target, source = (reach, "given") if reach is not None else _target(table)
     families = comparisons(table, target)
     return {

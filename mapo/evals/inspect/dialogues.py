@@ -20,6 +20,7 @@ from mapo.errors import EndpointError, InputError
 from mapo.evals.empa.benchmark import EmpaPlan
 from mapo.evals.inspect.chat import policy_chat, role_chat
 from mapo.evals.inspect.epochs import by_epoch, one_epoch
+from mapo.evals.inspect.names import task_name
 from mapo.measure.epmq import composite
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue, encode_dialogue
@@ -36,7 +37,7 @@ DIALOGUE = "mapo_dialogue"
 """Key of the dialogue record in a sample's store."""
 
 
-@task
+@task(name=task_name("empa"))
 def empa(
     agents: str = "scripted",
     scenarios: str = "builtin:test",

@@ -26,6 +26,7 @@ from mapo.evals.eqbench import v2, v3
 from mapo.evals.eqbench.data import read_v2, read_v3
 from mapo.evals.inspect.chat import policy_chat, role_chat
 from mapo.evals.inspect.epochs import averaged, by_epoch, one_epoch
+from mapo.evals.inspect.names import task_name
 from mapo.evals.items import Item, PartialItemError, Solve
 from mapo.evals.summary import Scored, summarise
 
@@ -64,7 +65,7 @@ def _line(state: TaskState) -> dict[str, Any]:
 # ---- EmoBench
 
 
-@task
+@task(name=task_name("emobench"))
 def emobench(
     data: str,
     language: str = "both",
@@ -117,7 +118,7 @@ def emobench_scores() -> Metric:
 # ---- EQ-Bench 3
 
 
-@task
+@task(name=task_name("eqbench3"))
 def eqbench3(data: str, max_tokens: int = v3.MAX_TOKENS, min_p: float = v3.MIN_P) -> Task:
     """EQ-Bench 3, judged by the model bound to the role `judge`. `data` is a checkout of eqbench3."""
     files = read_v3(Path(data))
@@ -171,7 +172,7 @@ def eqbench3_score() -> Metric:
 # ---- EQ-Bench v2
 
 
-@task
+@task(name=task_name("eqbench_v2"))
 def eqbench_v2(data: str, max_tokens: int = v2.MAX_TOKENS) -> Task:
     """EQ-Bench v2, which has no judge. `data` is a checkout of EQ-Bench."""
     questions = read_v2(Path(data))

@@ -32,6 +32,8 @@ SECONDS = 2.0
 """Time limit of the queries to one cache."""
 UNPACKED = 1 << 20
 """Bytes of a message that are decompressed."""
+ALL_UNPACKED = 16 << 20
+"""Bytes of all messages of a cache that are decompressed for one page."""
 VALUE = 16 << 20
 """The largest value that is read from a cache, in bytes."""
 
@@ -145,16 +147,17 @@ def _read(file: Path, session: str, turns: tuple[int, int]) -> list[dict[str, An
             " ORDER BY started LIMIT 200",
             (f"{session}/", f"{session}0", *turns),  # "0" follows "/": all sessions of this dialogue
         ).fetchall()
-        return [_call(db, row) for row in rows]
+        texts = _Texts(db)
+        return [_call(db, row, texts) for row in rows]
     finally:
         db.close()
 
 
-def _call(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+def _call(db: sqlite3.Connection, row: sqlite3.Row, texts_of: _Texts) -> dict[str, Any]:
     request = _object(row["request"])
     messages = request.get("messages")
     pairs = [m for m in messages if isinstance(m, list) and len(m) == 2] if isinstance(messages, list) else []
-    texts = [_text(db, name) for _, name in pairs[:200]]
+    texts = [texts_of.read(str(name)) for _, name in pairs[:200]]
     sampling = {key: number(request.get(key)) for key in ("temperature", "top_p", "max_tokens")}
     return {
         "role": _word(row["role"]),
@@ -172,14 +175,30 @@ def _call(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
-def _text(db: sqlite3.Connection, name: object) -> str:
-    row = db.execute("SELECT body FROM texts WHERE hash = ?", (str(name),)).fetchone()
-    if row is None or not isinstance(row["body"], bytes):
-        return ""
-    try:
-        return zlib.decompressobj().decompress(row["body"], UNPACKED).decode("utf-8", "replace")
-    except zlib.error:
-        return "The text is damaged."
+class _Texts:
+    """Message texts of one cache, each decompressed once, with a limit on all of them together."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db, self.left = db, ALL_UNPACKED
+        self.known: dict[str, str] = {}
+
+    def read(self, name: str) -> str:
+        if name not in self.known:
+            self.known[name] = self._unpack(name)
+        return self.known[name]
+
+    def _unpack(self, name: str) -> str:
+        if self.left <= 0:
+            return "The text is left out: the calls of this turn are too large to show."
+        row = self.db.execute("SELECT body FROM texts WHERE hash = ?", (name,)).fetchone()
+        if row is None or not isinstance(row["body"], bytes):
+            return ""
+        try:
+            unpacked = zlib.decompressobj().decompress(row["body"], min(UNPACKED, self.left))
+        except zlib.error:
+            return "The text is damaged."
+        self.left -= len(unpacked)
+        return unpacked.decode("utf-8", "replace")
 
 
 def _answer(db: sqlite3.Connection, key: object) -> dict[str, Any]:

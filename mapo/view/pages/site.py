@@ -136,7 +136,8 @@ def list_notice(contexts: Collection[dict[str, Any]]) -> str:
         return ""
     names = " or ".join(domain or "conversation" for domain in scripted)
     references = " ".join(text for text in scripted.values() if text)
-    return f"Scores marked “test world”: test world, not a measure of {names}. {references}".strip()
+    notice = f"Scores marked “test world” come from scripted roles: test world, not a measure of {names}."
+    return f"{notice} {references}".strip()
 
 
 # ---- templates
