@@ -10,10 +10,13 @@ import errno
 import os
 import re
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+PYTHON = [sys.executable, "-P"]
+"""Command of a Python process that imports nothing from the current folder, which may be a downloaded one."""
 MAX_BYTES = 64 << 20
 MAX_KEY_PARTS = 32
 
@@ -38,6 +41,12 @@ def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than the limit of {limit} bytes", str(path))
     return content
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment in which a `PYTHON` process finds this package, wherever it lies."""
+    paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from jinja2 import Environment, TemplateError, nodes
 from jinja2.ext import Extension
 
 from mapo.errors import InputError
+from mapo.untrusted import PYTHON
 
 SECONDS = 10
 MEGABYTES = 1024
@@ -99,7 +99,7 @@ def check_template_cost(template: str, where: str) -> None:
     task = {"template": template, "lengths": LENGTHS, "megabytes": MEGABYTES, "seconds": SECONDS}
     try:
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-P", "-c", _RENDER],
+            [*PYTHON, "-c", _RENDER],
             input=json.dumps(task),
             capture_output=True,
             text=True,

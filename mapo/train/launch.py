@@ -26,6 +26,7 @@ from pathlib import Path
 
 from mapo.errors import StoreError, TrainError
 from mapo.store import RunDir, write_atomic
+from mapo.untrusted import PYTHON, own_environment
 
 PARENT = "MAPO_LEADER"
 """Environment variable of workers: the id of the process that started them."""
@@ -108,13 +109,13 @@ def _shared(count: int) -> dict[str, str]:
 
 
 def _start(arguments: Sequence[str], rank: int, shared: dict[str, str], logs: Path) -> Worker:
-    command = [sys.executable, "-m", "mapo", "train", *arguments]
+    command = [*PYTHON, "-m", "mapo", "train", *arguments]
     identity = {"RANK": str(rank), "LOCAL_RANK": str(rank), PARENT: str(os.getpid())}
     log = logs / f"{rank}.log"
     with open(log, "wb") as file:
         process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
-            env={**os.environ, **shared, **identity},
+            env={**own_environment(), **shared, **identity},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +18,9 @@ from mapo.evals.ablation.analysis import GridCell
 from mapo.records import parse
 from mapo.show.progress import Progress, clock
 from mapo.store import RunDir
+from mapo.untrusted import PYTHON, own_environment
 
-TRAIN = [sys.executable, "-m", "mapo", "train"]
+TRAIN = [*PYTHON, "-m", "mapo", "train"]
 TAIL = 1 << 16
 """Bytes to read from the end of metrics.jsonl for its last line: the file grows long and is polled often."""
 
@@ -82,7 +82,7 @@ async def _train(out: Path, cell: GridCell) -> str | None:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **threads},
+            env={**own_environment(), **threads},
         )
         try:
             status = await process.wait()
