@@ -36,6 +36,11 @@ def escape(text: str) -> str:
     return escape_markup(printable(text))
 
 
+def counted(n: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 dialogue", "2 dialogues"."""
+    return f"{n:,} {singular if n == 1 else plural or f'{singular}s'}"
+
+
 def without_thinking(text: str) -> str:
     """Return a model's answer without a leading `<think>` block."""
     if "</think>" in text:

@@ -2,7 +2,8 @@
 
 Two numbers share a column only if they mean the same: same judge, rules, data, prompts and cases. Differences
 are paired by case over the cases that both models have, repeats averaged: mean, 95 % bootstrap interval over
-cases, and a sign-flip test with Holm's correction over the whole table. Both describe how the result would
+cases, and a sign-flip test with Holm's correction over the whole table. An incomplete run is not compared:
+the cases that it lacks are usually not a random part. Interval and test describe how the result would
 vary with other cases of this kind, not with another run or another judge.
 """
 
@@ -22,6 +23,7 @@ from mapo.evals.compare.entries_empa import EMPA, read_empa, read_training
 from mapo.measure.stats import Interval, bootstrap, holm, reportable, sign_flip
 from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir
+from mapo.text import counted
 
 ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SCORES.items() for n in ns]
 """The order of columns: the paper's table, then v2."""
@@ -32,8 +34,7 @@ FEW = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`model` minus `baseline` over `n` common cases, in points of the score. `missing` counts cases without
-    a score because a run is incomplete."""
+    """`model` minus `baseline` over `n` common cases, in points of the score."""
 
     model: str
     baseline: str
@@ -43,7 +44,6 @@ class Difference:
     interval: Interval | None
     p: float
     p_holm: float | None = None
-    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ def _differences(
         from_first, remarks = _against(model, first, columns, cells)
         differences += from_first
         notes += remarks
-        if not from_first:
-            notes.append(f"{model}: no score is comparable with one of {first}")
+        if not from_first and not remarks:
+            notes.append(f"'{model}': no score is comparable with one of '{first}'")
         starts = {e.baseline for (name, _), e in cells.items() if name == model} - {"", first, model}
         for start in sorted(starts):
             from_start, remarks = _against(model, start, columns, cells)
@@ -169,20 +169,28 @@ def _against(
 ) -> tuple[list[Difference], list[str]]:
     """Return the differences of `model` from `baseline` in all columns, with notes."""
     differences: list[Difference] = []
-    notes: list[str] = []
+    scores_by_note: dict[str, list[str]] = {}
     for column in columns:
         entry = cells.get((model, column.label))
         base = entry and _counterpart(entry, baseline, cells)
         if entry is None or base is None:
             continue
-        if entry.invalid or base.invalid:
-            notes.append(f"{entry.model} and {base.model}, {column.short}: not compared, a score is invalid")
-            continue
         common = _common(entry, base)
-        if common:
+        reason = _not_comparable(entry, base)
+        if common and not reason:
             differences.append(_difference(entry, base, column.label, common))
-        notes += _pair_notes(entry, base, column.short, common)
-    return differences, notes
+        for note in [reason] if reason else _pair_notes(entry, base, common):
+            scores_by_note.setdefault(note, []).append(column.short)
+    pair = f"'{model}' and '{baseline}'"
+    return differences, [f"{pair} ({', '.join(scores)}): {note}" for note, scores in scores_by_note.items()]
+
+
+def _not_comparable(entry: Entry, base: Entry) -> str:
+    """Return why two scores are not compared although they mean the same; "" if they are."""
+    if entry.invalid or base.invalid:
+        return "not compared, a score is invalid"
+    incomplete = [e for e in (entry, base) if e.value is None]
+    return f"not compared, '{incomplete[0].model}' is incomplete" if incomplete else ""
 
 
 def _counterpart(entry: Entry, model: str, cells: Mapping[tuple[str, str], Entry]) -> Entry | None:
@@ -204,8 +212,7 @@ def _common(a: Entry, b: Entry) -> list[str]:
 def _difference(entry: Entry, base: Entry, label: str, common: Sequence[str]) -> Difference:
     mean, interval, p = paired([entry.cases[c] for c in common], [base.cases[c] for c in common])
     n = count({name: entry.cases[name] for name in common})
-    missing = max(entry.of - entry.n, base.of - base.n)
-    return Difference(entry.model, base.model, label, n, mean, interval, p, missing=missing)
+    return Difference(entry.model, base.model, label, n, mean, interval, p)
 
 
 def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None, float]:
@@ -232,36 +239,40 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
 # ---- notes
 
 
-def _pair_notes(entry: Entry, base: Entry, label: str, common: Sequence[str]) -> list[str]:
+def _pair_notes(entry: Entry, base: Entry, common: Sequence[str]) -> list[str]:
     """Return notes about the cases that two entries have in common."""
-    pair = f"{entry.model} and {base.model}, {label}"
     if not common:
-        return [f"{pair}: no case in common"]
+        return ["no case in common"]
     notes = []
     n, shared = len(common), {name: entry.cases[name] for name in common}
     if n < max(len(entry.cases), len(base.cases)):
-        unit = "items" if any(case.group for case in shared.values()) else "cases"
+        unit = "item" if any(case.group for case in shared.values()) else "case"
         of = f"of {len(entry.cases)} and {len(base.cases)}"
-        notes.append(f"{pair}: {n} {unit} in common ({of}); only those are compared")
+        notes.append(f"{counted(n, unit)} in common ({of}); only those are compared")
     uneven = sum(case.repeats != base.cases[name].repeats for name, case in shared.items())
     if uneven:
-        notes.append(f"{pair}: {uneven} cases were repeated more often by one of the two; means are compared")
+        repeated = counted(uneven, "case was", "cases were")
+        notes.append(f"{repeated} repeated more often by one of the two; means are compared")
     if count(shared) < FEW:
-        notes.append(f"{pair}: only {count(shared)} cases; intervals and tests are unreliable")
+        notes.append(f"only {counted(count(shared), 'case')}; intervals and tests are unreliable")
     return notes
 
 
 def _entry_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:
     """Return notes about incomplete scores, and the notes of the entries."""
     notes = []
+    incomplete: dict[tuple[str, str, int, int], list[str]] = {}
     for (model, label), entry in cells.items():
         column = next(column for column in columns if column.label == label)
         if entry.n < entry.of:
-            problem = f"incomplete, {entry.n} of {entry.of} have a score: not shown"
-            notes.append(f"{model}, {column.short} ({entry.source}): {problem}")
+            incomplete.setdefault((model, entry.source, entry.n, entry.of), []).append(column.short)
         others = [note for note in entry.notes if not note.startswith("incomplete")]
-        notes += [f"{model}, {column.group} ({entry.source}): {note}" for note in others]
-    return notes
+        notes += [f"'{model}', {column.group} ({entry.source}): {note}" for note in others]
+    return [
+        f"'{model}', {' and '.join(scores)} ({source}): incomplete, {n} of {of} have a score: not shown; "
+        "finish the run with --resume"
+        for (model, source, n, of), scores in incomplete.items()
+    ] + notes
 
 
 def _sampling_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:

@@ -22,10 +22,12 @@ from mapo.measure.stats import Interval, bootstrap, reportable, wilson
 from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
 from mapo.runs.contents import read_rubric_file, read_settings
+from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
 from mapo.store import RunDir
+from mapo.text import counted
 
 EMPA = "EMPA"
 ROLES = ("judge", "user", "director")
@@ -41,11 +43,14 @@ class _RunSettings:
     scenarios: Mapping[str, str] | None = None
     repeats: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    meaning: Mapping[str, str] = field(default_factory=dict)
+    """What the run's scores will mean, known before its first dialogue is finished."""
 
 
 def read_empa(root: Path, name: str | None = None) -> list[Entry]:
     """Read runs of `mapo eval empa` or EMPA result files, of one model or with one folder per model."""
-    folders = read_folders(root)
+    started = RunDir(root).manifest.exists() and not RunDir(root).empa_dialogues.exists()
+    folders = [Folder(root)] if started and kind_of(root) is Kind.EMPA else read_folders(root)
     if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
         fix = f"Omit '{name}=', or pass each folder with its own name"
         raise InputError("The folder holds several models.", where=str(root), fix=fix)
@@ -107,14 +112,16 @@ def _settings_of(folder: Path) -> _RunSettings:
     manifest = read_json(path)
     try:
         cast = manifest["cast"]
+        players = (
+            dict.fromkeys(ROLES, cast) if isinstance(cast, str) else {role: str(cast[role]) for role in ROLES}
+        )
         return _RunSettings(
             str(manifest["model"]),
-            dict.fromkeys(ROLES, cast)
-            if isinstance(cast, str)
-            else {role: str(cast[role]) for role in ROLES},
+            players,
             {str(case): str(version) for case, version in manifest["scenarios"].items()},
             int(manifest["repeats"]),
             {"top_p": 1.0, **{key: manifest[key] for key in _MANIFEST_SETTINGS if key in manifest}},
+            _planned_meaning(folder, manifest, players),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
@@ -122,8 +129,49 @@ def _settings_of(folder: Path) -> _RunSettings:
         ) from None
 
 
+def _planned_meaning(folder: Path, manifest: Mapping[str, Any], cast: Mapping[str, str]) -> dict[str, str]:
+    """Return what the scores of a run will mean, from its manifest; {} if its rubric cannot be read."""
+    rubric, _ = read_rubric_file(RunDir(folder).rubric)
+    if rubric is None:
+        return {}
+    low, high = (manifest.get(key) or getattr(rubric.ending, key) for key in ("min_turns", "max_turns"))
+    return {
+        **cast,
+        "rubric": f"{rubric.name} {digest(rubric.measure)}",
+        "profile": str(manifest.get("profile", "published")),
+        "turns": _turn_limits(low, high),
+        **({"start levels": str(file)} if (file := manifest.get("start_levels")) else {}),
+    }
+
+
+def _without_results(folder: Folder, run_settings: _RunSettings, name: str | None) -> list[Entry]:
+    """Return the entries of a run that was started and has no finished dialogue: scores with 0 of n cases."""
+    versions = run_settings.scenarios or {}
+    _, sampling = split_settings(run_settings.settings)
+    return [
+        Entry(
+            name or run_settings.model or folder.path.name,
+            EMPA,
+            title,
+            run_settings.meaning,
+            sampling,
+            None,
+            None,
+            n=0,
+            of=len(versions) * run_settings.repeats,
+            cases={},
+            source=str(folder.path),
+            chosen=digest(dict(versions)),
+            notes=tuple(_notes([], folder, 0)),
+        )
+        for title in ("passes", "EPM-Q")
+    ]
+
+
 def _entries(folder: Folder, run_settings: _RunSettings, name: str | None) -> list[Entry]:
     """Return passes and EPM-Q for every model and cast of a folder."""
+    if not folder.results and run_settings.meaning:
+        return _without_results(folder, run_settings, name)
     if not folder.results:
         reason = f": {folder.bad[0]}" if folder.bad else "."
         raise InputError(f"No dialogue in the folder could be scored{reason}", where=str(folder.path))
@@ -224,12 +272,13 @@ def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str
     notes = [f"excluded: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
     if len(folder.bad) > 5:
         notes.append(f"excluded: {len(folder.bad) - 5} more")
-    for count, what in (
-        (len(folder.broken), "broken dialogues excluded"),
-        (unscored, "unscored turns"),
-        (sum(r.ending is None for r in results), "unfinished dialogues"),
-        (sum(len(r.differences) for r in results), "recorded numbers differ from the recomputed ones"),
+    different = ("recorded number differs", "recorded numbers differ")
+    for count, nouns, rest in (
+        (len(folder.broken), ("broken dialogue",), " excluded"),
+        (unscored, ("unscored turn",), ""),
+        (sum(r.ending is None for r in results), ("unfinished dialogue",), ""),
+        (sum(len(r.differences) for r in results), different, " from the recomputed value"),
     ):
         if count:
-            notes.append(f"{count} {what}")
+            notes.append(f"{counted(count, *nouns)}{rest}")
     return notes

@@ -92,7 +92,8 @@ def contexts(comparison: Comparison) -> dict[str, ScoreContext]:
 def differences_table(comparison: Comparison) -> Table:
     """One row per difference. A single baseline is named in the title; several get a column."""
     short = {column.label: column.short for column in comparison.columns}
-    several = len(comparison.baselines) > 1
+    baselines = comparison.baselines
+    several = len(baselines) > 1
     rows = [
         [
             *([d.model, d.baseline] if several else [d.model]),
@@ -101,7 +102,7 @@ def differences_table(comparison: Comparison) -> Table:
             interval_text(d.interval, "+.1f"),
             p_text(d.p),
             p_text(d.p_holm),
-            f"{d.n}, {d.missing} missing" if d.missing else str(d.n),
+            str(d.n),
         ]
         for d in comparison.differences
     ]
@@ -109,7 +110,7 @@ def differences_table(comparison: Comparison) -> Table:
     return Table(
         [*names, "difference", "95 % interval", "p", "p (Holm)", "cases"],
         rows,
-        title=f"Differences{'' if several else f' from {comparison.models[0]}'}, paired by case",
+        title=f"Differences{'' if several else f' from {baselines[0]}' if baselines else ''}, paired by case",
         note=METHOD,
         left=len(names),
     )
@@ -183,7 +184,7 @@ def as_csv(comparison: Comparison) -> str:
             difference: list[Any] = [""] * 8
             if d:
                 ends = d.interval or ("", "")
-                difference = [_cell(d.baseline), d.n, d.missing, d.mean, *ends, d.p, d.p_holm]
+                difference = [_cell(d.baseline), d.n, 0, d.mean, *ends, d.p, d.p_holm]
             names = [_cell(model), column.benchmark, _cell(column.label)]
             gain = _gain(comparison.difference(model, column.label, e.baseline) if e.baseline else None)
             writer.writerow([*names, *score, *difference, *map(_cell, _descriptions(e)), *gain])
@@ -253,7 +254,7 @@ def plain(comparison: Comparison) -> dict[str, Any]:
                 "baseline": d.baseline,
                 "score": d.column,
                 "cases": d.n,
-                "missing": d.missing,
+                "missing": 0,  # incomplete runs are not compared
                 "mean": d.mean,
                 "interval": d.interval,
                 "p": d.p,

@@ -246,7 +246,7 @@ def test_only_common_cases_are_compared_with_a_note():
     assert labels(found) == ["EPM-Q, 3 cases (set1)", "EPM-Q, 3 cases (set2)"]  # never in one column
     [d] = found.differences
     assert (d.column, d.n, d.mean) == (labels(found)[1], 1, 5.0)
-    assert any("1 cases in common (of 3 and 3); only those are compared" in note for note in found.notes)
+    assert any("1 case in common (of 3 and 3); only those are compared" in note for note in found.notes)
     # of two sets of the first model the one with more in common is taken; without any, nothing
     wider = some("a", [("q", 20, ""), ("r", 20, ""), ("s", 90, "")], "set3")
     [d] = compared([a, wider, b]).differences
@@ -258,8 +258,10 @@ def test_only_common_cases_are_compared_with_a_note():
 def test_incomplete_scores_are_not_shown_but_noted():
     found = compared([entry("a"), entry("b", value=None, n=2, of=45, notes=("incomplete: x", "odd"))])
     assert found.cells["b", "EQ-Bench"].value is None
-    assert "b, EQ-Bench (runs/b): incomplete, 2 of 45 have a score: not shown" in found.notes
-    assert "b, EQ-Bench 3 (runs/b): odd" in found.notes and not any("incomplete: x" in n for n in found.notes)
+    assert any("'b', EQ-Bench (runs/b): incomplete, 2 of 45 have a score: not" in n for n in found.notes)
+    assert "'b', EQ-Bench 3 (runs/b): odd" in found.notes and not any(
+        "incomplete: x" in n for n in found.notes
+    )
 
 
 def test_other_sampling_settings_share_a_column_with_a_note():
@@ -363,21 +365,22 @@ def test_two_models_on_emobench(tmp_path):
     assert narrow == pytest.approx(wide / math.sqrt(2), rel=0.1)  # twice the cases
 
 
-def test_an_incomplete_run_is_held_against_the_same_items(tmp_path):
-    # two equal models, right in English and wrong in Chinese; one lost its Chinese items
-    def bilingual(folder, model, **kw):
-        path = emobench(folder, model, n=20, **kw) / "result.json"
-        data = json.loads(path.read_text())
-        items = [{**i, "scores": {k: float("-en-" in i["id"]) for k in i["scores"]}} for i in data["items"]]
-        means = dict.fromkeys(data["scores"], 0.5)
-        write_atomic(path, json.dumps({**data, "items": items, "scores": means}))
-        return str(folder)
+def test_an_incomplete_run_has_no_difference_and_no_p_value(tmp_path):
+    complete = str(emobench(tmp_path / "a", "a", n=20))
+    half = str(emobench(tmp_path / "b", "b", n=20, lost={("zh", i) for i in range(20)}, of=80))
+    for runs in ([complete, half], [half, complete]):
+        comparison = compare(runs)
+        assert comparison.differences == []
+        assert any("(EA, EU, Overall): not compared, 'b' is incomplete" in note for note in comparison.notes)
 
-    whole = bilingual(tmp_path / "a", "a")
-    half = bilingual(tmp_path / "b", "b", lost={("zh", i) for i in range(20)}, of=80)
-    found = compare([whole, half])
-    assert [(d.mean, d.n, d.p) for d in found.differences] == [(0.0, 20, 1.0), (0.0, 20, 1.0), (0.0, 40, 1.0)]
-    assert "b and a, EA: 20 items in common (of 20 and 40); only those are compared" in found.notes
+
+def test_a_single_baseline_that_is_not_the_first_model_is_named_in_the_title():
+    first = entry("first", meaning={"judge": "other"})
+    before, after = entry("t, before"), entry("t, after", baseline="t, before")
+    comparison = compared([first, before, after])
+    assert comparison.baselines == ["t, before"]
+    assert differences_table(comparison).title == "Differences from t, before, paired by case"
+    assert "'t, after': no score is comparable with one of 'first'" in comparison.notes
 
 
 def test_languages_of_a_question_are_no_evidence_of_their_own():
@@ -456,18 +459,15 @@ def test_an_invalid_run_is_compared_with_nothing(tmp_path):
     assert (line["value"], line["note"]) == ("", "invalid: 30/171 readable")
     assert FORMS["json"](compare([bad])).count('"invalid": "30/171 readable"') == 1
     [d] = compare([good, v2(tmp_path / "c", "c", 143)]).differences  # 83.6 %
-    assert (d.n, d.missing) == (143, 0)
+    assert d.n == 143
     [none] = read_benchmark(comparing.Path(v2(tmp_path / "d", "d", 0, asked=0)))
     assert (none.value, none.n, none.invalid) == (None, 0, "")  # missing, not invalid
 
 
-def test_the_row_of_a_difference_says_that_something_is_missing(tmp_path):
-    found = compare([v2(tmp_path / "a", "a", 171), v2(tmp_path / "b", "b", 170, asked=170)])
-    [d] = found.differences
-    assert (d.n, d.missing) == (170, 1)
-    assert "| 170, 1 missing |" in FORMS["markdown"](found)
-    line = list(csv.DictReader(FORMS["csv"](found).splitlines()))[1]
-    assert (line["common"], line["missing"], line["note"]) == ("170", "1", "incomplete: 170 of 171")
+def test_an_incomplete_score_has_a_note_in_the_csv(tmp_path):
+    comparison = compare([v2(tmp_path / "a", "a", 171), v2(tmp_path / "b", "b", 170, asked=170)])
+    line = list(csv.DictReader(FORMS["csv"](comparison).splitlines()))[1]
+    assert (line["difference"], line["p"], line["note"]) == ("", "", "incomplete: 170 of 171")
     assert line["sampling"] == "max_tokens 60" and line["judge"] == line["settings"] == ""
 
 
@@ -591,7 +591,7 @@ def test_notes_of_an_empa_folder(tmp_path):
     ended = Ending(StopReason.BROKEN)
     broken = put(tmp_path / "b", played("s1"), replace(played("s2"), error="x", ending=ended))
     [passes, _] = read_empa(broken)
-    assert (passes.n, passes.of) == (1, 2) and "1 broken dialogues excluded" in passes.notes
+    assert (passes.n, passes.of) == (1, 2) and "1 broken dialogue excluded" in passes.notes
 
 
 def test_nothing_that_could_be_scored(tmp_path):
