@@ -173,8 +173,11 @@ def leaks(values: PrivateValues, text: str) -> list[str]:
     found = []
     for key, written in values.written.items():
         kind, own = values.kinds[key], squeeze(fold_all(written))
+        identifying = identifying_parts(fold_all(written), kind)
+        if not identifying:
+            continue
         if kind in _WORDS:
-            seen = pieces.contains(identifying_parts(fold_all(written), kind))
+            seen = pieces.contains(identifying)
         else:
             seen = len(own) >= (2 if _HAN.search(own) else _MIN_RUN) and own in dense
         if key in indexed or seen or _same_number(own, kind, digits):

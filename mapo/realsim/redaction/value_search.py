@@ -40,6 +40,9 @@ class _Part(NamedTuple):
     any_case: bool
 
 
+_MONTH_ONLY = re.compile(r"[A-Za-z]{3,9}\.?|(?:\d{1,2}|[一二三四五六七八九十]{1,2})月[份初底上中下旬]*")
+
+
 class ValueIndex:
     """The identifying parts of values, indexed by their first words."""
 
@@ -74,8 +77,11 @@ class ValueIndex:
 
 
 def identifying_parts(written: str, kind: str) -> list[str]:
-    """Return a value and the parts of it that identify it alone."""
+    """Return a value and the parts of it that identify it alone. A month without a year identifies nobody:
+    it is replaced where it is a date, and is no leak elsewhere."""
     whole = written.strip()
+    if kind == "date" and _MONTH_ONLY.fullmatch(whole):
+        return []
     parts = [whole]
     if kind == "name" and _HAN.search(whole):
         alone = len(whole) >= 3 and not whole.endswith(tuple(words("chinese", "titles")))
