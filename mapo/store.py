@@ -148,6 +148,8 @@ class RunDir:
 
 CACHE = "cache.sqlite"
 """Prefix of the names of cache files; SQLite adds files of its own (cache.sqlite-wal)."""
+MAKE_STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
+"""Folders of `mapo scenarios make` with the intermediate results of each conversation."""
 TESTS = ("before", "after")
 """Labels of the held-out tests of a training run."""
 

@@ -29,6 +29,11 @@ def clip(text: object, limit: int) -> str:
     return f"{start}… ({len(full) - limit:,} more characters)" if limit >= COUNTED else f"{start}…"
 
 
+def plural(n: int, noun: str, several: str = "") -> str:
+    """Return a number with its noun: "1 dialogue", "1,200 dialogues"."""
+    return f"{n:,} {noun if n == 1 else several or f'{noun}s'}"
+
+
 def escape(text: str) -> str:
     """Make `text` printable and escape rich markup."""
     from rich.markup import escape as escape_markup

@@ -48,9 +48,9 @@ from mapo.realsim.redaction.vocabulary import SHORT, ordinary
 from mapo.realsim.validate import build, level_problems, scenario_faults
 from mapo.runs.claim import digest
 from mapo.scenarios.scenario import Scenario
-from mapo.store import write_atomic
+from mapo.store import MAKE_STEPS, write_atomic
 
-STEPS = ("1-local", "2-decontextualised", "3-recontextualised", "4-levels")
+STEPS = MAKE_STEPS
 _OURS = re.compile(
     r"HTTP \d{3}|no answer within [\d.e+]+ s|no connection|an empty answer|no text within max_tokens=\d+"
     r"|no recorded answer for this request"

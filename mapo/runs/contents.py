@@ -44,6 +44,15 @@ def integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
+# ---- manifests
+
+
+def planned_dialogues(manifest: Mapping[str, Any]) -> int:
+    """Return how many dialogues an EMPA run has when it is complete; 0 if its manifest does not say."""
+    scenarios, repeats = manifest.get("scenarios"), integer(manifest.get("repeats"))
+    return len(scenarios) * repeats if isinstance(scenarios, dict) and repeats and repeats > 0 else 0
+
+
 # ---- settings
 
 

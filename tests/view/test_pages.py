@@ -16,7 +16,7 @@ from mapo.report.document.page import html_page
 from mapo.scoring.score import score as score_of
 from mapo.show.figures import Picture
 from mapo.store import read_steps
-from mapo.types import Ending, StopReason
+from mapo.types import Ending, StopReason, ending_label
 from mapo.view.index import queries, sets
 from mapo.view.pages import charts, transcript
 from support import view_runs
@@ -492,9 +492,11 @@ def test_endings_are_drawn_as_the_report_draws_them(index, root, client):
     index.refresh()
     drawn = client.get("/api/figures?run=first").json()["endings"]["data"]
     shares = {trace["name"]: trace["y"] for trace in drawn}
-    assert shares == {"success": [0.25, 0.25, 0.0], "timeout": [0.75, 0.75, 1.0]}
+    assert shares == {"success": [0.25, 0.25, 0.0], "turn limit": [0.75, 0.75, 1.0]}
     told = numbers.endings(read_steps(run / "metrics.jsonl"))
-    assert {k: [p.y for p in line] for k, line in told.items()} == {k: v[:2] for k, v in shares.items()}
+    assert {ending_label(k): [p.y for p in line] for k, line in told.items()} == {
+        k: v[:2] for k, v in shares.items()
+    }
 
 
 def test_long_names_around_a_radar_stay_apart():

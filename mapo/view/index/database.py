@@ -13,7 +13,7 @@ from typing import Any
 
 from mapo.runs.contents import deduplicated
 
-VERSION = 5
+VERSION = 6
 """Version of the schema. An index with another version is rebuilt."""
 
 TABLES = """

@@ -1,20 +1,30 @@
 """What a run is and how far it is, from its small files: kind, method, model, step, score, state.
 
-A run is *finished* once it has written its summary, result, audit, swap or screening. It is *running*
-while a process holds the lock of one of its files, or if a record was written in the last minutes (locks are
-not visible across machines). It has *failed* if it left an error, and is *stopped* otherwise. Damaged or
-incomplete files are listed among the run's problems; what the other files say is still used.
+A run is *finished* once it has written its summary, result, audit, swap, screening or scenarios. It is
+*running* while a process holds the lock of one of its files. Where locks are not visible, it also counts as
+running if a record was written in the last minutes. It has *failed* if it left an error or if every dialogue
+broke, and is *stopped* otherwise. Damaged or incomplete files are listed among the run's problems; what the
+other files say is still used.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
 from mapo.records import parse
-from mapo.runs.contents import HEADLINES, headline, integer, number, read_rubric_file, read_settings
+from mapo.runs.contents import (
+    HEADLINES,
+    headline,
+    integer,
+    number,
+    planned_dialogues,
+    read_rubric_file,
+    read_settings,
+)
 from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.runs.kind import Kind, kind_of
 from mapo.store import RunDir, RunPath
@@ -23,7 +33,26 @@ from mapo.text import printable
 from mapo.view.index.files import RunFiles
 
 RECENT = 180.0
-"""Seconds after its last record during which a run counts as running."""
+"""Seconds after its last record during which a run counts as running, if its locks may not be visible."""
+STARTING = 15.0
+"""The same if its locks are visible: the time between its first file and its first lock."""
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "afs",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "gluster",
+    "fuse",
+    "virtiofs",
+)
+"""Beginnings of the names of file systems whose locks other machines may hold."""
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""In other namespaces (containers) the locks of outside processes are not visible."""
 SPARK = 48
 """Points of a sparkline."""
 CELLS = 2000
@@ -33,7 +62,7 @@ Facts = dict[str, Any]
 Objects = Mapping[RunPath, dict[str, Any]]
 """The content of a run's JSON files."""
 _VERDICTS = (RunDir.audit, RunDir.swap, RunDir.screen)
-_JSON_FILES = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, *_VERDICTS)
+_JSON_FILES = (RunDir.manifest, RunDir.summary, RunDir.result, RunDir.best, RunDir.make_report, *_VERDICTS)
 
 
 def facts_of(run: RunFiles) -> Facts:
@@ -131,8 +160,6 @@ def _progress(run: RunFiles, objects: Objects, config: dict[str, Any], steps: li
     score, score_part = (after["epm_q"], "after") if after else (curve[-1] if curve else None, "train")
     if result:
         score, score_part = headline(result), ""
-    scenarios = manifest.get("scenarios")
-    planned = len(scenarios) if isinstance(scenarios, dict) and manifest.get("repeats") else 0
     return {
         "step": steps[-1]["step"] if steps else None,
         "steps": integer(_dig(config, "optim", "steps")),
@@ -144,14 +171,30 @@ def _progress(run: RunFiles, objects: Objects, config: dict[str, Any], steps: li
         "after": after,
         "best": integer(objects[RunDir.best].get("step")),
         "spark": thinned(curve, SPARK),
-        "complete": bool(summary or result.get("complete") or any(objects[entry] for entry in _VERDICTS)),
-        "planned": planned * (integer(manifest.get("repeats")) or 0),
+        "complete": bool(summary or result.get("complete") or any(objects[entry] for entry in _VERDICTS))
+        or _made_all(objects[RunDir.make_report]),
+        "all_broken": _none_played(objects[RunDir.screen]),
+        "incomplete": _items(result) if result and result.get("complete") is not True else "",
+        "planned": planned_dialogues(manifest),
         "started": _started(run),
         "step_seconds": _step_seconds(steps),
         "step_dialogues": _product(
             integer(_dig(config, "rollout", "scenarios")), integer(_dig(config, "rollout", "siblings"))
         ),
     }
+
+
+def _made_all(report: Mapping[str, Any]) -> bool:
+    """Return whether every conversation became a scenario or was refused: nothing is left to resume."""
+    return bool(report) and not report.get("failed")
+
+
+def _none_played(screening: Mapping[str, Any]) -> bool:
+    """Return whether a screening has scenarios but no finished dialogue."""
+    scenarios = screening.get("scenarios")
+    rows = [row for row in scenarios if isinstance(row, dict)] if isinstance(scenarios, list) else []
+    plays = [p for row in rows for p in (row["plays"].values() if isinstance(row.get("plays"), dict) else ())]
+    return bool(plays) and not any(isinstance(p, dict) and integer(p.get("n")) for p in plays)
 
 
 def _items(result: Mapping[str, Any]) -> str:
@@ -200,19 +243,58 @@ def _stop_reason(run: RunFiles) -> str:
 # ---- state
 
 
-def state_of(run: RunFiles, facts: Facts, locked: Collection[int], played: int, now: float) -> str:
+def state_of(
+    run: RunFiles, facts: Facts, locked: Collection[int], recorded: int, played: int, grace: float, now: float
+) -> str:
     """Return finished, running, failed or stopped.
 
-    `locked` are inodes of files that a process is writing to, `played` is the number of finished dialogues.
+    `locked` are inodes of files that a process is writing to. Of the `recorded` dialogues, `played` did not
+    break. A run without a lock counts as running for `grace` seconds after its last record.
     """
     inodes = {s.inode for s in (*run.small.values(), *run.lines.values())}
+    if facts["all_broken"]:
+        return "failed"
     if facts["complete"] or (facts["planned"] and played >= facts["planned"]):
         return "finished"
     if inodes & set(locked):
         return "running"
     if facts["error"]:
         return "failed"
-    return "running" if now - run.changed < RECENT else "stopped"
+    if not _ended(run) and now - run.changed < grace:
+        return "running"
+    return "failed" if recorded and not played else "stopped"
+
+
+def _ended(run: RunFiles) -> bool:
+    """Return whether an evaluation wrote its health after its last dialogue: the last thing it does."""
+    health = run.small.get(RunDir.health.name)
+    return health is not None and all(health.changed >= stamp.changed for stamp in run.lines.values())
+
+
+def grace_of(root: Path, mounts: str = "/proc/self/mountinfo", namespace: str = "/proc/self/ns/pid") -> float:
+    """Return how long a run below `root` without a lock counts as running.
+
+    Long if the locks of its process may be invisible: on a network file system, in a container (except in the
+    container's own root file system), or without /proc.
+    """
+    try:
+        kind = _file_system(root, Path(mounts).read_text(encoding="utf-8", errors="replace"))
+        own = Path(namespace).readlink().name == _FIRST_PID_NAMESPACE or kind == "overlay"
+    except OSError:
+        return RECENT
+    return STARTING if own and kind and not kind.startswith(_NETWORK) else RECENT
+
+
+def _file_system(root: Path, mounts: str) -> str:
+    """Return the type of the file system that holds `root`, from the text of mountinfo."""
+    found = (-1, "")
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        columns = fields.split()
+        point = Path(columns[4].replace("\\040", " ")) if len(columns) > 4 else None
+        if point and rest and root.is_relative_to(point) and len(point.parts) >= found[0]:
+            found = (len(point.parts), rest.split()[0])
+    return found[1]
 
 
 def locked_inodes(table: str = "/proc/locks") -> set[int]:

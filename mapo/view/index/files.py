@@ -15,7 +15,7 @@ from mapo.measure.rubric import Rubric
 from mapo.runs.contents import read_rubric
 from mapo.runs.files import read_object
 from mapo.runs.kind import Kind, kind_in_manifest, kind_of
-from mapo.store import CACHE, RunDir, RunPath, ledger_name
+from mapo.store import CACHE, MAKE_STEPS, RunDir, RunPath, ledger_name
 from mapo.text import printable
 
 DEPTH = 5
@@ -135,7 +135,7 @@ _SMALL_FILES = {
     for entry in (
         *(RunDir.manifest, RunDir.config, RunDir.rubric, RunDir.metrics, RunDir.summary, RunDir.best),
         *(RunDir.result, RunDir.items, RunDir.health, RunDir.stopped, RunDir.report),
-        *(RunDir.audit, RunDir.audit_figure, RunDir.swap, RunDir.ablation, RunDir.screen),
+        *(RunDir.audit, RunDir.audit_figure, RunDir.swap, RunDir.ablation, RunDir.screen, RunDir.make_report),
     )
 }
 _NOT_SHOWN = {
@@ -144,8 +144,9 @@ _NOT_SHOWN = {
         *(RunDir.checkpoints, RunDir.tensorboard, RunDir.empa_files, RunDir.verl, RunDir.logs),
         *(RunDir.score, RunDir.audit_markdown, RunDir.swap_markdown, RunDir.ablation_markdown),
         *(RunDir.scenarios, RunDir.source, RunDir.private_cache, RunDir.private_key),
+        *(RunDir.raw_conversations, RunDir.others_log),
     )
-} | {"figures", "ablation.png", "ablation.svg", "splits.json"}
+} | {"figures", "ablation.png", "ablation.svg", "splits.json", *MAKE_STEPS}
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:

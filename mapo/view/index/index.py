@@ -18,11 +18,12 @@ from typing import Any
 
 from mapo.measure.rubric import Rubric
 from mapo.runs.files import UNREADABLE, lines_from, open_plain, read_problem
+from mapo.runs.kind import Kind
 from mapo.text import printable
 from mapo.view.index.context import PLAYERS, context_of
 from mapo.view.index.database import TABLES, VERSION, connect, locate, mark_superseded
 from mapo.view.index.entries import entry_of
-from mapo.view.index.facts import facts_of, locked_inodes, no_facts, state_of
+from mapo.view.index.facts import facts_of, grace_of, locked_inodes, no_facts, state_of
 from mapo.view.index.files import FileStamp, RunFiles, find_runs, rubric_of
 
 BATCH = 500
@@ -50,6 +51,7 @@ class Index:
         self._signatures: dict[str, object] = {}
         self._failed: dict[str, str] = {}
         self._rubrics: dict[str, Rubric | None] = {}
+        self._grace = grace_of(self.root)
         self._lock, self.path = locate(self.root, cache)
         self._db = self._opened()
 
@@ -105,7 +107,8 @@ class Index:
             self._update(run)
             self._describe(run, locked)
         for run in newest:
-            if self._facts[run.key]["grid"]:  # after its runs, on which its state depends
+            facts = self._facts[run.key]
+            if facts["grid"] or facts["kind"] == Kind.SCREENING:  # after its runs, on which its state depends
                 self._describe(run, locked)
         self.busy = None
         return self.version != before
@@ -141,11 +144,15 @@ class Index:
             self._counts[run.key] = self._count(run.key, facts)
         count, played, mean, context = self._counts[run.key]
         facts = {**facts, "context": context, "played": played}
+        if played < facts["planned"]:
+            facts["incomplete"] = f"{played} of {facts['planned']} dialogues"
         if facts["score"] is None and mean is not None:
             facts |= {"score": mean, "score_part": "empa"}
-        state = state_of(run, facts, locked, played, time.time())
+        state = state_of(run, facts, locked, count, played, self._grace, time.time())
         if facts["grid"]:
             count, state, facts = self._grid_state(run, facts, state)
+        elif facts["kind"] == Kind.SCREENING and state in ("stopped", "running"):
+            state = self._screening_state(run, state)
         row = (run.key, run.name, state, run.changed, count, json.dumps(facts, allow_nan=False))
         old = self._db.execute("SELECT * FROM runs WHERE key = ?", (run.key,)).fetchone()
         if old is None or tuple(old) != row:
@@ -159,17 +166,27 @@ class Index:
         part = "empa" if facts["score"] is None and counts[2] is not None else facts["score_part"]
         return *counts, context_of(self._db.execute(PLAYERS, (run, part)).fetchall())
 
+    def _screening_state(self, run: RunFiles, state: str) -> str:
+        """Return the state of an unfinished screening: its dialogues are written by the runs inside it."""
+        states = [row["state"] for row in self._inner_runs(run)]
+        if "running" in states:
+            return "running"
+        return "failed" if states and set(states) == {"failed"} else state
+
+    def _inner_runs(self, run: RunFiles) -> list[sqlite3.Row]:
+        prefix = "" if run.key == "~" else f"{run.key}:"
+        return self._db.execute(
+            "SELECT state, dialogues FROM runs WHERE substr(key, 1, ?) = ? AND key <> ?",
+            (len(prefix), prefix, run.key),
+        ).fetchall()
+
     def _grid_state(
         self, run: RunFiles, facts: dict[str, Any], state: str
     ) -> tuple[int, str, dict[str, Any]]:
         """Return the dialogues, state and facts of an ablation, from those of its runs."""
         grid = facts["grid"]
         planned = len(grid["methods"]) * len(grid["rewards"]) * len(grid["seeds"])
-        prefix = "" if run.key == "~" else f"{run.key}:"
-        rows = self._db.execute(
-            "SELECT state, dialogues FROM runs WHERE substr(key, 1, ?) = ? AND key <> ?",
-            (len(prefix), prefix, run.key),
-        ).fetchall()
+        rows = self._inner_runs(run)
         states = [row["state"] for row in rows]
         finished = states.count("finished")
         if planned and finished >= planned:

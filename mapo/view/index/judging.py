@@ -1,4 +1,4 @@
-"""Results of `mapo judge audit`, `mapo judge swap` and `mapo scenarios screen` for their pages.
+"""Results of `mapo judge audit`, `judge swap`, `scenarios screen` and `scenarios make` for their pages.
 
 The files are untrusted: everything is limited in size, and values of an unexpected type are left out.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.domain_folders import DEFAULT
-from mapo.runs.contents import integer, number
+from mapo.runs.contents import integer, number, read_settings
 from mapo.runs.files import read_bytes, read_object
+from mapo.runs.made_scenarios import made_notes
 from mapo.store import RunDir
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
@@ -34,13 +35,15 @@ class VerdictTable(NamedTuple):
 
 
 def judging_of(run: RunFiles) -> VerdictTable | None:
-    """Return the result of an audit, a swap or a screening; None if there is none that can be read."""
+    """Return the result of an audit, a swap, a screening or made scenarios; None if none can be read."""
     if run.has(RunDir.audit) and (data := read_object(RunDir(run.root).audit)[0]):
         return _audit(data, run.has(RunDir.audit_figure))
     if run.has(RunDir.swap) and (data := read_object(RunDir(run.root).swap)[0]):
         return _swap(data)
     if run.has(RunDir.screen) and (data := read_object(RunDir(run.root).screen)[0]):
         return _screening(data, _roles_of_plays(run, data))
+    if run.has(RunDir.make_report) and (data := read_object(RunDir(run.root).make_report)[0]):
+        return _made(data, _scenario_files(run))
     return None
 
 
@@ -133,6 +136,24 @@ def _screening(data: dict[str, Any], roles: Mapping[str, Any]) -> VerdictTable:
     warning = SCRIPTED_WARNING if scripted else ""
     head = ("Scenario", "Verdict", *columns, "Difficulty", "Axis")
     return VerdictTable("Screening", head, rows[:ROWS], notes, warning=warning)
+
+
+def _made(report: dict[str, Any], scenarios: Sequence[dict[str, Any]]) -> VerdictTable:
+    """Return one row per made scenario, and what became of the conversations."""
+    tags = ("category", "axis", "difficulty", "language")
+    rows = [tuple(_text(s.get(name)) or "–" for name in ("id", "topic", *tags)) for s in scenarios[:ROWS]]
+    return VerdictTable(
+        "Scenarios", ("Scenario", "Topic", *map(str.capitalize, tags)), rows, made_notes(report)
+    )
+
+
+def _scenario_files(run: RunFiles) -> list[dict[str, Any]]:
+    """Return the scenarios in the run's folder, as far as they can be read."""
+    folder = RunDir(run.root).scenarios
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    files = sorted(file for file in folder.iterdir() if file.suffix == ".toml")[:ROWS]
+    return [settings for file in files if (settings := read_settings(file)[0])]
 
 
 def _roles_of_plays(run: RunFiles, data: dict[str, Any]) -> dict[str, Any]:

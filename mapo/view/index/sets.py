@@ -6,6 +6,7 @@ RUN|PART.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def sets(db: sqlite3.Connection, run: str = "") -> list[dict[str, Any]]:
     sums = ", ".join(f"sum(d.{c}) AS {c}" for c in (*COLUMNS, "turns", "passed"))
     rows = db.execute(
         "SELECT d.run, d.part, d.scenario, max(r.name) AS name, max(r.changed) AS changed,"  # noqa: S608 (above)
-        f" max(d.model) AS model, count(*) AS n, count(d.epm_q) AS scored, {sums}"
+        f" max(r.facts) AS facts, max(d.model) AS model, count(*) AS n, count(d.epm_q) AS scored, {sums}"
         " FROM dialogues d JOIN runs r ON r.key = d.run"
         f" WHERE d.part <> 'train' AND d.counts = 1 AND d.error = 0 {of_run}"
         " GROUP BY d.run, d.part, d.scenario ORDER BY d.run, d.part, min(d.n)",
@@ -64,6 +65,7 @@ def _set(db: sqlite3.Connection, key: str, part: str, members: Sequence[sqlite3.
         "n": n,
         "passes": sum(m["passed"] for m in members),
         "turns": sum(m["turns"] for m in members) / n,
+        "incomplete": json.loads(first["facts"])["incomplete"] if part == "empa" else "",
         "scores": means,
         "context": context_of(db.execute(PLAYERS, (key, part)).fetchall()),
     }

@@ -12,6 +12,7 @@ from mapo.runs.contents import endings_by_step, number
 from mapo.scoring.reference import reference_lines
 from mapo.show.figures import COLOURS, ENDINGS, FAINT, LOOKS, Look, look, looks_of, rgba
 from mapo.text import printable
+from mapo.types import ending_label
 from mapo.view.index import queries
 
 _HATCH = {"fillmode": "overlay", "size": 7, "solidity": 0.25, "fgcolor": "rgba(255,255,255,0.55)"}
@@ -218,7 +219,7 @@ def _endings(db: sqlite3.Connection, key: str, lines: Steps, look: _Lines, *, al
     return [
         {
             "type": "bar",
-            "name": ending,
+            "name": ending_label(ending),
             "x": steps,
             "y": [by[ending].get(s, 0) / totals[s] for s in steps],
             "marker": {"color": colour, "pattern": {**_HATCH, "shape": "/" if i % 2 else ""}},

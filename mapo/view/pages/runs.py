@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from mapo.runs.contents import read_ledger
 from mapo.runs.files import read_bytes, read_object
+from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.findings import findings
 from mapo.store import RunDir, ledger_name
 from mapo.text import printable
@@ -285,6 +286,15 @@ def health_of(run: RunFiles) -> dict[str, Any] | None:
 
 
 def costs_of(run: RunFiles) -> list[dict[str, Any]]:
-    """Return calls, tokens and cost per role, over all processes. The cost is None without a price."""
+    """Return calls, tokens and cost per role, over all processes. The cost is None without a price.
+
+    The calls of a screening are counted by the runs inside it, one per policy.
+    """
     names = {ledger for name in run.small if (ledger := ledger_name(name))}
-    return read_ledger(run.root / name for name in sorted(names))[0]
+    files = [run.root / name for name in sorted(names)]
+    if run.has(RunDir.manifest) and kind_of(run.root) is Kind.SCREENING:
+        policies = manifest_of(run).get("policies")
+        folders = [run.root / name for name in (list(policies) if isinstance(policies, dict) else [])[:8]]
+        inside = [f for f in folders if f.parent == run.root and f.is_dir() and not f.is_symlink()]
+        files += [ledger for folder in inside for ledger in RunDir(folder).ledgers()]
+    return read_ledger(files)[0]

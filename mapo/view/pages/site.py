@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from mapo.text import printable
+from mapo.text import plural, printable
+from mapo.types import ending_label
 from mapo.view.index import queries, sets
 from mapo.view.index.facts import when
 from mapo.view.index.files import RunFiles
@@ -152,7 +153,8 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
-    env.filters |= {"duration": duration, "kind": kind_name}
+    env.filters |= {"duration": duration, "kind": kind_name, "ending": ending_label, "plural": plural}
+    env.filters |= {"condition": condition}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
@@ -220,6 +222,24 @@ def part_name(part: str) -> str:
     return names.get(part, part)
 
 
+def condition(detail: str) -> str:
+    """Return the meaning of an ending's detail, the rule that applied."""
+    return _CONDITIONS.get(detail, "The rule that ended the dialogue")
+
+
+_CONDITIONS = {
+    "geometric": "The state came close enough to the goal",
+    "positional": "The state advanced far enough along the straight line from the start to the goal",
+    "zone": "The state entered the target zone",
+    "collapsed": "Each of the last turns moved away from the goal",
+    "stagnant": "The distance to the goal hardly changed over the last turns",
+    "regressing": "Most of the last turns moved away from the goal",
+    "minimal": "The last turns hardly moved the state",
+    "oscillation": "The last turns moved back and forth without a net change",
+    "oscillation-distance": "The distance to the target zone stayed the same over the last turns",
+}
+
+
 def kind_name(kind: str) -> str:
     """Return the display name of a kind of run."""
     names = {
@@ -229,7 +249,7 @@ def kind_name(kind: str) -> str:
         "emobench": "EmoBench",
         "eqbench3": "EQ-Bench 3",
         "eqbench_v2": "EQ-Bench v2",
-        "realsim": "Real-to-Sim",
+        "realsim": "scenario making",
         "screen": "screening",
     }
     return names.get(kind, kind)
