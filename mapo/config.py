@@ -330,13 +330,17 @@ def read_config(data: dict[str, Any], where: str, overrides: Sequence[str] = ())
         first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     problem, fix = str(first["msg"]).removeprefix("Value error, "), "See docs/settings.md for all keys"
+    if first["type"] in ("tuple_type", "list_type"):
+        problem, fix = "this is not a list", f'Write a list, such as \'{key}=["a", "b"]\''
     if first["type"] == "extra_forbidden":
         problem = "unknown setting"
         if similar := get_close_matches(key, _keys(Config), 1):
             fix = f"Did you mean {similar[0]}? {fix}"
     override = next((text for text in overrides if key and text.split("=")[0].strip().startswith(key)), None)
+    # A rule about several settings names no key, and an override may have broken it.
+    source = f"{where} with {' '.join(overrides)}" if overrides and not key else where
     raise InputError(
-        f"{key}: {problem}" if key else problem, where=f"'{override}'" if override else where, fix=fix
+        f"{key}: {problem}" if key else problem, where=f"'{override}'" if override else source, fix=fix
     ) from None
 
 

@@ -39,7 +39,7 @@ def no_change_score(domain: str) -> dict[str, Any]:
         path.judge({key: AxisMarks(Mark(0), Mark(0)) for key in rubric.keys})
     return {
         "name": "no_change",
-        "label": "nothing changes",
+        "label": "nothing happens",
         "epm_q": round(composite([indices(path)]).epm_q, 2),
         "source": "computed from the EPM-Q formula: every reply is judged level 0 on every axis",
     }

@@ -110,7 +110,9 @@ def test_a_wrong_setting_is_told_where_it_was_given_and_what_it_may_be():
         InputError, match=r"'optim.step=3': optim.step: unknown setting. Did you mean optim.steps\?"
     ):
         load_config("pocket", ["optim.step=3"])
-    with pytest.raises(InputError, match=r"pocket.toml: rollout.top_p is below 1 - optim.clip_low"):
+    with pytest.raises(
+        InputError, match=r"pocket.toml with rollout.top_p=0.5: rollout.top_p is below 1 - optim.clip_low"
+    ):
         load_config("pocket", ["rollout.top_p=0.5"])
 
 

@@ -182,8 +182,13 @@ def _chat_template(source: str) -> Check:
 
     try:
         require_torch()
+        from mapo.players.preflight import check_models
+        from mapo.players.spec import ModelSpec
         from mapo.sampling.local import check_template
 
+        check_models(
+            [ModelSpec(f"local:{source}")]
+        )  # at once, where the library would try the hub for a minute
         template = check_template(source)
     except MapoError as error:
         return Check("model", "chat template", "FAIL", str(error))

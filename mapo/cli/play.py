@@ -35,8 +35,9 @@ def play(
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     seed: Annotated[
-        int, typer.Option(help="Seed of the scripted roles and of the choice of a scenario.")
-    ] = 0,
+        int | None,
+        typer.Option(help="Seed of the scripted roles and of the choice of a scenario (default: random)."),
+    ] = None,
 ) -> None:
     """Hold a dialogue in the sandbox yourself, as the helper or the user.
 
@@ -61,7 +62,7 @@ def play(
     if role not in ("helper", "user"):
         raise InputError(f"--as is '{role}'.", fix="Use helper or user")
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
-    name = scenario or random.Random(seed or None).choice(sorted(known))  # noqa: S311 (no secret)
+    name = scenario or random.Random(seed).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
         fix = f"To list them: mapo scenarios list {quote(scenarios)}"
         fix += f" --domain {quote(domain)}" if domain else ""
@@ -72,7 +73,11 @@ def play(
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
     person = chosen.persona
-    typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}\n"))
+    typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}"))
+    axes = ", ".join(f"{axis.title.lower()} ({axis.key})" for axis in rubric.axes)
+    typer.echo(
+        f"State: {axes}; all start below zero, and the goal is zero. An empty line ends the dialogue.\n"
+    )
 
     async def play_dialogue() -> None:
         async with ModelSession(concurrency=4) as session:
@@ -80,13 +85,19 @@ def play(
             roles = with_judge_panel(
                 dict.fromkeys(("user", "director", "judge"), agent) if agent else None, judge_panel
             )
-            job = Job(chosen, id=f"play-{chosen.id}", seed=seed)
+            job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = session.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _HumanHelper()
             if role == "user":
-                policy = (await session.policy(ModelSpec(model, base_url, key_env), chosen.domain))(job)
+                policy_spec = ModelSpec(model, base_url, key_env)
+                policy = (await session.policy(policy_spec, chosen.domain))(job)
                 cast = Cast(_HumanUser(), cast.director, cast.judge, {**cast.names, "user": "you"})
-                typer.echo(printable(f"you: {chosen.opening}"))
+                if policy_spec.scripted is not None:
+                    typer.echo(
+                        "The scripted helper reads the scenario, not what you type. For one that reads you, "
+                        "use --model.\n"
+                    )
+                typer.echo(printable(f"you (the opening of this scenario): {chosen.opening}"))
             dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role))
             if dialogue.error and _ENDED_BY_PLAYER not in dialogue.error:
                 raise AnswerError(dialogue.error)

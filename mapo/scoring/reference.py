@@ -18,6 +18,7 @@ from mapo.errors import RecordError
 from mapo.show.tables import Cell
 
 REFERENCE_FILE = "reference.json"
+REFERENCE_NOTE = "References: the built-in test scenarios with the rubric's turn limit."
 REFERENCE_SCHEMA = "mapo.reference/1"
 
 
@@ -71,7 +72,7 @@ def reference_text(domain: str) -> str:
     """Return the reference scores as one sentence, or an empty string."""
     scores = reference_scores(domain)
     values = "; ".join(f"{score.label} {score.epm_q:.1f}" for score in scores)
-    return f"Reference EPM-Q in this test world: {values}." if values else ""
+    return f"Reference EPM-Q on the test scenarios of this test world: {values}." if values else ""
 
 
 @lru_cache(maxsize=16)

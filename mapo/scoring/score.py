@@ -20,7 +20,7 @@ from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
-BY = ("case", "category", "axis")
+BY = ("case", "category", "axis", "difficulty")
 PARTS = ("outcome", "efficiency", "stability", "epm_q")
 
 
@@ -143,7 +143,7 @@ def _by_model(folders: Sequence[Folder]) -> list[tuple[str, list[Result]]]:
 def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result]]:
     groups: dict[str, list[Result]] = {}
     for result in results if by else ():
-        key = {"case": result.case, "axis": result.axis}.get(by or "", result.tags.get("category", "unknown"))
+        key = {"case": result.case, "axis": result.axis}.get(by or "", result.tags.get(by or "", "unknown"))
         groups.setdefault(key, []).append(result)
     return dict(sorted(groups.items()))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mapo.measure.epmq import INDICES
 from mapo.models.ledger import Ledger
 from mapo.scoring.context import ScoreContext
-from mapo.scoring.reference import reference_rows
+from mapo.scoring.reference import REFERENCE_NOTE, reference_rows
 from mapo.scoring.score import Score, Scoring
 from mapo.show.tables import Cell, NumberCell, Table, interval_text, print_line, print_tables
 
@@ -50,7 +50,9 @@ def print_scores(
     columns, rows = [label, "EPM-Q", "passes", "turns"], [_main_row(s) for s in scores]
     if label and context.reference:
         rows += reference_rows(context.domain, len(columns) + len(_COMPONENTS))
-    table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice)
+    references = label and context.reference and len(rows) > len(scores)
+    note = REFERENCE_NOTE if references else ""
+    table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice, note=note)
     print_tables([table, *([_indices(label, scores)] if everything else [])])
     for line in _remarks(scores, named=bool(label)):
         print_line(line)

@@ -258,7 +258,7 @@ class TrainingDisplay(CountingCallbacks):
         after = self.plan.tested and not (current == TEST and self.step == self.steps)
         ahead = {STEP: self.steps - self.step, VALIDATION: len(due), TEST: int(after)}
         seconds = self.clock.left(ahead)
-        return "" if seconds is None else f"{clock(seconds)} left"
+        return "" if seconds is None or seconds < 1 else f"{clock(seconds)} left"
 
     def _left_by_steps(self, step: int) -> str:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
+from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
@@ -102,6 +103,12 @@ def check_run(
     if root.exists() and not root.is_dir():
         raise InputError("this is a file", where=str(root), fix="Give a folder as --out")
     if run.manifest.exists():
+        if not run.config.exists() and kind_of(root) not in (Kind.TRAINING, Kind.NOTHING):
+            raise InputError(
+                "The folder holds another kind of run, not a training run.",
+                where=str(root),
+                fix="Use another --out",
+            )
         if not resume:
             raise InputError(
                 "the folder holds a run already", where=str(root), fix="Add --resume, or use another --out"

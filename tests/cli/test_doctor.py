@@ -151,7 +151,7 @@ def test_doctor_without_a_model():
 def test_a_template_that_rewrites_earlier_turns_is_a_warning(monkeypatch):
     template = SimpleNamespace(append_only=False, description="It rewrites earlier turns.")
     monkeypatch.setattr("mapo.sampling.local.check_template", lambda _: template)
-    assert doctor._chat_template("x") == ("model", "chat template", "warn", "It rewrites earlier turns.")
+    assert doctor._chat_template("pocket") == ("model", "chat template", "warn", "It rewrites earlier turns.")
 
 
 def test_a_missing_model_folder_fails(tmp_path):

@@ -72,3 +72,15 @@ def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile)
 def test_play_fails_where_the_model_cannot_be_reached():
     done = mapo("play", "--as", "user", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", typed="Hm.\n")
     assert done.returncode == 2 and "no connection" in done.stderr
+
+
+def test_a_seed_chooses_the_scenario_also_if_it_is_zero(monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    shown = {mapo("play", "--seed", "0").stdout.splitlines()[0] for _ in range(3)}
+    assert len(shown) == 1
+
+
+def test_the_scripted_helper_says_that_it_does_not_read_what_is_typed(monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    shown = mapo("play", "--as", "user", "--seed", "1").stdout
+    assert "reads the scenario, not what you type" in shown and "the opening of this scenario" in shown

@@ -48,7 +48,7 @@ def test_scores_of_a_scripted_user_or_judge_carry_a_notice(user, judge, notice):
 
 
 def test_reference_scores_stand_only_beside_a_fully_scripted_world():
-    assert "nothing changes 33.3; honest helper 89.1" in SCRIPTED.reference
+    assert "nothing happens 33.3; honest helper 89.1" in SCRIPTED.reference
     assert ScoreContext("empathy", "small", "scripted", "scripted", "").reference == ""
 
 

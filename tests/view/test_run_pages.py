@@ -80,7 +80,7 @@ def test_the_epm_q_chart_of_a_test_world_has_reference_lines(index, root, client
     scripted_training(root, "run")
     index.refresh()
     names = [t["name"] for t in client.get("/api/figures?run=run").json()["epm_q"]["data"]]
-    assert "nothing changes 33" in names and "honest helper 89" in names
+    assert "nothing happens 33" in names and "honest helper 89" in names
 
 
 def test_a_world_of_models_has_no_reference_lines(shown):

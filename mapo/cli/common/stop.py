@@ -56,7 +56,9 @@ def until_stopped(
         with _handled_by(handle):  # also while the loop is being closed
             return asyncio.run(cancellable())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {saved()}; resume with: {command or resume_command(out)}")
+        # On a terminal a progress line may be on the screen without a line break.
+        line = "\n" if sys.stderr.isatty() else ""
+        say(f"{line}stopped; {saved()}; resume with: {command or resume_command(out)}")
         raise typer.Exit(143 if received[:1] == [signal.SIGTERM] else 130) from None
 
 
