@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from mapo.errors import EndpointError, InputError
@@ -61,6 +61,14 @@ _UNKNOWN_MODEL = re.compile(
     r"model.{0,80}(not (found|exist|available)|unknown)|(unknown|no such) model", re.I
 )
 _log = logging.getLogger(__name__)
+
+
+class Probe(NamedTuple):
+    """The result of `Endpoint.probe`. `slow`: no token within the time limit. `others` is the number of
+    models that the endpoint lists if the requested one is not among them, else 0."""
+
+    slow: bool = False
+    others: int = 0
 
 
 class Endpoint:
@@ -147,19 +155,19 @@ class Endpoint:
             failure = CallFailure("the list of models could not be read", fix=CHECK_URL)
             raise self._error(failure, 1) from None
 
-    async def probe(self) -> bool:
+    async def probe(self) -> Probe:
         """Check with cheap requests that the endpoint answers: it lists the model or completes one token.
 
         A model that is listed is not called, so a wrong key is only noticed if the list needs a key. Raise
-        EndpointError if it cannot be reached, refuses the key or does not know the model. Return False if it
-        answers, but did not complete a token within the time limit. One attempt per request, outside rate
-        limits, cache and ledger.
+        EndpointError if it cannot be reached, refuses the key or does not know the model. One attempt per
+        request, outside rate limits, cache and ledger.
         """
         listing = await self._send(lambda client: client.models.with_raw_response.list())
         if isinstance(listing, CallFailure) and listing.status is None:
             raise self._error(listing, 1)
-        if not isinstance(listing, CallFailure) and self._model in _model_ids(listing):
-            return True
+        listed = set() if isinstance(listing, CallFailure) else _model_ids(listing)
+        if self._model in listed:
+            return Probe()
         body = request_body(Request((Message("user", "Hello"),), max_tokens=1), self._model, self._dialect)
         reply = await self._send(
             lambda client: client.chat.completions.with_raw_response.create(
@@ -167,12 +175,12 @@ class Endpoint:
             )
         )
         if not isinstance(reply, CallFailure):
-            return True
+            return Probe(others=len(listed))
         unknown = reply.status in (400, 422) and _UNKNOWN_MODEL.search(reply.reason)
         if reply.status in (400, 422, 429) and not unknown:  # calls adapt the request, or wait for their turn
-            return True
+            return Probe(others=len(listed))
         if reply.status is None:
-            return False
+            return Probe(slow=True, others=len(listed))
         raise self._error(reply, 1)
 
     async def aclose(self) -> None:

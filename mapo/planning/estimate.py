@@ -6,6 +6,7 @@ times from measured rates.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from mapo.config import Config
 from mapo.planning.demand import AGENT_ROLES, POLICY, Demand, dialogue_demand
 from mapo.planning.rates import EXAMPLE, Rates, read_rates
 from mapo.show.progress import clock
+from mapo.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,10 @@ class Estimate:
     def text(self) -> str:
         parts = []
         if self.dialogues:
-            parts.append(f"{self.dialogues:,} dialogues of up to {self.max_turns} turns")
+            turns = counted(self.max_turns, "turn")
+            parts.append(f"{counted(self.dialogues, 'dialogue')} of up to {turns}")
         if self.calls:
-            parts.append(f"up to {_rounded(self.calls)} model calls")
+            parts.append(f"up to {_rounded(self.calls, up=True)} model calls")
         if self.prompt or self.output:
             parts.append(
                 f"about {_rounded(self.prompt)} prompt and {_rounded(self.output)} completion tokens"
@@ -66,9 +69,16 @@ class Estimate:
 
 
 def estimate_dialogues(
-    dialogues: int, max_turns: int, roles: Sequence[str], *, judges: int = 1, max_tokens: int | None = None
+    dialogues: int,
+    max_turns: int,
+    roles: Sequence[str],
+    *,
+    judges: int = 1,
+    starts: int = 0,
+    max_tokens: int | None = None,
 ) -> Estimate:
-    """Estimate dialogues in which the models of `roles` are called. `judges` is the size of the panel.
+    """Estimate dialogues in which the models of `roles` are called. `judges` is the size of the panel,
+    `starts` the number of scenarios without start levels, for which a judge fills in the start form.
 
     `max_tokens` limits the policy's replies, if it is among the roles.
     """
@@ -79,11 +89,23 @@ def estimate_dialogues(
             one = replace(one, output=min(one.output, float(one.calls * max_tokens)))
         demand += one * (judges if role == "judge" else 1)
     total = demand * dialogues
+    if "judge" in roles:
+        total += dialogue_demand(_typical(), "judge", 1) * (starts * judges)
     return Estimate(dialogues, max_turns, total.calls, total.prompt, total.output)
 
 
-def estimate_training(config: Config, scenarios: Mapping[str, int], *, done: int = 0) -> Estimate:
-    """Estimate a training run with so many scenarios per split, of which `done` steps are finished."""
+def estimate_judgements(judgements: float, turns: int) -> Estimate:
+    """Estimate so many judgements of turns in dialogues of `turns` turns."""
+    average = dialogue_demand(_typical(), "judge", max(1, turns)) * (1 / max(1, turns))
+    total = average * judgements
+    return Estimate(calls=total.calls, prompt=total.prompt, output=total.output)
+
+
+def estimate_training(
+    config: Config, scenarios: Mapping[str, int], *, done: int = 0, starts: int = 0
+) -> Estimate:
+    """Estimate a training run with so many scenarios per split, of which `done` steps are finished. `starts`
+    of the scenarios have no start levels."""
     steps = config.optim.steps
     validations = sum(config.eval.due(step, steps) for step in range(done + 1, steps + 1))
     tests = 1 if done else 2
@@ -93,10 +115,10 @@ def estimate_training(config: Config, scenarios: Mapping[str, int], *, done: int
     roles = AGENT_ROLES if config.roles.agents == "llm" else ()
     judges = len(config.roles.judges) if config.roles.judging == "panel" else 1
     parts = [
-        estimate_dialogues(count, turns, roles, judges=judges or 1)
-        for count, turns in (
-            (rollouts, config.rollout.max_turns),
-            (evals, config.eval.max_turns or config.rollout.max_turns),
+        estimate_dialogues(count, turns, roles, judges=judges or 1, starts=forms)
+        for count, turns, forms in (
+            (rollouts, config.rollout.max_turns, starts),
+            (evals, config.eval.max_turns or config.rollout.max_turns, 0),
         )
     ]
     return Estimate(
@@ -115,7 +137,8 @@ def _typical() -> Rates:
     return read_rates(tomllib.loads(EXAMPLE), "the example rates")
 
 
-def _rounded(number: float) -> str:
-    """Return a number with two significant digits: 950, 12,000, 3.1 M."""
-    number = float(f"{number:.2g}")
+def _rounded(number: float, *, up: bool = False) -> str:
+    """Return a number with two significant digits: 950, 12,000, 3.1 M. `up`: never less than the number."""
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    number = math.ceil(number / unit) * unit if up else float(f"{number:.2g}")
     return f"{number / 1e6:,.3g} M" if number >= 1e6 else f"{number:,.0f}"

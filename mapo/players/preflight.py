@@ -7,13 +7,15 @@ cause and a fix, or returns warnings.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.local_model.requirements import FETCHED, refuse_missing_folder
-from mapo.players.spec import ModelSpec
+from mapo.players.spec import KEY_ENV, ModelSpec
 from mapo.runs.kind import refuse_run_as_model
+from mapo.text import counted
 
 TIMEOUT = 10.0
 """Seconds an endpoint or the model hub may take to answer."""
@@ -22,7 +24,8 @@ LARGE = 3 << 30
 
 
 async def check_endpoints(models: Mapping[str, ModelSpec], timeout: float = TIMEOUT) -> list[str]:
-    """Check concurrently that the endpoints of `models` (by role) answer. Return warnings about slow ones.
+    """Check concurrently that the endpoints of `models` (by role) answer. Return warnings about slow ones and
+    about models that an endpoint does not list.
 
     Roles with the same model, address and key are checked once. Scripted and local models are skipped.
     """
@@ -37,20 +40,26 @@ async def check_endpoints(models: Mapping[str, ModelSpec], timeout: float = TIME
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return [result for result in results if isinstance(result, str) and result]
+    return [warning for result in results if isinstance(result, list) for warning in result]
 
 
 async def _check_endpoint(
     model: str, base_url: str | None, key_env: str, role: str, timeout: float
-) -> str | None:
+) -> list[str]:
     from mapo.models.endpoint import Endpoint
 
+    warnings = []
+    if key_env != KEY_ENV and not os.environ.get(key_env):
+        warnings.append(f"{role}: the environment variable {key_env} is not set, so no API key is sent")
     async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, role=role) as endpoint:
-        if await endpoint.probe():
-            return None
-        return (
-            f"{role} {model} at {endpoint.base_url} answers, but took longer than {timeout:g} s for one token"
-        )
+        probe = await endpoint.probe()
+        if probe.slow:
+            answers = f"answers, but took longer than {timeout:g} s for one token"
+            warnings.append(f"{role} {model} at {endpoint.base_url} {answers}")
+        if probe.others:
+            listed = counted(probe.others, "model")
+            warnings.append(f"{role}: {endpoint.base_url} lists {listed}, and '{model}' is not among them")
+        return warnings
 
 
 def check_models(models: Iterable[ModelSpec], device: str = "auto") -> list[str]:

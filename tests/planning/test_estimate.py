@@ -21,6 +21,14 @@ def test_a_panel_multiplies_the_judge():
     assert three.calls == pytest.approx(3 * one.calls)
 
 
+def test_start_forms_are_counted_and_calls_are_rounded_up():
+    """4 turns: policy and judge 4 each, director and user 3 each, one start form, 2 % repeated calls."""
+    estimate = estimate_dialogues(1, 4, ["policy", "judge", "director", "user"], starts=1)
+    assert 15 <= estimate.calls < 16
+    assert "1 dialogue of up to 4 turns, up to 16 model calls" in estimate.text
+    assert "up to 1,300 model calls" in Estimate(calls=1201).text
+
+
 def test_dialogues_of_a_training():
     """10 steps x 16 scenarios x 4 siblings, validations after steps 5 and 10, two tests."""
     given = ["optim.steps=10", "eval.every=5", "eval.repeats=2", "eval.test_repeats=4"]

@@ -181,7 +181,7 @@ def test_updates_limits_and_notes():
     for word in ("roles.requests", "rollout.at_once", "dialogues.turns", "rollout.context", "per minute"):
         assert word in notes
     scripted = make_plan(shape_of(read_config({}, "test")), rates(dialogues={"turns": 3}))
-    assert "plain code" in scripted.notes[0] and len(scripted.servers) == 1
+    assert "scripted roles take no time" in scripted.notes[0] and len(scripted.servers) == 1
 
 
 # ---- rates
@@ -277,7 +277,11 @@ def test_scripted_roles_need_no_server(tmp_path):
         "servers.policy.streams = 8\ncalls.policy = {output = 20, seconds = 0.1}\nupdate.seconds = 1"
     )
     done = mapo("plan", "pocket", "--rates", path)
-    assert done.returncode == 0 and "plain code" in done.stderr and "unlimited replicas" not in done.stdout
+    assert (
+        done.returncode == 0
+        and "scripted roles take no time" in done.stderr
+        and "unlimited replicas" not in done.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,16 @@ def test_a_listed_model_is_not_called():
 def test_roles_with_one_endpoint_share_one_completion_of_an_unlisted_model():
     with LoopbackServer(models=("other",)) as server:
         spec = ModelSpec("m", server.base_url)
-        assert check(user=spec, director=spec, judge=spec) == []
+        [warning] = check(user=spec, director=spec, judge=spec)
+        assert warning.endswith(f"{server.base_url} lists 1 model, and 'm' is not among them")
         assert server.calls == 1
+
+
+def test_a_key_variable_that_is_named_but_not_set_gets_a_warning(monkeypatch):
+    monkeypatch.delenv("MAPO_NO_SUCH_KEY", raising=False)
+    with LoopbackServer(models=("m",)) as server:
+        [warning] = check(user=ModelSpec("m", server.base_url, key_env="MAPO_NO_SUCH_KEY"))
+    assert "MAPO_NO_SUCH_KEY is not set" in warning
 
 
 def test_a_dead_endpoint_is_named_with_its_roles_and_cause():
@@ -50,7 +58,7 @@ def test_an_endpoint_that_never_answers_is_refused_after_the_timeout():
 
 def test_a_slow_model_gets_a_warning():
     with LoopbackServer(latency=30.0) as server:
-        (warning,) = check(timeout=0.5, judge=ModelSpec("unlisted", server.base_url))
+        warning, _ = check(timeout=0.5, judge=ModelSpec("unlisted", server.base_url))
     assert "took longer than 0.5 s for one token" in warning
 
 

@@ -158,7 +158,7 @@ def test_killed_and_resumed_the_verdicts_are_those_of_one_go(few, tmp_path):
         return ["scenarios", "screen", str(few), "--out", str(out), *models, *more]
 
     seen: list[str] = []
-    with LoopbackServer(answer, latency=0.02) as server:
+    with LoopbackServer(answer, latency=0.02, models=("big", "small")) as server:
         whole = mapo(*command(tmp_path / "whole"))
         assert whole.returncode == 0, whole.stderr
         once, seen[:] = Counter(seen), []
@@ -226,26 +226,13 @@ def test_roles_are_asked_where_the_policy_is(few, tmp_path, roles, monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
-def test_models_that_fail_leave_a_scenario_undecided(few, tmp_path):
-    done = mapo(
-        *(
-            "scenarios",
-            "screen",
-            few,
-            "--out",
-            tmp_path / "out",
-            "--strong",
-            "m",
-            "--plays",
-            1,
-            "--retries",
-            0,
-        ),
-        *("--base-url", "http://127.0.0.1:9/v1"),
-    )
-    assert done.returncode == 1 and "undecided 4" in done.stderr
+def test_a_call_that_fails_leaves_a_scenario_undecided(few, tmp_path):
+    with LoopbackServer(models=("m",), fault=lambda number, _: "500" if number <= 1 else None) as server:
+        options = ["--strong=m", "--plays=1", "--retries=0", "--max-turns=2", f"--base-url={server.base_url}"]
+        done = mapo("scenarios", "screen", few, f"--out={tmp_path / 'out'}", *options)
+    assert done.returncode == 1 and "undecided 1" in done.stderr, done.stderr
     data = json.loads((tmp_path / "out" / "screen.json").read_text())
-    assert data["scenarios"][0]["plays"]["strong"]["n"] == 0
+    assert sorted(row["plays"]["strong"]["n"] for row in data["scenarios"]) == [0, 1, 1, 1]
 
 
 def test_what_is_refused_is_refused_before_anything_is_written(few, tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mapo.cli.common.messages import say, say_all, say_next_commands
+from mapo.cli.common.messages import say, say_all, say_failures, say_next_commands
 
 if TYPE_CHECKING:
     from mapo.cli.common.options import RunOptions
@@ -90,7 +90,7 @@ async def solve_all(
     if estimate and finished < len(items):
         expected = estimate(len(items) - finished)
         await preflight_async(models, estimate=expected, cache_mode=session.cache_mode)
-    failed: list[str] = []
+    failed: list[tuple[str, str]] = []
     flushed = 0.0
     async with session:
         solve = await open_solver(session, previous)
@@ -108,7 +108,7 @@ async def solve_all(
                     flushed = time.monotonic()
                 show_progress(line)
                 if line["error"] is not None:
-                    failed.append(f"item {line['id']}: {line['error']}")
+                    failed.append((line["id"], line["error"]))
 
             try:
                 lines = await run_items(
@@ -121,7 +121,7 @@ async def solve_all(
                 )
             finally:
                 session.ledger.flush(RunDir(out).ledger_of())
-                say_all("failed", failed, most=10)
+                say_failures("failed", "item", failed)
     now = {"left_out": session.left_out()}
     return SolvedItems(lines, _omitted([*previous.partial.values(), *lines.values(), now]))
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.messages import say, say_all, say_next_commands
+from mapo.cli.common.messages import say, say_all, say_failures, say_next_commands
 from mapo.cli.common.options import Domain, JudgePanel, RunOptions, with_run_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mapo.evals.empa.benchmark import EmpaPlan
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import CastSpec, ModelSpec
+    from mapo.sandbox.cast import Job
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.scenario import Scenario
     from mapo.types import Dialogue
@@ -232,7 +235,9 @@ async def play_missing(
     previous = benchmark.prepare(out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
-    missing = len(plan.jobs()) - len(previous.finished)
+    finished = {dialogue.id for dialogue in previous.finished}
+    jobs = [job for job in plan.jobs() if job.id not in finished]
+    missing = len(jobs)
     max_turns = rules.max_turns or rules.rubric.ending.max_turns
     if preflight and missing and context is not None and context < max_turns * TOKENS_PER_TURN:
         say(
@@ -241,7 +246,7 @@ async def play_missing(
             "--max-turns"
         )
     if preflight and missing:
-        estimate = _estimate(missing, policy, cast, rules)
+        estimate = estimate_jobs(jobs, policy, cast, rules)
         await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
     async with session:
         player = await session.policy(policy, domain)
@@ -271,8 +276,8 @@ async def play_missing(
                 )
             finally:
                 session.ledger.flush(RunDir(out).ledger_of())
-    broken = [f"dialogue {d.id}: {d.error}" for d in dialogues if d.error]
-    say_all("broken", broken, most=10)
+    broken = [(d.id, d.error) for d in dialogues if d.error]
+    say_failures("broken", "dialogue", broken)
     if full := sum(d.ending.reason is StopReason.LENGTH for d in dialogues if d.ending):
         say(
             f"warning: {full} of {len(dialogues)} dialogues ended because the policy's context "
@@ -290,8 +295,10 @@ def _local_context(policy: ModelSpec, requested: int) -> int | None:
     return min(requested, longest_context(policy.local) or requested)
 
 
-def _estimate(dialogues: int, policy: ModelSpec, cast: CastSpec | None, rules: Rules) -> Estimate | None:
-    """Estimate the calls of so many dialogues; None if all roles are scripted or local."""
+def estimate_jobs(
+    jobs: Sequence[Job], policy: ModelSpec, cast: CastSpec | None, rules: Rules
+) -> Estimate | None:
+    """Estimate the calls of dialogues; None if all roles are scripted or local."""
     from mapo.planning.demand import AGENT_ROLES, POLICY
     from mapo.planning.estimate import estimate_dialogues
     from mapo.players.spec import PanelSpec
@@ -302,4 +309,7 @@ def _estimate(dialogues: int, policy: ModelSpec, cast: CastSpec | None, rules: R
     judge = cast["judge"] if cast else None
     judges = len(judge.members) if isinstance(judge, PanelSpec) else 1
     max_turns = rules.max_turns or rules.rubric.ending.max_turns
-    return estimate_dialogues(dialogues, max_turns, roles, judges=judges, max_tokens=rules.max_tokens)
+    starts = len({job.scenario.id for job in jobs if not (job.start_levels or job.scenario.start_levels)})
+    return estimate_dialogues(
+        len(jobs), max_turns, roles, judges=judges, starts=starts, max_tokens=rules.max_tokens
+    )

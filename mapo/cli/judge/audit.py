@@ -18,6 +18,7 @@ from mapo.cli.judge.options import (
     Scenarios,
     Temperature,
     judges_named,
+    limited_estimate,
     recordings_of,
 )
 from mapo.errors import InputError
@@ -25,6 +26,7 @@ from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.audit.questions import AskJudge
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PanelSpec
 
@@ -86,7 +88,13 @@ def audit(
 
     models = {name: spec for name, spec in zip(names, judges.members, strict=True) if spec.model != SCRIPTED}
     manifest = {**plan.manifest(), **identity(**models)}
-    solved = solve_until_stopped(run, manifest, plan.questions(), models, cast, session)
+    longest = max(len(recording.dialogue.turns) for recording in recordings)
+    share = len(models) / len(names)  # a scripted judge makes no calls
+
+    def estimate(questions: int) -> Estimate:
+        return limited_estimate(run, questions * share, longest)
+
+    solved = solve_until_stopped(run, manifest, plan.questions(), models, cast, session, estimate)
     result = build_audit(plan, solved.lines, _costs(session), solved.notes)
     draw(result, run.out)
     write(result, run.out, RunDir.audit_figure.name)

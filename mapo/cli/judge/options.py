@@ -10,7 +10,9 @@ from mapo.cli.common.messages import say_all
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
+    from mapo.cli.common.options import RunOptions
     from mapo.judges.sample import Recording
+    from mapo.planning.estimate import Estimate
     from mapo.players.spec import PanelSpec
 
 SCRIPTED = "scripted"
@@ -61,6 +63,19 @@ def judges_named(
     if temperature is not None:
         members = tuple(replace(spec, sampling=Sampling(temperature)) for spec in members)
     return PanelSpec(members)
+
+
+def limited_estimate(run: RunOptions, judgements: float, turns: int) -> Estimate:
+    """Estimate so many judgements in dialogues of up to `turns` turns, at the run's rate limits."""
+    from dataclasses import replace
+
+    from mapo.planning.estimate import estimate_judgements
+
+    return replace(
+        estimate_judgements(judgements, turns),
+        requests_per_minute=run.requests_per_minute,
+        tokens_per_minute=run.tokens_per_minute,
+    )
 
 
 def recordings_of(runs: list[str], scenarios: str, domain: str | None) -> list[Recording]:

@@ -18,6 +18,7 @@ from mapo.cli.judge.options import (
     Scenarios,
     Temperature,
     judges_named,
+    limited_estimate,
     recordings_of,
 )
 from mapo.errors import InputError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mapo.judges.sample import Recording
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import PanelSpec
     from mapo.sandbox.panel import NamedJudge
@@ -80,7 +82,13 @@ def swap(
     specs = zip(judges.names, judges.members, strict=True)
     models = {name: spec for name, spec in specs if spec.model != SCRIPTED}
     manifest = {**swapping.swap_manifest(title, recordings), **identity(**models)}
-    solved = solve_until_stopped(run, manifest, items, models, cast, session)
+    forms = sum(len(item.recording.dialogue.turns) + item.start for item in items) * len(models)
+    longest = max(len(item.recording.dialogue.turns) for item in items)
+
+    def estimate(dialogues: int) -> Estimate:
+        return limited_estimate(run, forms * dialogues / len(items), longest)
+
+    solved = solve_until_stopped(run, manifest, items, models, cast, session, estimate)
     lines = solved.lines
     rejudged = []
     for name, source in sources.items():

@@ -12,11 +12,13 @@ import typer
 from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain, RunOptions, with_run_options
 from mapo.store import RunDir
+from mapo.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mapo.evals.items import ItemLine, PreviousItems, Solve
+    from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.realsim.make import MakeSettings
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from mapo.scenarios.scenario import Scenario
 
 _SHOWN = 30
+_PROMPT_TOKENS, _ANSWER_TOKENS = 2500, 600
+"""Typical tokens of a call, for the estimate."""
 
 
 @with_run_options(concurrency=16, timeout=180.0)
@@ -160,9 +164,25 @@ def _lines(
         store_key(run.out, key)
         return ScenarioMaker(run.out, settings, maker, judge, previous.partial).solve
 
-    solved = solve_until_stopped(run, manifest, chosen, specs, cast, session)
+    solved = solve_until_stopped(
+        run, manifest, chosen, specs, cast, session, lambda count: _estimate(run, settings, count)
+    )
     say_all("note", list(solved.notes))
     return solved.lines
+
+
+def _estimate(run: RunOptions, settings: MakeSettings, conversations: int) -> Estimate:
+    """Estimate the calls: two notes or scenarios, one correction, the start forms and the review."""
+    from mapo.planning.estimate import Estimate
+
+    calls = conversations * (3 + settings.forms + settings.reviewed)
+    return Estimate(
+        calls=calls,
+        prompt=calls * _PROMPT_TOKENS,
+        output=calls * _ANSWER_TOKENS,
+        requests_per_minute=run.requests_per_minute,
+        tokens_per_minute=run.tokens_per_minute,
+    )
 
 
 def _split(text: str) -> list[str]:
@@ -198,7 +218,8 @@ def _show_input(source: SourceConversations, paths: Sequence[Path]) -> None:
     say_all("note", lines((p.file, p.line, p.text) for p in source.notes), most=_SHOWN)
     say_all("cut", lines((c.file, c.line, c.cut) for c in source.conversations if c.cut), most=_SHOWN)
     count, dropped = len(source.conversations), len(source.problems)
-    say(f"{count} usable conversations in {len(paths)} files; {dropped} dropped")
+    usable = counted(count, "usable conversation")
+    say(f"{usable} in {counted(len(paths), 'file')}; {dropped} dropped")
 
 
 def _show_dropped(report: dict[str, Any], paths: Sequence[Path]) -> None:
@@ -224,14 +245,14 @@ def _redact_only(run: RunOptions, source: SourceConversations, chosen: Sequence[
     from mapo.runs.claim import check_folder
 
     check_folder(run.out, {}, resume=False)
-    _table("Private values found without a model", finish_local(run.out, source, chosen)["found"])
+    _table("Private values found without a model", _by_frequency(finish_local(run.out, source, chosen)))
     say(f"Redacted conversations: {run.out / STEPS[0]}. Report: {RunDir(run.out).make_report}")
 
 
 def _show(report: dict[str, Any]) -> None:
     from collections import Counter
 
-    _table("Private values found without a model", report["found"])
+    _table("Private values found without a model", _by_frequency(report))
     refused = Counter(f"{item['reason']} ({item['step']})" for item in report["refused"])
     counts = {"conversations": report["asked"], "made": report["made"], "failed": len(report["failed"])}
     _table("Result", {**counts, **{f"refused: {why}": n for why, n in refused.most_common()}})
@@ -239,9 +260,20 @@ def _show(report: dict[str, Any]) -> None:
         key: " / ".join(_number(row[k]) for k in ("same", "range", "alpha"))
         for key, row in report["agreement"].items()
     }
-    _table(f"Start levels, {report['forms']} forms: share at the median / range / alpha", agreement)
+    forms = counted(report["forms"], "start form")
+    _table(f"Agreement of {forms} per scenario, by indicator: equal to the median / range / alpha", agreement)
+    if agreement:
+        say(
+            "Equal to the median: share of the forms. Range: mean distance of the highest from the lowest "
+            "level. Alpha: Krippendorff's alpha, 1 for perfect agreement and 0 for chance."
+        )
     say(f"Further private values listed by the model: {report['listed_by_the_model']}")
     say(f"Recorded model answers: {report['private_calls']}")
+
+
+def _by_frequency(report: dict[str, Any]) -> dict[str, int]:
+    """Return the counts of private values, the most frequent kind first."""
+    return dict(sorted(report["found"].items(), key=lambda item: (-item[1], item[0])))
 
 
 def _number(value: float | None) -> str:
@@ -251,4 +283,5 @@ def _number(value: float | None) -> str:
 def _table(title: str, rows: dict[str, Any]) -> None:
     from mapo.show.tables import Table, print_tables
 
-    print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)])
+    if rows:
+        print_tables([Table((), [[name, str(value)] for name, value in rows.items()], title=title)])

@@ -86,6 +86,9 @@ def screen(
     plan = EmpaPlan(scenarios.scenarios, plays, seed)
     manifest = _manifest(plan, policies)
     check_folder(run.out, manifest, resume=run.resume)
+    if weak is None:
+        say("note: without --weak, no scenario counts as too easy")
+    _preflight(run, plan, policies, roles, rules)
     claim(run.out, manifest)
     broken = sum(_play(run, role, plan, spec, roles, rules) for role, spec in policies.items())
     results = {
@@ -99,6 +102,40 @@ def screen(
     say(f"Verdicts written to {RunDir(run.out).screen}")
     if not_split or broken or any(item.verdict == "undecided" for item in screened):
         raise typer.Exit(1)
+
+
+def _preflight(
+    run: RunOptions,
+    plan: EmpaPlan,
+    policies: Mapping[str, ModelSpec],
+    roles: dict[str, ModelSpec] | None,
+    rules: Rules,
+) -> None:
+    """Check the models of the dialogues that are missing, and print an estimate of their calls."""
+    from mapo.cli.common.preflight import preflight
+    from mapo.cli.evaluate.empa import estimate_jobs
+    from mapo.evals.empa.benchmark import read_previous
+    from mapo.planning.estimate import Estimate
+
+    finished = {role: {d.id for d in read_previous(run.out / role).finished} for role in policies}
+    jobs = {role: [job for job in plan.jobs() if job.id not in finished[role]] for role in policies}
+    missing = {role: spec for role, spec in policies.items() if jobs[role]}
+    if not missing:
+        return
+    parts = [
+        part for role, spec in missing.items() if (part := estimate_jobs(jobs[role], spec, roles, rules))
+    ]
+    estimate = Estimate(
+        sum(len(jobs[role]) for role in missing),
+        rules.max_turns or rules.rubric.ending.max_turns,
+        sum(part.calls for part in parts),
+        sum(part.prompt for part in parts),
+        sum(part.output for part in parts),
+        run.requests_per_minute,
+        run.tokens_per_minute,
+    )
+    models = {f"{role} policy": spec for role, spec in missing.items()} | (roles or {})
+    preflight(models, estimate=estimate, cache_mode=run.cache)
 
 
 def _policies(run: RunOptions, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
@@ -165,13 +202,20 @@ def _play(
     """Play one policy in its own folder, as `mapo eval empa` does, and return how many dialogues broke."""
     from mapo.cli.common.stop import until_stopped
     from mapo.cli.evaluate.empa import finished_text, play_missing
+    from mapo.errors import EndpointError
 
     out = run.out / role
     started = RunDir(out).manifest.exists()
     cache = run.cache_file or RunDir(run.out).cache_of()
     policy_run = replace(run, out=out, cache_file=cache, resume=started)
     playing = play_missing(policy_run, plan, spec, roles, rules, policy_run.session())
-    return until_stopped(playing, run.out, lambda: f"{role}: {finished_text(out, len(plan.jobs()))}")
+    broken = until_stopped(playing, run.out, lambda: f"{role}: {finished_text(out, len(plan.jobs()))}")
+    if broken == len(plan.jobs()):
+        raise EndpointError(
+            f"all {broken} dialogues of the {role} policy broke",
+            fix="Fix the cause of the errors above, then run again with --resume",
+        )
+    return broken
 
 
 def _write(
@@ -235,7 +279,7 @@ def _show(screened: Sequence[Screened]) -> None:
         moved = item.measured["axis_moved"] or "-"
         verdict = item.verdict + (f": {item.reason}" if item.reason else "")
         rows.append([item.id, *cells, declared, measured, moved, verdict])
-    columns = ["scenario", *names, "declared", "measured", "moved most", "verdict"]
+    columns = ["scenario", *names, "declared", "measured", "moved most along", "verdict"]
     print_tables([Table(columns, rows, left=len(columns))])
     counts = {
         name: sum(item.verdict == name for item in screened) for name in ("kept", "dropped", "undecided")
@@ -243,11 +287,12 @@ def _show(screened: Sequence[Screened]) -> None:
     say(", ".join(f"{name} {count}" for name, count in counts.items()))
     shares = {name: value for name, value in agreement(screened).items() if value is not None}
     rank = shares.pop("rank", None)
-    say(
-        "Share of scenarios whose declared tag equals the measured one: "
-        + ", ".join(f"{name} {value:.2f}" for name, value in shares.items())
-        + ("" if rank is None else f"; rank correlation of declared difficulty with failed plays: {rank:.2f}")
-    )
+    labels = {"axis": "axis with the largest need at the start", "axis_moved": "axis of the largest gain"}
+    if shares:
+        values = ", ".join(f"{labels.get(name, name)} {value:.2f}" for name, value in shares.items())
+        say(f"Share of scenarios whose declared tag equals the measured one: {values}")
+    if rank is not None:
+        say(f"Rank correlation of declared difficulty with the share of failed dialogues: {rank:.2f}")
 
 
 def _plays_cell(plays: Plays) -> str:

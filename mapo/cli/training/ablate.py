@@ -95,8 +95,7 @@ def _check_before_start(config: Config, runs: int) -> None:
     from mapo.train.run import check_options, chosen_scenarios
 
     check_options(config)
-    sizes = {split: len(members) for split, members in chosen_scenarios(config).items()}
-    check_roles(config, sizes, runs=runs)
+    check_roles(config, chosen_scenarios(config), runs=runs)
 
 
 def _read_grid(

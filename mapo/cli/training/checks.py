@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.config import Config
+    from mapo.scenarios.scenario import Scenario
 
 
 def check_policy(config: Config, device: str = "auto") -> None:
@@ -22,18 +23,38 @@ def check_policy(config: Config, device: str = "auto") -> None:
     preflight({"policy": ModelSpec(f"local:{config.model.source}")}, device=device)
 
 
-def check_roles(config: Config, scenarios: dict[str, int], *, done: int = 0, runs: int = 1) -> None:
+def check_roles(
+    config: Config, scenarios: Mapping[str, Sequence[Scenario]], *, done: int = 0, runs: int = 1
+) -> None:
     """Check that the endpoints of the roles answer, and print an estimate of what will be called.
 
-    `scenarios` is their number per split, `done` the number of finished steps, `runs` that of equal runs.
+    `scenarios` are those of each split, `done` is the number of finished steps, `runs` that of equal runs.
     """
     from mapo.cli.common.preflight import preflight
     from mapo.planning.estimate import estimate_training
     from mapo.players.casting import cast_from_config
     from mapo.players.spec import models_by_role
 
-    estimate = estimate_training(config, scenarios, done=done) * runs
+    sizes = {split: len(members) for split, members in scenarios.items()}
+    starts = len({s.id for members in scenarios.values() for s in members if not s.start_levels})
+    _warn_about_turn_limits(config)
+    estimate = estimate_training(config, sizes, done=done, starts=starts) * runs
     preflight(models_by_role(cast_from_config(config)), estimate=estimate)
+
+
+def _warn_about_turn_limits(config: Config) -> None:
+    """Warn if dialogues are too short for a success."""
+    from mapo.cli.common.messages import say
+    from mapo.domain_folders import domain_folder
+    from mapo.measure.rubric import Rubric
+
+    least = Rubric.load(domain_folder(config.scenarios.domain)).ending.min_turns
+    limits = {"rollout.max_turns": config.rollout.max_turns, "eval.max_turns": config.eval.max_turns}
+    for key, limit in limits.items():
+        if limit is not None and limit < least:
+            say(
+                f"warning: no dialogue can pass with {key} = {limit}: success requires at least {least} turns"
+            )
 
 
 def check_run_config(config: Config, out: Path, command: str, overrides: Sequence[str] = ()) -> None:

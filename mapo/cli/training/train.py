@@ -120,8 +120,7 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
     scenarios = chosen_scenarios(config)
     check_options(config)
     check_run(out, config, scenarios, resume=resume)
-    sizes = {split: len(members) for split, members in scenarios.items()}
-    check_roles(config, sizes, done=_finished_steps(out))
+    check_roles(config, scenarios, done=_finished_steps(out))
 
 
 def _finished_steps(out: Path) -> int:
@@ -140,8 +139,7 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
         from mapo.train.run import chosen_scenarios
 
         check_policy(config)
-        sizes = {split: len(members) for split, members in chosen_scenarios(config).items()}
-        check_roles(config, sizes, done=_finished_steps(out))
+        check_roles(config, chosen_scenarios(config), done=_finished_steps(out))
     display = TrainingDisplay(config.optim.steps)
     display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")
     try:

@@ -375,7 +375,7 @@ def test_problems_are_shown_by_file_and_line(tmp_path):
     assert (
         "cut: " in done.stderr
         and "of 200" in done.stderr
-        and "2 usable conversations in 1 files" in done.stderr
+        and "2 usable conversations in 1 file;" in done.stderr
     )
 
 
