@@ -104,7 +104,7 @@ def play(
             if dialogue.ending and dialogue.error is None:
                 detail = ", ".join(dialogue.ending.detail)
                 typer.echo(
-                    f"\nThe dialogue ended: {dialogue.ending.reason.value}{f' ({detail})' if detail else ''}."
+                    f"\nThe dialogue ended: {dialogue.ending.reason.label}{f' ({detail})' if detail else ''}."
                 )
 
     asyncio.run(play_dialogue())

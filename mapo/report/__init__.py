@@ -1,9 +1,10 @@
-"""Reports: one self-contained HTML file about a training run, an evaluation, several runs or an ablation.
+"""Reports: one self-contained HTML file about a training run, an evaluation, an ablation, made
+scenarios, or several runs.
 
     sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
     document/    numbers, blocks and plots, and how they become HTML (templates/) and Markdown
-    training.py results.py several.py grid.py     the reports: a training run, an evaluation, several runs,
-                                                   an ablation
+    training.py results.py several.py grid.py made.py     the reports: a training run, an evaluation, several
+                                                           runs, an ablation, made scenarios
 
 A report contains no scripts and loads nothing. Text written by models is escaped and truncated.
 """
@@ -19,6 +20,7 @@ from mapo.report.document.markdown import markdown_page
 from mapo.report.document.numbers import typical_pair
 from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
+from mapo.report.made import made_report
 from mapo.report.results import bench_report, empa_report
 from mapo.report.sections.held_out import held_out_difference
 from mapo.report.several import reportable, several_report
@@ -74,6 +76,8 @@ def _single_report(root: Path, name: str | None) -> Report:
     kind = reportable(root)
     if kind is Kind.TRAINING:
         return training_report(read_training(root, name or ""))
+    if kind is Kind.MADE_SCENARIOS:
+        return made_report(root, name)
     if kind is Kind.ABLATION:
         return ablation_report(root, name)
     return bench_report(root, name) if kind.has_result else empa_report(root, name)

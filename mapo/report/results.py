@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from mapo.report.sections.held_out import score_row
 from mapo.report.sections.judgements import judgements
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
-from mapo.report.training import ledger_table, problem_list
-from mapo.runs.contents import details_in_points
+from mapo.report.training import ledger_table, problem_list, setting_text
+from mapo.runs.contents import details_in_points, planned_dialogues
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import KEYS
 from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
@@ -42,7 +42,8 @@ from mapo.scripted.notice import scripted_world
 from mapo.show.figures import Panel, Picture, look
 from mapo.show.tables import Table
 from mapo.store import RunDir
-from mapo.types import Dialogue
+from mapo.text import plural
+from mapo.types import Dialogue, ending_label
 
 SCORE_COLUMNS = [
     *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
@@ -51,6 +52,7 @@ BREAKDOWN = (
     f"EPM-Q with 95 % bootstrap intervals over scenarios. Groups of fewer than {MIN_ROWS} scenarios have no "
     "interval."
 )
+PARTIAL = "The scores cover only these and are not comparable with those of a complete run. Use --resume."
 ROWS = 80
 """Maximum rows of a table of details."""
 IN_POINTS = "; accuracies and shares in percent"
@@ -70,9 +72,8 @@ def empa_report(root: Path, name: str | None = None) -> Report:
             models.setdefault(", ".join((name or result.model, *kind)), []).append(result)
     broken = sum(len(folder.broken) for folder in folders)
     if broken:
-        problems.append(
-            f"{broken} broken dialogues are excluded (an endpoint or role failed, not the policy)"
-        )
+        excluded = plural(broken, "broken dialogue is", "broken dialogues are")
+        problems.append(f"{excluded} excluded (an endpoint or role failed, not the policy)")
     if not models and kind_of(root) is Kind.NOTHING:
         raise InputError(
             "The folder is not a run.",
@@ -88,9 +89,11 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         return Report(title, str(root), empty, [f"{root}: no dialogue can be scored"])
     scores = {label: score_results(label, results) for label, results in models.items()}
     first = next(iter(models))
+    manifest = read_object(RunDir(root).manifest, problems)
+    incomplete = _incomplete(manifest, {r.id for results in models.values() for r in results})
     played = dialogues_by_id(root, {r.id for r in models[first]})
     blocks = [
-        *_headline(scores[first]),
+        *_headline(scores[first], incomplete),
         Heading("Scores"),
         Table(
             ["model, rubric, profile", *SCORE_COLUMNS], [score_row(label, s) for label, s in scores.items()]
@@ -102,14 +105,22 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *judgements({"share of turns": list(played.values())}, models[first][0].path.rubric),
         *user_health({"dialogues": list(played.values())}, _recorded_health(root)),
         *ledger_table(read_ledger(root, problems)),
-        *manifest_table(read_object(RunDir(root).manifest, problems)),
+        *manifest_table(manifest),
         *problem_list(problems),
     ]
     title = f"{_benchmark_name(models[first][0])}: {name or models[first][0].model}"
     sample = models[first][0]
     domain = _scripted_domain(sample)
-    caution = f"{scripted_world([domain])} {reference_text(domain)}" if domain else ""
-    return Report(title, _lead(root, models[first]), blocks, caution=caution)
+    cautions = [f"{scripted_world([domain])} {reference_text(domain)}"] if domain else []
+    if incomplete:
+        cautions.insert(0, f"Incomplete evaluation: {incomplete}. {PARTIAL}")
+    return Report(title, _lead(root, models[first]), blocks, caution=" ".join(cautions))
+
+
+def _incomplete(manifest: Mapping[str, Any], ids: Collection[str]) -> str:
+    """Return "4 of 12 dialogues" if an evaluation has fewer than planned, else an empty string."""
+    planned = planned_dialogues(manifest)
+    return f"{len(ids)} of {planned} dialogues" if len(ids) < planned else ""
 
 
 def _scripted_domain(result: Result) -> str:
@@ -133,16 +144,18 @@ def _lead(root: Path, results: Sequence[Result]) -> str:
     cast = results[0].cast
     roles = ", ".join(f"{role}: {who}" for role, who in cast.items()) or "the other roles are not recorded"
     cases = len({r.case for r in results})
-    return f"{len(results)} dialogues on {cases} scenarios; {roles}. {root.resolve().name}."
+    played = f"{plural(len(results), 'dialogue')} on {plural(cases, 'scenario')}"
+    return f"{root.resolve().name}: {played}; {roles}."
 
 
-def _headline(score: Score) -> list[Block]:
+def _headline(score: Score, incomplete: str) -> list[Block]:
     ends = score.intervals["epm_q"] if score.intervals else None
+    interval = f"{format_interval(ends)} (95 %)" if ends else "too few dialogues for an interval"
     tiles = [
         StatTile(
             "EPM-Q",
             format_number(score.composite.epm_q),
-            f"{format_interval(ends)} (95 %)" if ends else "too few dialogues for an interval",
+            f"{incomplete}, incomplete; {interval}" if incomplete else interval,
         ),
         StatTile(
             "Passed",
@@ -150,7 +163,7 @@ def _headline(score: Score) -> list[Block]:
             f"{format_number(100 * score.passes / score.n, '.0f')} %",
         ),
         StatTile("Turns per dialogue", format_number(score.turns)),
-        StatTile("Unscored turns", str(score.unscored), "the judge failed"),
+        StatTile("Unscored turns", str(score.unscored), "the judge failed on them" if score.unscored else ""),
     ]
     return [StatTiles(tiles)]
 
@@ -198,7 +211,7 @@ def _point(score: Score) -> Point:
 def _endings(scores: Mapping[str, Score]) -> list[Block]:
     kinds = list(Counter({k: n for s in scores.values() for k, n in s.endings.items()}))
     rows = [[name, *(str(s.endings.get(kind, 0)) for kind in kinds)] for name, s in scores.items()]
-    return [Table(["ending", *kinds], rows)]
+    return [Table(["ending", *map(ending_label, kinds)], rows)]
 
 
 def _extremes(results: Sequence[Result], dialogues: Mapping[str, Dialogue]) -> list[Block]:
@@ -210,7 +223,7 @@ def _extremes(results: Sequence[Result], dialogues: Mapping[str, Dialogue]) -> l
     for word, r in (("lowest", ranked[0]), ("highest", ranked[-1])):
         d = dialogues[r.id]
         title = f"{word}: EPM-Q {format_number(numbers.quality(r))}, {r.case}"
-        sides.append(DialogueColumn(title, d, [None] * len(d.turns)))
+        sides.append(DialogueColumn(title, d))
     return [
         Heading("Lowest and highest score"),
         DialoguePair(*sides),
@@ -220,7 +233,8 @@ def _extremes(results: Sequence[Result], dialogues: Mapping[str, Dialogue]) -> l
 def manifest_table(manifest: Mapping[str, Any]) -> list[Block]:
     """Return the settings in a manifest. Nested values are left out, and so is the command: it contains
     addresses and paths, and a report is sent to others."""
-    rows = [[str(k), str(v)] for k, v in manifest.items() if k not in KEYS and not isinstance(v, dict | list)]
+    plain = {k: v for k, v in manifest.items() if v is not None and not isinstance(v, dict | list)}
+    rows = [[str(k), setting_text(v)] for k, v in plain.items() if k not in KEYS]
     if not rows:
         return []
     table = Table(["setting", "value"], rows[:ROWS], title="Settings", left=2, folded=True)
@@ -235,7 +249,7 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     entries = read_benchmark(root, name)
     problems: list[str] = []
     data = read_object(RunDir(root).result, problems)
-    first = entries[0]
+    first, incomplete = entries[0], data.get("complete") is False
     rows = [
         [e.name, format_number(e.value, ".2f", "no score"), format_interval(e.interval), f"{e.n} of {e.of}"]
         for e in entries
@@ -244,7 +258,11 @@ def bench_report(root: Path, name: str | None = None) -> Report:
         StatTile(
             e.name,
             format_number(e.value, ".1f", "no score"),
-            f"{format_interval(e.interval)} (95 %)" if e.interval else "too few items for an interval",
+            f"{e.n} of {e.of} items, incomplete"
+            if incomplete
+            else f"{format_interval(e.interval)} (95 %)"
+            if e.interval
+            else "too few items for an interval",
         )
         for e in entries
     ]
@@ -266,8 +284,9 @@ def bench_report(root: Path, name: str | None = None) -> Report:
     blocks += manifest_table(settings)
     return Report(
         f"{first.benchmark}: {first.model}",
-        f"{first.n} of {first.of} items scored. {root.resolve().name}.",
+        f"{root.resolve().name}: {first.n} of {first.of} items scored.",
         [*blocks, *problem_list(problems)],
+        caution=f"Incomplete evaluation: {first.n} of {first.of} items. {PARTIAL}" if incomplete else "",
     )
 
 

@@ -61,9 +61,9 @@ def reportable(root: Path) -> Kind:
             where=str(root),
             fix="Name the runs: mapo report RUN RUN ...",
         )
-    if kind in (Kind.AUDIT, Kind.SWAP, Kind.SCREENING, Kind.MADE_SCENARIOS):
+    if kind in (Kind.AUDIT, Kind.SWAP, Kind.SCREENING):
         raise InputError(
-            f"There is no report for this kind of run ({kind}).",
+            f"There is no report for a {kind}{'ing' if kind is Kind.SCREENING else ''} run.",
             where=str(root),
             fix=f"Look at it with mapo view {quote(str(root))}",
         )
@@ -120,9 +120,10 @@ def names_of(runs: Sequence[str]) -> list[str]:
 def _read(collected: _Collected, run: str, name: str) -> None:
     root = split_name(run)[1]
     kind = reportable(root)
-    if kind is Kind.ABLATION:
+    if kind in (Kind.ABLATION, Kind.MADE_SCENARIOS):
+        name = "an ablation" if kind is Kind.ABLATION else "a run of scenarios make"
         raise InputError(
-            "an ablation cannot be combined with other runs", where=str(root), fix="Report it on its own"
+            f"{name} cannot be combined with other runs", where=str(root), fix="Report it on its own"
         )
     if kind is Kind.TRAINING:
         collected.trained.append(read_training(root, name))

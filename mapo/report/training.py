@@ -29,6 +29,7 @@ from mapo.scoring.reference import reference_text
 from mapo.scripted.notice import scripted_world
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
+from mapo.text import plural
 
 
 def training_report(run: TrainingRun) -> Report:
@@ -59,9 +60,9 @@ def _lead(run: TrainingRun) -> str:
     s = run.summary
     steps = number(s.get("steps"))
     parts = [run.name, f"seed {run.seed}", f"reward {run.reward}" if run.reward else ""]
-    parts.append(f"{format_number(steps if steps is not None else len(run.steps), '.0f')} steps")
+    parts.append(plural(int(steps if steps is not None else len(run.steps)), "step"))
     dialogues = sum(number(line.get("dialogues")) or 0 for line in run.steps)
-    parts.append(f"{format_number(dialogues, ',.0f')} training dialogues")
+    parts.append(plural(int(dialogues), "training dialogue"))
     if (seconds := number(s.get("seconds"))) is not None:
         parts.append(f"{_duration(seconds)} of training")
     if run.finished and number(s.get("chosen_step")) is not None:
@@ -108,25 +109,17 @@ def _dialogue_pair(run: TrainingRun) -> list[Block]:
     pair = numbers.typical_pair(run.before, run.after)
     if pair is None:
         return []
-    credited = (
-        f"its {run.method} advantage when all test dialogues of this scenario, before and after, are "
-        "treated as siblings"
-        if run.advantage
-        else f"not available, because {run.uncredited}"
-    )
-    credit_of_pair = numbers.pair_credit(pair, run.before, run.after, run.advantage)
     sides = []
-    for name, dialogue, credit_by_turn in zip(("before", "after"), pair, credit_of_pair, strict=True):
-        ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
-        sides.append(
-            DialogueColumn(f"{name}: {ending} after {len(dialogue.turns)} turns", dialogue, credit_by_turn)
-        )
+    for name, dialogue in zip(("before", "after"), pair, strict=True):
+        ending = dialogue.ending.reason.label if dialogue.ending else "unfinished"
+        turns = plural(len(dialogue.turns), "turn")
+        sides.append(DialogueColumn(f"{name}: {ending} after {turns}", dialogue))
     return [
         Heading("One scenario, before and after"),
         Paragraph(
-            f"{pair[0].scenario}: the held-out dialogue with the median gain. Below each reply: "
-            "the judge's levels per axis (progress, regression), the turn's reward, and its credit "
-            f"({credited})."
+            f"{pair[0].scenario}: the scenario with the median gain. Below each reply: the judge's levels "
+            "per axis (progress, regression) and the turn's reward. Test dialogues have no credit, because "
+            "they are not used for training."
         ),
         DialoguePair(*sides),
     ]
@@ -151,14 +144,12 @@ def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     ]
     costs = [number(row["cost"]) for row in rows if row["calls"]]
     known = [cost for cost in costs if cost is not None]
-    total = (
-        f"Total cost: {sum(known):,.2f}"
-        if known and len(known) == len(costs)
-        else "Some models have no price"
-    )
+    complete = known and len(known) == len(costs)
+    total = f"Total cost: {sum(known):,.2f}, in the currency of the price list." if complete else ""
+    total = total or f"{'Some' if known else 'The'} models have no price, so there is no total cost."
     return [
         Heading("Calls to other models"),
-        Table(head, shown, note=f"{total}, in the currency of the price list.", left=2),
+        Table(head, shown, note=total, left=2),
     ]
 
 
@@ -171,7 +162,7 @@ def _settings(run: TrainingRun) -> list[Block]:
                 rows += (
                     []
                     if value is None or _address(section, value)
-                    else [[f"{section}.{key}", _setting_text(value)]]
+                    else [[f"{section}.{key}", setting_text(value)]]
                 )
     blocks: list[Block] = [Heading("Configuration")]
     if isinstance(versions, dict) and versions:
@@ -187,12 +178,16 @@ def _address(section: str, value: object) -> bool:
     return section == "roles" and isinstance(value, dict) and not value.get("model")
 
 
-def _setting_text(value: object) -> str:
+def setting_text(value: object) -> str:
     """Return a setting as text. For roles and panels, only the values that are set."""
     if isinstance(value, dict):
         return ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return "; ".join(map(_setting_text, value))
+        return "; ".join(map(setting_text, value))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting_text, value)) or "none"
+    if value is None:
+        return "not set"
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 

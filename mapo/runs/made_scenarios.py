@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from mapo.runs.contents import integer, number
+from mapo.runs.contents import integer, number, read_settings
+from mapo.store import RunDir
 from mapo.text import plural, printable
 
 LINES = 20
 """Refused or failed conversations that are named."""
+SCENARIOS = 100
+"""Scenarios that are listed."""
+COLUMNS = ("id", "topic", "category", "axis", "difficulty", "language")
+
+
+def made_rows(root: Path) -> list[tuple[str, ...]]:
+    """Return `COLUMNS` of the scenarios in the run's folder, as far as the files can be read."""
+    folder = RunDir(root).scenarios
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    files = sorted(file for file in folder.iterdir() if file.suffix == ".toml")[:SCENARIOS]
+    scenarios = [settings for file in files if (settings := read_settings(file)[0])]
+    return [tuple(_text(scenario, name) or "–" for name in COLUMNS) for scenario in scenarios]
 
 
 def made_notes(report: Mapping[str, Any]) -> list[str]:

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mapo.types import StopReason
+from mapo.types import StopReason, ending_label
 
 REPEATED = 0.05
 REPEATED_SCRIPTED = 0.60
 """Scripted users have about a dozen guarded lines: with an unhelpful policy, up to 55 % are repeated."""
 ONE_ENDING = 0.95
 FEW = 20
-"""Fewest lines (dialogues, for endings) from which a share can cause a warning."""
+"""Fewest lines (dialogues, for endings) from which a share is reported."""
 BOUNDS = {
     "repeated": ("sentences repeated", REPEATED, "users repeat themselves"),
     "shared": ("words shared across scenarios", 0.05, "users of different scenarios use the same phrases"),
     "as_assistant": ("lines that sound like an assistant", 0.02, "users speak like an assistant"),
     "other_language": ("lines in another language", 0.02, "users change the language"),
-    "told_early": ("lines ahead of the story", 0.05, "users reveal a stage before the director does"),
+    "told_early": ("lines that reveal a stage early", 0.05, "users reveal a stage early"),
     "off_persona": ("lines that contradict the persona", 0.02, "users contradict their persona"),
     "warm_after_miss": (
         "user warms up after an unhelpful or harmful reply",
@@ -38,7 +38,10 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One number with its usual maximum; `warning` is empty if it is within the usual range."""
+    """One number with its usual maximum; `warning` is empty if it is within the usual range.
+
+    The value is None if there was nothing to count, or less than `FEW`.
+    """
 
     name: str
     value: float | None
@@ -52,11 +55,12 @@ def findings(numbers: Mapping[str, Any]) -> list[Finding]:
     for key, (name, usual, words) in BOUNDS.items():
         bound = REPEATED_SCRIPTED if key == "repeated" and numbers.get("scripted") is True else usual
         count = _number(numbers.get("misses" if key == "warm_after_miss" else "lines")) or 0.0
-        value, good = _number(numbers.get(key)), _number(numbers.get("warm_after_good"))
+        value = _number(numbers.get(key)) if count >= FEW else None
+        good = _number(numbers.get("warm_after_good"))
         if key == "warm_after_miss" and good is not None:
             words = f"{words} ({good:.0%} after a good reply)"
-        over = value is not None and value > bound and count >= FEW
-        result.append(Finding(name, value, bound, f"{words}: {_over(value, bound)}" if over else ""))
+        warning = f"{words}: {_over(value, bound)}" if value is not None and value > bound else ""
+        result.append(Finding(name, value, bound, warning))
     return [*result, _ending(_counts(numbers.get("endings")))]
 
 
@@ -66,18 +70,22 @@ def warnings(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def _ending(endings: Mapping[str, float]) -> Finding:
-    most, n = max(endings.items(), key=lambda e: e[1], default=("", 0.0))
-    total = sum(endings.values())
-    share = n / total if total else None
-    name = f"dialogues with the most frequent ending{f' ({most})' if most else ''}"
-    if share is None or share <= ONE_ENDING or total < FEW:
+    name, total = "dialogues with the most frequent ending", sum(endings.values())
+    if total < FEW:
+        return Finding(name, None, ONE_ENDING)
+    ending, n = max(endings.items(), key=lambda e: e[1])
+    share, most = n / total, ending_label(ending)
+    name = f"{name} ({most})"
+    if share <= ONE_ENDING:
         return Finding(name, share, ONE_ENDING)
     words = f"nearly all dialogues have the same ending ({most}), so endings carry no information"
     return Finding(name, share, ONE_ENDING, f"{words}: {_over(share, ONE_ENDING)}")
 
 
-def _over(value: float | None, bound: float) -> str:
-    return f"{value:.0%}, usually at most {bound:.0%}"
+def _over(value: float, bound: float) -> str:
+    """Return both as percentages, the value with as many digits as it takes to tell it from the bound."""
+    digits = next((d for d in range(3) if f"{value:.{d}%}" != f"{bound:.{d}%}"), 3)
+    return f"{value:.{digits}%}, usually at most {bound:.0%}"
 
 
 def _number(value: object) -> float | None:

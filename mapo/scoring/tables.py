@@ -10,6 +10,7 @@ from mapo.scoring.context import ScoreContext
 from mapo.scoring.reference import REFERENCE_NOTE, reference_rows
 from mapo.scoring.score import Score, Scoring
 from mapo.show.tables import Cell, NumberCell, Table, interval_text, print_line, print_tables
+from mapo.types import ending_label
 
 _COMPONENTS = {"outcome": "Outcome", "efficiency": "Efficiency", "stability": "Stability"}
 _MAX_LISTED = 10
@@ -95,7 +96,7 @@ def _remarks(scores: Sequence[Score], *, named: bool) -> list[str]:
         unit = "scenarios" if all(s.cases > 1 for s in with_interval) else "the dialogues of a scenario"
         lines.append(f"Below EPM-Q: 95 % bootstrap interval over {unit}.")
     for score in scores if named else ():
-        endings = ", ".join(f"{reason} {n}" for reason, n in sorted(score.endings.items()))
+        endings = ", ".join(f"{ending_label(reason)} {n}" for reason, n in sorted(score.endings.items()))
         lines.append(f"Endings of {score.name}: {endings}.")
     if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
         lines.append(f"Unfinished dialogues (the record ends before the dialogue does): {unfinished}.")

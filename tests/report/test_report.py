@@ -26,7 +26,7 @@ from mapo.report.document.blocks import (
 )
 from mapo.report.document.markdown import markdown_page
 from mapo.report.document.page import html_page
-from mapo.report.training import training_report
+from mapo.report.training import setting_text, training_report
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import read_training
 from mapo.scoring.reference import reference_text
@@ -293,7 +293,7 @@ def test_judge_calls_and_roles_without_their_addresses(tmp_path):
     row = {"role": "judge", "model": "big", "calls": 7, "prompt": 5000, "cost": None}
     (root / "ledger.json").write_text(json.dumps({"rows": [row]}))
     page = check(html_page(build([str(root)])))
-    assert "Some models have no price" in page.text and "5,000" in page.text
+    assert "The models have no price, so there is no total cost." in page.text and "5,000" in page.text
     assert "secret" not in page.text and "model big" in page.text
 
 
@@ -403,8 +403,8 @@ def test_the_simulated_people_are_looked_at(tmp_path):
     assert "users speak like an assistant: 100%, usually at most 2%" in text
     write_lines(root / "dialogues" / "empa.jsonl", helpful[:1])
     table, text = said(root)
-    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
-    assert "rest on fewer than 20 messages or dialogues" in text and "as usual" not in text
+    assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "–"
+    assert "There is too little to report." in text
 
 
 def test_empa_records_that_cannot_be_scored(tmp_path):
@@ -415,7 +415,7 @@ def test_empa_records_that_cannot_be_scored(tmp_path):
     broken = replace(talk([1], id="x"), error="gone", ending=Ending(StopReason.BROKEN))
     write_lines(file, [broken])
     report = build([str(root)])
-    assert "empty" in report.blocks[0].text and "1 broken dialogues" in problems(report)
+    assert "empty" in report.blocks[0].text and "1 broken dialogue is" in problems(report)
     write_lines(file, [broken, talk([1, 1], id="y")])
     with open(file, "ab") as more:
         more.write(b'{"schema": "mapo.dial')
@@ -798,12 +798,12 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
 
 
 def test_long_lists_are_cut_in_both_forms():
-    side = DialogueColumn("left: x", talk([1]), [0.5])
-    longer = DialogueColumn("right: x", talk([1, None, -1]), [None, None, -0.5])
+    side = DialogueColumn("left: x", talk([1]))
+    longer = DialogueColumn("right: x", talk([1, None, -1]))
     report = Report("t", "l", [BulletList([f"line {i}" for i in range(20)]), DialoguePair(side, longer)])
     for text in (check(html_page(report)).text, markdown_page(report, "")):
         assert "line 11" in text and "line 12" not in text and "and 8 more" in text
-        assert "credit" in text and "unscored" in text
+        assert "credit" not in text and "unscored" in text
 
 
 def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
@@ -832,3 +832,33 @@ def test_a_file_is_refused_and_its_folder_named(tmp_path):
     done = mapo("report", file)
     assert done.returncode == 2
     assert f"This is a file, not a folder. Give its folder: {tmp_path / 'run'}" in done.stderr
+
+
+def test_an_incomplete_evaluation_says_so_next_to_its_score(tmp_path):
+    root = empa(tmp_path / "part", cases=4)
+    manifest = json.loads((root / "manifest.json").read_text())
+    scenarios = {f"c{i}": "x" for i in range(12)}
+    (root / "manifest.json").write_text(json.dumps({**manifest, "scenarios": scenarios, "repeats": 1}))
+    report = build([str(root)])
+    assert report.caution.startswith("Incomplete evaluation: 4 of 12 dialogues.")
+    tiles = next(b for b in report.blocks if isinstance(b, StatTiles)).tiles
+    assert tiles[0].detail.startswith("4 of 12 dialogues, incomplete")
+
+
+def test_made_scenarios_have_a_report(tmp_path):
+    root = tmp_path / "made"
+    (root / "scenarios").mkdir(parents=True)
+    (root / "scenarios" / "made-1.toml").write_text('id = "made-1"\ntopic = "<b>A flat tyre"\n')
+    (root / "manifest.json").write_text('{"schema": "mapo.realsim/1"}')
+    counts = {"files": 1, "asked": 3, "made": 1, "refused": [{"id": "made-2"}], "failed": ["made-3"]}
+    (root / "report.json").write_text(json.dumps({**counts, "found": {"email": 2}}))
+    page = check(html_page(build([str(root)])))
+    assert "3 conversations from 1 file" in page.text
+    assert "A flat tyre" in page.text
+    assert "Incomplete: 1 conversation failed." in page.text
+
+
+def test_settings_are_shown_as_words():
+    assert [setting_text(value) for value in (["tensorboard"], [], None, True)] == [
+        *("tensorboard", "none", "not set", "yes")
+    ]

@@ -299,3 +299,18 @@ def test_published_people_are_healthy(two_models):
         found = health_of(talks)
         assert found.dialogues == 30 and found.lines > 600
         assert [w for w in warnings(found.as_json()) if "same ending" not in w] == []
+
+
+def test_a_share_just_above_its_bound_is_shown_with_more_digits():
+    [warning] = warnings(told(told_early=0.053))
+    assert warning == "users reveal a stage early: 5.3%, usually at most 5%"
+
+
+def test_the_turn_limit_is_not_called_a_timeout():
+    [warning] = warnings(told(endings={"timeout": 40}))
+    assert "(turn limit)" in warning
+
+
+def test_few_lines_and_few_dialogues_are_not_reported():
+    few = findings(told(lines=19, misses=19, endings={"success": 19}))
+    assert [f.value for f in few] == [None] * len(few)

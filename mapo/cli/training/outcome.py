@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mapo.text import escape
+from mapo.text import escape, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,10 +86,10 @@ def _side_by_side(before: Dialogue, after: Dialogue) -> RichTable:
     title = escape(f"{before.scenario}: the scenario with the median gain")
     table = RichTable(title=title, title_justify="left", show_lines=True)
     for name, dialogue in (("before", before), ("after", after)):
-        ending = dialogue.ending.reason.value if dialogue.ending else "unfinished"
+        ending = dialogue.ending.reason.label if dialogue.ending else "unfinished"
         turns = len(dialogue.turns)
         part = f" (first {SHOWN} of {turns} turns)" if turns > SHOWN else ""
-        table.add_column(f"{name}: {ending} after {turns} turns{part}", ratio=1)
+        table.add_column(f"{name}: {ending} after {plural(turns, 'turn')}{part}", ratio=1)
     for i in range(min(SHOWN, max(len(before.turns), len(after.turns)))):
         table.add_row(_turn(before, i), _turn(after, i))
     return table

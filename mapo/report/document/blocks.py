@@ -56,11 +56,10 @@ class BulletList:
 
 @dataclass(frozen=True, slots=True)
 class DialogueColumn:
-    """One of two dialogues side by side; `credit` has a number or None per turn."""
+    """One of two dialogues side by side."""
 
     title: str
     dialogue: Dialogue
-    credit: Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,6 @@ def _turn(side: DialogueColumn, i: int) -> str:
         f"{key} {m.progress.level:+d} {m.regression.level:+d}" for key, m in (turn.levels or {}).items()
     ]
     marks = [*levels[:12], f"reward {format_number(turn.reward, '+.2f', 'unscored')}"]
-    if side.credit[i] is not None:
-        marks.append(f"credit {format_number(side.credit[i], '+.2f')}")
     said = (
         f"*{plain(turn.user, _MAX_TURN_TEXT)}*",
         plain(turn.reply.text, _MAX_TURN_TEXT),

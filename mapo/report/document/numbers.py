@@ -204,39 +204,16 @@ def path_of(result: Result) -> tuple[list[float], list[float]]:
 
 
 def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
-    """Return the dialogue, before and after training, with the median gain in distance."""
+    """Return the dialogue, before and after training, with the median gain in distance.
+
+    Equal gains are ordered by id, so that the choice does not depend on the order of the records.
+    """
     late = {d.id: d for d in after if d.usable and d.turns}
     pairs = [(d, late[d.id]) for d in before if d.usable and d.turns and d.id in late]
-    pairs.sort(key=lambda pair: _end(pair[0]) - _end(pair[1]))
+    pairs.sort(key=lambda pair: (_end(pair[0]) - _end(pair[1]), pair[0].id))
     return pairs[len(pairs) // 2] if pairs else None
 
 
 def _end(dialogue: Dialogue) -> float:
     state = dialogue.turns[-1].state
     return state.distance if state else 0.0
-
-
-def pair_credit(
-    pair: tuple[Dialogue, Dialogue],
-    before: Sequence[Dialogue],
-    after: Sequence[Dialogue],
-    settings: Advantage | None,
-) -> tuple[list[float | None], list[float | None]]:
-    """Return the credit of both dialogues' turns, treating all test dialogues of their scenario, before and
-    after, as siblings."""
-    no_credit: tuple[list[float | None], list[float | None]] = (
-        [None] * len(pair[0].turns),
-        [None] * len(pair[1].turns),
-    )
-    siblings = [d for d in (*before, *after) if d.scenario == pair[0].scenario and d.usable and d.turns]
-    advantages = credit_of(siblings, [d.scenario for d in siblings], settings)
-    if advantages is None:
-        return no_credit
-
-    def of(dialogue: Dialogue) -> list[float | None]:
-        at = next(i for i, d in enumerate(siblings) if d is dialogue)
-        return [
-            float(a) if m else None for a, m in zip(advantages.mixed[at], advantages.mask[at], strict=True)
-        ]
-
-    return of(pair[0]), of(pair[1])

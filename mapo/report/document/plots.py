@@ -19,6 +19,7 @@ from mapo.show.figures import (
     legend_text,
     look,
 )
+from mapo.types import ending_label
 
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
 _LEGEND_COLUMNS = 3
@@ -97,7 +98,7 @@ def stacked(shares: Mapping[str, Sequence[Point]], ylabel: str) -> Draw:
                 bottom=[base[p.x] for p in line],
                 width=0.85 * gap,
                 color=ENDINGS[name],
-                label=name,
+                label=ending_label(name),
                 hatch=hatch,
                 edgecolor=INK,
                 linewidth=0,

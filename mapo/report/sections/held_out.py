@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mapo.evals.compare.comparison import paired
 from mapo.evals.compare.entries import Case
-from mapo.measure.stats import Interval
+from mapo.measure.stats import MIN_ROWS, Interval
 from mapo.report.document import numbers
 from mapo.report.document.blocks import (
     Block,
@@ -22,6 +22,7 @@ from mapo.scoring.context import context_of_results
 from mapo.scoring.result import Result
 from mapo.scoring.score import PARTS, Score, score_results
 from mapo.show.tables import Table
+from mapo.text import plural
 from mapo.types import Dialogue
 
 Difference = tuple[float, Interval | None, float, int]
@@ -115,13 +116,10 @@ def _tiles(before: Score, after: Score, difference: Difference | None) -> StatTi
     ]
     if difference:
         mean, interval, _, n = difference
-        tiles.append(
-            StatTile(
-                "Paired difference",
-                format_number(mean, "+.1f"),
-                f"{format_interval(interval, '+.1f')} (95 %), {n} scenarios",
-            )
-        )
+        detail = f"{plural(n, 'scenario')}, too few for an interval"
+        if interval:
+            detail = f"{format_interval(interval, '+.1f')} (95 %), {plural(n, 'scenario')}"
+        tiles.append(StatTile("Paired difference", format_number(mean, "+.1f"), detail))
     first = f"{before.passes}" if before.n == after.n else f"{before.passes} of {before.n}"
     tiles.append(StatTile("Passed dialogues", f"{first} → {after.passes} of {after.n}"))
     tiles.append(
@@ -139,10 +137,14 @@ def _difference_words(difference: Difference | None) -> list[Block]:
         ]
     mean, interval, p, n = difference
     p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    test = f"sign-flip test over {plural(n, 'scenario')}: {p_text}"
+    changed = f"Paired by scenario, EPM-Q changed by {format_number(mean, '+.1f')}"
+    if interval is None:
+        few = f"With fewer than {MIN_ROWS} scenarios there is no interval."
+        return [Paragraph(f"{changed} ({test}). {few}")]
     return [
         Paragraph(
-            f"Paired by scenario, EPM-Q changed by {format_number(mean, '+.1f')} (95 % interval "
-            f"{format_interval(interval, '+.1f')}; sign-flip test over {n} scenarios: {p_text}). The "
-            "interval covers the choice of scenarios, not of the training seed."
+            f"{changed} (95 % interval {format_interval(interval, '+.1f')}; {test}). The interval covers the "
+            "choice of scenarios, not of the training seed."
         )
     ]

@@ -16,7 +16,10 @@ from mapo.types import Dialogue
 
 STORY = tuple(BOUNDS[key][0] for key in ("told_early", "off_persona"))
 """The measures that need the story and the persona of the scenarios."""
-NOTE = "If a share exceeds its limit, read some dialogues before trusting the score."
+NOTE = (
+    "If a share exceeds its limit, read some dialogues before trusting the score. A dash means that there is "
+    f"nothing to measure, or fewer than {FEW} messages (dialogues, for endings)."
+)
 
 
 def user_health(
@@ -46,10 +49,8 @@ def user_health(
     if not rows:
         return []
     table = Table(["share of", *by_set, "expected at most"], rows, note=NOTE)
-    if any(f.value is not None and f.value > f.bound for measures in by_set.values() for f in measures):
-        summary = f"Shares above their limit rest on fewer than {FEW} messages or dialogues, too few to tell."
-    else:
-        summary = "All shares are within their limits."
+    measured = any(f.value is not None for measures in by_set.values() for f in measures)
+    summary = "All reported shares are within their limits." if measured else "There is too little to report."
     return [Heading("Simulated users"), table, BulletList(warnings) if warnings else Paragraph(summary)]
 
 

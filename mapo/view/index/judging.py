@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapo.domain_folders import DEFAULT
-from mapo.runs.contents import integer, number, read_settings
+from mapo.runs.contents import integer, number
 from mapo.runs.files import read_bytes, read_object
-from mapo.runs.made_scenarios import made_notes
+from mapo.runs.made_scenarios import COLUMNS, made_notes, made_rows
 from mapo.store import RunDir
 from mapo.text import printable
 from mapo.view.index.files import RunFiles
@@ -43,7 +43,8 @@ def judging_of(run: RunFiles) -> VerdictTable | None:
     if run.has(RunDir.screen) and (data := read_object(RunDir(run.root).screen)[0]):
         return _screening(data, _roles_of_plays(run, data))
     if run.has(RunDir.make_report) and (data := read_object(RunDir(run.root).make_report)[0]):
-        return _made(data, _scenario_files(run))
+        head = ("Scenario", *map(str.capitalize, COLUMNS[1:]))
+        return VerdictTable("Scenarios", head, made_rows(run.root), made_notes(data))
     return None
 
 
@@ -136,24 +137,6 @@ def _screening(data: dict[str, Any], roles: Mapping[str, Any]) -> VerdictTable:
     warning = SCRIPTED_WARNING if scripted else ""
     head = ("Scenario", "Verdict", *columns, "Difficulty", "Axis")
     return VerdictTable("Screening", head, rows[:ROWS], notes, warning=warning)
-
-
-def _made(report: dict[str, Any], scenarios: Sequence[dict[str, Any]]) -> VerdictTable:
-    """Return one row per made scenario, and what became of the conversations."""
-    tags = ("category", "axis", "difficulty", "language")
-    rows = [tuple(_text(s.get(name)) or "–" for name in ("id", "topic", *tags)) for s in scenarios[:ROWS]]
-    return VerdictTable(
-        "Scenarios", ("Scenario", "Topic", *map(str.capitalize, tags)), rows, made_notes(report)
-    )
-
-
-def _scenario_files(run: RunFiles) -> list[dict[str, Any]]:
-    """Return the scenarios in the run's folder, as far as they can be read."""
-    folder = RunDir(run.root).scenarios
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    files = sorted(file for file in folder.iterdir() if file.suffix == ".toml")[:ROWS]
-    return [settings for file in files if (settings := read_settings(file)[0])]
 
 
 def _roles_of_plays(run: RunFiles, data: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_gradients_dialogues_and_speed_are_the_metrics(run):
     ]  # kl_start was not measured
     ended = next(p for p in found["fig_dialogues"].panels if p.title == "Endings")
     bars = list(axes_of(ended).containers)
-    assert [c.get_label() for c in bars] == ["success", "timeout"]
+    assert [c.get_label() for c in bars] == ["success", "turn limit"]
     assert [r.get_height() for r in bars[0]] == pytest.approx([0.25] * 6)
     assert [r.get_y() for r in bars[1]] == [0.25] * 6 and [r.get_height() for r in bars[1]] == [0.75] * 6
     tokens, clock = found["fig_speed"].panels
@@ -146,9 +146,7 @@ def test_credit_is_what_the_trainer_gives(run):
 
 def test_what_no_estimator_takes_has_no_credit(run):
     nonsense = run.advantage.model_copy(update={"gamma": -1.0})
-    pair = (talk([0, 0]), talk([1]))
     assert numbers.credit_of(run.played[1], ["s"] * 4, nonsense) is None
-    assert numbers.pair_credit(pair, [pair[0]], [pair[1]], nonsense) == ([None, None], [None])
     assert by_turn(replace(run, advantage=nonsense), [1]).returns == []
 
 
@@ -206,13 +204,11 @@ def test_the_pair_shown_is_the_median_one():
     assert numbers.typical_pair([unjudged], after)[0] is unjudged
 
 
-def test_credit_of_the_pair_takes_both_sides_for_siblings(run):
-    before, after = talk([0, 0], id="a"), talk([1, 1], id="a")
-    one, two = numbers.pair_credit((before, after), [before], [after], run.advantage)
-    # two siblings: every z-score at a turn index is +-1, so is that of all turns; half of each
-    assert two == pytest.approx([1, 1]) and one == pytest.approx([-1, -1])
-    alone = numbers.pair_credit((before, before), [before], [], run.advantage)
-    assert alone[0] == [None, None]
+def test_the_pair_does_not_depend_on_the_order_of_the_records():
+    before = [talk([0, 0, 0], id=f"d{k}") for k in range(5)]
+    after = [talk([1, 1, 1], id=f"d{k}") for k in range(5)]
+    assert numbers.typical_pair(before, after)[0].id == "d2"
+    assert numbers.typical_pair(before[::-1], after)[0].id == "d2"
 
 
 # ---- reading
