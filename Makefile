@@ -15,7 +15,7 @@ setup: $(READY) ## Create .venv with everything installed
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mapo needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Setting up $(VENV) (torch and others, about 2 GB, a few minutes the first time)"
+	@echo "Setting up $(VENV) (torch and others: about 2 GB, more with CUDA; a few minutes without output)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(BIN)/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true  # the distribution's former name
