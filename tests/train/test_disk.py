@@ -107,7 +107,7 @@ def test_a_disk_that_fills_up_half_way(model, undisturbed, disk):
     running = start(model, out)
     appears(out / "dialogues" / "step_00002.jsonl", running)
     fill(disk, leave=3)
-    check_refusal(ended(running), out, "The disk is full: free some space")
+    check_refusal(ended(running), out, "The disk is full. Free some space")
     assert (out / "checkpoints" / "step_00001" / "state.json").is_file()  # what is there is whole
     (disk / "filler").unlink()
     again = ended(start(model, out, "--resume"))
@@ -143,9 +143,9 @@ def test_a_folder_that_turns_read_only_half_way(model, undisturbed, tmp_path, st
     running = start(model, out, before=stripped)
     appears(out / "dialogues" / "step_00002.jsonl", running)
     set_modes(out, 0o555)
-    check_refusal(ended(running), out, "No permission: choose another folder")
+    check_refusal(ended(running), out, "Permission is denied. Choose another folder")
     still = ended(start(model, out, "--resume", before=stripped))
-    check_refusal(still, out, "No permission: choose another folder")
+    check_refusal(still, out, "Permission is denied. Choose another folder")
     set_modes(out, 0o755)
     again = ended(start(model, out, "--resume", before=stripped))
     assert again.returncode == 0, again.stderr
@@ -157,7 +157,7 @@ def test_a_folder_that_is_read_only_from_the_start(model, tmp_path, stripped):
     tmp_path.chmod(0o555)
     try:
         check_refusal(
-            ended(start(model, tmp_path / "run", before=stripped)), tmp_path / "run", "No permission"
+            ended(start(model, tmp_path / "run", before=stripped)), tmp_path / "run", "Permission is denied"
         )
     finally:
         tmp_path.chmod(0o755)

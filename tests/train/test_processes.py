@@ -212,7 +212,7 @@ except TrainError as error:
 def test_a_member_that_never_comes_ends_the_run(model, tmp_path):
     done = script(LEAD, tmp_path / "run", "optim.rate=1", *small.SMALL, f"model.source={model}")
     assert done.returncode == 2, done.stderr
-    assert "process 1 of the run ended" in done.stderr and "optim.rate" in done.stderr
+    assert "process 1 of the run failed" in done.stderr and "optim.rate" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
 
@@ -222,7 +222,7 @@ def test_a_member_that_breaks_ends_the_run_in_its_own_words(model, tmp_path):
     out = tmp_path / "run"
     done = script(LEAD, out, "model.source=/no/such", *small.SMALL, f"model.source={model}")
     assert done.returncode in (1, 2), done.stderr
-    assert re.search(r"error: process 1 of the run ended: .*no such folder.* --resume", done.stderr)
+    assert re.search(r"error: process 1 of the run failed: .*no such folder.* --resume", done.stderr)
     assert str(out / "others.log") in done.stderr
     assert "no such folder" in (out / "others.log").read_text()
 
