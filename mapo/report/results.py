@@ -120,7 +120,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
 def _incomplete(manifest: Mapping[str, Any], ids: Collection[str]) -> str:
     """Return "4 of 12 dialogues" if an evaluation has fewer than planned, else an empty string."""
     planned = planned_dialogues(manifest)
-    return f"{len(ids)} of {planned} dialogues" if len(ids) < planned else ""
+    return f"{len(ids)} of {plural(planned, 'dialogue')}" if len(ids) < planned else ""
 
 
 def _scripted_domain(result: Result) -> str:

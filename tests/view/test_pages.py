@@ -571,3 +571,17 @@ def test_laid_over_each_other_endings_are_successes_and_a_line_at_zero_stays_the
         alone["unscored"]["layout"]["yaxis"]["range"] == [0, 0.05]
         and "range" not in alone["clip"]["layout"]["yaxis"]
     )
+
+
+def test_an_evaluation_dialogue_has_no_credit_and_explains_its_ending(index, root, client):
+    run = root / "bench"
+    view_runs.benchmark(root)
+    won = replace(view_runs.talk(EMPATHY, "won"), ending=Ending(StopReason.SUCCESS, ("positional",)))
+    (run / "dialogues" / "empa.jsonl").unlink()
+    view_runs.write_lines(run / "dialogues" / "empa.jsonl", [won, view_runs.talk(EMPATHY, "late")])
+    index.refresh()
+    page = client.get("/run/bench/d/dialogues:empa.jsonl/1").text
+    assert 'title="The state advanced far enough' in page
+    assert "Reward of turn 1" in page
+    assert "Reward and credit" not in page
+    assert ">turn limit</span>" in client.get("/run/bench/d/dialogues:empa.jsonl/2").text

@@ -64,7 +64,9 @@ def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
     if after.context.reference:
         rows += reference_rows(after.context.domain, len(columns))
     title = after.context.notice or caution
-    return Table(columns, rows, title=title, note="Below EPM-Q: 95 % bootstrap interval over scenarios.")
+    known = before.intervals or after.intervals
+    note = "Below EPM-Q: 95 % bootstrap interval over scenarios." if known else ""
+    return Table(columns, rows, title=title, note=note)
 
 
 def _difference(outcome: TrainingOutcome, out: Path) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from mapo.measure.rubric import Rubric
 from mapo.runs.files import UNREADABLE, lines_from, open_plain, read_problem
 from mapo.runs.kind import Kind
-from mapo.text import printable
+from mapo.text import plural, printable
 from mapo.view.index.context import PLAYERS, context_of
 from mapo.view.index.database import TABLES, VERSION, connect, locate, mark_superseded
 from mapo.view.index.entries import entry_of
@@ -145,7 +145,7 @@ class Index:
         count, played, mean, context = self._counts[run.key]
         facts = {**facts, "context": context, "played": played}
         if played < facts["planned"]:
-            facts["incomplete"] = f"{played} of {facts['planned']} dialogues"
+            facts["incomplete"] = f"{played} of {plural(facts['planned'], 'dialogue')}"
         if facts["score"] is None and mean is not None:
             facts |= {"score": mean, "score_part": "empa"}
         state = state_of(run, facts, locked, count, played, self._grace, time.time())
