@@ -318,6 +318,8 @@ async def play_all(
     async def play_job(job: Job) -> Dialogue:
         nonlocal failed
         async with slots:
+            # Scripted roles never wait: without this, all dialogues would run before a signal is handled.
+            await asyncio.sleep(0)
             if failed:  # start no further dialogues
                 raise asyncio.CancelledError
             try:

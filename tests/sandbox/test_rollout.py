@@ -364,3 +364,25 @@ def test_jobs_are_checked():
         all_of([], lambda n: Roles(), concurrency=0)
     with pytest.raises(InputError, match="same id"):
         all_of([Job(SCENARIO, "d")] * 2, lambda n: Roles())
+
+
+def test_roles_that_never_wait_can_be_cancelled_between_dialogues():
+    done = []
+    jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(200)]
+
+    async def cancelled():
+        def policy(job):
+            if job.id == "d5":
+                task.cancel()
+            return Roles()
+
+        task = asyncio.ensure_future(
+            play_all(
+                jobs, policy, lambda job: Roles().cast(), Rules(RUBRIC), concurrency=4, on_done=done.append
+            )
+        )
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert 0 < len(done) < 20
