@@ -21,8 +21,10 @@ from mapo.measure.reward import REWARDS, rewards_of
 from mapo.models.chat import Answer
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Cast
+from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Job, Rules, play, play_all
 from mapo.scenarios.scenario import Persona, Scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.types import Direction, Mark
 from support.builders import marks
 
@@ -367,18 +369,19 @@ def test_jobs_are_checked():
 
 
 def test_roles_that_never_wait_can_be_cancelled_between_dialogues():
-    done = []
-    jobs = [Job(SCENARIO, f"d{n}", seed=n) for n in range(200)]
+    done, scenarios = [], load_scenarios("builtin:train")[:100]
+    jobs = [Job(scenario, scenario.id, seed=0) for scenario in scenarios]
+    helper = scripted_policy("empathy", "silent")
 
     async def cancelled():
         def policy(job):
-            if job.id == "d5":
+            if job.id == jobs[5].id:
                 task.cancel()
-            return Roles()
+            return helper(job)
 
         task = asyncio.ensure_future(
             play_all(
-                jobs, policy, lambda job: Roles().cast(), Rules(RUBRIC), concurrency=4, on_done=done.append
+                jobs, policy, scripted_cast("empathy"), Rules(RUBRIC), concurrency=4, on_done=done.append
             )
         )
         with contextlib.suppress(asyncio.CancelledError):
