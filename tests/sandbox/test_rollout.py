@@ -376,7 +376,7 @@ def test_roles_that_never_wait_can_be_cancelled_between_dialogues():
     async def cancelled():
         def policy(job):
             if job.id == jobs[5].id:
-                task.cancel()
+                asyncio.get_running_loop().call_soon_threadsafe(task.cancel)  # as a signal handler does
             return helper(job)
 
         task = asyncio.ensure_future(
