@@ -7,7 +7,7 @@ inspected, repeated and resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -263,6 +263,9 @@ class Verl(_Section):
     """Additional verl settings, such as "trainer.balance_batch=false"."""
 
 
+SPLITS = ("train", "validation", "test")
+
+
 class Config(_Section):
     """All settings of a training run."""
 
@@ -319,7 +322,24 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
     for override in overrides:
         _override(data, override)
     _resolve_domain(data, Path())
+    _check_splits(data, str(path))
     return read_config(data, str(path), overrides)
+
+
+def _check_splits(data: Mapping[str, Any], where: str) -> None:
+    """Refuse own scenarios in some splits only: the others would silently be the built-in ones."""
+    section = data.get("scenarios")
+    splits = (
+        {split: section[split] for split in SPLITS if split in section} if isinstance(section, dict) else {}
+    )
+    own = [split for split, source in splits.items() if not str(source).startswith("builtin:")]
+    missing = [f"scenarios.{split}" for split in SPLITS if split not in splits]
+    if own and missing:
+        raise InputError(
+            f"scenarios.{own[0]} is set, but not {' and '.join(missing)}",
+            where=where,
+            fix="Set all three splits; for built-in scenarios, name them (builtin:test)",
+        )
 
 
 def read_config(data: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Config:
@@ -334,7 +354,8 @@ def read_config(data: dict[str, Any], where: str, overrides: Sequence[str] = ())
         problem, fix = "this is not a list", f'Write a list, such as \'{key}=["a", "b"]\''
     if first["type"] == "extra_forbidden":
         problem = "unknown setting"
-        if similar := get_close_matches(key, _keys(Config), 1):
+        sections = {name for name in Config.model_fields if "." in key}
+        if similar := get_close_matches(key, set(_keys(Config)) - sections, 1):
             fix = f"Did you mean {similar[0]}? {fix}"
     override = next((text for text in overrides if key and text.split("=")[0].strip().startswith(key)), None)
     # A rule about several settings names no key, and an override may have broken it.

@@ -122,3 +122,18 @@ def test_numbers_that_no_run_can_reach_are_refused(setting):
         load_config(None, [setting])
     with pytest.raises(InputError, match=r"run\.seed"):
         load_config(None, [f"run.seed={2**53 + 1}"])
+
+
+def test_own_scenarios_in_some_splits_only_are_refused(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('[scenarios]\ntrain = "s.json:train"\nvalidation = "s.json:validation"\n')
+    with pytest.raises(InputError, match=r"scenarios\.train is set, but not scenarios\.test"):
+        load_config(file)
+    assert load_config(file, ["scenarios.test=builtin:test"]).scenarios.test == "builtin:test"
+    assert load_config("pocket", ["scenarios.test=builtin:validation"]).scenarios.train == "builtin:train"
+
+
+def test_an_unknown_setting_of_a_section_does_not_suggest_the_section():
+    with pytest.raises(InputError) as failure:
+        load_config("pocket", ["rollout.foo=1"])
+    assert "Did you mean rollout?" not in str(failure.value)

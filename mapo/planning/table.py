@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mapo.planning.demand import Shape
 from mapo.planning.plan import CONCURRENCY, LONGEST, Plan
 from mapo.show.tables import Table, print_tables
 from mapo.text import terminal
@@ -24,15 +25,15 @@ def print_plan(plan: Plan) -> None:
         f"Rollout {plan.rollout_s:.1f} s, update {plan.update_s:.1f} s. {steps} steps: at least "
         f"{_duration(steps * plan.step_s)}, without evaluations."
     )
-    _print(f"Rollout bottleneck: {_name(plan.bottleneck)}.")
+    _print(f"Rollout bottleneck: {_name(plan.bottleneck, shape)}.")
     _print("These are lower bounds computed from the rates, not a simulation: queueing comes on top.")
     print_tables([_role_table(plan), _server_table(plan)])
     for name in (LONGEST, CONCURRENCY):
-        _print(f"Bound by {_name(name)}: {plan.bounds_s[name]:.1f} s.")
+        _print(f"Bound by {_name(name, shape)}: {plan.bounds_s[name]:.1f} s.")
     if len(plan.servers) > 1:
         _print(
             f"With unlimited replicas a step takes at least {plan.floor_s:.1f} s "
-            f"(bottleneck: {_name(plan.floor_bottleneck)}); "
+            f"(bottleneck: {_name(plan.floor_bottleneck, shape)}); "
             f"with the recommended ones at least {plan.recommended_s:.1f} s."
         )
 
@@ -74,7 +75,9 @@ def _server_table(plan: Plan) -> Table:
     return Table(columns, rows, title="Time each server needs per step, and its replicas", left=2)
 
 
-def _name(bound: str) -> str:
+def _name(bound: str, shape: Shape) -> str:
+    if bound == CONCURRENCY and shape.dialogues <= shape.at_once:
+        return f"the number of dialogues per step ({shape.dialogues}, all concurrent)"
     return _NAMES.get(bound, f"the server {bound}")
 
 

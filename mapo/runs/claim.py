@@ -77,5 +77,7 @@ def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], out: Path) -> No
 
 
 def _short(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{len(value)} entries"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -118,6 +118,7 @@ def _print_list(title: str, lines: Sequence[str]) -> None:
 def print_ledger(ledger: Ledger) -> None:
     """Print calls, tokens and cost per role and model, if any model was called."""
     columns = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "cost")
+    names = ("calls", "from cache", "retries", "failures", "tokens in", "server-cached", "tokens out", "cost")
     rows = [
         [
             row["role"],
@@ -127,4 +128,4 @@ def print_ledger(ledger: Ledger) -> None:
         for row in ledger.as_rows()
         if row["calls"] or row["hits"]
     ]
-    print_tables([Table(["role", "model", *columns], rows, left=2)])
+    print_tables([Table(["role", "model", *names], rows, left=2)])

@@ -30,7 +30,9 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"good": [1, 0.1, 2], "noisy": [1, 0.1, 2]}))
     out = tmp_path / "audit"
-    with LoopbackServer(faulty_judges({"good": JudgeErrors(), "noisy": JudgeErrors(noise=0.4)})) as server:
+    with LoopbackServer(
+        faulty_judges({"good": JudgeErrors(), "noisy": JudgeErrors(noise=0.4)}), models=("good", "noisy")
+    ) as server:
         asked = ("judge", "audit", run, "--judge", "good", "--judge", f"noisy@{server.base_url}", "--panel")
         where = ("--base-url", server.base_url, "--out", out, "--prices", prices, *SMALL)
         done = mapo(*asked, *where)
@@ -65,7 +67,9 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
 
 
 def test_an_endpoint_that_refuses_a_parameter_is_told_of(run, tmp_path):
-    with LoopbackServer(faulty_judges({"it": JudgeErrors()}), refuses=("temperature",)) as server:
+    with LoopbackServer(
+        faulty_judges({"it": JudgeErrors()}), models=("it",), refuses=("temperature",)
+    ) as server:
         where = ("--judge", "it", "--base-url", server.base_url)
         done = mapo("judge", "audit", run, *where, "--out", tmp_path / "a", *SMALL)
         assert done.returncode == 0, done.stderr
@@ -130,7 +134,7 @@ def test_a_failing_endpoint_leaves_questions_open(run, tmp_path):
         del body
         return "400" if number % 7 == 0 else None
 
-    with LoopbackServer(faulty_judges({"it": JudgeErrors()}), fault=fault) as server:
+    with LoopbackServer(faulty_judges({"it": JudgeErrors()}), models=("it",), fault=fault) as server:
         where = ("--base-url", server.base_url, "--out", tmp_path / "a", *SMALL)
         done = mapo("judge", "audit", run, "--judge", "it", *where)
         assert done.returncode == 1 and "use --resume to retry" in done.stderr

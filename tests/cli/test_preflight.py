@@ -7,6 +7,7 @@ import json
 import pytest
 
 from mapo.testing.server import LoopbackServer
+from support.cards import CARD, put_cards
 from support.command import mapo
 
 DEAD = "http://127.0.0.1:9/v1"
@@ -23,6 +24,12 @@ def run(tmp_path_factory):
     done = mapo("eval", "empa", "--model=scripted:honest", "--limit=2", f"--out={out}")
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.fixture
+def cards(tmp_path):
+    (tmp_path / "cards").mkdir()
+    return put_cards(tmp_path / "cards", CARD)
 
 
 def conversations(folder):
@@ -69,3 +76,35 @@ def test_screen_stops_if_all_dialogues_of_a_policy_break(tmp_path, run):
 def test_screen_says_that_nothing_is_too_easy_without_a_weak_policy(tmp_path, run):
     done = mapo(*arguments("screen", tmp_path, run, DEAD))
     assert "without --weak, no scenario counts as too easy" in done.stderr
+
+
+def test_a_trial_with_limit_is_resumed_with_all_scenarios(tmp_path):
+    command = ["eval", "empa", "--model=scripted:honest", f"--out={tmp_path / 'run'}"]
+    assert mapo(*command, "--limit=1").returncode == 0
+    done = mapo(*command, "--limit=3", "--resume")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert len(manifest["scenarios"]) == 3
+    fewer = mapo(*command, "--limit=2", "--resume")
+    assert fewer.returncode == 2 and "scenarios: 3 entries there, 2 entries here" in fewer.stderr
+
+
+def test_scenarios_that_scripted_roles_cannot_play_are_refused_once(tmp_path, cards):
+    done = mapo(
+        "eval", "empa", "--model=scripted:honest", f"--scenarios={cards}", f"--out={tmp_path / 'run'}"
+    )
+    assert done.returncode == 2 and "Scripted roles cannot play 1 of 1 scenarios" in done.stderr
+    assert "--agents-model" in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_missing_folder_of_eqbench_is_named_with_the_command_that_fetches_it(tmp_path):
+    done = mapo("eval", "eqbench", "--model=m", f"--data={tmp_path / 'none'}", "--judge-model=m")
+    assert done.returncode == 2 and "The folder does not exist" in done.stderr
+    assert "git clone https://github.com/EQ-bench/eqbench3" in done.stderr
+
+
+def test_redacting_into_the_same_folder_again_says_what_it_holds(tmp_path):
+    command = ["scenarios", "make", conversations(tmp_path), "--local", f"--out={tmp_path / 'out'}"]
+    assert mapo(*command).returncode == 0
+    again = mapo(*command)
+    assert again.returncode == 2 and "holds redacted conversations of an earlier run" in again.stderr

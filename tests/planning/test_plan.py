@@ -312,3 +312,14 @@ def test_a_missing_section_is_named_with_the_way_to_set_it():
     del data["update"]
     with pytest.raises(InputError, match=r"The rates lack \[update\].*--rates.*update.seconds=30"):
         read_rates(data, "runs/eval")
+
+
+def test_a_step_with_fewer_dialogues_than_at_once_is_not_bound_by_that_setting():
+    from mapo.planning.demand import Shape
+    from mapo.planning.plan import CONCURRENCY
+    from mapo.planning.table import _name
+
+    few = Shape(3, 2, 12, 512, at_once=64, requests=8, agents=True)
+    assert _name(CONCURRENCY, few) == "the number of dialogues per step (6, all concurrent)"
+    many = Shape(16, 8, 12, 512, at_once=64, requests=8, agents=True)
+    assert "rollout.at_once" in _name(CONCURRENCY, many)

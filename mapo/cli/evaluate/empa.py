@@ -153,6 +153,8 @@ def empa(
             f"warning: no dialogue can pass with {max_turns} turns: success requires at least "
             f"{rubric.ending.min_turns}"
         )
+    if cast is None:
+        _refuse_unscripted(plan)
     out, session = run.out, run.session()
     policy = ModelSpec(model, run.base_url, run.key_env)
     playing = play_missing(run, plan, policy, cast, rules, session, preflight=True)
@@ -166,6 +168,26 @@ def empa(
     say_next_commands(out)
     if broken or not scoring.models:
         raise typer.Exit(1)
+
+
+def _refuse_unscripted(plan: EmpaPlan) -> None:
+    """Raise InputError if scripted roles cannot play a scenario."""
+    from mapo.errors import InputError, ScenarioError
+    from mapo.sandbox.domain import scripted_cast
+
+    casting = scripted_cast(plan.scenarios[0].domain)
+    unplayable = []
+    for job in plan.jobs():
+        try:
+            casting(job)
+        except ScenarioError:
+            unplayable.append(job.scenario.id)
+    if names := list(dict.fromkeys(unplayable)):
+        raise InputError(
+            f"Scripted roles cannot play {len(names)} of {len(plan.scenarios)} scenarios "
+            f"(such as {names[0]}).",
+            fix="Give a model for user, director and judge: --agents-model NAME --agents-base-url URL",
+        )
 
 
 def _agents_key(run: RunOptions, model: str, base_url: str | None) -> str | None:
@@ -248,10 +270,13 @@ async def play_missing(
     if preflight and missing:
         estimate = estimate_jobs(jobs, policy, cast, rules)
         await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
+    if policy.local is not None and missing:
+        say(f"loading the model {policy.local} ...")
     async with session:
         player = await session.policy(policy, domain)
         casting = session.casting(cast, rules.rubric, domain)
         claim(out, manifest)
+        benchmark.add_scenarios(out, manifest)
         write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
         say_all("warning", moved(read_manifest(RunDir(out).manifest), manifest))
         with dialogue_progress(

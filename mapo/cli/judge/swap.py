@@ -61,6 +61,11 @@ def swap(
     if not judge:
         raise InputError("no judge given", fix="Give --judge NAME or --judge NAME@URL")
     judges = judges_named(judge, base_url, key_env, temperature)
+    if len(judges.members) > 1 and any(spec.model == SCRIPTED for spec in judges.members):
+        raise InputError(
+            "the scripted judge cannot be part of a panel",
+            fix="Use models only, or the scripted judge alone",
+        )
     title = judges.names[0] if len(judges.members) == 1 else str(judges)
     roots = {name or root.resolve().name: root for name, root in map(split_name, runs)}
     if len(roots) < len(runs):
@@ -132,11 +137,6 @@ def _judge(session: ModelSession, judges: PanelSpec, recording: Recording) -> Na
 
     scripted = NamedJudge(SCRIPTED, lambda job: scripted_cast(recording.scenario.domain)(job).judge)
     if any(spec.model == SCRIPTED for spec in judges.members):
-        if len(judges.members) > 1:
-            raise InputError(
-                "the scripted judge cannot be part of a panel",
-                fix="Use models only, or the scripted judge alone",
-            )
         return scripted
     members = session.judges(judges, recording.rubric)
     return panel(members) if len(members) > 1 else members[0]

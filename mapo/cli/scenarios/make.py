@@ -240,10 +240,17 @@ def _show_dropped(report: dict[str, Any], paths: Sequence[Path]) -> None:
 
 
 def _redact_only(run: RunOptions, source: SourceConversations, chosen: Sequence[Conversation]) -> None:
+    from mapo.errors import InputError
     from mapo.realsim.make import STEPS
     from mapo.realsim.report import finish_local
     from mapo.runs.claim import check_folder
 
+    if RunDir(run.out).make_report.exists() and not RunDir(run.out).manifest.exists():
+        raise InputError(
+            "holds redacted conversations of an earlier run already",
+            where=str(run.out),
+            fix="Use another --out, or delete that folder",
+        )
     check_folder(run.out, {}, resume=False)
     _table("Private values found without a model", _by_frequency(finish_local(run.out, source, chosen)))
     say(f"Redacted conversations: {run.out / STEPS[0]}. Report: {RunDir(run.out).make_report}")

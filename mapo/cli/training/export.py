@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mapo.cli.common.messages import say
 from mapo.cli.common.stop import tidy
 from mapo.errors import InputError, install_hint
 from mapo.store import RunDir
@@ -27,6 +28,7 @@ def export(
     """Write a trained policy as a Hugging Face folder, for mapo eval, vLLM and other tools."""
     if dtype not in (None, "float32", "bfloat16"):
         raise InputError(f"--dtype is '{dtype}'", fix="Use float32 or bfloat16")
+    say("loading the checkpoint ...")
     try:
         from mapo.train import export as exporting
     except ModuleNotFoundError as error:

@@ -37,7 +37,7 @@ def train(
     """Train a policy in the sandbox, and test it on held-out scenarios before and after."""
     from mapo.errors import InputError
     from mapo.local_model.requirements import limit_threads, require_torch
-    from mapo.train.launch import threads_each, with_workers
+    from mapo.train.launch import is_leader, threads_each, with_workers
 
     if engine not in (None, "local", "verl"):
         raise InputError(f"--engine is '{engine}'.", fix="Use local or verl")
@@ -49,6 +49,8 @@ def train(
         _print_outcome(train_on_verl(config, folder, resume), config, folder, "--step last ")
         return
     require_torch()
+    if is_leader():
+        say("loading torch ...")
     _check_before_start(config, folder, resume)
     with with_workers(processes, [*arguments, *(["--resume"] if resume else [])], folder):
         outcome = train_locally(config, folder, resume)

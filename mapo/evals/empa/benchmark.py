@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from mapo.errors import InputError, RubricError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
-from mapo.runs.claim import check_folder, digest
+from mapo.records import encode
+from mapo.runs.claim import check_folder, digest, read_manifest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
@@ -101,9 +102,28 @@ class PreviousDialogues(NamedTuple):
 
 
 def prepare(out: Path, manifest: Mapping[str, Any], *, resume: bool) -> PreviousDialogues:
-    """Check that `out` is free or holds this run, and return what it holds."""
-    check_folder(out, manifest, resume=resume)
+    """Check that `out` is free or holds this run, and return what it holds. A run of fewer scenarios may be
+    resumed with more of them."""
+    earlier = _fewer_scenarios(out, manifest)
+    check_folder(out, {**manifest, **({"scenarios": earlier} if earlier else {})}, resume=resume)
     return read_previous(out)
+
+
+def add_scenarios(out: Path, manifest: Mapping[str, Any]) -> None:
+    """Record the scenarios of `manifest` in a run that was started with fewer of them."""
+    if _fewer_scenarios(out, manifest):
+        recorded = {**read_manifest(RunDir(out).manifest), "scenarios": manifest["scenarios"]}
+        write_atomic(RunDir(out).manifest, encode(recorded, str(RunDir(out).manifest)) + b"\n")
+
+
+def _fewer_scenarios(out: Path, manifest: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the scenarios of the run in `out` if they are some of those of `manifest`, unchanged."""
+    if not RunDir(out).manifest.exists():
+        return None
+    earlier = read_manifest(RunDir(out).manifest).get("scenarios")
+    if not isinstance(earlier, dict) or len(earlier) >= len(manifest["scenarios"]):
+        return None
+    return earlier if earlier.items() <= dict(manifest["scenarios"]).items() else None
 
 
 def read_previous(out: Path) -> PreviousDialogues:

@@ -162,6 +162,14 @@ def _refuse_other_version(folder: Path, known: Mapping[str, str]) -> None:
 
 def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]) -> dict[str, str]:
     """Return the text of each file; raise InputError for the first that is missing or changed."""
+    if not folder.is_dir():
+        name, commit = ("eqbench3", "3c21bcc") if known is V3_FILES else ("EQ-Bench", "d28c60c")
+        raise InputError(
+            "The folder does not exist.",
+            where=str(folder),
+            fix=f"Run git clone https://github.com/EQ-bench/{name} and, in it, git checkout {commit}; "
+            "pass that folder as --data",
+        )
     folders = _candidates(folder, subfolders)
     source = next((p for p in folders if all((p / name).is_file() for name in known)), None)
     if source is None:

@@ -173,6 +173,8 @@ def _missing_evidence(findings: Findings) -> list[Concern]:
     if share is None:
         return []
     state = check_limit(findings.quotes.interval, MIN_QUOTED, at_most=False)
+    if findings.effects and max(effect.clusters for effect in findings.effects) < MIN_DIALOGUES:
+        state = "unclear"  # the interval is over marks, and marks of one dialogue are alike
     text = f"{share:.0%} of its evidence is found in the reply"
     return _concern(state, text, f"at least {MIN_QUOTED:.0%}", EVALUATION)
 
@@ -217,7 +219,7 @@ def _attacks(findings: Findings) -> list[Concern]:
     if attacks.state == "problem" or rewarded:
         return [Concern("problem", f"attacks work on it ({attacks.worked} of {attacks.n})")]
     if attacks.state == "unclear":
-        counts = f"{attacks.worked} of {attacks.n} did, {attacks.chance:.0%} would by chance"
+        counts = f"{attacks.worked} of {attacks.n} raised the score, expected by chance: {attacks.chance:.0%}"
         return [Concern("unclear", f"whether attacks work on it ({counts}); use more turns to be sure")]
     return []
 

@@ -54,6 +54,12 @@ class Neighbours:
     new_interval: Interval | None
 
     @property
+    def separated(self) -> bool:
+        """Whether an interval of one of the judges excludes 0."""
+        ends = [interval for interval in (self.old_interval, self.new_interval) if interval is not None]
+        return any(low > 0 or high < 0 for low, high in ends)
+
+    @property
     def stays(self) -> bool:
         """Whether the new judge ranks them in the same order."""
         return self.new > 0 or (self.new == 0 and self.old == 0)
@@ -184,6 +190,8 @@ def tables(result: SwapResult) -> list[Table]:
         for pair in result.neighbours
     ]
     same = "Both judges rank the runs in the same order."
+    if not any(pair.separated for pair in result.neighbours):
+        same = "The order is the same, but neither judge separates the runs: no interval excludes 0."
     changed = "The new judge ranks the runs in a different order."
     correlation = number(result.rank_correlation, ".2f")
     ranks = "" if result.rank_correlation is None else f" Rank correlation of the runs: {correlation}."

@@ -214,7 +214,7 @@ def runs(tmp_path_factory):
 def test_swap_over_http_resumes_and_compares(runs, tmp_path):
     habits = {"plain": JudgeErrors(), "noisy": JudgeErrors(noise=0.2)}
     out = tmp_path / "again"
-    with LoopbackServer(faulty_judges(habits)) as server:
+    with LoopbackServer(faulty_judges(habits), models=tuple(habits)) as server:
         where = ("--base-url", server.base_url, "--out", out)
         done = mapo("judge", "swap", runs / "honest", runs / "adviser", "--judge", "plain", *where)
         assert done.returncode == 0, done.stderr
@@ -243,7 +243,8 @@ def test_swap_by_plain_code_a_panel_and_nobody(runs, tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "s" / "swap.json").read_text())["runs"][0]["run"] == "h"
     with LoopbackServer(
-        faulty_judges({"a": JudgeErrors(), "b": JudgeErrors(), "c": JudgeErrors(noise=0.9)})
+        faulty_judges({"a": JudgeErrors(), "b": JudgeErrors(), "c": JudgeErrors(noise=0.9)}),
+        models=("a", "b", "c"),
     ) as server:
         panel = [part for name in "abc" for part in ("--judge", f"{name}@{server.base_url}")]
         done = mapo("judge", "swap", runs / "honest", *panel, "--out", tmp_path / "p", "--temperature", 0.5)
@@ -284,4 +285,12 @@ def test_an_endpoint_that_is_gone_leaves_nothing_but_a_word(runs, tmp_path):
         *("judge", "swap", runs / "honest", "--judge", "x@http://127.0.0.1:9/v1", "--retries", 0),
         *("--out", tmp_path / "gone"),
     )
-    assert done.returncode == 2 and "no dialogue was judged" in done.stderr
+    assert done.returncode == 2 and "no connection" in done.stderr
+
+
+def test_an_order_that_neither_judge_separates_is_said_to_be_uncertain():
+    from mapo.judges.swap.order import Neighbours
+
+    unclear = Neighbours("a", "b", 1.0, (-2.0, 4.0), 0.5, (-3.0, 4.0))
+    assert unclear.stays and not unclear.separated
+    assert Neighbours("a", "b", 1.0, (0.5, 4.0), 0.5, None).separated
