@@ -20,6 +20,7 @@ from mapo.judges.audit.verdict import judge_verdict
 from mapo.judges.credit import CreditSettings
 from mapo.judges.sample import RecordedTurn, Recording, choose_dialogues, choose_turns, stratum_sizes
 from mapo.runs.claim import digest
+from mapo.text import counted
 
 MANIFEST_SCHEMA = "mapo.audit/1"
 
@@ -62,7 +63,7 @@ class AuditPlan:
         probed = len({turn.recording.id for turn in self.sampled_turns()})
         if probed < MIN_DIALOGUES:
             warnings.append(
-                f"the sampled turns come from {probed} dialogues; noise and probe effects need at least "
+                f"the sampled turns come from {counted(probed, 'dialogue')}; noise and probe effects need at least "
                 f"{MIN_DIALOGUES} for an interval (add runs or increase --turns)"
             )
         if self.dialogues and (twice := len(self.whole_dialogues())) < MIN_DIALOGUES:

@@ -191,7 +191,9 @@ def tables(result: SwapResult) -> list[Table]:
     ]
     same = "Both judges rank the runs in the same order."
     if not any(pair.separated for pair in result.neighbours):
-        same = "The order is the same, but neither judge separates the runs: no interval excludes 0."
+        same = (
+            "Both judges rank the runs in the same order, but neither separates them: no interval excludes 0."
+        )
     changed = "The new judge ranks the runs in a different order."
     correlation = number(result.rank_correlation, ".2f")
     ranks = "" if result.rank_correlation is None else f" Rank correlation of the runs: {correlation}."
