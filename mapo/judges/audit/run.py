@@ -63,8 +63,8 @@ class AuditPlan:
         probed = len({turn.recording.id for turn in self.sampled_turns()})
         if probed < MIN_DIALOGUES:
             warnings.append(
-                f"the sampled turns come from {counted(probed, 'dialogue')}; noise and probe effects need at least "
-                f"{MIN_DIALOGUES} for an interval (add runs or increase --turns)"
+                f"the sampled turns come from {counted(probed, 'dialogue')}; noise and probe effects need "
+                f"at least {MIN_DIALOGUES} for an interval (add runs or increase --turns)"
             )
         if self.dialogues and (twice := len(self.whole_dialogues())) < MIN_DIALOGUES:
             warnings.append(
