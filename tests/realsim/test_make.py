@@ -672,7 +672,7 @@ def test_the_local_pass_alone_asks_nobody(tmp_path):
     report = report_of(tmp_path / "out")
     assert report["found"] == {"phone": 1, "email": 1} and report["asked"] == 1 and report["problems"] == []
     again = mapo("scenarios", "make", source, "--out", tmp_path / "out", "--local")
-    assert again.returncode == 2 and "is not empty" in again.stderr
+    assert again.returncode == 2 and "holds redacted conversations of an earlier run already" in again.stderr
 
 
 def test_what_cannot_be_made_is_refused_at_the_door(tmp_path, source):

@@ -264,7 +264,7 @@ def test_stopped_half_way_it_leaves_nothing(whole, tmp_path, monkeypatch):
 
     monkeypatch.setattr("mapo.train.export._for_older_readers", stopped)
     done = CliRunner().invoke(app, [str(whole[0]), "--out", str(out)])
-    assert done.exit_code == 143 and done.stderr == f"stopped; nothing was written to {out}\n"
+    assert done.exit_code == 143 and done.stderr.endswith(f"stopped; nothing was written to {out}\n")
     assert drafts == [True] and not list(out.parent.iterdir())
 
 
@@ -287,7 +287,7 @@ def test_stopped_half_way_it_leaves_nothing_or_what_the_next_one_removes(whole, 
     _, said = process.communicate(timeout=60)
     assert process.returncode == status and draft.exists() == (how == signal.SIGKILL)
     if how != signal.SIGKILL:
-        assert said == f"stopped; nothing was written to {out}\n"
+        assert said.endswith(f"stopped; nothing was written to {out}\n")
     export(whole[0], out)
     assert [path.name for path in out.parent.iterdir()] == ["m"]
 

@@ -110,7 +110,7 @@ def test_cards_need_models(tmp_path):
         *("eval", "empa", "--model", "scripted:honest", "--out", tmp_path / "run"),
         *("--scenarios", tmp_path / "cards"),
     )
-    assert done.returncode != 0 and "--agents llm" in done.stderr
+    assert done.returncode != 0 and "--agents-model NAME" in done.stderr
 
 
 def test_replay_of_a_recorded_run_needs_no_server(tmp_path):
