@@ -221,6 +221,7 @@ def test_emobench_that_is_incomplete(tmp_path):
     fault = lambda _, body: "500" if "number 2." in body["messages"][-1]["content"] else None  # noqa: E731
     with LoopbackServer(lambda body: '{"answer": "A"}', fault=fault) as server:
         args = ["--model=m", f"--base-url={server.base_url}", f"--data={folder}", "--allow-changed-data"]
+        args.append("--concurrency=1")  # failed calls would end first, and most failing ends a run
         assert mapo("eval", "emobench", *args, f"--out={tmp_path / 'run'}", "--retries=0").returncode == 1
     found = compared(tmp_path / "run", status=1)
     assert score(found, "m", "EA")["value"] is None and (
