@@ -23,7 +23,7 @@ RUBRIC = Rubric.load("empathy")
 def test_doctor_sees_what_the_server_can_do(url):
     done = mapo("doctor", "--model", "smollm2", "--base-url", url)
     assert done.returncode == 0, done.stdout
-    assert "forms come back in shape (asked for as: schema)" in done.stdout
+    assert "answers follow the schema" in done.stdout
 
 
 def test_a_whole_dialogue_ends_and_its_forms_parse(url):
