@@ -226,8 +226,8 @@ def test_an_ablation_of_other_shapes_is_shown(index, root, client, data):
     (root / "grid").mkdir()
     (root / "grid" / "manifest.json").write_text(json.dumps({"schema": "mapo.ablate/1", **data}))
     index.refresh()
-    page_of(client, "/run/grid")
-    page_of(client, "/")
+    assert "grid" in page_of(client, "/run/grid")
+    assert 'href="/run/grid"' in page_of(client, "/")
 
 
 # ---- model calls
