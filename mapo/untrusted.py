@@ -57,11 +57,11 @@ def parse_toml(text: str) -> dict[str, Any]:
             for part in _KEY_BORDERS.split(_QUOTED.sub("x", line)):
                 names = part.split(".")
                 if len(names) > MAX_KEY_PARTS and all(map(_is_key, names)):
-                    raise tomllib.TOMLDecodeError(f"A key has more than {MAX_KEY_PARTS} parts")
+                    raise tomllib.TOMLDecodeError(f"a key has more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise tomllib.TOMLDecodeError("Nested too deeply") from None
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
 
 
 def _is_key(text: str) -> bool:

@@ -15,7 +15,7 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Folders of mapo eval or mapo train, or EMPA result files; NAME=FOLDER names the model. "
             "Folders of one model become one row; the other models are compared with the first.",
         ),
@@ -39,10 +39,10 @@ def compare(
     flags = {"markdown": markdown, "latex": latex, "csv": as_csv, "json": as_json}
     chosen = [form for form, wanted in flags.items() if wanted]
     if len(chosen) > 1:
-        raise InputError(f"--{chosen[0]} and --{chosen[1]} cannot be combined.", fix="Choose one format")
+        raise InputError(f"--{chosen[0]} and --{chosen[1]} cannot be combined", fix="Choose one format")
     if out is not None and not chosen:
         raise InputError(
-            "--out needs a format.", fix=f"Add one of: {', '.join(f'--{form}' for form in flags)}"
+            "--out needs a format", fix=f"Add one of: {', '.join(f'--{form}' for form in flags)}"
         )
     comparison = compared(runs)
     if not chosen:

@@ -78,12 +78,12 @@ def _read(
     files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
         raise InputError(
-            f"More than one config is given: {', '.join(files)}.",
+            f"more than one config is given: {', '.join(files)}",
             fix="Give one config; settings are written as key.path=value",
         )
     if rates is None and run is None:
         raise InputError(
-            "The server speeds are not known.",
+            "the server speeds are not known",
             fix="Give --rates FILE (`mapo plan --example` prints one) or --from RUN",
         )
     settings = [text for text in arguments if "=" in text]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def play(
     scenario: Annotated[
-        str | None, typer.Argument(help="Id of a scenario (default: a random one of --scenarios).")
+        str | None,
+        typer.Argument(metavar="SCENARIO", help="Id of a scenario (default: a random one of --scenarios)."),
     ] = None,
     role: Annotated[str, typer.Option("--as", help="Your role: helper or user.")] = "helper",
     scenarios: Annotated[str, typer.Option(help="Set of scenarios to choose from.")] = "builtin:train",
@@ -60,7 +61,7 @@ def play(
     from mapo.scenarios.sets import load_scenarios
 
     if role not in ("helper", "user"):
-        raise InputError(f"--as is '{role}'.", fix="Use helper or user")
+        raise InputError(f"--as is '{role}'", fix="Use helper or user")
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
@@ -68,7 +69,7 @@ def play(
         fix += f" --domain {quote(domain)}" if domain else ""
         if scenarios in ("builtin:train", "builtin:validation"):
             fix += ". --scenarios builtin:all includes the held-out ones"
-        raise InputError(f"There is no scenario '{name}'.", where=scenarios, fix=fix)
+        raise InputError(f"there is no scenario '{name}'", where=scenarios, fix=fix)
     chosen = known[name]
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)

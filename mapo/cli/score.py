@@ -48,7 +48,7 @@ def score(
     results = scoring.score(folder, profile=profile, by=by, rubric=Rubric.load(rubric) if rubric else None)
     if not results.models:
         say_all("error", results.bad, most=3)
-        raise InputError("No dialogue in the folder could be scored.", where=str(folder))
+        raise InputError("no dialogue in the folder could be scored", where=str(folder))
     if as_json:
         typer.echo(json.dumps([m.as_json() for m in results.models], indent=1, ensure_ascii=False))
     else:
@@ -72,7 +72,7 @@ def _refuse_model(folder: Path) -> None:
     ):
         return
     raise InputError(
-        "This is the folder of a model; mapo score needs recorded dialogues.",
+        "this is the folder of a model; mapo score needs recorded dialogues",
         where=str(folder),
         fix=f"Evaluate the model first: mapo eval empa --model local:{quote(str(folder))}",
     )

@@ -35,13 +35,13 @@ def view(
 
     if not folder.is_dir():
         is_file = folder.exists()
-        problem = "This is a file, not a folder." if is_file else "The folder does not exist."
+        problem = "this is a file, not a folder" if is_file else "the folder does not exist"
         hint = "Pass a run directory, or a folder of run directories"
         fix = f"Pass its folder: mapo view {folder.parent}" if is_file else hint
         raise InputError(problem, where=str(folder), fix=fix)
     missing = [name for name in ("starlette", "uvicorn", "plotly") if not importlib.util.find_spec(name)]
     if missing:
-        raise InputError(f"The viewer needs {', '.join(missing)}.", fix=install_hint("view"))
+        raise InputError(f"the viewer needs {', '.join(missing)}", fix=install_hint("view"))
     from mapo.view.serve import serve
 
     serve(folder, host=host, port=port, names=allow_host or [], say=say)

@@ -176,7 +176,7 @@ async def run_items(
     """
     previous = previous or PreviousItems({}, Counter(), [], {})
     if len({item.id for item in items}) < len(items):
-        raise InputError("Two items have the same id.", fix="Give each item its own id")
+        raise InputError("two items have the same id", fix="Give each item its own id")
     todo = [item for item in items if item.id not in previous.finished]
     waiting = iter(todo)
     with JsonlWriter(RunDir(out).items) as file:

@@ -51,18 +51,18 @@ def longest_context(source: str) -> int | None:
 def _read_json(path: Path, limit: int) -> dict[str, Any]:
     try:
         if not path.is_file():
-            raise InputError("This is not a regular file.", where=str(path))
+            raise InputError("this is not a regular file", where=str(path))
         with open(path, "rb") as file:
             content = file.read(limit + 1)
         if len(content) > limit:
-            raise InputError(f"The file is larger than {limit >> 20} MB.", where=str(path))
+            raise InputError(f"the file is larger than {limit >> 20} MB", where=str(path))
         data = json.loads(content)
     except RecursionError:
-        raise InputError("The file is nested too deeply.", where=str(path)) from None
+        raise InputError("the file is nested too deeply", where=str(path)) from None
     except (OSError, ValueError) as error:
-        raise InputError(f"The file cannot be read ({error}).", where=str(path)) from None
+        raise InputError(f"the file cannot be read ({error})", where=str(path)) from None
     if not isinstance(data, dict):
-        raise InputError("The file is not a JSON object.", where=str(path))
+        raise InputError("the file is not a JSON object", where=str(path))
     return data
 
 
@@ -91,17 +91,17 @@ def _entries(data: Any) -> Iterator[tuple[str, Any]]:
 def _check_index(path: Path, index: dict[str, Any]) -> None:
     names = index.get("weight_map")
     if not isinstance(names, dict):
-        raise InputError("The index has no weight_map.", where=str(path))
+        raise InputError("the index has no weight_map", where=str(path))
     for name in dict.fromkeys(map(str, names.values())):
         if not _PLAIN_NAME.fullmatch(name):
             raise InputError(
-                f"The index lists {name[:80]!r}, which is not a safetensors file in this folder.",
+                f"the index lists {name[:80]!r}, which is not a safetensors file in this folder",
                 where=str(path),
                 fix="Save the model's weights as safetensors in one folder",
             )
         if not (path.parent / name).is_file():
             raise InputError(
-                f"The index lists {name}, which is not in the folder.",
+                f"the index lists {name}, which is not in the folder",
                 where=str(path),
                 fix="Download it into the same folder",
             )

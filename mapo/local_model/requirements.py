@@ -26,10 +26,10 @@ def refuse_missing_folder(source: str) -> None:
         return
     if path.is_file():
         raise InputError(
-            "This is a file, not the folder of a model.", where=source, fix=f"Give its folder: {path.parent}"
+            "this is a file, not the folder of a model", where=source, fix=f"Give its folder: {path.parent}"
         )
     raise InputError(
-        f"There is no such folder: {path.absolute()}",
+        f"there is no such folder: {path.absolute()}",
         where=source,
         fix=_similar_folder(path) or "Give the folder of a model, a name on the Hugging Face hub, or pocket",
     )

@@ -108,7 +108,7 @@ def check_template_cost(template: str, where: str) -> None:
         )
         if "ready" not in done.stdout:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise InputError(f"Its chat template could not be tried ({last[:200]}).", where=where)
+            raise InputError(f"its chat template could not be tried ({last[:200]})", where=where)
         failed = done.returncode != 0
     except subprocess.TimeoutExpired:
         failed = True

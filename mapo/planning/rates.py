@@ -215,7 +215,7 @@ def read_rates(data: dict[str, Any], where: str) -> Rates:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise InputError(
-                f"The rates lack [{key}].",
+                f"the rates lack [{key}]",
                 where=where,
                 fix=f"Set it in the --rates file or on the command line{_MISSING_HINTS.get(key, '')}; "
                 "`mapo plan --example` explains every key",

@@ -64,7 +64,7 @@ def with_sampling(cast: CastSpec | None, **sampling: Sampling) -> CastSpec | Non
             continue
         if cast is None:
             raise InputError(
-                f"{str(parameters).partition(' ')[0]} is set for the {role}, which is scripted.",
+                f"{str(parameters).partition(' ')[0]} is set for the {role}, which is scripted",
                 fix=f"Give --agents-model or --{role}-model, or leave the option out",
             )
         cast = {**cast, role: _with_sampling(cast[role], parameters)}

@@ -21,7 +21,7 @@ def made_report(root: Path, name: str | None = None) -> Report:
     data = read_object(RunDir(root).make_report, problems)
     if not data:
         raise InputError(
-            f"The run has no usable {RunDir.make_report.name}: it has not finished.",
+            f"the run has no usable {RunDir.make_report.name}: it has not finished",
             where=str(root),
             fix="Finish it with --resume",
         )

@@ -76,7 +76,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         problems.append(f"{excluded} excluded (an endpoint or role failed, not the policy)")
     if not models and kind_of(root) is Kind.NOTHING:
         raise InputError(
-            "The folder is not a run.",
+            "the folder is not a run",
             where=str(root),
             fix="Give a folder of mapo train, mapo eval or mapo ablate",
         )

@@ -44,10 +44,10 @@ def reportable(root: Path) -> Kind:
     """Return the kind of run in `root`. Raise InputError if there is no report for it."""
     if root.is_file():
         raise InputError(
-            "This is a file, not a folder.", where=str(root), fix=f"Give its folder: {root.parent}"
+            "this is a file, not a folder", where=str(root), fix=f"Give its folder: {root.parent}"
         )
     if not root.is_dir():
-        raise InputError("The folder does not exist.", where=str(root), fix="Give the folder of a run")
+        raise InputError("the folder does not exist", where=str(root), fix="Give the folder of a run")
     kind = kind_of(root)
     if kind.has_result and not os.path.lexists(RunDir(root).result):
         raise InputError(
@@ -57,13 +57,13 @@ def reportable(root: Path) -> Kind:
         )
     if kind is Kind.RUNS:
         raise InputError(
-            "This is a folder of runs, not a run.",
+            "this is a folder of runs, not a run",
             where=str(root),
             fix="Name the runs: mapo report RUN RUN ...",
         )
     if kind in (Kind.AUDIT, Kind.SWAP, Kind.SCREENING):
         raise InputError(
-            f"There is no report for a {kind}{'ing' if kind is Kind.SCREENING else ''} run.",
+            f"there is no report for a {kind}{'ing' if kind is Kind.SCREENING else ''} run",
             where=str(root),
             fix=f"Look at it with mapo view {quote(str(root))}",
         )

@@ -116,4 +116,4 @@ def refuse_run_as_model(source: str) -> None:
         steps = sorted(run.checkpoints.glob("step_*"))
         fix = f"Run mapo export {quote(source)} --out DIR and use local:DIR (or model.source=DIR)"
         checkpoint = f", or use its last checkpoint: {steps[-1]}" if steps else ""
-        raise InputError("This is a training run, not a model.", where=source, fix=fix + checkpoint)
+        raise InputError("this is a training run, not a model", where=source, fix=fix + checkpoint)

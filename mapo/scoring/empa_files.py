@@ -35,14 +35,14 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     record = _get(data, "epj", dict, where)
     if record.get("K", 1) != 1:
         raise RecordError(
-            f"The dialogue is judged every {record['K']!r} turns; only K = 1 can be scored.",
+            f"the dialogue is judged every {record['K']!r} turns; only K = 1 can be scored",
             where=where,
             fix="Leave the file out",
         )
     zone = record.get("epsilon", 1.0)
     if not _is_number(zone) or zone < 0:
         raise RecordError(
-            f"epsilon is {zone!r}, not a number of at least 0.",
+            f"epsilon is {zone!r}, not a number of at least 0",
             where=f"{where}, epj",
             fix="Its usual value is 1.0",
         )
@@ -58,7 +58,7 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     trajectory = _get(record, "trajectory", list, f"{where}, epj")
     if len(trajectory) < 2:
         raise RecordError(
-            "epj.trajectory has no turn: the dialogue has no reply yet.",
+            "epj.trajectory has no turn: the dialogue has no reply yet",
             where=where,
             fix="Leave the file out",
         )
@@ -67,7 +67,7 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     for number, entry in enumerate(trajectory[1:], 1):
         place = f"{where}, turn {number}"
         if not isinstance(entry, dict):
-            raise RecordError("The entry is not an object.", where=f"{where}, epj.trajectory[{number}]")
+            raise RecordError("the entry is not an object", where=f"{where}, epj.trajectory[{number}]")
         form, missing_keys = _empa_levels(entry.get("mdep_analysis"), rubric, place)
         unscored += form is None
         notes += [f"{place}: no '{key}', counted as level 0" for key in missing_keys]
@@ -95,18 +95,18 @@ def _load(file: Path) -> dict[str, Any]:
     raw, problem = read_bytes(file)
     if raw is None:
         raise RecordError(
-            problem or "The file does not exist.", where=str(file), fix="Check that it is a readable file"
+            problem or "the file does not exist", where=str(file), fix="Check that it is a readable file"
         )
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"The file is not JSON ({error}).",
+            f"the file is not JSON ({error})",
             where=str(file),
             fix="If it is cut off, download or create it again",
         ) from error
     if not isinstance(data, dict):
-        raise RecordError("The file is not a JSON object.", where=str(file), fix="Pass an EMPA result file")
+        raise RecordError("the file is not a JSON object", where=str(file), fix="Pass an EMPA result file")
     return data
 
 
@@ -115,7 +115,7 @@ def _get(data: dict[str, Any], key: str, kind: type, where: str) -> Any:
     if not isinstance(value, kind):
         problem = "missing" if key not in data else f"a {type(value).__name__}"
         raise RecordError(
-            f"'{key}' is {problem}, expected a {kind.__name__}.",
+            f"'{key}' is {problem}, expected a {kind.__name__}",
             where=where,
             fix="Check that this is an EMPA result file",
         )
@@ -133,7 +133,7 @@ def _empa_start(
         missing = [i.key for i in rubric.indicators if i.key not in filled]
         if missing:
             raise RecordError(
-                f"The start levels lack {', '.join(missing)}.",
+                f"the start levels lack {', '.join(missing)}",
                 where=place,
                 fix=f"Check that the file was judged with rubric '{rubric.name}'",
             )
@@ -145,7 +145,7 @@ def _empa_start(
     if isinstance(recorded, list) and all(_is_number(x) for x in recorded):
         return tuple(recorded)
     raise RecordError(
-        "There are neither start levels nor P_0_initial_deficit.",
+        "there are neither start levels nor P_0_initial_deficit",
         where=f"{where}, epj",
         fix="Leave the file out",
     )
@@ -173,7 +173,7 @@ def _empa_levels(form: Any, rubric: Rubric, where: str) -> tuple[Levels | None, 
     if form is None or form == {}:
         return None, []
     if not isinstance(form, dict):
-        raise RecordError("mdep_analysis is not an object.", where=where)
+        raise RecordError("mdep_analysis is not an object", where=where)
     if not any(f"{key}_{kind}_level" in form for key in rubric.keys for kind in ("Prog", "Neg")):
         return None, []
     levels, missing_keys = {}, []
@@ -201,7 +201,7 @@ def _at(where: str, check: Callable[[Any], _T], value: Any) -> _T:
 
 def _integer(value: Any, where: str) -> int:
     if not _is_number(value) or value != int(value):
-        raise RecordError(f"Level {value!r} is not an integer.", where=where, fix="Levels are small integers")
+        raise RecordError(f"level {value!r} is not an integer", where=where, fix="Levels are small integers")
     return int(value)
 
 

@@ -51,11 +51,11 @@ def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None =
     try:
         if not root.exists():
             raise InputError(
-                "The folder does not exist.", where=str(root), fix="Pass a run or a folder of result files"
+                "the folder does not exist", where=str(root), fix="Pass a run or a folder of result files"
             )
         if root.is_file():
             raise InputError(
-                "This is a file, not a folder.", where=str(root), fix=f"Pass its folder: {root.parent}"
+                "this is a file, not a folder", where=str(root), fix=f"Pass its folder: {root.parent}"
             )
         root = root.resolve() if root.is_symlink() else root  # the user named the link explicitly
         files = _files(root)
@@ -63,13 +63,13 @@ def read_folders(root: Path, profile: str | None = None, rubric: Rubric | None =
         below = [] if is_run else [d for d in sorted(root.iterdir()) if d.is_dir() and _holds_results(d)]
     except OSError as error:
         raise InputError(
-            f"The folder cannot be read ({error.strerror}).",
+            f"the folder cannot be read ({error.strerror})",
             where=str(root)[:200],
             fix="Check the path and its permissions",
         ) from error
     if not files and not below:
         raise InputError(
-            "The folder holds no result files.",
+            "the folder holds no result files",
             where=str(root),
             fix="Expected *_result.json (EMPA) or *.jsonl records, in it or one folder below",
         )

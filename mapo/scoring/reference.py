@@ -84,7 +84,7 @@ def _read(file: Path) -> tuple[ReferenceScore, ...]:
         scores = [ReferenceScore(**entry) for entry in data["scores"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
-            f"The reference scores cannot be read ({error}).",
+            f"the reference scores cannot be read ({error})",
             where=str(file),
             fix="Restore the file, or delete it to show no reference scores",
         ) from error

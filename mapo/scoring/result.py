@@ -72,7 +72,7 @@ def recompute(
         if ending := path.ending():
             break
     if not path.forms:
-        raise RecordError("The dialogue has no judged turn, so it has no score.", where=where)
+        raise RecordError("the dialogue has no judged turn, so it has no score", where=where)
     if same:
         differences += _reward_differences(dialogue, path, where)
     differences += ending_differences(path, ending, len(dialogue.turns), dialogue.ending, where)
@@ -133,6 +133,6 @@ def _rubric_of(name: str, copy: Path) -> Rubric:
         raise RubricError(problem, where=str(copy), fix="Restore it, or pass another with --rubric")
     if rubric is None:
         raise RubricError(
-            f"Rubric '{name}' is not shipped with mapo.", fix=f"Put it at {copy}, or pass it with --rubric"
+            f"rubric '{name}' is not shipped with mapo", fix=f"Put it at {copy}, or pass it with --rubric"
         )
     return rubric

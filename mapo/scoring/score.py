@@ -101,7 +101,7 @@ def score(
     """Score every model below `root`. Unusable files are listed and skipped."""
     if by is not None and by not in BY:
         raise InputError(
-            f"Scores cannot be grouped by '{by}'.", where="--by", fix=f"Use one of: {', '.join(BY)}"
+            f"scores cannot be grouped by '{by}'", where="--by", fix=f"Use one of: {', '.join(BY)}"
         )
     if profile is not None:
         profile_named(profile)

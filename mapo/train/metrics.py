@@ -165,7 +165,7 @@ def check_trackers(kinds: Sequence[str]) -> None:
         if importlib.util.find_spec(kind) is None:
             raise InputError(
                 f"run.trackers names {kind}, which is not installed",
-                fix=f"pip install {kind}, or leave it out: run.trackers=[]",
+                fix=f"Run: pip install {kind}, or leave it out: run.trackers=[]",
             )
 
 

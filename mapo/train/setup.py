@@ -105,7 +105,7 @@ def check_run(
     if run.manifest.exists():
         if not run.config.exists() and kind_of(root) not in (Kind.TRAINING, Kind.NOTHING):
             raise InputError(
-                "The folder holds another kind of run, not a training run.",
+                "the folder holds another kind of run, not a training run",
                 where=str(root),
                 fix="Use another --out",
             )

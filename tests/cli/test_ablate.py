@@ -133,7 +133,7 @@ def test_another_config_is_refused_and_nothing_is_touched(fake, tmp_path):
         (["--seeds", "-3"], "--seeds"),
         (["run.seed=3"], "--seeds"),
         (["advantage.method=turn"], "--methods"),
-        (["pocket", "other"], "More than one config"),
+        (["pocket", "other"], "more than one config"),
         (["optim.stepz=3"], "stepz"),
         (["--only-report"], "not the manifest of an ablation"),
     ],

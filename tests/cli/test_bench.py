@@ -298,7 +298,7 @@ def test_no_table_of_categories_where_nothing_came_back(tmp_path):
 def test_a_failed_scenario_is_named_once(made_up, tmp_path):  # noqa: F811
     with LoopbackServer(Script(policy=lambda _: "Hm.")) as server:
         done = mapo(*eqbench(made_up, tmp_path / "run", server.base_url))
-    assert re.search(r"failed: \d items \(\d+, .*No reply is long enough to be judged", done.stderr)
+    assert re.search(r"failed: \d items \(\d+, .*no reply is long enough to be judged", done.stderr)
 
 
 def test_the_other_eqbench_is_recognised(tmp_path):
@@ -306,9 +306,9 @@ def test_the_other_eqbench_is_recognised(tmp_path):
     write(two / "data", dict.fromkeys(eqbench_data.V2_FILES, "{}"))
     write(three / "data", dict.fromkeys(eqbench_data.V3_FILES, "x"))
     done = mapo("eval", "eqbench", f"--data={two}", "--model=m", f"--out={tmp_path / 'run'}")
-    assert done.returncode == 2 and "The folder holds EQ-Bench v2. Add --v2" in done.stderr
+    assert done.returncode == 2 and "the folder holds EQ-Bench v2. Add --v2" in done.stderr
     done = mapo("eval", "eqbench", f"--data={three}", "--model=m", "--v2", f"--out={tmp_path / 'run'}")
-    assert done.returncode == 2 and "The folder holds EQ-Bench 3. Leave out --v2" in done.stderr
+    assert done.returncode == 2 and "the folder holds EQ-Bench 3. Leave out --v2" in done.stderr
 
 
 def test_allowed_changed_data_is_noted(tmp_path):

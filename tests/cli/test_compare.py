@@ -279,11 +279,11 @@ def test_a_training_run_is_two_rows(trained, tmp_path):
     [only] = compared(tmp_path / "part", status=1)["models"]
     assert only["scores"]["EPM-Q"]["of"] == len(lines)
     shutil.rmtree(tmp_path / "part" / "eval")
-    refused(tmp_path / "part", told="The training run has no results of the held-out test")
+    refused(tmp_path / "part", told="the training run has no results of the held-out test")
     (tmp_path / "part" / "config.toml").write_text("[run]\nnonsense = 1\n")
     refused(tmp_path / "part", told="nonsense")
     (tmp_path / "part" / "config.toml").unlink()
-    refused(tmp_path / "part", told="config.toml: The file does not exist")
+    refused(tmp_path / "part", told="config.toml: the file does not exist")
 
 
 # ---- what is refused
@@ -296,18 +296,18 @@ def refused(*runs: object, told: str, more: tuple[str, ...] = ()) -> None:
 
 
 def test_what_cannot_be_compared_is_refused_with_its_place(talks, tmp_path):
-    refused(tmp_path / "nowhere", told="The folder does not exist")
+    refused(tmp_path / "nowhere", told="the folder does not exist")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", told="holds no result files")
     for name, content, told in (
-        ("torn", "{", "result.json: The file is not JSON"),
+        ("torn", "{", "result.json: the file is not JSON"),
         ("other", '{"schema": "someone.else/1"}', "schema is 'someone.else/1'"),
     ):
         write_atomic(tmp_path / name / "result.json", content)
         refused(tmp_path / name, told=told)
     write_atomic(tmp_path / "early" / "manifest.json", '{"schema": "mapo.emobench/1"}')
     refused(
-        tmp_path / "early", told="The run is not finished: it has no result.json. Finish it with --resume"
+        tmp_path / "early", told="the run is not finished: it has no result.json. Finish it with --resume"
     )
     refused(talks / "honest", f"scripted:honest={talks / 'parrot'}", told="has two different results")
     refused(f"={talks}", told="is not a run")

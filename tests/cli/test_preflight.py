@@ -93,13 +93,13 @@ def test_scenarios_that_scripted_roles_cannot_play_are_refused_once(tmp_path, ca
     done = mapo(
         "eval", "empa", "--model=scripted:honest", f"--scenarios={cards}", f"--out={tmp_path / 'run'}"
     )
-    assert done.returncode == 2 and "Scripted roles cannot play 1 of 1 scenarios" in done.stderr
+    assert done.returncode == 2 and "scripted roles cannot play 1 of 1 scenarios" in done.stderr
     assert "--agents-model" in done.stderr and not (tmp_path / "run").exists()
 
 
 def test_a_missing_folder_of_eqbench_is_named_with_the_command_that_fetches_it(tmp_path):
     done = mapo("eval", "eqbench", "--model=m", f"--data={tmp_path / 'none'}", "--judge-model=m")
-    assert done.returncode == 2 and "The folder does not exist" in done.stderr
+    assert done.returncode == 2 and "the folder does not exist" in done.stderr
     assert "git clone https://github.com/EQ-bench/eqbench3" in done.stderr
 
 

@@ -196,13 +196,13 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
         "no_case": (json.dumps({"epj": data["epj"]}).encode(), "'script_id' is missing"),
         "no_turns": (changed(["epj", "trajectory"], []), "epj.trajectory has no turn"),
         "turns_text": (changed(["epj", "trajectory"], "x"), "'trajectory' is a str, expected a list"),
-        "odd_turn": (changed(turn, 5), "epj.trajectory[3]: The entry is not an object"),
+        "odd_turn": (changed(turn, 5), "epj.trajectory[3]: the entry is not an object"),
         "level_3": (changed([*form, "C_Prog_level"], 3), "turn 3: turn form, C.progress: level 3"),
-        "level_text": (changed([*form, "A_Neg_level"], "-1"), "turn 3, A_Neg_level: Level '-1'"),
-        "level_nan": (changed([*form, "A_Neg_level"], float("nan")), "turn 3, A_Neg_level: Level nan"),
-        "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: Level -inf"),
-        "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: Level -0.5"),
-        "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: Level True"),
+        "level_text": (changed([*form, "A_Neg_level"], "-1"), "turn 3, A_Neg_level: level '-1'"),
+        "level_nan": (changed([*form, "A_Neg_level"], float("nan")), "turn 3, A_Neg_level: level nan"),
+        "level_inf": (changed([*form, "A_Neg_level"], float("-inf")), "turn 3, A_Neg_level: level -inf"),
+        "level_half": (changed([*form, "A_Neg_level"], -0.5), "turn 3, A_Neg_level: level -0.5"),
+        "level_true": (changed([*form, "A_Prog_level"], True), "turn 3, A_Prog_level: level True"),
         "form_text": (changed(form, "none"), "turn 3: mdep_analysis is not an object"),
         "start_9": (changed(filled, 9), "start form, P.2: level 9"),
         "start_none": (changed(filled, None), "filled_iedr.P.2"),
@@ -239,8 +239,8 @@ def test_each_bad_file_is_named_and_the_rest_is_scored(tmp_path):
 def test_only_bad_files(tmp_path):
     (tmp_path / "x_result.json").write_text("{")
     done = mapo("score", tmp_path)
-    assert done.returncode == 2 and done.stdout == "" and "x_result.json: The file is not JSON" in done.stderr
-    assert "No dialogue in the folder could be scored" in done.stderr
+    assert done.returncode == 2 and done.stdout == "" and "x_result.json: the file is not JSON" in done.stderr
+    assert "no dialogue in the folder could be scored" in done.stderr
 
 
 def test_start_may_be_the_position_alone(tmp_path):
@@ -355,7 +355,7 @@ def test_a_part_of_a_run_is_scored_by_the_runs_rubric(tmp_path, monkeypatch):
     with JsonlWriter(run / "eval" / "after" / "dialogues.jsonl") as out:
         out.write_dialogue(replace(tutored(), rubric="cooking"))
     (run / "rubric.toml").write_text(text.replace('name = "tutoring"', 'name = "cooking"'), encoding="utf-8")
-    assert "Rubric 'cooking' is not shipped" in mapo("score", run / "eval" / "after").stderr  # no run above
+    assert "rubric 'cooking' is not shipped" in mapo("score", run / "eval" / "after").stderr  # no run above
     (run / "manifest.json").write_text("{}")
     assert scored(run / "eval" / "after")[0]["n"] == 1
     monkeypatch.chdir(run / "eval")
@@ -420,7 +420,7 @@ def test_long_lists_of_errors_are_cut_short(tmp_path):
 def test_a_run_that_has_not_begun(tmp_path, content):
     (tmp_path / "d.jsonl").write_bytes(content)
     done = mapo("score", tmp_path)
-    assert done.returncode == 2 and "No dialogue in the folder could be scored" in done.stderr
+    assert done.returncode == 2 and "no dialogue in the folder could be scored" in done.stderr
 
 
 def test_turns_after_the_end_are_ignored_and_reported(tmp_path):
@@ -442,7 +442,7 @@ def test_a_torn_last_line_is_a_warning(tmp_path):
     ("change", "words"),
     [
         ({"turns": ()}, "no judged turn"),
-        ({"rubric": "cooking"}, "Rubric 'cooking' is not shipped"),
+        ({"rubric": "cooking"}, "rubric 'cooking' is not shipped"),
         ({"profile": "draft"}, "unknown profile 'draft'"),
         ({"start_levels": {}}, "start form: missing"),
     ],
@@ -486,9 +486,9 @@ def test_four_axes_score_like_three(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda p: p / "missing", "The folder does not exist"),
+        (lambda p: p / "missing", "the folder does not exist"),
         (lambda p: p, "holds no result files"),
-        (lambda p: (p / "f.txt").write_text("x") and p / "f.txt", "This is a file, not a folder"),
+        (lambda p: (p / "f.txt").write_text("x") and p / "f.txt", "this is a file, not a folder"),
     ],
 )
 def test_nothing_to_score(tmp_path, make, words):
@@ -539,7 +539,7 @@ def test_as_a_process():
     command = [sys.executable, "-m", "mapo", "score", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: /nowhere: The folder does not exist")
+    assert done.stderr.startswith("error: /nowhere: the folder does not exist")
     assert "Traceback" not in done.stderr
 
 

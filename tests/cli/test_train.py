@@ -102,7 +102,7 @@ def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
 
 def test_more_processes_than_scenarios_are_refused_before_one_is_started(tmp_path):
     done = mapo("train", "pocket", "run.processes=1000", "--out", tmp_path / "run")
-    assert done.returncode == 2 and "There are 1000 processes for 16 scenarios per step" in done.stderr
+    assert done.returncode == 2 and "there are 1000 processes for 16 scenarios per step" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -153,7 +153,7 @@ def test_a_run_named_where_a_config_goes_is_pointed_to_its_option(finished):
     ("given", "told"),
     [
         (["nothing-of-that-name"], "one of: "),
-        (["pocket", "smollm2"], "More than one config"),
+        (["pocket", "smollm2"], "more than one config"),
         (["optim.rate=1"], "optim.rate"),
         (["model.source=/no/such/folder"], "no such folder"),
         (["--engine", "horse"], "--engine is 'horse'"),

@@ -172,7 +172,7 @@ def test_an_adapter_in_another_format_is_refused(folder, tmp_path):
 
 def test_a_missing_folder_is_refused():
     for source in ("./nowhere", "/nowhere/at/all", "runs/none/checkpoints/step_00001"):
-        with pytest.raises(InputError, match="There is no such folder"):
+        with pytest.raises(InputError, match="there is no such folder"):
             load_policy(source, device="cpu")
 
 

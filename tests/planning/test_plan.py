@@ -287,9 +287,9 @@ def test_scripted_roles_need_no_server(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "The server speeds are not known"),
+        ([], "the server speeds are not known"),
         (["--rates", "absent.toml"], "cannot be read"),
-        (["--rates", "RATES", "a.toml", "b.toml"], "More than one config"),
+        (["--rates", "RATES", "a.toml", "b.toml"], "more than one config"),
         (["--rates", "RATES", "absent.toml"], "no config"),
         (["--rates", "RATES", "rollout.scenarios=0"], "rollout.scenarios"),
         (["--rates", "RATES", "servers.judge.speed=3"], "servers.judge"),

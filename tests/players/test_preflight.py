@@ -84,7 +84,7 @@ def test_a_model_that_mapo_fetch_downloads_says_so(monkeypatch, tmp_path):
 
 
 def test_a_missing_or_empty_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="There is no such folder"):
+    with pytest.raises(InputError, match="there is no such folder"):
         check_models([ModelSpec(f"local:{tmp_path / 'none'}")])
     with pytest.raises(InputError, match=r"no config\.json"):
         check_models([ModelSpec(f"local:{tmp_path}")])
@@ -95,11 +95,11 @@ def test_a_mistyped_path_is_not_looked_up_on_the_hub(monkeypatch, tmp_path):
     monkeypatch.setattr("mapo.players.preflight._check_hub", lambda name: pytest.fail(name))
     (tmp_path / "models" / "x").mkdir(parents=True)
     with pytest.raises(
-        InputError, match=rf"There is no such folder: {tmp_path}/modles/x. Did you mean models/x?"
+        InputError, match=rf"there is no such folder: {tmp_path}/modles/x. Did you mean models/x?"
     ):
         check_models([ModelSpec("local:./modles/x")])
     (tmp_path / "models" / "large").mkdir()
-    with pytest.raises(InputError, match=rf"There is no such folder: {tmp_path}/models/lagre"):
+    with pytest.raises(InputError, match=rf"there is no such folder: {tmp_path}/models/lagre"):
         check_models([ModelSpec("local:models/lagre")])
     asked = []
     monkeypatch.setattr("mapo.players.preflight._check_hub", asked.append)
@@ -109,7 +109,7 @@ def test_a_mistyped_path_is_not_looked_up_on_the_hub(monkeypatch, tmp_path):
 
 def test_a_file_is_no_model_and_its_folder_is_named(tmp_path):
     (tmp_path / "model.safetensors").write_text("")
-    with pytest.raises(InputError, match=rf"This is a file.*Give its folder: {tmp_path}"):
+    with pytest.raises(InputError, match=rf"this is a file.*Give its folder: {tmp_path}"):
         check_models([ModelSpec(f"local:{tmp_path / 'model.safetensors'}")])
 
 

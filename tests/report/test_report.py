@@ -498,10 +498,10 @@ def test_some_of_several_cannot_be_read(tmp_path):
     done = mapo("report", good, bad, grid, "--out", tmp_path / "all.html")
     assert done.returncode == 1
     text = check((tmp_path / "all.html").read_text()).text
-    assert "The folder does not exist" in text and "Report it on its own" in text and "1 run " in text
+    assert "the folder does not exist" in text and "Report it on its own" in text and "1 run " in text
     assert (
         "left out: " in done.stderr
-        and "The folder does not exist" in done.stderr
+        and "the folder does not exist" in done.stderr
         and "Report it on its own" in done.stderr
     )
     assert mapo("report", bad, tmp_path / "worse").returncode == 2
@@ -533,13 +533,13 @@ def test_an_unreadable_evaluation_among_others_ends_with_1(tmp_path):
     assert done.returncode == 2 and "nothing to report" in done.stderr
 
 
-def test_an_evaluation_of_broken_dialogues_alone_says_why_it_ends_with_1(tmp_path):
+def test_an_evaluation_of_broken_dialogues_alone_says_why_it_ends_with_2(tmp_path):
     from mapo.types import Ending, StopReason
 
     broken = replace(talk([1], id="x"), error="gone", ending=Ending(StopReason.BROKEN))
     write_lines(tmp_path / "e" / "dialogues" / "empa.jsonl", [broken])
     done = mapo("report", tmp_path / "e")
-    assert done.returncode == 1 and "no dialogue can be scored" in done.stderr
+    assert done.returncode == 2 and "no dialogue can be scored" in done.stderr
     assert (tmp_path / "e" / "report.html").exists()
 
 
@@ -739,7 +739,7 @@ def test_hostile_records_of_evaluations(tmp_path):
 
 
 def test_what_is_no_run(tmp_path):
-    with pytest.raises(InputError, match="The folder does not exist"):
+    with pytest.raises(InputError, match="the folder does not exist"):
         build([str(tmp_path / "none")])
     with pytest.raises(InputError, match="holds no result files"):
         build([str(tmp_path)])
@@ -810,20 +810,20 @@ def test_one_run_that_cannot_be_read_costs_no_other(tmp_path):
     good, deep = training(tmp_path / "good"), training(tmp_path / "deep")
     (deep / "rubric.toml").write_text("x = " + "[" * 5000)
     page = html_page(build([str(good), str(deep)]))
-    assert "Nested too deeply" in page and "2 runs" in page
+    assert "nested too deeply" in page and "2 runs" in page
 
 
 def test_a_folder_of_runs_is_no_evaluation(tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "manifest.json").write_text('{"schema": "mapo.train/1"}')
-    with pytest.raises(InputError, match="This is a folder of runs"):
+    with pytest.raises(InputError, match="this is a folder of runs"):
         build([str(tmp_path / "runs")])
 
 
 def test_a_folder_that_is_no_run_is_refused_without_a_report(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     done = mapo("report", tmp_path)
-    assert done.returncode == 2 and "The folder is not a run" in done.stderr
+    assert done.returncode == 2 and "the folder is not a run" in done.stderr
     assert not (tmp_path / "report.html").exists()
 
 
@@ -831,7 +831,7 @@ def test_a_file_is_refused_and_its_folder_named(tmp_path):
     file = training(tmp_path / "run") / "manifest.json"
     done = mapo("report", file)
     assert done.returncode == 2
-    assert f"This is a file, not a folder. Give its folder: {tmp_path / 'run'}" in done.stderr
+    assert f"this is a file, not a folder. Give its folder: {tmp_path / 'run'}" in done.stderr
 
 
 def test_an_incomplete_evaluation_says_so_next_to_its_score(tmp_path):

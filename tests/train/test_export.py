@@ -201,7 +201,7 @@ def test_an_adapter_whose_base_has_gone_is_told(tmp_path):
     base = tiny_folder(tmp_path / "base")
     make_run(tmp_path / "run", base, lora=Lora(rank=2))
     shutil.rmtree(base)
-    with pytest.raises(InputError, match="base: There is no such folder"):
+    with pytest.raises(InputError, match="base: there is no such folder"):
         export(tmp_path / "run", tmp_path / "out")
 
 

@@ -181,7 +181,7 @@ def check_context(policy: ModelSpec, replies: int, max_tokens: int, context: int
     if policy.local is not None and replies * max_tokens >= context:
         count, do = (f"{replies} replies", "do") if replies > 1 else ("One reply", "does")
         raise InputError(
-            f"{count} of up to {max_tokens} tokens {do} not fit into a context of {context} tokens.",
+            f"{count} of up to {max_tokens} tokens {do} not fit into a context of {context} tokens",
             where=policy.model,
             fix="Raise --context, or lower --max-tokens (it is recorded in the result)",
         )

@@ -35,9 +35,9 @@ def read_prices(file: Path | None) -> dict[str, Any]:
     try:
         data = json.loads(read_file(file))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"The file cannot be read as JSON ({error}).", where=str(file), fix=form) from None
+        raise InputError(f"the file cannot be read as JSON ({error})", where=str(file), fix=form) from None
     if not isinstance(data, dict) or not all(isinstance(v, list) and len(v) == 3 for v in data.values()):
-        raise InputError("The file is not a table of prices.", where=str(file), fix=form)
+        raise InputError("the file is not a table of prices", where=str(file), fix=form)
     return {model: tuple(map(float, price)) for model, price in data.items()}
 
 

@@ -131,7 +131,7 @@ def default_out(benchmark: str, model: str, *, resume: bool) -> Path:
     from mapo.errors import InputError
 
     if resume:
-        raise InputError("--resume needs the run directory.", where="--out", fix="Give the run's --out")
+        raise InputError("--resume needs the run directory", where="--out", fix="Give the run's --out")
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip("-.") or "model"
     return Path("runs") / f"{benchmark}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 

@@ -29,7 +29,9 @@ _PROMPT_TOKENS, _ANSWER_TOKENS, _REASONING_TOKENS = 450, 30, 400
 def emobench(
     run: RunOptions,
     model: Model,
-    data: Annotated[Path, typer.Option(help="A checkout of EmoBench (docs/benchmarks.md).")],
+    data: Annotated[
+        Path, typer.Option(help="A checkout of EmoBench's repository (how to get it: docs/benchmarks.md).")
+    ],
     language: Annotated[str, typer.Option(help="en, zh or both.")] = "both",
     reasoning: Annotated[
         bool, typer.Option("--reasoning", help="Use the prompt that asks for reasoning.")
@@ -65,7 +67,7 @@ def emobench(
 
     if language not in _LANGUAGES:
         raise InputError(
-            f"The language '{language}' is unknown.",
+            f"the language '{language}' is unknown",
             where="--language",
             fix=f"Use one of: {', '.join(_LANGUAGES)}",
         )

@@ -184,8 +184,8 @@ def _refuse_unscripted(plan: EmpaPlan) -> None:
             unplayable.append(job.scenario.id)
     if names := list(dict.fromkeys(unplayable)):
         raise InputError(
-            f"Scripted roles cannot play {len(names)} of {len(plan.scenarios)} scenarios "
-            f"(such as {names[0]}).",
+            f"scripted roles cannot play {len(names)} of {len(plan.scenarios)} scenarios "
+            f"(such as {names[0]})",
             fix="Give a model for user, director and judge: --agents-model NAME --agents-base-url URL",
         )
 
@@ -207,7 +207,7 @@ def _chosen_scenarios(source: str, domain: str | None, cases: str | None) -> lis
     missing = sorted(set(wanted) - {s.id for s in scenarios})
     if missing:
         raise InputError(
-            f"There is no scenario {', '.join(missing)}.",
+            f"there is no scenario {', '.join(missing)}",
             where=source,
             fix=f"List the scenarios with: mapo scenarios list {source}",
         )

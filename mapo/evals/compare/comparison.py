@@ -79,7 +79,7 @@ def read_run(run: str) -> list[Entry]:
     kind = kind_of(root)
     if kind.has_result:
         if not os.path.lexists(RunDir(root).result):
-            problem = f"The run is not finished: it has no {RunDir.result.name}."
+            problem = f"the run is not finished: it has no {RunDir.result.name}"
             raise InputError(problem, where=str(root), fix="Finish it with --resume")
         return read_benchmark(root, name)
     if kind is Kind.TRAINING:
@@ -98,7 +98,7 @@ def _read_all(root: Path, folders: Sequence[Path], name: str | None) -> list[Ent
     entries = [entry for folder in folders for entry in read_run(str(folder))]
     if name is not None and len({entry.model for entry in entries}) > 1:
         fix = f"Omit '{name}=', or pass each folder with its own name"
-        raise InputError("The folder holds several models.", where=str(root), fix=fix)
+        raise InputError("the folder holds several models", where=str(root), fix=fix)
     return [replace(entry, model=name or entry.model) for entry in entries]
 
 
@@ -108,7 +108,7 @@ def split_name(run: str) -> tuple[str | None, Path]:
     if not equals or Path(run).expanduser().exists():
         return None, Path(run).expanduser()
     if not name.strip() or not folder:
-        raise InputError(f"'{run}' is not a run.", fix="Pass a folder, or NAME=FOLDER")
+        raise InputError(f"'{run}' is not a run", fix="Pass a folder, or NAME=FOLDER")
     return name.strip(), Path(folder).expanduser()  # the shell does not expand ~ after "="
 
 
@@ -133,7 +133,7 @@ def _unique(earlier: Entry | None, entry: Entry, column: Column) -> Entry:
     if earlier is None or earlier == replace(entry, source=earlier.source):
         return entry
     raise InputError(
-        f"'{entry.model}' has two different results for {column.label}: {earlier.source} and {entry.source}.",
+        f"'{entry.model}' has two different results for {column.label}: {earlier.source} and {entry.source}",
         fix="Omit one, or name them: a=FOLDER b=FOLDER",
     )
 

@@ -129,17 +129,17 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raise RecordError for anything else."""
     raw, problem = read_bytes(path)
     if raw is None:
-        raise RecordError(problem or "The file does not exist.", where=str(path))
+        raise RecordError(problem or "the file does not exist", where=str(path))
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"The file is not JSON ({error}).",
+            f"the file is not JSON ({error})",
             where=str(path),
             fix="It may be cut off: run again with --resume",
         ) from None
     if not isinstance(data, dict):
-        raise RecordError("The file is not a JSON object.", where=str(path))
+        raise RecordError("the file is not a JSON object", where=str(path))
     return data
 
 
@@ -151,7 +151,7 @@ def read_benchmark(folder: Path, name: str | None = None) -> list[Entry]:
     data = read_json(path)
     if data.get("schema") != RESULT_SCHEMA:
         raise RecordError(
-            f"The schema is {printable(repr(data.get('schema')))[:80]}, not '{RESULT_SCHEMA}'.",
+            f"the schema is {printable(repr(data.get('schema')))[:80]}, not '{RESULT_SCHEMA}'",
             where=str(path),
             fix="Pass a result of mapo eval; if a newer mapo wrote the file, upgrade",
         )
@@ -162,7 +162,7 @@ def read_benchmark(folder: Path, name: str | None = None) -> list[Entry]:
         key = printable(".".join(map(str, first["loc"])))
         raise RecordError(f"{key}: {first['msg']}", where=str(path), fix="Run mapo eval again") from None
     if len({item.id for item in result.items}) < len(result.items):
-        raise RecordError("Two items have the same id.", where=str(path), fix="Run mapo eval again")
+        raise RecordError("two items have the same id", where=str(path), fix="Run mapo eval again")
     scores = SCORES[_BENCHMARKS[result.benchmark]]
     known = {part for item in result.items for part in item.scores} | set(result.parts)
     present = [score for score in scores if known.issuperset(_parts(score))]
@@ -244,7 +244,7 @@ def _check_mean(name: str, value: float, scores: Sequence[float], path: Path) ->
     mean = sum(scores) / len(scores)
     if not abs(value - mean) <= _ROUNDING:
         raise RecordError(
-            f"{name} is {value:.2f}, but the mean of its items is {mean:.2f}.",
+            f"{name} is {value:.2f}, but the mean of its items is {mean:.2f}",
             where=str(path),
             fix="The file was edited: run again with --resume",
         )

@@ -53,7 +53,7 @@ def read_empa(root: Path, name: str | None = None) -> list[Entry]:
     folders = [Folder(root)] if started and kind_of(root) is Kind.EMPA else read_folders(root)
     if name is not None and len({(f.path, result.model) for f in folders for result in f.results}) > 1:
         fix = f"Omit '{name}=', or pass each folder with its own name"
-        raise InputError("The folder holds several models.", where=str(root), fix=fix)
+        raise InputError("the folder holds several models", where=str(root), fix=fix)
     return [entry for folder in folders for entry in _entries(folder, _settings_of(folder.path), name)]
 
 
@@ -64,14 +64,14 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     try:
         settings, problem = read_settings(run.config)
         if problem or not settings:
-            raise RecordError(problem or "The file does not exist.", where=str(run.config), fix="Restore it")
+            raise RecordError(problem or "the file does not exist", where=str(run.config), fix="Restore it")
         config = read_config(settings, str(run.config))
         scenarios = dict(manifest["scenarios"]["test"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         raise RecordError(
-            f"The folder is not a complete training run ({error!r}).", where=str(root), fix="Check its files"
+            f"the folder is not a complete training run ({error!r})", where=str(root), fix="Check its files"
         ) from None
     cast = cast_from_config(config)
     run_settings = _RunSettings(
@@ -98,7 +98,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             entries += [replace(entry, baseline=before) for entry in tests]
     if not entries:
         raise InputError(
-            "The training run has no results of the held-out test.",
+            "the training run has no results of the held-out test",
             where=str(root),
             fix="Finish the run; with eval.test_repeats=0 it has no test",
         )
@@ -125,7 +125,7 @@ def _settings_of(folder: Path) -> _RunSettings:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
-            f"The file is not the manifest of an EMPA run ({error!r}).", where=str(path)
+            f"the file is not the manifest of an EMPA run ({error!r})", where=str(path)
         ) from None
 
 
@@ -174,7 +174,7 @@ def _entries(folder: Folder, run_settings: _RunSettings, name: str | None) -> li
         return _without_results(folder, run_settings, name)
     if not folder.results:
         reason = f": {folder.bad[0]}" if folder.bad else "."
-        raise InputError(f"No dialogue in the folder could be scored{reason}", where=str(folder.path))
+        raise InputError(f"no dialogue in the folder could be scored{reason}", where=str(folder.path))
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in folder.results:
         meaning = _meaning(result, run_settings, folder.path)

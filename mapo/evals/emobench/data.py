@@ -111,7 +111,7 @@ class EmoBench:
         def value(match: re.Match[str]) -> str:
             if match[1] not in fields:
                 raise InputError(
-                    f"The prompt contains '{{{match[1]}}}', which questions do not have.",
+                    f"the prompt contains '{{{match[1]}}}', which questions do not have",
                     where=f"{PROMPTS}, {question.task}",
                 )
             return fields[match[1]]
@@ -123,7 +123,7 @@ class EmoBench:
         for key in keys:
             node = node.get(key) if isinstance(node, Mapping) else None
         if not isinstance(node, str):
-            raise InputError(f"There is no text under {'.'.join(keys)}.", where=file, fix=_GET_DATA)
+            raise InputError(f"there is no text under {'.'.join(keys)}", where=file, fix=_GET_DATA)
         return node
 
 
@@ -135,7 +135,7 @@ def load(folder: Path, languages: Sequence[str] = LANGUAGES, *, allow_changed: b
     if changed and not allow_changed:
         name = changed[0]
         raise InputError(
-            f"The file is not that of EmoBench {COMMIT[:7]}: its sha256 is {hashes[name][:12]}..., "
+            f"the file is not that of EmoBench {COMMIT[:7]}: its sha256 is {hashes[name][:12]}..., "
             f"not {FILES[name][:12]}...",
             where=str(folder / name),
             fix=f"{_GET_DATA}. With --allow-changed-data the file is used, but scores are not comparable",
@@ -144,7 +144,7 @@ def load(folder: Path, languages: Sequence[str] = LANGUAGES, *, allow_changed: b
     wanted = tuple(q for q in questions if q.language in languages)
     if len({q.id for q in wanted}) < len(wanted) or not wanted:
         raise InputError(
-            "There are no questions, or two with the same qid.", where=str(folder / "data"), fix=_GET_DATA
+            "there are no questions, or two with the same qid", where=str(folder / "data"), fix=_GET_DATA
         )
     prompts, response = (_yaml(folder, name, content[name]) for name in (PROMPTS, RESPONSE))
     bench = EmoBench(wanted, prompts, response, hashes, changed)
@@ -159,10 +159,10 @@ def _content(folder: Path, name: str) -> bytes:
     try:
         return read_file(folder / name)
     except OSError as error:
-        problem = f"The file cannot be read ({error.strerror})."
+        problem = f"the file cannot be read ({error.strerror})"
         if (folder / "data" / "EA").is_dir():
             problem = (
-                "The file is missing: this is the release of 2024, a different benchmark of the same name."
+                "the file is missing: this is the release of 2024, a different benchmark of the same name"
             )
         raise InputError(problem, where=str(folder / name), fix=_GET_DATA) from None
 
@@ -174,7 +174,7 @@ def _yaml(folder: Path, name: str, data: bytes) -> Mapping[str, Any]:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(
-            f"The file is not valid YAML ({' '.join(str(error).split())[:200]}).",
+            f"the file is not valid YAML ({' '.join(str(error).split())[:200]})",
             where=str(folder / name),
             fix=_GET_DATA,
         ) from None
@@ -190,7 +190,7 @@ def _questions(task: str, data: bytes, folder: Path) -> list[EmoBenchQuestion]:
             questions.append(_question(task, json.loads(line)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
-                f"The line is not a question of {task} ({error!r}).",
+                f"the line is not a question of {task} ({error!r})",
                 where=f"{folder / 'data' / task}.jsonl, line {number}",
                 fix=_GET_DATA,
             ) from None

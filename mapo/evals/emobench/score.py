@@ -113,7 +113,7 @@ def _texts(line: ItemLine, votes: int) -> list[str]:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise RecordError(
-            f"The item does not have {votes} replies.",
+            f"the item does not have {votes} replies",
             where=f"{RunDir.items.name}, item {line['id']}",
             fix=REMOVE_LINE,
         ) from None

@@ -154,7 +154,7 @@ def _refuse_other_version(folder: Path, known: Mapping[str, str]) -> None:
     if any(all((place / name).is_file() for name in other) for place in _candidates(folder, subfolders)):
         version, flag = ("v2", "Add --v2") if other is V2_FILES else ("3", "Leave out --v2")
         raise InputError(
-            f"The folder holds EQ-Bench {version}.",
+            f"the folder holds EQ-Bench {version}",
             where=str(folder),
             fix=f"{flag}, or pass the data of the other version",
         )
@@ -165,7 +165,7 @@ def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]
     if not folder.is_dir():
         name, commit = ("eqbench3", "3c21bcc") if known is V3_FILES else ("EQ-Bench", "d28c60c")
         raise InputError(
-            "The folder does not exist.",
+            "the folder does not exist",
             where=str(folder),
             fix=f"Run git clone https://github.com/EQ-bench/{name} and, in it, git checkout {commit}; "
             "pass that folder as --data",
@@ -177,8 +177,8 @@ def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]
         if len(missing) == len(known):
             _refuse_other_version(folder, known)
         raise InputError(
-            f"The folder lacks {missing[0]}"
-            + (f" and {len(missing) - 1} more files." if len(missing) > 1 else "."),
+            f"the folder lacks {missing[0]}"
+            + (f" and {len(missing) - 1} more files" if len(missing) > 1 else ""),
             where=str(folder),
             fix="Pass a checkout of the benchmark's repository, or its data folder: docs/benchmarks.md",
         )
@@ -188,11 +188,11 @@ def _checked(folder: Path, known: Mapping[str, str], subfolders: tuple[str, ...]
             content = read_file(source / name)
         except OSError as error:
             raise InputError(
-                f"The file cannot be read ({error.strerror}).", where=str(source / name)
+                f"the file cannot be read ({error.strerror})", where=str(source / name)
             ) from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise InputError(
-                "The file is not the published one: its sha256 differs.",
+                "the file is not the published one: its sha256 differs",
                 where=str(source / name),
                 fix="Download it again from the benchmark's repository",
             )

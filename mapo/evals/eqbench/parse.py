@@ -57,14 +57,14 @@ def parse_scores(raw: str) -> dict[str, float]:
     try:
         data = _object(raw)
     except RecursionError:
-        raise InputError("The JSON in the judge's answer is nested too deeply.", where="judge") from None
+        raise InputError("the JSON in the judge's answer is nested too deeply", where="judge") from None
     except ValueError as error:
         raise InputError(
-            f"The judge's answer contains no valid JSON object ({error})", where="judge"
+            f"the judge's answer contains no valid JSON object ({error})", where="judge"
         ) from None
     scores = {key: number for key, value in data.items() if (number := _number(key, value)) is not None}
     if not scores:
-        raise InputError("The judge's answer contains no scores", where="judge")
+        raise InputError("the judge's answer contains no scores", where="judge")
     return scores
 
 

@@ -133,7 +133,7 @@ def _last_answer(line: ItemLine) -> str:
     answers = line.get("answers")
     if not isinstance(answers, list) or not answers or not isinstance(answers[-1], str):
         raise RecordError(
-            "The item has no answers.", where=f"{RunDir.items.name}, item {line['id']}", fix=REMOVE_LINE
+            "the item has no answers", where=f"{RunDir.items.name}, item {line['id']}", fix=REMOVE_LINE
         )
     return answers[-1]
 

@@ -180,8 +180,8 @@ def _check_length(replies: Sequence[str]) -> None:
     if not scoreable(replies):
         longest = max(len(reply.strip()) for reply in replies)
         raise AnswerError(
-            f"No reply is long enough to be judged: the longest has {longest} characters, "
-            f"not {MIN_CHARACTERS}.",
+            f"no reply is long enough to be judged: the longest has {longest} characters, "
+            f"not {MIN_CHARACTERS}",
             fix="The scenario has no score. Check the model's replies; use a new --out to ask it again",
         )
 
@@ -201,7 +201,7 @@ def marks_of(kind: ScenarioKind, raw: str) -> dict[str, float]:
         raise AnswerError(f"{error.problem}{excerpt}", where="judge", fix=_ASK_AGAIN) from None
     if task_score(kind, marks) is None:
         raise AnswerError(
-            f"The judge's answer has no mark of a counted criterion{excerpt}", where="judge", fix=_ASK_AGAIN
+            f"the judge's answer has no mark of a counted criterion{excerpt}", where="judge", fix=_ASK_AGAIN
         )
     return marks
 
@@ -246,7 +246,7 @@ def _judgement(line: ItemLine) -> str:
     raw = line.get("judge")
     if not isinstance(raw, str):
         raise RecordError(
-            "The item has no judge's answer.",
+            "the item has no judge's answer",
             where=f"{RunDir.items.name}, item {line['id']}",
             fix=REMOVE_LINE,
         )

@@ -47,7 +47,7 @@ class InspectChat:
         if not answer.text.strip() and not answer.tool_calls:
             answer = await self._call(request)
             if not answer.text.strip() and not answer.tool_calls and self.role != "policy":
-                raise EndpointError("The answer is empty.", where=f"{self.role} {self.name}")
+                raise EndpointError("the answer is empty", where=f"{self.role} {self.name}")
         return answer
 
     async def _call(self, request: Request) -> Answer:

@@ -53,7 +53,7 @@ def empa(
 ) -> Task:
     """Long dialogues with simulated people, scored by EPM-Q."""
     if agents not in ("scripted", "llm"):
-        raise InputError(f"agents is '{agents}'.", where="-T agents", fix="Use scripted or llm")
+        raise InputError(f"agents is '{agents}'", where="-T agents", fix="Use scripted or llm")
     loaded = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(loaded[0].domain))
     levels = read_start_levels(Path(start_levels)) if start_levels else None
@@ -77,7 +77,7 @@ def empa(
             job = jobs[str(state.sample_id)]
             dialogue = await play(job, policy_chat(job.id), _casting(agents, rubric)(job), rules)
             if not dialogue.judged:
-                raise EndpointError(dialogue.error or "No turn was judged.", where=f"dialogue {job.id}")
+                raise EndpointError(dialogue.error or "no turn was judged", where=f"dialogue {job.id}")
             state.output = ModelOutput.from_content(str(state.model), _transcript(dialogue))
             state.store.set(DIALOGUE, json.loads(encode_dialogue(dialogue)))
             return state

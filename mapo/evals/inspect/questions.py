@@ -81,7 +81,7 @@ def emobench(
     """EmoBench: emotional understanding (EU) and application (EA). `data` is a checkout of its repository."""
     languages = LANGUAGES if language == "both" else (language,)
     if not set(languages) <= set(LANGUAGES):
-        raise InputError(f"language is '{language}'.", where="-T language", fix="Use one of: en, zh, both")
+        raise InputError(f"language is '{language}'", where="-T language", fix="Use one of: en, zh, both")
     settings = emo.EmoBenchSettings(
         languages, reasoning, no_think, shuffle, votes, seed, temperature, max_tokens
     )

@@ -82,7 +82,7 @@ def test_what_is_not_finished_or_not_a_run(tmp_path):
     (folder / "summary.json").write_text("[]")
     with pytest.raises(InputError, match="summary"):
         read_run(tmp_path, cell)
-    with pytest.raises(InputError, match="No run is finished"):
+    with pytest.raises(InputError, match="no run is finished"):
         analyse([])
 
 

@@ -398,7 +398,7 @@ def spoilt(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"schema": "mapo.result/9"}, "The schema is 'mapo.result/9', not 'mapo.result/1'.*upgrade"),
+        ({"schema": "mapo.result/9"}, "the schema is 'mapo.result/9', not 'mapo.result/1'.*upgrade"),
         (
             {"scores": {"EA": 0.9, "EU": 0.5, "Overall": 0.7}},
             "EA is 90.00, but the mean of its items is 50.00",
@@ -406,7 +406,7 @@ def spoilt(folder, **changes):
         ({"benchmark": "other"}, "benchmark: Input should be"),
         ({"n": "four"}, "n: Input should be a valid integer"),
         ({"more": 1}, "more: Unexpected keyword"),
-        ({"items": [{"id": "EA-en-1", "scores": {"EA": 1.0}}] * 2}, "Two items have the same id"),
+        ({"items": [{"id": "EA-en-1", "scores": {"EA": 1.0}}] * 2}, "two items have the same id"),
     ],
 )
 def test_results_that_cannot_be_trusted_are_refused(tmp_path, changes, told):
@@ -595,7 +595,7 @@ def test_notes_of_an_empa_folder(tmp_path):
 
 
 def test_nothing_that_could_be_scored(tmp_path):
-    with pytest.raises(InputError, match="No dialogue in the folder could be scored: .*no judged turn"):
+    with pytest.raises(InputError, match="no dialogue in the folder could be scored: .*no judged turn"):
         read_empa(put(tmp_path, dialogue(RUBRIC, [None] * 3)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no result files"):

@@ -394,7 +394,7 @@ def test_what_is_not_there_has_no_score(made_up):
 def test_a_line_that_holds_no_replies_is_refused(made_up):
     name = made_up.questions[0].id
     for spoilt in ({}, {"replies": 3}, {"replies": [{"text": None}]}, {"replies": []}, {"replies": ["x"]}):
-        with pytest.raises(RecordError, match=f"items.jsonl, item {name}: The item does not have 1 replies"):
+        with pytest.raises(RecordError, match=f"items.jsonl, item {name}: the item does not have 1 replies"):
             score(made_up, PLAIN, {name: {"id": name, **spoilt}})
 
 
@@ -418,18 +418,18 @@ def test_other_bytes_are_refused_by_name(tmp_path):
     for name in data.FILES:
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole.replace(b"\n", b"\r\n"))
-        with pytest.raises(InputError, match=f"{name}: The file is not that of EmoBench 3b4f843") as told:
+        with pytest.raises(InputError, match=f"{name}: the file is not that of EmoBench 3b4f843") as told:
             load(folder)
         assert "git checkout 3b4f843" in str(told.value)
         (folder / name).write_bytes(whole)
 
 
 def test_a_missing_file_and_the_old_release_have_different_messages(tmp_path):
-    with pytest.raises(InputError, match="data/EA.jsonl: The file cannot be read"):
+    with pytest.raises(InputError, match="data/EA.jsonl: the file cannot be read"):
         load(tmp_path / "nowhere")
     write(tmp_path / "some")
     (tmp_path / "some" / data.RESPONSE).unlink()
-    with pytest.raises(InputError, match="response.yaml: The file cannot be read"):
+    with pytest.raises(InputError, match="response.yaml: the file cannot be read"):
         load(tmp_path / "some", allow_changed=True)
     (tmp_path / "old" / "data" / "EA").mkdir(parents=True)
     with pytest.raises(InputError, match="the release of 2024"):
@@ -439,7 +439,7 @@ def test_a_missing_file_and_the_old_release_have_different_messages(tmp_path):
 @pytest.mark.parametrize(
     ("spoilt", "told"),
     [
-        ({"EA": "{"}, "EA.jsonl, line 1: The line is not a question of EA"),
+        ({"EA": "{"}, "EA.jsonl, line 1: the line is not a question of EA"),
         ({"EA": "[]"}, "EA.jsonl, line 1"),
         ({"EA": json.dumps(ea(1)) + "\n\n" + json.dumps(ea(2, label="no such"))}, "EA.jsonl, line 3"),
         ({"EA": json.dumps(ea(1, language="fr"))}, "language is 'fr'"),
@@ -448,13 +448,13 @@ def test_a_missing_file_and_the_old_release_have_different_messages(tmp_path):
         ({"EU": json.dumps(eu(1, cause_choices=7))}, "EU.jsonl, line 1"),
         ({"EA": json.dumps({k: v for k, v in ea(1).items() if k != "subject"})}, "'subject'"),
         ({"EA": json.dumps(ea(1)) + "\n" + json.dumps(ea(1))}, "two with the same qid"),
-        ({"EA": "", "EU": ""}, "There are no questions"),
-        ({"prompts": "a: [1"}, "prompts.yaml: The file is not valid YAML"),
-        ({"prompts": "[" * 600}, "prompts.yaml: The file is not valid YAML"),
-        ({"prompts": "- a"}, "There is no text under EA.en"),
-        ({"prompts": PROMPTS.replace("{q_type}", "{mood}")}, "The prompt contains '{mood}'"),
-        ({"response": RESPONSE.replace("reasoning:", "other:")}, "There is no text under reasoning.en"),
-        ({"prompts": "!!python/object/apply:os.getpid []"}, "prompts.yaml: The file is not valid YAML"),
+        ({"EA": "", "EU": ""}, "there are no questions"),
+        ({"prompts": "a: [1"}, "prompts.yaml: the file is not valid YAML"),
+        ({"prompts": "[" * 600}, "prompts.yaml: the file is not valid YAML"),
+        ({"prompts": "- a"}, "there is no text under EA.en"),
+        ({"prompts": PROMPTS.replace("{q_type}", "{mood}")}, "the prompt contains '{mood}'"),
+        ({"response": RESPONSE.replace("reasoning:", "other:")}, "there is no text under reasoning.en"),
+        ({"prompts": "!!python/object/apply:os.getpid []"}, "prompts.yaml: the file is not valid YAML"),
     ],
 )
 def test_bad_data_is_refused_with_its_place(tmp_path, spoilt, told):
@@ -650,8 +650,8 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
     url = "http://127.0.0.1:9/v1"
     for more, told in {
         ("--language=fr", "--allow-changed-data"): "language 'fr' is unknown",
-        (): "data/EA.jsonl: The file is not that of EmoBench 3b4f843",
-        ("--data=/nowhere",): "EA.jsonl: The file cannot be read",
+        (): "data/EA.jsonl: the file is not that of EmoBench 3b4f843",
+        ("--data=/nowhere",): "EA.jsonl: the file cannot be read",
         ("--allow-changed-data", "--model=scripted:honest"): "'scripted:honest' is not a model",
         ("--allow-changed-data", "--base-url=nonsense"): "base URL 'nonsense'",
         ("--allow-changed-data", "--cache=maybe"): "--cache is 'maybe'",

@@ -190,5 +190,5 @@ def test_a_changed_file_is_refused(made_up, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("wrong", [{}, {"answers": []}, {"answers": "x"}, {"answers": [1]}])
 def test_a_finished_line_in_another_form_is_refused(made_up, wrong):  # noqa: F811
     [first, *_] = questions = read_v2(made_up)
-    with pytest.raises(RecordError, match=f"item {first.id}: The item has no answers. Remove that line"):
+    with pytest.raises(RecordError, match=f"item {first.id}: the item has no answers. Remove that line"):
         v2.scored({first.id: {"id": first.id, **wrong}}, questions)

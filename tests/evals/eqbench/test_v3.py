@@ -210,7 +210,7 @@ def test_quotes_and_breaks_inside_strings_are_mended():
     assert parse_scores('{"why": "she said "no" to\nhim", "correctness": 7}') == {"correctness": 7}
     assert parse_scores('{"why": "a \\"good\\" one \\\\", "correctness": 7}') == {"correctness": 7}
     assert parse_scores('{"why": "a \\" b "c" d", "correctness": 7}') == {"correctness": 7}
-    with pytest.raises(InputError, match="The judge's answer contains no valid JSON object"):
+    with pytest.raises(InputError, match="the judge's answer contains no valid JSON object"):
         parse_scores('{"why": "a\tb", "correctness": 7}')  # only line breaks are mended
     with pytest.raises(InputError, match="no object is complete"):
         parse_scores('} {"correctness": 7}')
@@ -319,10 +319,10 @@ def test_files_that_are_missing_or_others_are_refused(made_up, tmp_path):  # noq
     with pytest.raises(InputError, match="folder does not exist. Run git clone .*eqbench3"):
         read_v3(tmp_path / "nowhere")
     broken = mock.patch("mapo.evals.eqbench.data.read_file", side_effect=OSError(5, "disk on fire"))
-    with broken, pytest.raises(InputError, match="The file cannot be read .disk on fire"):
+    with broken, pytest.raises(InputError, match="the file cannot be read .disk on fire"):
         read_v3(made_up)
     (made_up / "debrief_prompt.txt").write_text("Look back, now.")
-    with pytest.raises(InputError, match="debrief_prompt.txt: The file is not the published one"):
+    with pytest.raises(InputError, match="debrief_prompt.txt: the file is not the published one"):
         read_v3(made_up)
     (made_up / "debrief_prompt.txt").unlink()
     with pytest.raises(InputError, match=r"lacks debrief_prompt.txt\."):
@@ -423,7 +423,7 @@ def test_a_model_that_says_next_to_nothing_is_not_judged(made_up, tmp_path):  # 
         done = mapo(*command(made_up, tmp_path / "run", server.base_url))
     assert done.returncode == 1 and "no score, 3/5" in done.stdout
     assert (
-        done.stderr.count("No reply is long enough to be judged: the longest has 3 characters, not 100") == 1
+        done.stderr.count("no reply is long enough to be judged: the longest has 3 characters, not 100") == 1
     )
     assert script.by_model["judge"] == 3 and result_of(tmp_path / "run")["scores"] == {}
 
@@ -507,7 +507,7 @@ def test_a_finished_line_in_another_form(made_up, tmp_path):  # noqa: F811
         for wrong in ({**first, "judge": None}, {k: v for k, v in first.items() if k != "judge"}):
             done = resumed(wrong)
             assert done.returncode == 2 and "Traceback" not in done.stderr
-            assert f"items.jsonl, item {first['id']}: The item has no judge's answer" in done.stderr
+            assert f"items.jsonl, item {first['id']}: the item has no judge's answer" in done.stderr
         done = resumed({**first, "judge": "no marks in here"})
         assert done.returncode == 1 and "no score, 4/5" in done.stdout
         assert f"the recorded judgement of scenario {first['id']} cannot be parsed" in done.stderr
@@ -578,7 +578,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_reply_for_judge(made_u
             [*without, "--judge-model=judge", "--model=local:pocket", "--max-tokens=2000"],
             "replies of up to 2000 tokens",
         ),
-        ([*without, "--judge-model=judge", f"--data={tmp_path / 'nowhere'}"], "The folder does not exist"),
+        ([*without, "--judge-model=judge", f"--data={tmp_path / 'nowhere'}"], "the folder does not exist"),
     ]:
         done = mapo(*args)
         assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr

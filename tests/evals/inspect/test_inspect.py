@@ -163,7 +163,7 @@ def test_eqbench3_scores_as_our_own_command(made_up, tmp_path):  # noqa: F811
     lost = run(eqbench3(data=str(made_up)), policy, tmp_path, model_roles={"judge": deaf})
     assert lost.status == "success" and lost.results.scores[0].unscored_samples == 5
     assert (
-        "The judge's answer contains no valid JSON object" in lost.samples[0].scores["eqbench3"].explanation
+        "the judge's answer contains no valid JSON object" in lost.samples[0].scores["eqbench3"].explanation
     )
     kept = lost.samples[0].store["mapo_line"]
     assert kept["replies"] and kept["judge"] == "no marks today" and lost.samples[0].output.completion
@@ -315,7 +315,7 @@ def test_an_empty_answer_is_asked_for_once_more():
     silent = model(lambda body: next(said))
     assert asked(InspectChat(silent)).text == "well"
     assert asked(InspectChat(silent)).text == ""  # the policy is judged for its silence
-    with pytest.raises(EndpointError, match="judge mockllm/model: The answer is empty"):
+    with pytest.raises(EndpointError, match="judge mockllm/model: the answer is empty"):
         asked(InspectChat(silent, "judge"))
 
 
