@@ -17,7 +17,7 @@ def report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Folders of mapo train, mapo eval or mapo ablate; NAME=FOLDER sets a name. "
             "Several runs are compared.",
         ),
@@ -58,4 +58,4 @@ def report(
         say(f"The report has no figures because matplotlib is not installed. {install_hint('figures')}")
     if content.lacking:
         say_all("left out", [*content.lacking])
-        raise typer.Exit(1)
+        raise typer.Exit(1 if len(runs) > 1 else 2)

@@ -56,3 +56,36 @@ def test_what_is_mistyped_is_answered_in_plain_words():
     done = mapo("trian")
     assert done.returncode == 2 and "'train'" in done.stderr and "╭" not in done.stderr
     assert "Commands:" in mapo().stderr + mapo().stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["report"], "report [OPTIONS] RUN..."),
+        (["judge", "audit"], "judge audit [OPTIONS] RUN..."),
+        (["train"], "train [OPTIONS] [CONFIG] [KEY.PATH=VALUE]..."),
+        (["export"], "export [OPTIONS] RUN"),
+        (["play"], "play [OPTIONS] [SCENARIO]"),
+        (["scenarios", "check"], "scenarios check [OPTIONS] [SOURCE]..."),
+        (["doctor"], "doctor [OPTIONS]"),
+    ],
+)
+def test_the_usage_line_has_plain_arguments(words, usage):
+    first = mapo(*words, "--help").stdout.splitlines()[0]
+    assert first.endswith(f" {usage}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["eval", "emobench", "--model=x"], "Missing option '--data'. What to give: a checkout of EmoBench"),
+        (
+            ["eval", "eqbench", "--model=x"],
+            "Missing option '--data'. What to give: a checkout of the benchmark",
+        ),
+        (["report"], "Missing argument 'RUN'. What to give: folders of mapo train"),
+    ],
+)
+def test_a_missing_option_or_argument_is_described(words, message):
+    done = mapo(*words)
+    assert done.returncode == 2 and message in done.stderr

@@ -7,13 +7,49 @@ and grep finds an option together with its description.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 WIDTH = 110
 """Longer lines are hard to read, however wide the terminal."""
+
+
+class Command(TyperCommand):
+    """A command with a plain usage line, which says what a missing option or argument is."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [_usage(p) for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *arguments]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            text = getattr(error.param, "help", None)
+            if text and not error.message:  # it is missing; other errors have a message
+                error.message = (
+                    f"What to give: {text[0] if text[1:2].isupper() else text[0].lower()}{text[1:]}"
+                )
+            raise
+
+
+def _usage(argument: Any) -> str:
+    """Return an argument as in "RUN..." and "[CONFIG]"; a metavar with brackets is complete already."""
+    name: str = argument.metavar or argument.name.upper()
+    if name.startswith("["):
+        return name
+    several = "" if argument.nargs == 1 else "..."
+    return f"{name}{several}" if argument.required else f"[{name}]{several}"
+
+
+class App(typer.Typer):
+    """A typer app whose commands are of the class above."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Command, **options})
 
 
 class Commands(TyperGroup):
@@ -28,7 +64,7 @@ class Commands(TyperGroup):
 
 def commands(text: str, **options: Any) -> typer.Typer:
     """Return an app for a group of commands; `text` is its help."""
-    return typer.Typer(
+    return App(
         help=text,
         cls=Commands,
         no_args_is_help=True,

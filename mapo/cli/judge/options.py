@@ -24,7 +24,7 @@ REPLACED_OPTIONS = ("base_url", "key_env", "context")
 Runs = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...", help="Run directories of mapo eval empa or mapo train; NAME=FOLDER sets a name."
+        metavar="RUN", help="Run directories of mapo eval empa or mapo train; NAME=FOLDER sets a name."
     ),
 ]
 Judges = Annotated[

@@ -25,7 +25,7 @@ EXAMPLES = 3
 
 def check(
     sources: Annotated[
-        list[str] | None, typer.Argument(help=f"{SOURCE} Several sources are compared.")
+        list[str] | None, typer.Argument(metavar="SOURCE", help=f"{SOURCE} Several sources are compared.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="List the irregularities of every EMPA card.")] = False,
     domain: Domain = None,

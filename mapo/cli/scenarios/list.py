@@ -14,7 +14,7 @@ COLUMNS = ("id", "category", "axis", "difficulty", "threshold", "language")
 
 
 def list_scenarios(
-    source: Annotated[str, typer.Argument(help=SOURCE)] = "builtin:all",
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)] = "builtin:all",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     domain: Domain = None,
 ) -> None:

@@ -35,7 +35,10 @@ def make(
     run: RunOptions,
     sources: Annotated[
         list[Path],
-        typer.Argument(help="Conversations: .jsonl, .json, .csv, .tsv or .txt files, or folders of them."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="Conversations: .jsonl, .json, .csv, .tsv or .txt files, or folders of them.",
+        ),
     ],
     model: Annotated[
         str | None, typer.Option(help="Model that writes the scenarios (not used with --local).")

@@ -31,7 +31,8 @@ _POLICY = "A model's name, local:FOLDER or scripted:NAME."
 def screen(
     run: RunOptions,
     source: Annotated[
-        str, typer.Argument(help="The scenarios: a folder, MANIFEST.json:SPLIT, builtin:SPLIT.")
+        str,
+        typer.Argument(metavar="SOURCE", help="The scenarios: a folder, MANIFEST.json:SPLIT, builtin:SPLIT."),
     ],
     strong: Annotated[str, typer.Option(help=f"The strong policy, at --base-url. {_POLICY}")],
     weak: Annotated[str | None, typer.Option(help=f"The weak policy. {_POLICY}")] = None,

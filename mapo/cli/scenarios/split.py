@@ -16,7 +16,7 @@ TAGS = ("category", "axis", "difficulty")
 
 
 def split(
-    source: Annotated[str, typer.Argument(help=SOURCE)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)],
     out: Annotated[Path, typer.Option(help="Manifest to write; put it next to the scenarios.")],
     sizes: Annotated[
         str | None,
