@@ -7,17 +7,19 @@ inspected, repeated and resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mapo.body_fields import check_body, check_effort, parse_body, with_thinking
 from mapo.errors import InputError
 from mapo.untrusted import parse_toml, read_file
 
 MAX_INTEGER = 2**53
+_T = TypeVar("_T")
 
 
 class _Section(BaseModel):
@@ -86,6 +88,41 @@ class Role(_Section):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an answer (default: 1024, for the judge 4096)."""
+    reasoning_effort: str | None = None
+    """How long a reasoning model thinks, in a word that its server knows (none, low, medium, high)."""
+    thinking: bool | None = None
+    """Switch thinking on or off, as chat_template_kwargs.enable_thinking in the request body."""
+    body: dict[str, Any] | None = None
+    """Further fields of the request body, for parameters that only some servers know. They are added to those
+    of `roles.everyone`.
+    """
+
+    @field_validator("reasoning_effort")
+    @classmethod
+    def _check_effort(cls, value: str | None) -> str | None:
+        return _in_config(lambda: None if value is None else check_effort(value))
+
+    @field_validator("body", mode="before")
+    @classmethod
+    def _check_body(cls, value: object) -> object:
+        if isinstance(value, str):  # JSON, as in options of the command line
+            return _in_config(lambda: parse_body(value, "body"))
+        return _in_config(lambda: None if value is None else check_body(value))
+
+    @model_validator(mode="after")
+    def _check_thinking(self) -> Role:
+        _in_config(lambda: with_thinking(self.body, self.thinking))
+        if self.reasoning_effort is not None and "reasoning_effort" in (self.body or {}):
+            raise ValueError("reasoning_effort is also a body field: set one of the two")
+        return self
+
+
+def _in_config(check: Callable[[], _T]) -> _T:
+    """Run a check whose errors pydantic and `read_config` complete with their location and a fix."""
+    try:
+        return check()
+    except InputError as error:
+        raise ValueError(error.problem) from None
 
 
 class Roles(_Section):

@@ -20,6 +20,7 @@ ORDER = [
     "untrusted",
     "text",
     "types",
+    "body_fields",
     "config",
     "ragged",
     "advantage",

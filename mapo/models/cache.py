@@ -1,8 +1,9 @@
 """Cache of model answers, so that no call is paid for twice and a recorded run can be replayed offline.
 
 One SQLite file. The key of an answer is a hash of everything that shapes it: model name, messages, sampling
-parameters, schema, tools and the request's nonce, but not the role or the address. Several tasks and
-processes may share the file, and killing one at any moment leaves it intact. Failures are not stored.
+parameters, schema, tools, free body fields and the request's nonce, but not the role or the address. Several
+tasks and processes may share the file, and killing one at any moment leaves it intact. Failures are not
+stored.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def key_of(model: str, request: Request) -> str:
         "tools": [asdict(tool) for tool in request.tools],
         "nonce": request.nonce,
         **({"min_p": float(request.min_p)} if request.min_p else {}),
+        **({"body": request.body} if request.body else {}),
     }
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 

@@ -53,6 +53,7 @@ class CallRecorder:
             "top_p": request.top_p,
             "max_tokens": request.max_tokens,
             "schema": request.schema is not None,
+            **({"body": dict(request.body)} if request.body else {}),
         }
         row = (
             *(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+from mapo.body_fields import check_body, check_effort, compact_body, merge_bodies
 from mapo.types import Message, Reply
 
 
@@ -50,6 +51,7 @@ class Request:
     seed: for locally sampled replies; the same seed after the same messages gives the same reply.
     min_p: drops tokens less likely than this fraction of the most likely one. Endpoints only; it is omitted
         for endpoints that do not support it.
+    body: further fields of an endpoint's request body (`mapo.body_fields`), such as chat_template_kwargs.
     """
 
     messages: tuple[Message, ...]
@@ -64,15 +66,28 @@ class Request:
     min_p: float = 0.0
     turn: int | None = None
     """The turn of the dialogue that the call belongs to, 0 before the first; None outside a dialogue."""
+    body: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters that override those of a role's requests; None keeps the request's value."""
+    """Sampling parameters that override those of a role's requests; None keeps the request's value.
+
+    `body` holds further fields of the request body. They are added to those of the request. One of them,
+    `reasoning_effort`, can also be given by its name.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
+    reasoning_effort: str | None = None
+    body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        effort = self.body.get("reasoning_effort") if self.reasoning_effort is None else self.reasoning_effort
+        named = {} if effort is None else {"reasoning_effort": check_effort(effort)}
+        object.__setattr__(self, "reasoning_effort", effort)
+        object.__setattr__(self, "body", {**check_body(self.body), **named})
 
     def of(self, request: Request) -> Request:
         """Return the request with these parameters."""
@@ -81,11 +96,16 @@ class Sampling:
             temperature=request.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or request.top_p,
             max_tokens=self.max_tokens or request.max_tokens,
+            body=merge_bodies(request.body, self.body),
         )
 
     def __str__(self) -> str:
         values = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
-        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
+        parts = [f"{name} {value:g}" for name, value in values.items() if value is not None]
+        parts += [f"reasoning_effort {self.reasoning_effort}"] if self.reasoning_effort else []
+        rest = {name: value for name, value in self.body.items() if name != "reasoning_effort"}
+        parts += [f"body {compact_body(rest)}"] if rest else []
+        return ", ".join(parts)
 
 
 DEFAULT_SAMPLING = Sampling()

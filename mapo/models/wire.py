@@ -11,6 +11,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from mapo.body_fields import check_body
 from mapo.models.chat import Answer, Request, ToolCall, Usage
 from mapo.types import Reply
 
@@ -40,7 +41,8 @@ class Dialect:
 
 
 def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, Any]:
-    """Return the body of a chat completion request."""
+    """Return the body of a chat completion request. Raises InputError for free fields that would replace or
+    reveal something."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
@@ -65,7 +67,7 @@ def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, An
         body["response_format"] = {"type": "json_schema", "json_schema": form}
     elif request.schema is not None and dialect.json == "object":
         body["response_format"] = {"type": "json_object"}
-    return body
+    return {**body, **check_body(request.body)} if request.body else body
 
 
 def left_out(request: Request, dialect: Dialect) -> tuple[str, ...]:

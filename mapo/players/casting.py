@@ -6,7 +6,9 @@ None stands for the domain's scripted cast.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from mapo.body_fields import merge_bodies, with_thinking
 from mapo.config import Config, Role
 from mapo.errors import InputError
 from mapo.models.chat import DEFAULT_SAMPLING, Sampling
@@ -99,7 +101,13 @@ def _from_roles(role: Role | None, everyone: Role) -> ModelSpec:
         key: value if (value := getattr(role, key)) is not None else getattr(everyone, key)
         for key in ("temperature", "top_p", "max_tokens")
     }
-    return replace(spec, sampling=Sampling(**settings))
+    fields = merge_bodies(_body_of(everyone), _body_of(role))
+    return replace(spec, sampling=Sampling(**settings, body=fields))
+
+
+def _body_of(role: Role) -> dict[str, Any]:
+    effort = {} if role.reasoning_effort is None else {"reasoning_effort": role.reasoning_effort}
+    return {**with_thinking(role.body, role.thinking), **effort}
 
 
 def _partial(role: Role) -> PartialSpec:

@@ -15,7 +15,7 @@ import pytest
 
 from mapo.errors import EndpointError, InputError, StoreError
 from mapo.models.cache import Cache, key_of
-from mapo.models.chat import Answer, Request, Tool, Usage
+from mapo.models.chat import Answer, Request, Sampling, Tool, Usage
 from mapo.types import Message, Reply
 
 REQUEST = Request(
@@ -75,10 +75,22 @@ def test_the_key_is_pinned():
         {"tools": ()},
         {"nonce": "2"},
         {"min_p": 0.1},
+        {"body": {"top_k": 1}},
     ],
 )
 def test_whatever_shapes_an_answer_changes_the_key(change):
     assert key_of("m", replace(REQUEST, **change)) != key_of("m", REQUEST)
+
+
+def test_body_fields_are_part_of_the_key_whatever_their_order():
+    """A request without them has the key it had before there were any: see the pinned one."""
+    keys = [key_of("m", replace(REQUEST, body=body)) for body in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {})]
+    assert keys[0] == keys[1]
+    assert keys[2] == key_of("m", REQUEST)
+
+
+def test_sampling_without_body_fields_keeps_the_key():
+    assert key_of("m", Sampling(temperature=1.0).of(REQUEST)) == key_of("m", REQUEST)
 
 
 def test_what_does_not_shape_it_does_not():

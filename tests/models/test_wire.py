@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mapo.errors import InputError
 from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
 from mapo.models.wire import (
     Dialect,
@@ -90,6 +91,19 @@ def test_an_endpoint_that_does_not_know_min_p_goes_without():
     found = fallback(Dialect(), asked, "Unrecognized request argument supplied: min_p")
     assert found == Dialect(min_p=False) and "min_p" not in request_body(asked, "m", found)
     assert fallback(found, asked, "Unrecognized request argument supplied: min_p") is None
+
+
+def test_body_fields_are_added_to_the_body():
+    request = Request((Message("user", "x"),), body={"chat_template_kwargs": {"enable_thinking": False}})
+    body = request_body(request, "m", Dialect())
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert body["messages"] == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize("field", ["messages", "model", "api_key"])
+def test_body_fields_that_replace_or_reveal_something_are_refused(field):
+    with pytest.raises(InputError, match=f"'{field}'"):
+        request_body(Request((), body={field: "x"}), "m", Dialect())
 
 
 def test_storable():

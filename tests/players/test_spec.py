@@ -127,6 +127,51 @@ def test_judges_that_cannot_be_meant_are_refused(told, problem):
         load_config(None, told)
 
 
+THINKING = "roles.judge.body={chat_template_kwargs={enable_thinking=true}, top_k=5}"
+
+
+def test_roles_think_as_the_config_says():
+    told = [*MODELS, "roles.everyone.thinking=false", "roles.user.reasoning_effort=low", THINKING]
+    cast = cast_from_config(load_config(None, told))
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert cast["director"].sampling.body == off
+    assert cast["user"].sampling.body == {**off, "reasoning_effort": "low"}
+    assert cast["judge"].sampling.body == {"chat_template_kwargs": {"enable_thinking": True}, "top_k": 5}
+
+
+def test_body_fields_of_a_config_may_be_json():
+    told = [*MODELS, 'roles.judge.body={"chat_template_kwargs": {"enable_thinking": true}, "top_k": 5}']
+    assert cast_from_config(load_config(None, told)) == cast_from_config(
+        load_config(None, [*MODELS, THINKING])
+    )
+
+
+def test_a_config_with_body_fields_is_written_and_read_back():
+    import tomllib
+
+    from mapo.config import dump_config
+
+    config = load_config(None, [*MODELS, THINKING, "roles.user.thinking=true"])
+    assert read_config(tomllib.loads(dump_config(config)), "x") == config
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("roles.judge.body={messages=[]}", "roles.judge.body: the field 'messages' is set by mapo"),
+        ("roles.judge.body={api_key='x'}", "may hold a secret"),
+        ("roles.judge.body=3", "not a JSON object"),
+        ("roles.judge.body={a=2020-01-01}", "type date is not JSON"),
+        ("roles.user.reasoning_effort='very high'", "not a reasoning effort"),
+        ("roles.user={thinking=true, body={chat_template_kwargs={enable_thinking=false}}}", "differently"),
+        ("roles.user={reasoning_effort='low', body={reasoning_effort='high'}}", "set one of the two"),
+    ],
+)
+def test_body_fields_that_cannot_be_sent_are_refused(override, problem):
+    with pytest.raises(InputError, match=problem):
+        load_config(None, [*MODELS, override])
+
+
 def test_a_config_of_several_judges_is_written_and_read_back():
     import tomllib
 

@@ -20,6 +20,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolInfo, ToolParams
 from inspect_ai.util import JSONSchema, LimitExceededError
 
+from mapo.body_fields import check_body
 from mapo.errors import EndpointError
 from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
 from mapo.models.wire import storable
@@ -92,8 +93,8 @@ def _config(request: Request) -> GenerateConfig:
     settings: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
     if request.top_p != 1:
         settings["top_p"] = request.top_p
-    if request.min_p:
-        settings["extra_body"] = {"min_p": request.min_p}
+    if extra := {**({"min_p": request.min_p} if request.min_p else {}), **check_body(request.body)}:
+        settings["extra_body"] = extra
     if request.schema is not None:
         schema = JSONSchema.model_validate(dict(request.schema))
         settings["response_schema"] = ResponseSchema(name="form", json_schema=schema)
