@@ -103,6 +103,20 @@ class PotentialState:
     energy_sum: float = 0.0
 
 
+@record
+class Goal:
+    """The thresholds a dialogue must reach, fixed at its start.
+
+    `direction` is v*, the ideal direction. `distance` bounds ||P_t|| (geometric success), `crossing` the
+    remaining projection (positional success), and `energy` is the energy that both require.
+    """
+
+    direction: Vector
+    distance: float
+    crossing: float
+    energy: float
+
+
 class StopReason(StrEnum):
     """Why a dialogue stopped."""
 
@@ -178,6 +192,8 @@ class Dialogue:
     Siblings (dialogues played from the same scenario in one batch) share `group`. `start` is the initial
     position given by the start levels. `cast` names the models or scripts behind user, director and judge,
     `reward` the reward that the turns carry. Reports group dialogues by `tags` (category, axis, difficulty).
+    `prompts` names the prompts of roles played by models, with their fingerprint. `goal` is given only if it
+    is not the one that the profile derives from the start.
     """
 
     id: str
@@ -200,6 +216,8 @@ class Dialogue:
     seconds: float | None = None
     error: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    prompts: str = ""
+    goal: Goal | None = None
     schema: Literal["mapo.dialogue/1"] = "mapo.dialogue/1"
 
     @property

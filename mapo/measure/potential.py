@@ -26,7 +26,7 @@ from statistics import stdev
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.types import Ending, Levels, PotentialState, StopReason, Vector
+from mapo.types import Ending, Goal, Levels, PotentialState, StopReason, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +60,17 @@ def profile_named(name: str) -> Profile:
     return PROFILES[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """The thresholds a dialogue must reach, fixed at its start.
-
-    `direction` is v*. `distance` bounds ||P_t|| (geometric success), `crossing` the remaining projection
-    (positional success), and `energy` is the energy that both require.
-    """
-
-    direction: Vector
-    distance: float
-    crossing: float
-    energy: float
-
-    @staticmethod
-    def of(start: Vector, rubric: Rubric, profile: Profile) -> Goal:
-        """Return the goal of a dialogue that starts at `start`."""
-        norm = _norm(start, rubric.weights)
-        unit = tuple(-x / norm for x in start) if norm else tuple(0.0 for _ in start)
-        tolerance = _round(profile.tolerance * norm, profile.goal_digits)
-        return Goal(
-            direction=tuple(_round(x, profile.direction_digits) for x in unit),
-            distance=tolerance,
-            crossing=tolerance,
-            energy=_round(norm, profile.goal_digits),
-        )
+def goal_of(start: Vector, rubric: Rubric, profile: Profile) -> Goal:
+    """Return the goal of a dialogue that starts at `start`."""
+    norm = _norm(start, rubric.weights)
+    unit = tuple(-x / norm for x in start) if norm else tuple(0.0 for _ in start)
+    tolerance = _round(profile.tolerance * norm, profile.goal_digits)
+    return Goal(
+        direction=tuple(_round(x, profile.direction_digits) for x in unit),
+        distance=tolerance,
+        crossing=tolerance,
+        energy=_round(norm, profile.goal_digits),
+    )
 
 
 class Trajectory:
@@ -116,7 +102,7 @@ class Trajectory:
         self.rubric = rubric
         self.profile = profile_named(profile)
         self.start: Vector = tuple(start)
-        self.goal = goal or Goal.of(self.start, rubric, self.profile)
+        self.goal = goal or goal_of(self.start, rubric, self.profile)
         self.min_turns = rubric.ending.min_turns if min_turns is None else min_turns
         self.max_turns = rubric.ending.max_turns if max_turns is None else max_turns
         norm = _norm(self.start, rubric.weights)

@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import Chat
+from mapo.models.chat import Chat, Sampling
 from mapo.scenarios.scenario import Scenario
-from mapo.types import Direction, Levels, StartLevels, Turn
+from mapo.types import Direction, Goal, Levels, StartLevels, Turn
 
 
 class User(Protocol):
@@ -23,6 +23,13 @@ class User(Protocol):
 
     async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
         """Return the next user message, as the director's decision allows."""
+
+
+@runtime_checkable
+class OpeningUser(Protocol):
+    """A User that writes the first message of a dialogue; other users begin with the scenario's opening."""
+
+    async def open(self) -> str: ...
 
 
 class Director(Protocol):
@@ -61,13 +68,16 @@ class Cast:
     judge: Judge
     names: dict[str, str]
     """The model or script behind each role, for the record."""
+    prompts: str = ""
+    """The prompts of the roles, for the record (`prompts_id`); empty for scripted roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One dialogue to be played. Jobs with the same `group` are siblings.
 
-    `attempt` is the number of earlier attempts at this dialogue that broke.
+    `attempt` is the number of earlier attempts at this dialogue that broke. `goal` replaces the thresholds
+    that the profile derives from the start.
     """
 
     scenario: Scenario
@@ -77,6 +87,7 @@ class Job:
     step: int | None = None
     start_levels: Mapping[str, int] | None = None
     attempt: int = 0
+    goal: Goal | None = None
 
     @property
     def session(self) -> str:
@@ -116,3 +127,35 @@ Casting = Callable[[Job], Cast]
 
 Policy = Callable[[Job], Chat]
 """Creates the policy of one dialogue. For a model behind an endpoint: `lambda job: endpoint`."""
+
+
+class RolePrompts(Protocol):
+    """The prompts of a run: creates the roles that models play, and says what the policy is told.
+
+    Implementations: mapo's templates, perhaps with files of the user's own (`model_cast.py`), and the prompts
+    of the published EMPA package (`empa_package/`).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def fingerprint(self, domain: str) -> str:
+        """Return a hash of the prompts; equal prompts have the same."""
+
+    def user(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling) -> User: ...
+
+    def director(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling) -> Director: ...
+
+    def judge(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling, member: str = "") -> Judge:
+        """Create a judge; `member` is its name on a panel."""
+
+    def policy_system(self, scenario: Scenario) -> str:
+        """Return the policy's system prompt."""
+
+    def policy(self, policy: Policy) -> Policy:
+        """Return the policy with its requests written as these prompts prescribe."""
+
+
+def prompts_id(prompts: RolePrompts, domain: str) -> str:
+    """Return the name and fingerprint of prompts, as manifests and records hold them."""
+    return f"{prompts.name} {prompts.fingerprint(domain)}"

@@ -17,7 +17,7 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Answer, Chat, Request, Sampling, Tool, ToolCall
 from mapo.models.structured import ask, read_json
-from mapo.sandbox.prompting import fill, full_persona, language_of, table
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, full_persona, language_of
 from mapo.sandbox.transcript import delimiter_of, quoted_turn
 from mapo.scenarios.scenario import Scenario
 from mapo.types import Direction, Message, Turn
@@ -50,8 +50,10 @@ class ModelDirector:
         seed: int = 0,
         session: str = "",
         sampling: Sampling = DEFAULT_SAMPLING,
+        prompts: Prompts = DEFAULT_PROMPTS,
     ) -> None:
         self.chat = chat
+        self.prompts = prompts
         self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
@@ -62,11 +64,12 @@ class ModelDirector:
         self.turning_point_used = False
         self._uses_tools = True
         # Constant, because servers put tools at the start of the prompt and cache that prefix.
-        self._tools = tuple(_tool(act, rubric) for act in ACTS)
-        self._system = fill(
+        acts = prompts.table("director_acts")
+        self._tools = tuple(_tool(act, acts[act], rubric) for act in ACTS)
+        self._system = prompts.fill(
             "director",
             scenario.domain,
-            acts="\n".join(f"- {act}: {table('director_acts')[act]}" for act in ACTS),
+            acts="\n".join(f"- {act}: {acts[act]}" for act in ACTS),
             axes="\n".join(f"- {axis.key}: {axis.title}. {axis.asks}" for axis in rubric.axes),
             person=full_persona(scenario, rubric),
             language=language_of(scenario),
@@ -154,7 +157,7 @@ class ModelDirector:
             for number, turn in enumerate(turns, 1)
         ]
         stages = range(len(self.scenario.stages))
-        question = fill(
+        question = self.prompts.fill(
             "director_ask",
             turns=len(turns),
             min_turns=trajectory.min_turns,
@@ -167,7 +170,9 @@ class ModelDirector:
         )
         messages = (
             Message("system", self._system),
-            Message("user", "\n\n".join([fill("transcript", mark=self.mark), *transcript, question])),
+            Message(
+                "user", "\n\n".join([self.prompts.fill("transcript", mark=self.mark), *transcript, question])
+            ),
         )
         return self.sampling.of(
             Request(messages, temperature=0.0, session=self.session, nonce=self.session, turn=len(turns))
@@ -217,7 +222,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     return data
 
 
-def _tool(act: str, rubric: Rubric) -> Tool:
+def _tool(act: str, description: str, rubric: Rubric) -> Tool:
     """Return an act as a tool with its item, if it has one, and a reason."""
     kinds: dict[str, dict[str, Any]] = {
         "stage": {"type": "integer"},
@@ -232,4 +237,4 @@ def _tool(act: str, rubric: Rubric) -> Tool:
         "required": list(properties),
         "additionalProperties": False,
     }
-    return Tool(act, table("director_acts")[act], parameters)
+    return Tool(act, description, parameters)

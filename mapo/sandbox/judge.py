@@ -17,7 +17,7 @@ from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.structured import ask
-from mapo.sandbox.prompting import escaped, fill, full_persona, language_of
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, escaped, full_persona, language_of
 from mapo.sandbox.transcript import delimiter_of, quoted_turns
 from mapo.scenarios.scenario import Scenario
 from mapo.types import AxisMarks, Levels, Mark, Message, StartLevels, Turn
@@ -46,8 +46,10 @@ class ModelJudge:
         sampling: Sampling = DEFAULT_SAMPLING,
         system: str = "",
         member: str = "",
+        prompts: Prompts = DEFAULT_PROMPTS,
     ) -> None:
         self.chat = chat
+        self.prompts = prompts
         self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
@@ -55,7 +57,7 @@ class ModelJudge:
         self.session = f"{session or f'{scenario.id}/{seed}'}/judge"
         self._start_nonce = "/".join([f"attempt {attempt}"] * bool(attempt) + [member] * bool(member))
         self._turn_schema = turn_schema(rubric)
-        self._turn_system = system or turn_system(scenario, rubric)
+        self._turn_system = system or turn_system(scenario, rubric, prompts)
 
     async def start(self) -> StartLevels:
         """Fill in the start form.
@@ -66,8 +68,8 @@ class ModelJudge:
         schema = start_schema(self.rubric)
         described = common_parts(self.scenario, self.rubric, schema)
         indicators = describe_indicators(self.rubric)
-        system = fill("judge_start", self.scenario.domain, indicators=indicators, **described)
-        shown = fill("judge_start_ask", who=escaped(self.scenario.persona.name))
+        system = self.prompts.fill("judge_start", self.scenario.domain, indicators=indicators, **described)
+        shown = self.prompts.fill("judge_start_ask", who=escaped(self.scenario.persona.name))
         request = self._request(system, shown, schema, 0, self._start_nonce)
         return await ask(self.chat, request, lambda data: parse_start(data, self.rubric))
 
@@ -75,7 +77,8 @@ class ModelJudge:
         """Fill in the turn form for the last of `turns`."""
         if not turns:
             raise InputError("there is no turn to judge", fix="Pass at least one turn")
-        shown = f"{quoted_turns(turns, self.mark)}\n\n{fill('judge_turn_ask', turn=len(turns))}"
+        question = self.prompts.fill("judge_turn_ask", turn=len(turns))
+        shown = f"{quoted_turns(turns, self.mark, self.prompts)}\n\n{question}"
         request = self._request(self._turn_system, shown, self._turn_schema, len(turns), self.session)
         return await ask(self.chat, request, lambda data: parse_turn(data, self.rubric))
 
@@ -92,10 +95,10 @@ class ModelJudge:
         return self.sampling.of(request)
 
 
-def turn_system(scenario: Scenario, rubric: Rubric) -> str:
+def turn_system(scenario: Scenario, rubric: Rubric, prompts: Prompts = DEFAULT_PROMPTS) -> str:
     """Return the judge's system prompt for turn forms."""
     described = common_parts(scenario, rubric, turn_schema(rubric))
-    return fill("judge_turn", scenario.domain, axes=describe_axes(rubric), **described)
+    return prompts.fill("judge_turn", scenario.domain, axes=describe_axes(rubric), **described)
 
 
 def common_parts(scenario: Scenario, rubric: Rubric, schema: Mapping[str, Any]) -> dict[str, str]:

@@ -1,37 +1,97 @@
-"""A cast whose user, director and judge are played by models, and the policy's system prompt."""
+"""A cast whose user, director and judge are played by models, and the prompts they get."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
-from mapo.sandbox.cast import Cast, Casting, Job
+from mapo.sandbox.cast import Cast, Casting, Director, Job, Judge, Policy, RolePrompts, User, prompts_id
 from mapo.sandbox.director import ModelDirector
 from mapo.sandbox.judge import ModelJudge
-from mapo.sandbox.prompting import fill, language_of
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, language_of
 from mapo.sandbox.user import ModelUser
 from mapo.scenarios.scenario import Scenario
 
 
+@dataclass(frozen=True, slots=True)
+class TemplatePrompts:
+    """RolePrompts from templates: the shipped ones, or files of the user's own."""
+
+    templates: Prompts = DEFAULT_PROMPTS
+
+    @staticmethod
+    def of(folder: Path) -> TemplatePrompts:
+        """Return the prompts of a folder, with the shipped templates for those it does not have."""
+        return TemplatePrompts(Prompts(folder))
+
+    @property
+    def name(self) -> str:
+        return self.templates.name
+
+    def fingerprint(self, domain: str) -> str:
+        return self.templates.fingerprint(domain)
+
+    def user(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling) -> User:
+        return ModelUser(chat, job.scenario, rubric, job.seed, job.session, sampling, self.templates)
+
+    def director(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling) -> Director:
+        return ModelDirector(chat, job.scenario, rubric, job.seed, job.session, sampling, self.templates)
+
+    def judge(self, chat: Chat, job: Job, rubric: Rubric, sampling: Sampling, member: str = "") -> Judge:
+        session = f"{job.session}/{member}" if member else job.session
+        return ModelJudge(
+            chat,
+            job.scenario,
+            rubric,
+            job.seed,
+            session,
+            job.attempt,
+            sampling,
+            member=member,
+            prompts=self.templates,
+        )
+
+    def policy_system(self, scenario: Scenario) -> str:
+        """Return the policy's system prompt. Of the scenario, it reveals only the language."""
+        return self.templates.fill("policy", scenario.domain, language=language_of(scenario))
+
+    def policy(self, policy: Policy) -> Policy:
+        return policy
+
+
+SHIPPED_PROMPTS = TemplatePrompts()
+"""mapo's own prompts."""
+
+
 def model_cast(
-    user: Chat, director: Chat, judge: Chat, rubric: Rubric, sampling: Mapping[str, Sampling] | None = None
+    user: Chat,
+    director: Chat,
+    judge: Chat,
+    rubric: Rubric,
+    sampling: Mapping[str, Sampling] | None = None,
+    prompts: RolePrompts = SHIPPED_PROMPTS,
 ) -> Casting:
     """Return a casting played by three models, which may be the same; `sampling` maps roles to settings."""
     settings = {role: (sampling or {}).get(role, DEFAULT_SAMPLING) for role in ("user", "director", "judge")}
+    names = {"user": user.name, "director": director.name, "judge": judge.name}
+    ids: dict[str, str] = {}
 
     def cast(job: Job) -> Cast:
-        scenario, seed, session = job.scenario, job.seed, job.session
+        domain = job.scenario.domain
         return Cast(
-            user=ModelUser(user, scenario, rubric, seed, session, settings["user"]),
-            director=ModelDirector(director, scenario, rubric, seed, session, settings["director"]),
-            judge=ModelJudge(judge, scenario, rubric, seed, session, job.attempt, settings["judge"]),
-            names={"user": user.name, "director": director.name, "judge": judge.name},
+            user=prompts.user(user, job, rubric, settings["user"]),
+            director=prompts.director(director, job, rubric, settings["director"]),
+            judge=prompts.judge(judge, job, rubric, settings["judge"]),
+            names=dict(names),
+            prompts=ids.get(domain) or ids.setdefault(domain, prompts_id(prompts, domain)),
         )
 
     return cast
 
 
 def policy_system(scenario: Scenario) -> str:
-    """Return the policy's system prompt. Of the scenario, it reveals only the language."""
-    return fill("policy", scenario.domain, language=language_of(scenario))
+    """Return the policy's system prompt of the shipped templates."""
+    return SHIPPED_PROMPTS.policy_system(scenario)

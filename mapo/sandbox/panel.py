@@ -26,8 +26,8 @@ from typing import TypeVar
 from mapo.errors import AnswerError, EndpointError, InputError, MapoError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
-from mapo.sandbox.cast import Cast, Casting, Job, Judge
-from mapo.sandbox.judge import ModelJudge
+from mapo.sandbox.cast import Cast, Casting, Job, Judge, RolePrompts
+from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 _T = TypeVar("_T")
@@ -44,7 +44,11 @@ class NamedJudge:
 
 
 def model_judge(
-    chat: Chat, rubric: Rubric, sampling: Sampling = DEFAULT_SAMPLING, name: str = ""
+    chat: Chat,
+    rubric: Rubric,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    name: str = "",
+    prompts: RolePrompts = SHIPPED_PROMPTS,
 ) -> NamedJudge:
     """Return a judge played by a model.
 
@@ -53,8 +57,7 @@ def model_judge(
     label = name or chat.name
 
     def create(job: Job) -> Judge:
-        session = f"{job.session}/{label}"
-        return ModelJudge(chat, job.scenario, rubric, job.seed, session, job.attempt, sampling, member=label)
+        return prompts.judge(chat, job, rubric, sampling, member=label)
 
     return NamedJudge(label, create)
 

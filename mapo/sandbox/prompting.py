@@ -3,21 +3,23 @@
 `$domain` in a template is replaced by the file of the same name in the domain's own `prompts/` folder, if it
 exists, so that everything about a domain stays in its folder. Constant text comes first, then the person:
 siblings share the whole beginning of their prompts, and the calls of one dialogue differ only in what
-follows.
+follows. A folder of the user's own can replace any of the templates (`Prompts`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-import tomllib
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from mapo.domain_folders import known_folder
+from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
 from mapo.scenarios.scenario import Beat, Scenario
+from mapo.untrusted import parse_toml, read_file
 
 _LANGUAGES = {
     "en": "English",
@@ -31,18 +33,47 @@ _LANGUAGES = {
 # "<" opens the special tokens of most chat templates and our own delimiters; others are "[INST]", "[gMASK]".
 OPENERS = re.compile(r"<|\[(?=/?g?[A-Z]{3})")
 _TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
+OWN_NAME = "mapo"
+"""The name of the shipped templates in manifests and records."""
+MAX_BYTES = 1 << 18
+_OPTIONAL = {"domain", "language", "period"}
+"""Placeholders that an own template may leave out."""
 
 
-def fill(name: str, domain: str = "", **values: str | int) -> str:
-    """Fill in the template `name`. A missing value raises KeyError."""
-    template = Template(_read(_TEMPLATES / f"{name}.md"))
-    return template.substitute(values, domain=fragment(domain, name)).strip()
+class Prompts:
+    """The templates of a run: the files of `folder`, and the shipped ones for those it does not have.
 
+    A folder is data from elsewhere. A file that is unknown, too large or not text, and a template that lacks
+    a placeholder of the shipped one or has another, raises InputError here, before anything is played.
+    """
 
-@lru_cache
-def table(name: str) -> dict[str, str]:
-    """Return a table of short texts by key."""
-    return {key: str(text) for key, text in tomllib.loads(_read(_TEMPLATES / f"{name}.toml")).items()}
+    def __init__(self, folder: Path | None = None) -> None:
+        self.name = folder.resolve().name if folder else OWN_NAME
+        self._texts = {file.name: _read(file) for file in sorted(_TEMPLATES.iterdir())}
+        if folder:
+            self._texts |= _own_texts(folder, self._texts)
+        self._tables = {
+            name.removesuffix(".toml"): _parse_table(text)
+            for name, text in self._texts.items()
+            if name.endswith(".toml")
+        }
+
+    def fill(self, name: str, domain: str = "", **values: str | int) -> str:
+        """Fill in the template `name`. A missing value raises KeyError."""
+        template = Template(self._texts[f"{name}.md"])
+        return template.substitute(values, domain=fragment(domain, name)).strip()
+
+    def table(self, name: str) -> dict[str, str]:
+        """Return a table of short texts by key."""
+        return self._tables[name]
+
+    def fingerprint(self, domain: str) -> str:
+        """Return a hash of every template, with what the domain adds to it."""
+        digest = hashlib.sha256()
+        for file, text in sorted(self._texts.items()):
+            for part in (file, text, fragment(domain, file.removesuffix(".md"))):
+                digest.update(len(part.encode()).to_bytes(8) + part.encode())
+        return digest.hexdigest()[:16]
 
 
 def fragment(domain: str, name: str) -> str:
@@ -55,6 +86,68 @@ def fragment(domain: str, name: str) -> str:
 @lru_cache
 def _read(file: Path) -> str:
     return file.read_text(encoding="utf-8")
+
+
+def _parse_table(text: str) -> dict[str, str]:
+    return {key: str(value) for key, value in parse_toml(text).items()}
+
+
+def _own_texts(folder: Path, shipped: dict[str, str]) -> dict[str, str]:
+    """Read the templates of a folder and check them against the shipped ones."""
+    fix = f"Start from a copy of a file in {_TEMPLATES}"
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in (".md", ".toml"))
+    except OSError as error:
+        raise InputError(
+            f"the folder of prompts cannot be read ({error.strerror})", where=str(folder), fix=fix
+        ) from None
+    if not files:
+        raise InputError("the folder holds no templates", where=str(folder), fix=fix)
+    texts = {}
+    for file in files:
+        if file.name not in shipped:
+            raise InputError(
+                "there is no template of this name", where=str(file), fix=f"Known: {', '.join(shipped)}"
+            )
+        try:
+            texts[file.name] = read_file(file, MAX_BYTES).decode("utf-8")
+            problem = _template_problem(texts[file.name], shipped[file.name], table=file.suffix == ".toml")
+        except (OSError, ValueError) as error:
+            problem = f"cannot be read ({error})"
+        if problem:
+            raise InputError(problem, where=str(file), fix=fix)
+    return texts
+
+
+def _template_problem(text: str, shipped: str, *, table: bool) -> str:
+    """Return what is wrong with an own template or table; empty if it can replace the shipped one."""
+    if not table:
+        return _placeholder_problem(text, shipped)
+    own, known = _parse_table(text), _parse_table(shipped)
+    if own.keys() != known.keys():
+        return f"the keys are {', '.join(own) or 'missing'}; expected {', '.join(known)}"
+    problems = (
+        f"{key}: {problem}" for key in known if (problem := _placeholder_problem(own[key], known[key]))
+    )
+    return next(problems, "")
+
+
+def _placeholder_problem(text: str, shipped: str) -> str:
+    own, known = Template(text), set(Template(shipped).get_identifiers())
+    if not own.is_valid():
+        return "a '$' does not start a placeholder; write $$ for the character itself"
+    used = set(own.get_identifiers())
+    if unknown := sorted(used - known):
+        return (
+            f"unknown placeholder ${unknown[0]}; known: {', '.join(f'${x}' for x in sorted(known)) or 'none'}"
+        )
+    if missing := sorted(known - used - _OPTIONAL):
+        return f"the placeholder ${missing[0]} is missing"
+    return ""
+
+
+DEFAULT_PROMPTS = Prompts()
+"""The shipped templates."""
 
 
 def language_of(scenario: Scenario) -> str:

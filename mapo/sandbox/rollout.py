@@ -1,6 +1,6 @@
 """Rollouts: `play` plays one dialogue, `play_all` many concurrently.
 
-One turn: the user speaks (in the first turn, the scenario's opening), the policy replies, the judge fills in
+One turn: the user speaks (in the first turn usually the scenario's opening), the policy replies, the judge fills in
 the turn form, the potential state moves, and the turn gets its reward. If the dialogue has not ended, the
 director decides what happens next and the user speaks again.
 
@@ -32,7 +32,7 @@ from mapo.measure.reward import Distance, rewards_of, turn_reward
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
-from mapo.sandbox.cast import Cast, Casting, Job, Policy, panel_levels
+from mapo.sandbox.cast import Cast, Casting, Job, OpeningUser, Policy, panel_levels
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
 from mapo.types import (
@@ -107,7 +107,7 @@ async def play(
     turns = active.turns
     try:
         trajectory = await active.begin(cast)
-        user_message, direction = job.scenario.opening, None
+        user_message, direction = await _opening(job, cast), None
         while active.ending is None:
             reply = _clean(await policy.reply(active.request(user_message)))
             turn = Turn(user_message, reply, direction=direction)
@@ -168,7 +168,7 @@ class ActiveDialogue:
     def __init__(self, job: Job, rules: Rules, model: str, cast: dict[str, str]) -> None:
         self.job, self.rules, self.model, self.cast = job, rules, model, cast
         self.started = time.monotonic()
-        self.system = ""
+        self.system = self.prompts = ""
         self.start_levels: StartLevels = {}
         self.trajectory = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
         self.turns: list[Turn] = []
@@ -184,9 +184,11 @@ class ActiveDialogue:
             rules.rubric,
             rules.rubric.start(levels),
             rules.profile,
+            goal=self.job.goal,
             min_turns=rules.min_turns,
             max_turns=rules.max_turns,
         )
+        self.prompts = cast.prompts
         self.start_levels = levels
         return self.trajectory
 
@@ -246,6 +248,8 @@ class ActiveDialogue:
             seconds=round(time.monotonic() - self.started, 3),
             error=self.error,
             tags=job.scenario.tags,
+            prompts=self.prompts,
+            goal=job.goal,
         )
 
     def _finalise_last_reward(self) -> None:
@@ -270,6 +274,12 @@ async def _start_levels(job: Job, cast: Cast) -> StartLevels:
     """Return the start levels of the job or its scenario, or else have the judge fill in the start form."""
     known = job.start_levels or job.scenario.start_levels
     return {key: Mark(level) for key, level in known.items()} if known else await cast.judge.start()
+
+
+async def _opening(job: Job, cast: Cast) -> str:
+    """Return the first user message."""
+    user = cast.user
+    return storable(await user.open()) if isinstance(user, OpeningUser) else job.scenario.opening
 
 
 class _CallbackError(Exception):

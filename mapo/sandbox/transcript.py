@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from mapo.sandbox.prompting import OPENERS, fill
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, OPENERS, Prompts
 from mapo.types import Turn
 
 
@@ -48,9 +48,9 @@ def quoted_turn(number: int, turn: Turn, mark: str, before: str = "", after: str
     return block(f"turn {number}", [*filter(None, [before]), *messages, *filter(None, [after])], mark)
 
 
-def quoted_turns(turns: Sequence[Turn], mark: str) -> str:
+def quoted_turns(turns: Sequence[Turn], mark: str, prompts: Prompts = DEFAULT_PROMPTS) -> str:
     """Quote the conversation so far, with an introduction. A longer conversation extends the text of a
     shorter one.
     """
     blocks = [quoted_turn(number, turn, mark) for number, turn in enumerate(turns, 1)]
-    return "\n\n".join([fill("transcript", mark=mark), *blocks])
+    return "\n\n".join([prompts.fill("transcript", mark=mark), *blocks])

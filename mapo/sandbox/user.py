@@ -18,7 +18,14 @@ from mapo.errors import AnswerError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
-from mapo.sandbox.prompting import beat_text, escaped, fill, language_of, persona_text, table
+from mapo.sandbox.prompting import (
+    DEFAULT_PROMPTS,
+    Prompts,
+    beat_text,
+    escaped,
+    language_of,
+    persona_text,
+)
 from mapo.sandbox.transcript import block, delimiter_of, quote
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
@@ -41,8 +48,10 @@ class ModelUser:
         seed: int = 0,
         session: str = "",
         sampling: Sampling = DEFAULT_SAMPLING,
+        prompts: Prompts = DEFAULT_PROMPTS,
     ) -> None:
         self.chat = chat
+        self.prompts = prompts
         self.sampling = sampling
         self.scenario = scenario
         self.rubric = rubric
@@ -50,7 +59,7 @@ class ModelUser:
         self.session = f"{session or f'{scenario.id}/{seed}'}/user"
         self.limit = length_limit(scenario)
         unit = "characters" if scenario.language in _UNSPACED else "words"
-        self._system = fill(
+        self._system = prompts.fill(
             "user",
             scenario.domain,
             person=persona_text(scenario, rubric),
@@ -70,7 +79,7 @@ class ModelUser:
         if problem := self._problem(line, turns):
             retry = (
                 Message("assistant", line or "..."),
-                Message("user", fill("user_retry", problem=problem)),
+                Message("user", self.prompts.fill("user_retry", problem=problem)),
             )
             answer = await self.chat.reply(replace(request, messages=(*request.messages, *retry)))
             line = self._new_sentences(self._message_in(answer.text) or line, turns)
@@ -85,7 +94,8 @@ class ModelUser:
         """Return the chat from the person's side. Each prompt starts with the previous prompt and
         its answer.
         """
-        messages = [Message("system", self._system), Message("user", fill("user_begin", mark=self.mark))]
+        begin = self.prompts.fill("user_begin", mark=self.mark)
+        messages = [Message("system", self._system), Message("user", begin)]
         directions = [*(turn.direction for turn in turns[1:]), direction]
         for number, (turn, direction_after) in enumerate(zip(turns, directions, strict=True), 1):
             quoted = block(f"reply {number}", [quote(turn.reply.text, self.mark)], self.mark)
@@ -94,8 +104,9 @@ class ModelUser:
         return tuple(messages)
 
     def _note(self, direction: Direction) -> str:
+        notes = self.prompts.table("user_notes")
         try:
-            return Template(table("user_notes")[direction.act]).substitute(self._allowed(direction)).strip()
+            return Template(notes[direction.act]).substitute(self._allowed(direction)).strip()
         except (LookupError, ValueError):
             raise InputError(
                 f"direction '{direction.act} {direction.item}' does not fit this scenario",

@@ -16,11 +16,11 @@ from typing import Any, TypeGuard, TypeVar
 
 from mapo.errors import RecordError, RubricError
 from mapo.measure.epmq import indices
-from mapo.measure.potential import Goal, Trajectory
+from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.runs.files import read_bytes
 from mapo.scoring.result import Result, ending_differences
-from mapo.types import AxisMarks, Ending, Levels, Mark, PotentialState, StopReason
+from mapo.types import AxisMarks, Ending, Goal, Levels, Mark, PotentialState, StopReason
 
 _T = TypeVar("_T")
 _CAST = {"user": "actor_model", "director": "director_model", "judge": "judger_model"}

@@ -56,6 +56,7 @@ def recompute(
         rubric,
         rubric.start(dialogue.start_levels),
         profile or dialogue.profile,
+        goal=dialogue.goal if same else None,
         min_turns=dialogue.min_turns,
         max_turns=dialogue.max_turns,
     )

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mapo import InputError, Rubric, StopReason, Trajectory
-from mapo.measure.potential import PROFILES, Goal, origin_distance, zone_distance
+from mapo.measure.potential import PROFILES, goal_of, origin_distance, zone_distance
 from mapo.measure.rubric import SHIPPED
+from mapo.types import Goal
 from support.builders import form, marks, walk
 from support.published import published
 
@@ -73,7 +74,7 @@ def test_edge_cases(profile, empathy):
         assert empathy.start(case["iedr_levels"]) == start
         # a precomputed file holds the goal as the published profile computes it
         goal = (
-            Goal.of(start, empathy, PROFILES["published"]) if profile == "empa-release-precomputed" else None
+            goal_of(start, empathy, PROFILES["published"]) if profile == "empa-release-precomputed" else None
         )
         path = Trajectory(empathy, start, "published" if profile == "data-2025" else "released", goal=goal)
         ending = walk(path, [form(t["levels"]) for t in case["turns"]])

@@ -14,7 +14,7 @@ import pytest
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Sampling
 from mapo.sandbox.model_cast import model_cast, policy_system
-from mapo.sandbox.prompting import fill, fragment, language_of, table
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, fragment, language_of
 from mapo.sandbox.rollout import Job, Rules, play
 from support.roles import Told, boat_shed, start_form, turn_form
 
@@ -83,7 +83,7 @@ def test_the_policy_is_told_its_part_and_nothing_about_the_person():
 @pytest.mark.parametrize("domain", ["no_such_domain", "../sandbox", ""])
 def test_a_domain_without_fragments_adds_nothing(domain):
     assert fragment(domain, "policy") == ""
-    assert fill("policy", domain, language="English").startswith("You are in a chat")
+    assert DEFAULT_PROMPTS.fill("policy", domain, language="English").startswith("You are in a chat")
 
 
 def test_what_is_about_empathy_stays_in_its_folder():
@@ -100,7 +100,7 @@ def test_templates_are_well_formed_and_fragments_have_a_template():
     for path in (PROMPTS.parents[1] / "domains").glob("*/prompts/*.md"):
         template = PROMPTS / path.name
         assert "$domain" in template.read_text(encoding="utf-8"), path
-    assert set(table("director_acts")) == set(table("user_notes"))
+    assert set(DEFAULT_PROMPTS.table("director_acts")) == set(DEFAULT_PROMPTS.table("user_notes"))
 
 
 def test_most_of_each_prompt_repeats_the_one_before():

@@ -39,6 +39,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
         rubric,
         dialogue.start,
         dialogue.profile,
+        goal=dialogue.goal,
         min_turns=dialogue.min_turns,
         max_turns=dialogue.max_turns,
     )
@@ -64,6 +65,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
         "actor_model": dialogue.cast.get("user", ""),
         "judger_model": dialogue.cast.get("judge", ""),
         "director_model": dialogue.cast.get("director", ""),
+        "prompts": dialogue.prompts,
         "status": "success",
         "epj": {
             "P_0_initial_deficit": list(dialogue.start),
@@ -75,7 +77,11 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
             "total_evaluations": sum(turn.levels is not None for turn in dialogue.turns),
             "K": 1,
             "epsilon": rubric.zone,
-            "iedr_details": {"filled_iedr": levels, "P_0": list(dialogue.start), "source": "mapo"},
+            "iedr_details": {
+                "filled_iedr": levels,
+                "P_0": list(dialogue.start),
+                "source": "precomputed" if dialogue.goal else "mapo",
+            },
             "epm_enabled": True,
             "epm_params": params,
             "epm_victory_analysis": {

@@ -94,6 +94,7 @@ def trajectory_of(recording: Recording, forms: Sequence[Levels | None]) -> Traje
         recording.rubric,
         dialogue.start,
         dialogue.profile,
+        goal=dialogue.goal,
         min_turns=dialogue.min_turns,
         max_turns=dialogue.max_turns,
     )

@@ -94,12 +94,14 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
     where = f"{RunDir.items.name}, {item.id}"
     try:
         start = _start(line["start"]) if line["start"] else dialogue.start_levels
+        goal = None if line["start"] else dialogue.goal  # other start levels have another goal
         forms = [_form(turn.get("levels")) for turn in line["turns"]]
         details = [(turn.get("unscored"), turn.get("panel")) for turn in line["turns"]]
         trajectory = Trajectory(
             rubric,
             rubric.start(start),
             dialogue.profile,
+            goal=goal,
             min_turns=dialogue.min_turns,
             max_turns=dialogue.max_turns,
         )
@@ -128,6 +130,7 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
         start=trajectory.start,
         turns=tuple(replace(turn, reward=r) for turn, r in zip(turns, rewards, strict=True)),
         ending=ending,
+        goal=goal,
         cast={**dialogue.cast, "judge": judge},
     )
 
