@@ -38,6 +38,7 @@ from mapo.models.secrets import scrub
 from mapo.models.wire import (
     Dialect,
     JsonMode,
+    bounded_answer,
     fallback,
     left_out,
     parse_response,
@@ -151,7 +152,7 @@ class Endpoint:
             raise self._error(body, 1)
         try:
             return tuple(self._scrubbed(str(model["id"])) for model in json.loads(body)["data"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             failure = CallFailure("the list of models could not be read", fix=CHECK_URL)
             raise self._error(failure, 1) from None
 
@@ -242,7 +243,7 @@ class Endpoint:
             if isinstance(response, CallFailure):
                 return response
             try:
-                answer = self._without_key(parse_response(response))
+                answer = self._without_key(bounded_answer(parse_response(response), request))
             except ValueError as error:
                 return CallFailure(self._scrubbed(str(error))[:1000], fix=CHECK_URL)
             usage = plausible_usage(answer.usage, request)
@@ -392,7 +393,7 @@ def _model_ids(content: bytes) -> set[str]:
     """Return the model names in a listing; none if it cannot be read."""
     try:
         return {str(model["id"]) for model in json.loads(content)["data"]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return set()
 
 

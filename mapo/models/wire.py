@@ -17,6 +17,12 @@ from mapo.types import Reply
 
 JsonMode = Literal["schema", "object", "text"]
 
+MAX_TOKEN_CHARS = 32
+"""Characters per token that an answer may have on average: more than any text, runs of spaces included."""
+MIN_ANSWER_CHARS = 1 << 15
+"""Characters that an answer may always have: small values of max_tokens are often not respected exactly."""
+MAX_TOOL_CALLS, MAX_NAME_CHARS = 64, 200
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ABOUT_JSON = re.compile(r"response_format|json_schema|json_object|json schema|grammar|guided", re.IGNORECASE)
 
@@ -136,9 +142,25 @@ def parse_response(body: bytes) -> Answer:
     return Answer(Reply(text, finish), _tool_calls(message.get("tool_calls")), _usage(data.get("usage")))
 
 
+def bounded_answer(answer: Answer, request: Request) -> Answer:
+    """Cut an answer that is longer than `max_tokens` can be. A server that ignores that limit would otherwise
+    make every later prompt of a dialogue megabytes long."""
+    limit = max(MIN_ANSWER_CHARS, request.max_tokens * MAX_TOKEN_CHARS)
+    calls = tuple(
+        ToolCall(c.name[:MAX_NAME_CHARS], c.arguments[:limit]) for c in answer.tool_calls[:MAX_TOOL_CALLS]
+    )
+    reply = (
+        answer.reply
+        if len(answer.text) <= limit
+        else replace(answer.reply, text=answer.text[:limit], finish="length")
+    )
+    return replace(answer, reply=reply, tool_calls=calls)
+
+
 def _text(content: object) -> str:
     if isinstance(content, list):  # content parts
-        content = "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        content = "".join(text for text in texts if isinstance(text, str))
     return storable(content) if isinstance(content, str) else ""
 
 

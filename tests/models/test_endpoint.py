@@ -68,6 +68,21 @@ def test_redirects_are_refused():
         ask(server)
 
 
+def test_a_listing_of_models_that_is_nested_too_deeply_is_not_read():
+    async def use():
+        endpoint = Endpoint("some-model", "http://127.0.0.1:9/v1")
+
+        async def send(_):
+            return b"[" * 100_000
+
+        endpoint._send = send
+        assert (await endpoint.probe()).others == 0
+        with pytest.raises(EndpointError, match="list of models"):
+            await endpoint.models()
+
+    asyncio.run(use())
+
+
 def test_cached_prompt_tokens_are_counted():
     long = Request((Message("user", "x" * 4000),))
     with LoopbackServer() as server:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from mapo.errors import InputError
 from mapo.models.chat import Answer, Request, Tool, ToolCall, Usage
 from mapo.models.wire import (
+    MAX_TOKEN_CHARS,
+    MIN_ANSWER_CHARS,
     Dialect,
+    bounded_answer,
     dump_answer,
     fallback,
     load_answer,
@@ -117,3 +120,26 @@ def test_claimed_usage_is_limited_by_what_the_request_makes_plausible(claimed):
     usage = plausible_usage(Usage(claimed, claimed, claimed), request)
     assert usage.prompt == usage.cached == usage.completion <= 110_000
     assert plausible_usage(Usage(3000, 100, 2000), request) == Usage(3000, 100, 2000)
+
+
+def test_deeply_nested_content_parts_are_no_text():
+    content = '"x"'
+    for _ in range(400):
+        content = f'[{{"text": {content}}}]'
+    assert parse_response(f'{{"choices": [{{"message": {{"content": {content}}}}}]}}'.encode()).text == ""
+
+
+def test_an_answer_longer_than_max_tokens_can_be_is_cut():
+    """A server that ignores the limit must not fill every later prompt."""
+    request = Request((Message("user", "Hi"),), max_tokens=2000)
+    limit = 2000 * MAX_TOKEN_CHARS
+    long = bounded_answer(Answer(Reply("a" * (limit + 1))), request)
+    assert (len(long.text), long.reply.finish) == (limit, "length")
+    assert bounded_answer(Answer(Reply("a" * limit)), request).reply == Reply("a" * limit, "stop")
+    short = bounded_answer(Answer(Reply("a" * 5000)), Request(request.messages, max_tokens=10))
+    assert short.reply == Reply("a" * 5000, "stop")
+    calls = bounded_answer(
+        Answer(Reply(""), (ToolCall("n" * 10**6, "a" * 10**6),) * 1000), request
+    ).tool_calls
+    assert len(calls) < 100 and all(len(c.name) < 1000 and len(c.arguments) == limit for c in calls)
+    assert limit > MIN_ANSWER_CHARS

@@ -59,11 +59,11 @@ def choice_in(text: str, choices: Sequence[str], language: str) -> int | None:
     """
     letters = [chr(ord("a") + i) for i in range(len(choices))]
     words = [_plain(choice).replace(" & ", _and(language)).replace(".", "").lower() for choice in choices]
+    marks = [(mark.format(letter), at) for mark in _MARKED for at, letter in enumerate(letters)]
     for line in reversed(_plain(text).lower().replace(".", "").split("\n")):
-        for mark in _MARKED:
-            for at, letter in enumerate(letters):
-                if mark.format(letter) in line:
-                    return at
+        for mark, at in marks:
+            if mark in line:
+                return at
         named = [at for at, choice in enumerate(words) if choice and choice in line]
         if named:
             return max(named, key=lambda at: len(words[at]))

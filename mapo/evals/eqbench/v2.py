@@ -27,7 +27,9 @@ FIRST_TEMPERATURE, TEMPERATURE_STEP = 0.01, 0.15
 MIN_READABLE = 0.8333
 """Share of answers that must be parsed for a valid score."""
 
-_ANSWER = re.compile(r"(\w+):\s+(\d+)")
+_ANSWER = re.compile(r"(\w+)(?::\s+(\d+))?")
+"""The reference implementation's pattern with an optional rating: words without one are matched as well, since
+a search inside them takes a time that is quadratic in their length."""
 _REVISION = re.compile(r" Then critique .*? revised scores\.")
 _FIRST, _FROM, _TO = "First pass scores:\n", "Critique: <your critique here>", "[End of answer]"
 
@@ -44,7 +46,7 @@ def prompt_of(question: EqBenchQuestion) -> str:
 
 def ratings(raw: str) -> dict[str, float]:
     """Return the rating of every word that has one; the last rating of a word counts."""
-    return {word: float(number) for word, number in _ANSWER.findall(raw)}
+    return {word: float(number) for word, number in _ANSWER.findall(raw) if number}
 
 
 def score_v2(reference_answer_fullscale: Mapping[str, Any], raw: str) -> float | None:

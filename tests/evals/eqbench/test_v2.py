@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -31,6 +32,15 @@ def published():
 
 
 # ---- recorded cases
+
+
+def test_ratings_are_those_of_the_reference_pattern_and_take_linear_time():
+    for text in ("a: 12b: 3", ": 1: 2", "a: 1: 2", "a:b: 4\nc:\n5", "x y: 6z_1: 07 q: -1", "a: 1.5b: 2"):
+        expected = {word: float(number) for word, number in re.findall(r"(\w+):\s+(\d+)", text)}
+        assert v2.ratings(text) == expected, text
+    started = time.process_time()
+    assert v2.ratings("a" * 60_000) == {}  # 10 seconds with the reference pattern
+    assert time.process_time() - started < 1
 
 
 def test_items_are_scored_as_recorded(recorded):
