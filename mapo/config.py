@@ -1,13 +1,15 @@
 """Settings of a training run: a TOML file plus `key.path=value` overrides from the command line.
 
 Every key has a default, a one-line description and a check. Unknown keys and values of the wrong type are
-rejected with their location. The complete config is written to the run directory, so that a run can be
-inspected, repeated and resumed.
+rejected with their location. A file may extend another one (`extends = "NAME"`). The complete config is
+written to the run directory, so that a run can be inspected, repeated and resumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -19,6 +21,8 @@ from mapo.errors import InputError
 from mapo.untrusted import parse_toml, read_file
 
 MAX_INTEGER = 2**53
+MAX_EXTENDS = 8
+"""How many files may extend one another."""
 _T = TypeVar("_T")
 
 
@@ -65,8 +69,8 @@ class Model(_Section):
 
 
 class Scenarios(_Section):
-    """Scenario sets: builtin:train|validation|test|all (of the domain), a folder, a file, or
-    manifest.json:SPLIT.
+    """Scenario sets: builtin:train|validation|test|all (of the domain), a folder, a file,
+    manifest.json:SPLIT, or EMPA's cards as CARDS:train|test|published-727.
     """
 
     domain: str = "empathy"
@@ -74,6 +78,10 @@ class Scenarios(_Section):
     train: str = "builtin:train"
     validation: str = "builtin:validation"
     test: str = "builtin:test"
+    start_levels: str | None = None
+    """Start levels by scenario, so that no judge fills in start forms: a JSON file, EMPA result files, or
+    EMPA's precomputed start file.
+    """
 
 
 class Role(_Section):
@@ -220,6 +228,9 @@ class Optim(_Section):
     """Optimizer and policy loss."""
 
     steps: int = Field(default=40, ge=0, le=100_000)
+    """Training steps. With `epochs`, the steps of that many passes."""
+    epochs: float | None = Field(default=None, gt=0, le=1_000)
+    """Passes over the training scenarios, instead of `steps`."""
     updates: int = Field(default=1, ge=1, le=1_000)
     """Optimizer steps per batch; 1 is on-policy."""
     lr: float = Field(default=1e-6, gt=0)
@@ -240,6 +251,12 @@ class Optim(_Section):
     tokens: int = Field(default=16384, ge=1)
     """Tokens per micro-batch, including padding. On a CPU one row at a time (about its length) is fastest."""
 
+    @model_validator(mode="after")
+    def _check_epochs(self) -> Optim:
+        if self.epochs is not None and "steps" in self.model_fields_set:
+            raise ValueError("steps and epochs are both set: set only one of them")
+        return self
+
 
 class Eval(_Section):
     """Validation during training, and the tests before and after it."""
@@ -252,6 +269,8 @@ class Eval(_Section):
     """Dialogues per validation scenario."""
     test_repeats: int = Field(default=2, ge=0, le=1_000)
     """Dialogues per test scenario, before and after training; 0 skips the tests."""
+    min_turns: int | None = Field(default=None, ge=1)
+    """Turns before a dialogue may end in validation and test (default: the rubric's)."""
     max_turns: int | None = Field(default=None, ge=1)
     """Turn limit in validation and test (default: that of the rollout)."""
     temperature: float = Field(default=1.0, ge=0)
@@ -335,6 +354,13 @@ class Config(_Section):
         return self
 
     @model_validator(mode="after")
+    def _check_eval_turns(self) -> Config:
+        low, high = self.eval.min_turns, self.eval.max_turns or self.rollout.max_turns
+        if low is not None and low > high:
+            raise ValueError(f"eval.min_turns is {low}, but evaluations have at most {high} turns")
+        return self
+
+    @model_validator(mode="after")
     def _check_top_p(self) -> Config:
         """Before the first update, a token's ratio is the total probability of the nucleus, at
         least `top_p`.
@@ -346,9 +372,39 @@ class Config(_Section):
         return self
 
 
-def load_config(source: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
-    """Load a shipped config by name (default "pocket") or a file, and apply `key.path=value` overrides."""
+def load_config(
+    source: str | Path | None = None, overrides: Sequence[str] = (), *, flat: bool = False
+) -> Config:
+    """Load a shipped config by name (default "pocket") or a file, and apply `key.path=value` overrides.
+
+    With `flat`, a config that extends another one is refused. Configs in run directories are flat: they are
+    data from elsewhere and must not choose further files.
+    """
     path = _config_path(source)
+    data = _read_layers(path, flat)
+    _drop_excluded(data, {text.partition("=")[0].strip() for text in overrides})
+    for override in overrides:
+        _override(data, override)
+    _resolve_domain(data, Path())
+    _check_splits(data, str(path))
+    return read_config(data, str(path), overrides)
+
+
+def with_steps(config: Config, scenarios: int) -> Config:
+    """Return the config with `optim.epochs` replaced by its number of steps, for so many training scenarios.
+
+    A step plays `rollout.scenarios` scenarios, and every epoch plays each scenario once, so the last step
+    may go beyond the last epoch: steps = ceil(epochs * scenarios / rollout.scenarios).
+    """
+    if config.optim.epochs is None:
+        return config
+    steps = math.ceil(round(config.optim.epochs * scenarios / config.rollout.scenarios, 9))
+    optim = Optim.model_validate(config.optim.model_dump() | {"epochs": None, "steps": steps})
+    return config.model_copy(update={"optim": optim})
+
+
+def _read_layers(path: Path, flat: bool, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the data of a config file merged over that of the files it extends."""
     try:
         data = parse_toml(read_file(path).decode("utf-8"))
     except (OSError, ValueError) as error:
@@ -356,11 +412,50 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
             f"cannot be read ({error})", where=str(path), fix="See configs/ for examples"
         ) from None
     _resolve_domain(data, path.parent)
-    for override in overrides:
-        _override(data, override)
-    _resolve_domain(data, Path())
-    _check_splits(data, str(path))
-    return read_config(data, str(path), overrides)
+    if "extends" not in data or flat:  # in a flat file, `extends` is an unknown setting
+        return data
+    name, seen = data.pop("extends"), (*seen, path.resolve())
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+        raise InputError(
+            f"extends is {name!r}",
+            where=str(path),
+            fix="Use the name of a shipped config, or of a file in the same folder (base.toml)",
+        )
+    base = path.parent / name if name.endswith(".toml") else shipped_configs().get(name)
+    if base is None or not base.is_file():
+        raise InputError(
+            f"there is no config '{name}' to extend",
+            where=str(path),
+            fix=f"Use a file in the same folder (base.toml), or one of: {', '.join(shipped_configs())}",
+        )
+    if base.resolve() in seen or len(seen) > MAX_EXTENDS:
+        names = " -> ".join(file.name for file in (*seen, base))
+        raise InputError(
+            f"the configs extend each other in a circle or too deeply: {names}",
+            where=str(path),
+            fix=f"Remove a circle; at most {MAX_EXTENDS} files may follow one another",
+        )
+    inherited = _read_layers(base, flat, seen)
+    optim = data.get("optim")
+    _drop_excluded(inherited, {f"optim.{key}" for key in optim} if isinstance(optim, dict) else ())
+    return _merge(inherited, data)
+
+
+def _merge(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the settings of `layer`, section by section."""
+    merged = dict(base)
+    for key, value in layer.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _drop_excluded(data: dict[str, Any], keys: Collection[str]) -> None:
+    """Remove the settings that `keys`, which will be set, replace: steps replace epochs, and the reverse."""
+    section = data.get("optim")
+    for key, other in (("optim.steps", "epochs"), ("optim.epochs", "steps")):
+        if key in keys and isinstance(section, dict):
+            section.pop(other, None)
 
 
 def _check_splits(data: Mapping[str, Any], where: str) -> None:
@@ -479,4 +574,7 @@ def dump_config(config: Config) -> str:
     """Return the complete config as TOML."""
     import tomli_w
 
-    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+    data = config.model_dump(mode="json", exclude_none=True)
+    if config.optim.epochs is not None:
+        del data["optim"]["steps"]
+    return tomli_w.dumps(data)

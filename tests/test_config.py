@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from mapo import Rubric
-from mapo.config import Config, dump_config, load_config, shipped_configs
+from mapo.config import Config, dump_config, load_config, shipped_configs, with_steps
 from mapo.errors import InputError
 
 
@@ -137,3 +137,105 @@ def test_an_unknown_setting_of_a_section_does_not_suggest_the_section():
     with pytest.raises(InputError) as failure:
         load_config("pocket", ["rollout.foo=1"])
     assert "Did you mean rollout?" not in str(failure.value)
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("epochs", "scenarios", "per_step", "steps"),
+    [
+        (2, 727, 16, 91),
+        (1, 727, 16, 46),
+        (1, 727, 32, 23),
+        (2, 697, 16, 88),
+        (0.5, 32, 16, 1),
+        (0.1, 10, 1, 1),
+    ],
+)
+def test_epochs_become_steps(epochs, scenarios, per_step, steps):
+    # steps = ceil(epochs * scenarios / per_step)
+    config = load_config(None, [f"optim.epochs={epochs}", f"rollout.scenarios={per_step}"])
+    resolved = with_steps(config, scenarios)
+    assert (resolved.optim.steps, resolved.optim.epochs) == (steps, None)
+
+
+def test_steps_that_are_set_stay():
+    config = load_config(None, ["optim.steps=3"])
+    assert with_steps(config, 727) is config
+
+
+def test_steps_and_epochs_in_one_place_are_refused(tmp_path):
+    with pytest.raises(InputError, match="steps and epochs are both set"):
+        load_config(None, ["optim.steps=3", "optim.epochs=1"])
+    with pytest.raises(InputError, match="steps and epochs are both set"):
+        load_config(written(tmp_path, "x.toml", "[optim]\nsteps = 3\nepochs = 1\n"))
+
+
+def test_an_override_replaces_the_other_of_steps_and_epochs(tmp_path):
+    file = written(tmp_path, "x.toml", "[optim]\nepochs = 2\n")
+    assert load_config(file, ["optim.steps=3"]).optim.epochs is None
+    assert load_config("pocket", ["optim.epochs=2"]).optim.epochs == 2
+
+
+def test_a_config_in_epochs_comes_back_from_its_dump():
+    config = load_config(None, ["optim.epochs=2"])
+    assert Config.model_validate(tomllib.loads(dump_config(config))) == config
+
+
+def test_a_config_extends_files_beside_it_and_shipped_ones(tmp_path):
+    written(tmp_path, "base.toml", 'extends = "pocket"\n[optim]\nepochs = 2\nlr = 0.5\n[eval]\nevery = 7\n')
+    file = written(tmp_path, "mine.toml", 'extends = "base.toml"\n[optim]\nsteps = 9\n')
+    config = load_config(file, ["eval.every=8"])
+    assert (config.optim.steps, config.optim.epochs, config.optim.lr) == (9, None, 0.5)
+    assert config.eval.every == 8
+    assert config.rollout == load_config("pocket").rollout
+
+
+def test_the_domain_of_an_extended_file_is_relative_to_that_file(tmp_path):
+    (tmp_path / "inner").mkdir()
+    base = written(tmp_path, "base.toml", '[scenarios]\ndomain = "./mine"\n')
+    file = written(tmp_path, "x.toml", 'extends = "base.toml"\n')
+    assert load_config(file).scenarios.domain == load_config(base).scenarios.domain == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no-such", "there is no config 'no-such' to extend"),
+        ("none.toml", "there is no config 'none.toml' to extend"),
+        ("../x.toml", "extends is"),
+        ("/etc/x.toml", "extends is"),
+        ("", "extends is"),
+        ("x.toml", "in a circle"),
+    ],
+)
+def test_bad_names_to_extend_are_refused(tmp_path, name, message):
+    with pytest.raises(InputError, match=message):
+        load_config(written(tmp_path, "x.toml", f'extends = "{name}"\n'))
+
+
+def test_a_circle_and_a_long_chain_are_refused(tmp_path):
+    written(tmp_path, "a.toml", 'extends = "b.toml"\n')
+    written(tmp_path, "b.toml", 'extends = "a.toml"\n')
+    with pytest.raises(InputError, match=r"a\.toml -> b\.toml -> a\.toml"):
+        load_config(tmp_path / "a.toml")
+    for n in range(12):
+        written(tmp_path, f"{n}.toml", f'extends = "{n + 1}.toml"\n')
+    written(tmp_path, "12.toml", "")
+    with pytest.raises(InputError, match="too deeply"):
+        load_config(tmp_path / "0.toml")
+
+
+def test_the_config_of_a_run_directory_extends_nothing(tmp_path):
+    with pytest.raises(InputError, match="extends: unknown setting"):
+        load_config(written(tmp_path, "config.toml", 'extends = "pocket"\n'), flat=True)
+
+
+def test_evaluations_need_room_for_their_minimum():
+    assert load_config(None, ["eval.min_turns=20"]).eval.min_turns == 20  # of at most 45
+    with pytest.raises(InputError, match=r"eval\.min_turns is 20, but evaluations have at most 15 turns"):
+        load_config(None, ["eval.min_turns=20", "eval.max_turns=15"])

@@ -74,6 +74,7 @@ def _read(
     from mapo.errors import InputError
     from mapo.planning.measured import measure, merge_over
     from mapo.planning.rates import SECTIONS, merged, read_override, read_rates, read_toml
+    from mapo.scenarios.epochs import resolve_steps
 
     files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
@@ -89,7 +90,8 @@ def _read(
     settings = [text for text in arguments if "=" in text]
     rate_settings = [text for text in settings if text.partition(".")[0] in SECTIONS]
     source = files[0] if files else _config_of(run)
-    config = load_config(source, [text for text in settings if text not in rate_settings])
+    overrides = [text for text in settings if text not in rate_settings]
+    config = resolve_steps(load_config(source, overrides, flat=not files))
     stated: dict[str, Any] = read_toml(rates) if rates else {}
     for text in rate_settings:
         stated = merged(stated, read_override(text))

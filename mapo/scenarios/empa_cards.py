@@ -288,7 +288,7 @@ def _by_case(path: Path, key: str, inside: str = "") -> dict[str, Any]:
     """Return the objects of a JSON list by case, empty if the file does not exist."""
     if not path.exists():
         return {}
-    data = _load(path)
+    data = load_json(path)
     if inside:
         data = data.get(inside) if isinstance(data, dict) else None
     if not isinstance(data, list):
@@ -296,67 +296,11 @@ def _by_case(path: Path, key: str, inside: str = "") -> dict[str, Any]:
     return {str(item[key]): item for item in data if isinstance(item, dict) and key in item}
 
 
-def _load(path: Path) -> Any:
+def load_json(path: Path) -> Any:
+    """Read a JSON file. Raises ScenarioError if it cannot be read."""
     try:
         return json.loads(read_file(path))
     except OSError as error:
         raise ScenarioError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except (ValueError, RecursionError) as error:
         raise ScenarioError(f"not a readable JSON file ({error})", where=str(path)) from error
-
-
-def read_start_levels(source: Path) -> dict[str, dict[str, int]]:
-    """Read known start levels by case, from a JSON file or a folder of EMPA result files.
-
-    The JSON file is {case: {"C.1": 2, ...}} or {case: {"levels": {...}}}.
-    """
-    if source.is_dir():
-        return _recorded_levels(source)
-    data = _load(source)
-    if not isinstance(data, dict) or not data:
-        raise ScenarioError(
-            "not a JSON object of cases", where=str(source), fix='Expected {"case": {"C.1": 2, ...}, ...}'
-        )
-    return {case: _levels(item, f"{source}, {case}") for case, item in data.items()}
-
-
-def _recorded_levels(folder: Path) -> dict[str, dict[str, int]]:
-    known: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.rglob("*_result.json")):
-        record = _load(path)
-        form = record
-        for key in ("epj", "iedr_details", "filled_iedr"):
-            form = form.get(key) if isinstance(form, dict) else None
-        if not isinstance(form, dict):
-            raise ScenarioError(
-                "the file has no start form", where=str(path), fix="Expected an EMPA result file"
-            )
-        levels = _levels(
-            {k: v for k, v in form.items() if re.fullmatch(r"[A-Z]\.\d", k)}, f"{path}, filled_iedr"
-        )
-        case = str(record.get("script_id", path.name.removesuffix("_result.json")))
-        if known.setdefault(case, levels) != levels:
-            raise ScenarioError(
-                f"the start levels of {case} differ between files",
-                where=str(path),
-                fix="Use the folder of one run",
-            )
-    if not known:
-        raise ScenarioError(
-            "the folder contains no *_result.json",
-            where=str(folder),
-            fix="Use EMPA result files or a JSON file",
-        )
-    return known
-
-
-def _levels(item: Any, where: str) -> dict[str, int]:
-    levels = item.get("levels", item) if isinstance(item, dict) else None
-    if not isinstance(levels, dict) or not levels:
-        raise ScenarioError("not an object of levels", where=where, fix='Expected {"C.1": 2, ...}')
-    for key, level in levels.items():
-        if type(level) is not int or level < 0:
-            raise ScenarioError(
-                f"level {level!r} is not an integer from 0", where=f"{where}, {key}", fix="See the rubric"
-            )
-    return dict(levels)

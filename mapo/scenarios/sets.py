@@ -62,6 +62,11 @@ def load_scenarios(source: str | Path, domain: str | Path | None = None) -> list
     return loaded.scenarios
 
 
+def count_scenarios(source: str | Path, domain: str | Path | None = None) -> int:
+    """Return the number of scenarios of a source."""
+    return len(load_scenarios(source, domain))
+
+
 def read_set(source: str | Path, domain: str | Path | None = None) -> ScenarioSet:
     """Return the scenarios of a source together with the problems loaded, instead of raising the first."""
     name = str(source)

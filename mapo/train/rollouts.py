@@ -18,12 +18,14 @@ from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.start_levels import StartLevelTable
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import BadLine, JsonlWriter, process_files, process_of, read_dialogues, write_atomic
 from mapo.train.processes import ProcessGroup
 from mapo.types import Dialogue
 
 if TYPE_CHECKING:
+    from mapo.config import Eval
     from mapo.train.setup import Training
 
 
@@ -60,6 +62,22 @@ def eval_jobs(scenarios: Sequence[Scenario], *, repeats: int, seed: int) -> list
     ]
 
 
+def with_start_levels(jobs: Sequence[Job], table: StartLevelTable) -> list[Job]:
+    """Return the jobs with the start levels that are known for their scenarios."""
+    return [replace(job, start_levels=table.get(job.scenario.id)) for job in jobs]
+
+
+def evaluation_rules(rules: Rules, settings: Eval) -> Rules:
+    """Return the rules of validation and test, given those of training."""
+    return replace(
+        rules,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        min_turns=settings.min_turns,
+        max_turns=settings.max_turns or rules.max_turns,
+    )
+
+
 def share(jobs: Sequence[Job], processes: ProcessGroup) -> list[Job]:
     """Return the jobs of this process: every n-th group, complete."""
     groups = list(dict.fromkeys(job.group for job in jobs))
@@ -78,7 +96,7 @@ async def play_jobs(
     run would have had. `begins` is called with the number of dialogues of all processes, and the number of
     this process's dialogues that are on disk.
     """
-    own_jobs = share(jobs, t.processes)
+    own_jobs = with_start_levels(share(jobs, t.processes), t.start_levels)
     max_unscored = t.config.roles.max_unscored
     dialogues = _on_disk(file, own_jobs, max_unscored)
     if dialogues and len(dialogues) < len(own_jobs) and not t.paid:
@@ -118,9 +136,7 @@ async def play_evaluation(
 ) -> list[Dialogue]:
     """Play an evaluation, with records in eval/LABEL/, and return the dialogues of all processes."""
     jobs = eval_jobs(scenarios, repeats=repeats, seed=t.config.run.seed)
-    settings = t.config.eval
-    turns = settings.max_turns or t.config.rollout.max_turns
-    rules = replace(t.rules, temperature=settings.temperature, top_p=settings.top_p, max_turns=turns)
+    rules = evaluation_rules(t.rules, t.config.eval)
     begins = partial(t.callbacks.eval_begins, label)
     dialogues = await play_jobs(t, jobs, t.eval_file(label), rules, begins)
     t.callbacks.eval_ends(label)

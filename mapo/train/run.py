@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mapo.advantage import advantages
-from mapo.config import Config, without_addresses
+from mapo.config import Config, with_steps, without_addresses
 from mapo.errors import InputError
 from mapo.local_model.files import restore_replaced
 from mapo.local_model.layers import tune_for_training
@@ -36,7 +36,7 @@ from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import ProcessGroup
 from mapo.train.rollouts import play_evaluation, write_json
-from mapo.train.setup import Training, check_run, claim_run, note_decoding
+from mapo.train.setup import Training, check_run, claim_run, note_decoding, start_levels_of
 from mapo.types import Dialogue
 
 
@@ -68,6 +68,7 @@ async def run(
     """
     began = time.monotonic()
     scenarios = chosen_scenarios(config)
+    config = with_steps(config, len(scenarios["train"]))
     processes = processes or ProcessGroup()
     rules = rules_of(config)
     check_options(config)
@@ -194,6 +195,7 @@ async def open_training(
         rules=rules,
         train_scenarios=scenarios["train"],
         validation_scenarios=scenarios["validation"],
+        start_levels=start_levels_of(config),
         processes=processes,
         callbacks=callbacks,
         paid=paid,

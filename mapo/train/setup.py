@@ -22,12 +22,14 @@ from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
+from mapo.runs.claim import digest
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario, scenario_digest
+from mapo.scenarios.start_levels import StartLevelTable, read_start_levels
 from mapo.scoring.score import score_dialogues
 from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
@@ -54,6 +56,7 @@ class Training:
     rules: Rules
     train_scenarios: Sequence[Scenario]
     validation_scenarios: Sequence[Scenario]
+    start_levels: StartLevelTable = field(default_factory=dict)
     metrics: JsonlWriter | None = None
     trackers: Sequence[Tracker] = ()
     processes: ProcessGroup = field(default_factory=ProcessGroup)
@@ -159,14 +162,23 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         "scenarios": {
             split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()
         },
+        **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
         "seed": config.run.seed,
         "method": config.advantage.method,
+        "steps": config.optim.steps,
+        "epochs": round(config.optim.steps * config.rollout.scenarios / len(scenarios["train"]), 3),
         "versions": {
             "python": platform.python_version(),
             "mapo": __version__,
             **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
     }
+
+
+def start_levels_of(config: Config) -> StartLevelTable:
+    """Return the start levels that the config names, by scenario; none if it names no file."""
+    source = config.scenarios.start_levels
+    return read_start_levels(Path(source)) if source else {}
 
 
 def refuse_other_engine(root: Path, engine: str) -> None:
@@ -203,12 +215,15 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
     started, now = _fixed_settings(load_run_config(run.root)), _fixed_settings(config)
     changed = [f"{s}.{k}" for s in now for k in now[s] if started[s].get(k) != now[s][k]]
     try:
-        scenarios = json.loads(run.manifest.read_bytes())["scenarios"]
+        recorded = json.loads(run.manifest.read_bytes())
+        scenarios = recorded["scenarios"]
+        levels = recorded.get("start_levels")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the manifest cannot be read ({error})", where=str(run.manifest), fix="Start a new run"
         ) from None
     changed += [f"scenarios.{s}" for s, ids in content["scenarios"].items() if scenarios.get(s) != ids]
+    changed += ["scenarios.start_levels"] * (levels != content.get("start_levels"))
     if changed:
         raise InputError(
             f"the run was started with other settings: {', '.join(changed[:5])}",

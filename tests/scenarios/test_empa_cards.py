@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from mapo.errors import ScenarioError
-from mapo.scenarios.empa_cards import official_cases, read_cards, read_start_levels
+from mapo.scenarios.empa_cards import official_cases, read_cards
 from mapo.scenarios.scenario import check_scenario
+from mapo.scenarios.start_levels import read_start_levels
 from support.cards import CARD, STORY, put_cards
 from support.published import published
 
@@ -259,3 +260,25 @@ def test_result_folders_must_agree(tmp_path):
         read_start_levels(tmp_path)
     with pytest.raises(ScenarioError, match="cannot be read"):
         read_start_levels(tmp_path / "none.json")
+
+
+FORM = dict.fromkeys(("C.1", "C.2", "C.3", "A.1", "A.2", "A.3", "P.1", "P.2", "P.3"), 1)
+START = {"C": -7, "A": -9, "P": -9}  # level 1: C.1 C.2 A.1 P.1 -> -2; C.3 A.3 P.3 -> -3; A.2 P.2 -> -4
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_the_precomputed_start_file_of_empa_is_read(tmp_path, as_list):
+    good = {"status": "success", "P_0": START, "iedr": {**FORM, "C.1_reason": "x"}, "epm": {"P_0_norm": 1}}
+    entries = {"script_003": good, "script_010": {"status": "error"}}
+    listed = [{"script_id": case, **entry} for case, entry in entries.items()]
+    file = tmp_path / "iedr_batch_results.json"
+    file.write_text(json.dumps(listed if as_list else entries))
+    assert read_start_levels(file) == {"script_003": FORM}
+
+
+def test_a_precomputed_start_must_agree_with_its_levels(tmp_path):
+    file = tmp_path / "start.json"
+    entry = {"status": "success", "P_0": {**START, "C": -8}, "iedr": FORM}
+    file.write_text(json.dumps({"script_003": entry}))
+    with pytest.raises(ScenarioError, match="P_0 is"):
+        read_start_levels(file)

@@ -115,7 +115,7 @@ def empa(
     from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
-    from mapo.scenarios.empa_cards import read_start_levels
+    from mapo.scenarios.start_levels import read_start_levels
     from mapo.scoring.score import score
     from mapo.scoring.tables import print_ledger, print_scoring
     from mapo.store import RunDir

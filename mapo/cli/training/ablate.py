@@ -64,6 +64,7 @@ def ablate(
     from mapo.evals.ablation.grid import cells_of, claim_grid, locked, read_grid
     from mapo.evals.ablation.processes import GridProgress, run_cells
     from mapo.local_model.requirements import require_torch
+    from mapo.scenarios.epochs import resolve_steps
 
     folder = out or Path("runs") / f"ablate-{time.strftime('%Y%m%d-%H%M%S')}"
     if only_report:
@@ -75,7 +76,8 @@ def ablate(
         config = _read_config(folder, settings or [])
         _check_before_start(config, sum(not RunDir(folder / c.name).summary.exists() for c in cells_of(grid)))
         claim_grid(folder, config, grid)
-        with GridProgress(folder, cells_of(grid), jobs or _cores(), config.optim.steps) as progress:
+        steps = resolve_steps(config).optim.steps
+        with GridProgress(folder, cells_of(grid), jobs or _cores(), steps) as progress:
             command = f"mapo ablate --out {quote(str(folder))}"
             until_stopped(run_cells(progress), folder, progress.saved, command=command)
         if any(RunDir(folder / cell.name).summary.exists() for cell in cells_of(read_grid(folder))):
@@ -158,7 +160,7 @@ def _read_config(out: Path, settings: list[str]) -> Config:
         if (key := text.partition("=")[0].strip()) in OPTIONS:
             raise InputError(f"{key} varies over the grid", fix=f"Use the option {OPTIONS[key]}")
     if not files and RunDir(out).config.is_file():
-        config = load_config(str(RunDir(out).config), overrides)
+        config = load_config(str(RunDir(out).config), overrides, flat=True)
         check_run_config(config, out, "mapo ablate", overrides)
         return config
     return load_config(files[0] if files else None, overrides)

@@ -30,13 +30,24 @@ def check_roles(
 
     `scenarios` are those of each split, `done` is the number of finished steps, `runs` that of equal runs.
     """
+    from mapo.cli.common.messages import say_all
     from mapo.cli.common.preflight import preflight
+    from mapo.config import with_steps
+    from mapo.domain_folders import domain_folder
+    from mapo.measure.rubric import Rubric
     from mapo.planning.estimate import estimate_training
     from mapo.players.casting import cast_from_config
     from mapo.players.spec import models_by_role
+    from mapo.scenarios.start_levels import check_start_levels, read_start_levels
 
     sizes = {split: len(members) for split, members in scenarios.items()}
-    starts = len({s.id for members in scenarios.values() for s in members if not s.start_levels})
+    members = [s for split in scenarios.values() for s in split]
+    table = read_start_levels(Path(source)) if (source := config.scenarios.start_levels) else {}
+    if table:
+        rubric = Rubric.load(domain_folder(config.scenarios.domain))
+        say_all("warning", check_start_levels(table, members, rubric), most=5)
+    starts = len({s.id for s in members if not (s.start_levels or s.id in table)})
+    config = with_steps(config, sizes["train"])
     _warn_about_turn_limits(config)
     estimate = estimate_training(config, sizes, done=done, starts=starts) * runs
     preflight(models_by_role(cast_from_config(config)), estimate=estimate)
@@ -48,9 +59,13 @@ def _warn_about_turn_limits(config: Config) -> None:
     from mapo.domain_folders import domain_folder
     from mapo.measure.rubric import Rubric
 
-    least = Rubric.load(domain_folder(config.scenarios.domain)).ending.min_turns
-    limits = {"rollout.max_turns": config.rollout.max_turns, "eval.max_turns": config.eval.max_turns}
-    for key, limit in limits.items():
+    rubric_least = Rubric.load(domain_folder(config.scenarios.domain)).ending.min_turns
+    limits = {
+        "rollout.max_turns": (config.rollout.min_turns, config.rollout.max_turns),
+        "eval.max_turns": (config.eval.min_turns, config.eval.max_turns),
+    }
+    for key, (own_least, limit) in limits.items():
+        least = own_least or rubric_least
         if limit is not None and limit < least:
             say(
                 f"warning: no dialogue can pass with {key} = {limit}: success requires at least {least} turns"

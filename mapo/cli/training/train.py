@@ -62,6 +62,7 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
     """Return the config, the run directory, and the arguments with which worker processes are started."""
     from mapo.config import load_config
     from mapo.errors import InputError
+    from mapo.scenarios.epochs import resolve_steps
 
     files = [text for text in settings if "=" not in text]
     overrides = [text for text in settings if "=" in text]
@@ -76,9 +77,10 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
     from_run = resume and not files and out is not None and RunDir(out).config.is_file()
     if from_run and out is not None:
         files = [str(RunDir(out).config)]
-    config = load_config(files[0] if files else None, overrides)
+    config = load_config(files[0] if files else None, overrides, flat=from_run)
     if from_run and out is not None:
         check_run_config(config, out, "mapo train", overrides)
+    config = resolve_steps(config)
     name = Path(files[0]).stem if files else "pocket"
     folder = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return config, folder, [*files, *overrides, "--out", str(folder)]

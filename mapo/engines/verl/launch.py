@@ -21,10 +21,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mapo.config import Config, dump_config
+from mapo.config import Config, dump_config, with_steps
 from mapo.engines.verl.settings import check_settings, hydra_value, overrides
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
+from mapo.scenarios.epochs import resolve_steps
 from mapo.store import RunDir, read_steps, write_atomic, write_stop_reason
 
 POLL_SECONDS = 0.5
@@ -69,6 +70,7 @@ def run_verl(
     if resume:
         check_engine(root, "verl")
     check_verl()
+    config = resolve_steps(config)
     check_settings(config)
     command, environment = prepare(config, root, resume=resume)
     run = RunDir(root)
@@ -121,6 +123,7 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     root = root.resolve()
     run = RunDir(root)
     scenarios = chosen_scenarios(config)
+    config = with_steps(config, len(scenarios["train"]))
     check_options(config)
     check_trackers(config.run.trackers)
     model, context = _model(config)

@@ -40,7 +40,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def __init__(self, config: Any) -> None:
         self.run = RunDir(Path(config.trainer.mapo_run))
-        self.mapo_config = load_config(self.run.verl_config)
+        self.mapo_config = load_config(self.run.verl_config, flat=True)
         if OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs"):
             raise InputError(
                 "rejection of tokens (rollout_rs) is not supported",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
 from mapo.sandbox.rollout import JudgeMonitor, Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
+from mapo.scenarios.start_levels import StartLevelTable
 from mapo.store import JsonlWriter, RunDir
+from mapo.train.rollouts import evaluation_rules, with_start_levels
 from mapo.types import Dialogue
 
 _workers: dict[Path, AgentWorker] = {}
@@ -34,6 +36,7 @@ class AgentWorker:
     config: Config
     run: RunDir
     scenarios: dict[str, Scenario]
+    start_levels: StartLevelTable
     template: Template
     end_ids: frozenset[int]
     casting: Casting
@@ -49,16 +52,17 @@ class AgentWorker:
         """Return the job of one dialogue, with the same seeds as in the local engine."""
         card, seed = self.scenarios[scenario], self.config.run.seed
         if split == "train":
-            step_seed = world_seed(seed, step)
-            return Job(card, id=f"{group}_{number}", group=group, seed=step_seed, step=step)
-        return Job(card, id=f"{scenario}_{number + 1}", group=scenario, seed=held_out_seed(seed, number + 1))
+            job = Job(card, id=f"{group}_{number}", group=group, seed=world_seed(seed, step), step=step)
+        else:
+            held_out = held_out_seed(seed, number + 1)
+            job = Job(card, id=f"{scenario}_{number + 1}", group=scenario, seed=held_out)
+        [job] = with_start_levels([job], self.start_levels)
+        return job
 
     def rules_for(self, split: str) -> Rules:
         if split == "train":
             return self.rules
-        e = self.config.eval
-        turns = e.max_turns or self.rules.max_turns
-        return replace(self.rules, temperature=e.temperature, top_p=e.top_p, max_turns=turns)
+        return evaluation_rules(self.rules, self.config.eval)
 
     def monitor(self, split: str, step: int) -> JudgeMonitor:
         """Return the judge monitor of a step. Each step has its own, so that late failures are noticed."""
@@ -96,8 +100,9 @@ async def get_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
 async def _open_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
     from mapo.players.session import open_cast
     from mapo.train.run import rules_of
+    from mapo.train.setup import start_levels_of
 
-    config = load_config(RunDir(root).verl_config)
+    config = load_config(RunDir(root).verl_config, flat=True)
     template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _worker_rank(), config.verl.workers
     stack = AsyncExitStack()
@@ -106,6 +111,7 @@ async def _open_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
         config=config,
         run=RunDir(root),
         scenarios=_scenarios(config),
+        start_levels=start_levels_of(config),
         template=template,
         end_ids=template.end_ids | _generation_end_ids(model),
         casting=casting,

@@ -83,6 +83,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
             "max_tokens": config.rollout.max_tokens,
             "repeats": config.eval.test_repeats,
             "top_p": config.eval.top_p,
+            **({"start_levels": levels} if (levels := manifest.get("start_levels")) else {}),
         },
     )
     rubric, problem = read_rubric_file(run.rubric)

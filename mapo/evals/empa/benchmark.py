@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mapo.errors import InputError, RubricError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
 from mapo.records import encode
@@ -25,6 +24,7 @@ from mapo.runs.claim import check_folder, digest, read_manifest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
+from mapo.scenarios.start_levels import StartLevelTable, check_start_levels
 from mapo.scoring.findings import warnings
 from mapo.scoring.health import health
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
@@ -41,20 +41,13 @@ class EmpaPlan:
     scenarios: Sequence[Scenario]
     repeats: int = 1
     seed: int = 0
-    start_levels: Mapping[str, Mapping[str, int]] | None = None
+    start_levels: StartLevelTable | None = None
 
     def check(self, rubric: Rubric) -> list[str]:
         """Refuse start levels that do not fit the rubric; return warnings about missing ones."""
         if self.start_levels is None:
             return []
-        known, chosen = set(self.start_levels), {s.id for s in self.scenarios}
-        for case in sorted(known & chosen):
-            try:
-                rubric.start(self.start_levels[case])
-            except RubricError as error:
-                raise InputError(str(error), where=f"start levels of {case}") from None
-        warnings = [f"no start levels for {case}" for case in sorted(chosen - known)]
-        return warnings + ([] if known & chosen else ["the start levels name none of the chosen scenarios"])
+        return check_start_levels(self.start_levels, self.scenarios, rubric)
 
     def jobs(self) -> list[Job]:
         known = self.start_levels or {}

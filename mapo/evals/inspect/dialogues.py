@@ -28,8 +28,8 @@ from mapo.sandbox.cast import Casting
 from mapo.sandbox.domain import scripted_cast
 from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.sandbox.rollout import Rules, play
-from mapo.scenarios.empa_cards import read_start_levels
 from mapo.scenarios.sets import load_scenarios
+from mapo.scenarios.start_levels import read_start_levels
 from mapo.scoring.result import recompute
 from mapo.types import Dialogue
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from mapo.engines.verl.launch import prepare
 from mapo.engines.verl.worker import dialogue_file, get_worker
 from mapo.errors import InputError, JudgeError
 from mapo.local_model.policy import POCKET
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import RunDir, read_dialogues, write_stop_reason
 from mapo.train.rollouts import eval_jobs, step_jobs
 from mapo.train.setup import load_run_config
@@ -171,3 +173,24 @@ def test_where_a_template_would_rewrite_earlier_turns_they_stay_as_they_were_sai
     template = opened(tmp_path / "run", tiny.tokenizer("qwen3")).template
     assert template.append_only and template.verbatim
     assert template.next_turn("stop", "Hm.")[-1] == template.full_prompt([Message("user", "Hm.")])[-1]
+
+
+def test_tests_have_a_minimum_of_turns_of_their_own(ray, tmp_path):
+    worker = opened(tmp_path / "run", given=["rollout.min_turns=8", "eval.min_turns=10"])
+    assert (worker.rules_for("train").min_turns, worker.rules_for("test").min_turns) == (8, 10)
+
+
+def test_jobs_have_the_known_start_levels(ray, tmp_path):
+    levels = dict.fromkeys(("C.1", "C.2", "C.3", "A.1", "A.2", "A.3", "P.1", "P.2", "P.3"), 1)
+    scenario = load_scenarios("builtin:train")[0].id
+    (tmp_path / "levels.json").write_text(json.dumps({scenario: levels}))
+    worker = opened(tmp_path / "run", given=[f"scenarios.start_levels={tmp_path / 'levels.json'}"])
+    assert worker.job(scenario, "train", 1, "g", 0).start_levels == levels
+
+
+def test_epochs_are_resolved_before_anything_is_written(tmp_path):
+    config = load_config(None, ["optim.epochs=0.5", "rollout.scenarios=8", "run.trackers=[]"])
+    prepare(config, tmp_path / "run", resume=False)
+    steps = -(-len(load_scenarios("builtin:train")) // 16)  # ceil(0.5 * n / 8)
+    assert load_run_config(tmp_path / "run").optim.steps == steps
+    assert f"trainer.total_training_steps={steps}" in (tmp_path / "run/verl/settings.txt").read_text()
