@@ -76,7 +76,9 @@ def _precomputed(item: Mapping[str, Any], where: str) -> dict[str, int]:
         raise ScenarioError(str(error), where=where) from None
     if computed != start:
         raise ScenarioError(
-            f"P_0 is {start}, but the levels give {computed}", where=where, fix="Correct one of the two"
+            f"the start P_0 is {start}, but the levels give {computed}",
+            where=where,
+            fix="Correct one of the two",
         )
     return levels
 
