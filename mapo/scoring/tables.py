@@ -116,12 +116,15 @@ def _print_list(title: str, lines: Sequence[str]) -> None:
 
 
 def print_ledger(ledger: Ledger) -> None:
-    """Print calls, tokens and cost per role and model, if any model was called."""
+    """Print calls, tokens and cost per role and model, if any model was called.
+
+    The ledger of an audit counts by judge: a role with its model's name is shown as "judge".
+    """
     columns = ("calls", "hits", "retries", "failures", "prompt", "cached", "completion", "cost")
     names = ("calls", "from cache", "retries", "failures", "tokens in", "server-cached", "tokens out", "cost")
     rows = [
         [
-            row["role"],
+            "judge" if row["role"] == row["model"] else row["role"],
             row["model"],
             *("-" if row[c] is None else f"{row[c]:.4f}" if c == "cost" else str(row[c]) for c in columns),
         ]

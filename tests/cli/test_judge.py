@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -55,9 +56,11 @@ def test_two_judges_and_their_panel_over_http(run, tmp_path):
     assert data["terms"]["gamma"] == 0.85 and "no run has advantage settings" in data["terms"]["assumed"][0]
     assert "note: assumed gamma 0.85" in done.stderr
     assert (
-        "warning: the sampled turns come from 3 dialogues; noise and probe effects need at least 6"
+        "warning: probe effects are measured on 3 dialogues; an interval needs at least 6 (add runs or"
         in done.stderr
     )
+    calls_table = done.stdout.partition("from cache")[2]
+    assert re.search(r"judge +good ", calls_table) and not re.search(r"good +good", calls_table)
     assert {judge["verdict"]["training"] for judge in data["judges"]} <= {"unknown", "not fit"}
     assert "Verdict" in done.stdout and "seconds per call" in done.stdout
     assert "note: 'recorded' is the judge of the records: scripted" in done.stderr

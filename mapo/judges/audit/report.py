@@ -115,7 +115,7 @@ def _noise(audit: Audit) -> Table:
         "Noise: share of the reward's variance that comes from judging the same turn again. Score "
         "correlation: of dialogue scores judged twice. Evidence: share of marks whose quoted words are in "
         f"the reply. With fewer than {MIN_DIALOGUES} dialogues a number has no interval and supports no "
-        "verdict."
+        "verdict; only unusable forms are counted one by one."
     )
     columns = ["judge", "forms", "unusable", "noise", "score correlation", "evidence"]
     return Table(columns, rows, title="Noise", note=note)

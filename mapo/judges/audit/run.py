@@ -58,20 +58,20 @@ class AuditPlan:
         return choose_dialogues(self.recordings, self.dialogues, self.seed)
 
     def warnings(self) -> list[str]:
-        """Return what this sample is too small to measure."""
-        warnings = []
-        probed = len({turn.recording.id for turn in self.sampled_turns()})
-        if probed < MIN_DIALOGUES:
-            warnings.append(
-                f"the sampled turns come from {counted(probed, 'dialogue')}; noise and probe effects need "
-                f"at least {MIN_DIALOGUES} for an interval (add runs or increase --turns)"
-            )
-        if self.dialogues and (twice := len(self.whole_dialogues())) < MIN_DIALOGUES:
-            warnings.append(
-                f"{twice} dialogues are judged twice; advantages and scores need at least {MIN_DIALOGUES} "
-                "for an interval (add runs or increase --dialogues)"
-            )
-        return warnings
+        """Return what this sample is too small to measure, with the numbers of dialogues that tables show."""
+        probed = {turn.recording.id for turn in self.sampled_turns()}
+        twice = {recording.id for recording in self.whole_dialogues()}
+        samples = [
+            ("probe effects", probed, "--turns"),
+            ("noise and agreement", probed | twice, "--turns or --dialogues"),
+            *([("advantages and scores", twice, "--dialogues")] if self.dialogues else []),
+        ]
+        return [
+            f"{what} are measured on {counted(len(dialogues), 'dialogue')}; an interval needs at least "
+            f"{MIN_DIALOGUES} (add runs or increase {options})"
+            for what, dialogues, options in samples
+            if len(dialogues) < MIN_DIALOGUES
+        ]
 
     def questions(self) -> list[AuditQuestion]:
         """Return the questions to ask. A panel is not asked: its answers follow from its members'."""

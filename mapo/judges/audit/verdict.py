@@ -32,6 +32,7 @@ from mapo.judges.audit.measure import Findings
 from mapo.judges.audit.noise import TARGET, Reliability, repeats_for
 from mapo.measure.stats import wilson
 from mapo.show.tables import interval_text
+from mapo.text import counted
 
 FIT, UNFIT, UNKNOWN, PARTLY = "fit", "not fit", "unknown", "fit, as far as known"
 BOTH = ("training", "evaluation")
@@ -132,8 +133,14 @@ def _concern(state: State, text: str, required: str, uses: tuple[str, ...] = BOT
 
 
 def _constant_reward(findings: Findings) -> list[Concern]:
-    constant = findings.noise is not None and findings.noise.between == 0
-    return [Concern("problem", "it gives all turns the same reward, apart from noise")] if constant else []
+    noise = findings.noise
+    if noise is None or noise.between != 0:
+        return []
+    text = "it gives all turns the same reward, apart from noise"
+    if noise.dialogues >= MIN_DIALOGUES:
+        return [Concern("problem", text)]
+    dialogues = counted(noise.dialogues, "dialogue")
+    return [Concern("unclear", f"whether {text}: {dialogues} judged repeatedly, {MIN_DIALOGUES} are needed")]
 
 
 def _unusable_forms(findings: Findings) -> Iterator[Concern]:
@@ -201,7 +208,7 @@ def _effects(findings: Findings) -> Iterator[Concern]:
         dialogues = min(effect.clusters for effect in few)
         yield Concern(
             "unclear",
-            f"effects of the probes: {dialogues} dialogues were probed, {MIN_DIALOGUES} are needed",
+            f"effects of the probes: {counted(dialogues, 'dialogue')} probed, {MIN_DIALOGUES} are needed",
             uses,
         )
 

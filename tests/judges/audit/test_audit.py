@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -214,12 +215,13 @@ def test_a_biased_judge_is_not_called_fit_over_four_dialogues():
     it = said(audit, "vain")
     assert (it.training, it.evaluation) == ("unknown", "unknown")
     for why in (it.open_training, it.open_evaluation):
-        assert "effects of the probes: 4 dialogues were probed, 6 are needed" in why
+        assert "effects of the probes: 4 dialogues probed, 6 are needed" in why
     assert [warning.partition(";")[0] for warning in plan.warnings()] == [
-        "the sampled turns come from 4 dialogues",
-        "4 dialogues are judged twice",
+        "probe effects are measured on 4 dialogues",
+        "noise and agreement are measured on 4 dialogues",
+        "advantages and scores are measured on 4 dialogues",
     ]
-    assert sum("small sample" in note for note in audit.notes) == 2
+    assert sum("small sample" in note for note in audit.notes) == 3
     by_title = {table.title: table for table in tables(audit)}
     [flattery] = [
         row for row in by_title["Worthless additions: should gain nothing"].rows if row[0] == "flattery"
@@ -227,6 +229,17 @@ def test_a_biased_judge_is_not_called_fit_over_four_dialogues():
     assert flattery[2].value.endswith("unclear") and flattery[2].interval == "only 4 dialogues"
     assert by_title["Noise"].rows[0][3].interval == "only 4 dialogues"
     assert AuditPlan(("vain",), RECORDINGS, turns=36).warnings() == []
+
+
+def test_warnings_count_the_dialogues_that_tables_count():
+    """Turns of whole dialogues are judged more than once, too: they count for noise, not for probes."""
+    plan = AuditPlan(("exact",), RECORDINGS, turns=2, dialogues=3, repeats=2, pairs=False)
+    audit = build_audit(plan, lines_of(plan, {"exact": faulty(JudgeErrors())}), {})
+    findings, warnings = found(audit, "exact"), plan.warnings()
+    counts = [int(re.search(r"on (\d+) dialogue", warning)[1]) for warning in warnings]
+    assert counts[0] == findings.effect("flattery").clusters < counts[1]
+    assert counts[1] == findings.noise.dialogues
+    assert counts[2] == findings.scored_dialogues
 
 
 def test_nothing_moves_a_judge_that_sees_the_reply_alone(audit):
