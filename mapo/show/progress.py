@@ -2,20 +2,24 @@
 
 On a terminal, one line with a bar is redrawn in place. In a log, a plain line is printed every 30 seconds,
 whether or not anything has finished since. Both show the same text: counts, the estimated time left, and
-the status that the caller adds.
+the status that the caller adds. On a narrow terminal, parts of the status that do not fit are left out.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mapo.text import printable, terminal
 from mapo.types import Dialogue, Turn
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
 
 INTERVAL = 30.0
 """Seconds between two progress lines in a log."""
@@ -25,10 +29,33 @@ TICK = 1.0
 """Seconds between two looks of the heartbeat thread."""
 WAITING = 10.0
 """Seconds of a call in flight from which the display names the role that is waited for."""
+WIDE = 100
+"""Columns from which the bar has its full width."""
 _real_time = time.monotonic
 
 Poll = Callable[[], tuple[int, list[str]]]
 """Returns the current count and status. The heartbeat calls it from its own thread."""
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """Join the parts that fit into `width` columns, and always the first. No value is cut in the middle."""
+    text = parts[0]
+    for part in parts[1:]:
+        longer = f"{text}, {part}"
+        text = longer if len(longer) <= width else text
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The parts of the status, as rich renders them: as many as fit."""
+
+    parts: Sequence[str]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        yield Text(fitting(self.parts, options.max_width), no_wrap=True, overflow="ellipsis")
 
 
 class Progress:
@@ -38,22 +65,23 @@ class Progress:
         from rich import progress
         from rich.table import Column
 
+        class Status(progress.ProgressColumn):
+            """Takes the width that label and bar leave."""
+
+            def render(self, task: progress.Task) -> Any:
+                return _Fitting(task.fields["parts"])
+
         self.console = terminal(stderr=True)
         self.bar = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(bar_width=20),
-            progress.TextColumn(
-                "{task.fields[text]}",
-                markup=False,
-                # takes the remaining width and is truncated if that is too narrow
-                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-            ),
+            progress.BarColumn(bar_width=20 if self.console.width >= WIDE else 8),
+            Status(table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             expand=True,
             console=self.console,
             transient=transient,
             disable=not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=None, visible=False, text="")
+        self.task = self.bar.add_task("", total=None, visible=False, parts=[""])
         self.label = self.text = ""
         self.active = self.changed = False
         self._lock = threading.RLock()
@@ -94,7 +122,7 @@ class Progress:
             self.status: tuple[str, ...] = ()
             self.active, self.changed = True, False
             self.text = self._counts(done)
-            self.bar.reset(self.task, description=label, total=total, visible=True, text=self.text)
+            self.bar.reset(self.task, description=label, total=total, visible=True, parts=[self.text])
             self.bar.update(self.task, completed=self.before)
             if not log_after:
                 self.log()
@@ -128,8 +156,9 @@ class Progress:
             parts.append(self.eta())
         elif self.eta and now < self.total:
             parts.append(f"{time_left(time.monotonic() - self.began, self.before, now, self.total)} left")
-        self.text = ", ".join(filter(None, [*parts, *self.status]))
-        self.bar.update(self.task, completed=now, text=self.text)
+        parts = [part for part in (*parts, *self.status) if part]
+        self.text = ", ".join(parts)
+        self.bar.update(self.task, completed=now, parts=parts)
 
     def _counts(self, done: int) -> str:
         return f"{done}/{self.total} {self.unit}".rstrip()

@@ -9,7 +9,7 @@ import pytest
 from mapo.models.chat import Usage
 from mapo.models.ledger import Ledger
 from mapo.show import progress
-from mapo.show.progress import Progress, call_status, dialogue_progress, item_progress
+from mapo.show.progress import Progress, call_status, dialogue_progress, fitting, item_progress
 from support.report_runs import talk
 
 
@@ -42,14 +42,19 @@ def test_on_a_terminal_items_calls_and_cost_are_counted_in_place(on_a_terminal, 
     assert "items:" not in shown
 
 
-def test_at_80_columns_the_bar_stays_and_the_text_is_cut(on_a_terminal, monkeypatch, capsys):
+def test_at_80_columns_the_bar_stays_and_no_value_is_cut(on_a_terminal, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     with Progress() as shown:
         shown.begin("dialogues", 100)
-        shown.update(50, "a status that is much too long for what is left of one line of a narrow terminal")
+        shown.update(50, "140 turns (2.1/s)", "a part that is much too long for what is left", "cost 1.25")
     (line,) = {s for s in plain(capsys.readouterr().err).splitlines() if "50/100" in s}
     assert len(line.rstrip()) <= 80
-    assert "━━━━" in line and line.rstrip().endswith("…")
+    assert "━━━━" in line and line.rstrip().endswith("left, 140 turns (2.1/s), cost 1.25")
+
+
+def test_a_count_that_does_not_fit_is_still_shown():
+    assert fitting(["1000/2000 dialogues", "0:10 left"], 5) == "1000/2000 dialogues"
+    assert fitting(["1/2", "0:10 left", "3 turns"], 12) == "1/2, 3 turns"
 
 
 def test_a_log_gets_a_line_every_thirty_seconds_and_the_last_one(clock, capsys):
