@@ -148,26 +148,26 @@ def _differences(
     notes."""
     first, *others = models
     differences: list[Difference] = []
-    notes: list[str] = []
+    notes: list[tuple[str, str]] = []
     for model in others:
         from_first, remarks = _against(model, first, columns, cells)
         differences += from_first
         notes += remarks
         if not from_first and not remarks:
-            notes.append(f"'{model}': no score is comparable with one of '{first}'")
+            notes.append((f"'{model}'", f"no score is comparable with one of '{first}'"))
         starts = {e.baseline for (name, _), e in cells.items() if name == model} - {"", first, model}
         for start in sorted(starts):
             from_start, remarks = _against(model, start, columns, cells)
             differences += from_start
             notes += remarks
     corrected = holm([d.p for d in differences])
-    return [replace(d, p_holm=p) for d, p in zip(differences, corrected, strict=True)], notes
+    return [replace(d, p_holm=p) for d, p in zip(differences, corrected, strict=True)], _said_once(notes)
 
 
 def _against(
     model: str, baseline: str, columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]
-) -> tuple[list[Difference], list[str]]:
-    """Return the differences of `model` from `baseline` in all columns, with notes."""
+) -> tuple[list[Difference], list[tuple[str, str]]]:
+    """Return the differences of `model` from `baseline` in all columns; notes and what they are about."""
     differences: list[Difference] = []
     scores_by_note: dict[str, list[str]] = {}
     for column in columns:
@@ -182,7 +182,7 @@ def _against(
         for note in [reason] if reason else _pair_notes(entry, base, common):
             scores_by_note.setdefault(note, []).append(column.short)
     pair = f"'{model}' and '{baseline}'"
-    return differences, [f"{pair} ({', '.join(scores)}): {note}" for note, scores in scores_by_note.items()]
+    return differences, [(f"{pair} ({', '.join(scores)})", note) for note, scores in scores_by_note.items()]
 
 
 def _not_comparable(entry: Entry, base: Entry) -> str:
@@ -239,6 +239,14 @@ def paired(a: Sequence[Case], b: Sequence[Case]) -> tuple[float, Interval | None
 # ---- notes
 
 
+def _said_once(notes: Sequence[tuple[str, str]]) -> list[str]:
+    """Return one line per different note, after everything that it is about."""
+    topics: dict[str, dict[str, None]] = {}
+    for topic, note in notes:
+        topics.setdefault(note, {})[topic] = None
+    return [f"{'; '.join(about)}: {note}" for note, about in topics.items()]
+
+
 def _pair_notes(entry: Entry, base: Entry, common: Sequence[str]) -> list[str]:
     """Return notes about the cases that two entries have in common."""
     if not common:
@@ -267,12 +275,12 @@ def _entry_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entr
         if entry.n < entry.of:
             incomplete.setdefault((model, entry.source, entry.n, entry.of), []).append(column.short)
         others = [note for note in entry.notes if not note.startswith("incomplete")]
-        notes += [f"'{model}', {column.group} ({entry.source}): {note}" for note in others]
+        notes += [(f"'{model}', {column.group} ({entry.source})", note) for note in others]
     return [
         f"'{model}', {' and '.join(scores)} ({source}): incomplete, {n} of {of} have a score: not shown; "
         "finish the run with --resume"
         for (model, source, n, of), scores in incomplete.items()
-    ] + notes
+    ] + _said_once(notes)
 
 
 def _sampling_notes(columns: Sequence[Column], cells: Mapping[tuple[str, str], Entry]) -> list[str]:

@@ -37,7 +37,8 @@ METHOD = (
     "Intervals: 95 % bootstrap over cases, widened for few cases; none for fewer than 6 cases or equal "
     "values. Passes: in percent; Wilson interval if every case has one dialogue. Differences: in points, "
     "paired by case. "
-    "p: sign-flip test; p (Holm): corrected over all differences of the table."
+    "p: sign-flip test; p (Holm): corrected over all differences of the table. Interval and p are computed "
+    "differently: if one of them is significant and the other is not, the difference is uncertain."
 )
 _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 

@@ -657,8 +657,13 @@ def test_notes_say_which_run_they_are_of():
         note.startswith("'a', EQ-Bench A (runs/first): incomplete, 3 of 5 have a score: not shown")
         for note in found.notes
     )
-    assert "'a', EQ-Bench 3 A (runs/first): odd" in found.notes
-    assert "'a', EQ-Bench 3 B (runs/second): odd" in found.notes
+    assert "'a', EQ-Bench 3 A (runs/first); 'a', EQ-Bench 3 B (runs/second): odd" in found.notes
+
+
+def test_a_note_about_several_pairs_is_said_once():
+    found = compared([entry("a"), entry("b"), entry("c")])
+    [few] = [note for note in found.notes if "3 cases; intervals" in note]
+    assert few.startswith("'b' and 'a' (EQ-Bench); 'c' and 'a' (EQ-Bench): only 3 cases")
 
 
 def test_each_training_is_held_against_its_own_start_too():
