@@ -18,6 +18,11 @@ def devices() -> list[str]:
     return [f"cuda:{n} {card.name}, {card.total_memory / 2**30:.0f} GiB" for n, card in enumerate(cards)]
 
 
+def gpu_count() -> int:
+    """Return how many CUDA GPUs torch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def has_gpu() -> bool:
     """Return whether torch can use a CUDA GPU."""
     return torch.cuda.is_available()

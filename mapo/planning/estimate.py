@@ -123,7 +123,7 @@ def estimate_training(
     ]
     return Estimate(
         rollouts + evals,
-        max(part.max_turns for part in parts),
+        max((part.max_turns for part in parts if part.dialogues), default=0),
         sum(part.calls for part in parts),
         sum(part.prompt for part in parts),
         sum(part.output for part in parts),

@@ -88,6 +88,20 @@ def check_models(models: Iterable[ModelSpec], device: str = "auto") -> list[str]
     return [warning for warning in warnings if warning]
 
 
+def check_processes(processes: int, device: str) -> None:
+    """Raise InputError if there are GPUs, but not one for each process of a run that uses them."""
+    if processes == 1 or device == "cpu":
+        return
+    from mapo.local_model.devices import gpu_count
+
+    if 0 < (count := gpu_count()) < processes:
+        raise InputError(
+            f"there are {processes} processes and {counted(count, 'GPU')}",
+            where="run.processes",
+            fix="Use at most one process per GPU, or model.device=cpu",
+        )
+
+
 def _large_on_cpu(folder: Path) -> str:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     if size < LARGE:

@@ -43,6 +43,14 @@ def test_finished_steps_are_not_counted_again():
     assert estimate.dialogues == 5 * 16 * 4 + 1 * 8 * 2 + 1 * 12 * 4
 
 
+def test_evaluations_that_are_not_played_do_not_count_for_the_turn_limit():
+    given = ["rollout.max_turns=10", "eval.max_turns=45", "eval.every=0"]
+    played = estimate_training(load_config("pocket", [*given, "eval.test_repeats=1"]), SPLITS)
+    assert played.max_turns == 45
+    alone = estimate_training(load_config("pocket", [*given, "eval.test_repeats=0"]), SPLITS)
+    assert alone.max_turns == 10 and "of up to 10 turns" in alone.text
+
+
 def test_limits_give_the_least_time():
     estimate = Estimate(calls=600, prompt=9000, output=1000, requests_per_minute=100, tokens_per_minute=5000)
     assert estimate.least_seconds == 360

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from mapo.errors import EndpointError, InputError
-from mapo.players.preflight import check_endpoints, check_models, enumeration
+from mapo.players.preflight import check_endpoints, check_models, check_processes, enumeration
 from mapo.players.spec import ModelSpec
 from mapo.testing.server import LoopbackServer
 
@@ -134,6 +134,21 @@ def test_a_config_that_needs_a_gpu_is_refused_without_one(monkeypatch):
     with pytest.raises(InputError, match="needs a GPU"):
         check_models([ModelSpec("local:pocket")], device="cuda")
     assert check_models([ModelSpec("local:pocket")], device="cpu") == []
+
+
+@pytest.mark.parametrize(("processes", "device"), [(2, "cuda"), (2, "auto"), (9, "auto")])
+def test_more_processes_than_gpus_are_refused(processes, device, monkeypatch):
+    monkeypatch.setattr("mapo.local_model.devices.gpu_count", lambda: 1)
+    with pytest.raises(InputError, match=f"run.processes: there are {processes} processes and 1 GPU. Use at"):
+        check_processes(processes, device)
+
+
+@pytest.mark.parametrize(
+    ("processes", "device", "gpus"), [(2, "cpu", 1), (2, "auto", 0), (2, "cuda", 2), (1, "cuda", 1)]
+)
+def test_a_gpu_for_each_process_or_none_at_all_is_enough(processes, device, gpus, monkeypatch):
+    monkeypatch.setattr("mapo.local_model.devices.gpu_count", lambda: gpus)
+    check_processes(processes, device)
 
 
 def test_a_large_model_without_a_gpu_gets_a_warning(monkeypatch, tmp_path):

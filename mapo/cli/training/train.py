@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from shlex import quote
@@ -118,6 +119,10 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
             fix="A scenario is not divided among processes: use at most as many as rollout.scenarios",
         )
     check_policy(config, config.model.device)  # first: it needs no torch, whose import takes seconds
+    if "WORLD_SIZE" not in os.environ:  # else the processes, and their GPUs, were chosen by a launcher
+        from mapo.players.preflight import check_processes
+
+        check_processes(config.run.processes, config.model.device)
     from mapo.train.run import check_options, chosen_scenarios
     from mapo.train.setup import check_run
 
