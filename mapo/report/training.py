@@ -113,13 +113,14 @@ def _dialogue_pair(run: TrainingRun) -> list[Block]:
     for name, dialogue in zip(("before", "after"), pair, strict=True):
         ending = dialogue.ending.reason.label if dialogue.ending else "unfinished"
         turns = plural(len(dialogue.turns), "turn")
-        sides.append(DialogueColumn(f"{name}: {ending} after {turns}", dialogue))
+        score = numbers.dialogue_score(dialogue, run.root)
+        sides.append(DialogueColumn(f"{name}: {score}{ending} after {turns}", dialogue))
     return [
-        Heading("One scenario, before and after"),
+        Heading("One dialogue, before and after"),
         Paragraph(
-            f"{pair[0].scenario}: the scenario with the median gain. Below each reply: the judge's levels "
-            "per axis (progress, regression) and the turn's reward. Test dialogues have no credit, because "
-            "they are not used for training."
+            f"Dialogue {pair[0].id}: the median gain in distance of the held-out test. Below each reply: the "
+            "judge's levels per axis (progress, regression) and the turn's reward. Test dialogues have no "
+            "credit, because they are not used for training."
         ),
         DialoguePair(*sides),
     ]

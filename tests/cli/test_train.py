@@ -50,7 +50,9 @@ def test_a_run_tells_what_came_of_it(finished):
         r"reward [+-]\d.*score +[\d.]+ .*tokens/s .*turns .*\d:\d\d left .*validation", lines[-1]
     )
     assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
-    assert "the scenario with the median gain" in done.stdout
+    flat = " ".join(done.stdout.split())
+    assert re.search(r"Dialogue \S+: the median gain in distance of the held-out test", flat)
+    assert re.search(r"before: EPM-Q \d+\.\d, .*after: EPM-Q \d+\.\d, ", flat)
     assert f"report: {out / 'report.html'}" in done.stderr
     assert f"mapo report {out}" in done.stderr and f"mapo view {out}" in done.stderr
     summary = json.loads((out / "summary.json").read_text())

@@ -41,7 +41,7 @@ def print_outcome(outcome: TrainingOutcome, out: Path, caution: str = "") -> Non
     console.print(_difference(outcome, out))
     pair = typical_pair(outcome.before_dialogues, outcome.after_dialogues)
     if pair:
-        console.print(_side_by_side(*pair))
+        console.print(_side_by_side(*pair, out))
 
 
 def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
@@ -82,16 +82,19 @@ def _difference(outcome: TrainingOutcome, out: Path) -> str:
     return f"after - before, paired by scenario: {mean:+.1f} EPM-Q{bounds} ({scenarios})"
 
 
-def _side_by_side(before: Dialogue, after: Dialogue) -> RichTable:
+def _side_by_side(before: Dialogue, after: Dialogue, out: Path) -> RichTable:
     from rich.table import Table as RichTable
 
-    title = escape(f"{before.scenario}: the scenario with the median gain")
+    from mapo.report import dialogue_score
+
+    title = escape(f"Dialogue {before.id}: the median gain in distance of the held-out test")
     table = RichTable(title=title, title_justify="left", show_lines=True)
     for name, dialogue in (("before", before), ("after", after)):
         ending = dialogue.ending.reason.label if dialogue.ending else "unfinished"
         turns = len(dialogue.turns)
         part = f" (first {SHOWN} of {turns} turns)" if turns > SHOWN else ""
-        table.add_column(f"{name}: {ending} after {plural(turns, 'turn')}{part}", ratio=1)
+        score = dialogue_score(dialogue, out)
+        table.add_column(f"{name}: {score}{ending} after {plural(turns, 'turn')}{part}", ratio=1)
     for i in range(min(SHOWN, max(len(before.turns), len(after.turns)))):
         table.add_row(_turn(before, i), _turn(after, i))
     return table

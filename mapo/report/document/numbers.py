@@ -191,6 +191,12 @@ def quality(result: Result) -> float:
     return float(weigh(np.array(result.indices))[3])
 
 
+def dialogue_score(dialogue: Dialogue, root: Path) -> str:
+    """Return "EPM-Q 71.2, " for the heading of a dialogue of the run in `root`; "" if it has no score."""
+    results = recomputed([dialogue], root, [])
+    return f"EPM-Q {quality(results[0]):.1f}, " if results else ""
+
+
 def path_of(result: Result) -> tuple[list[float], list[float]]:
     """Project a dialogue's trajectory to two dimensions, for any number of axes.
 
