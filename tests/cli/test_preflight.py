@@ -52,6 +52,17 @@ def arguments(name, folder, run, url):
 
 
 @pytest.mark.parametrize("name", ["make", "screen", "audit", "swap"])
+def test_a_dead_endpoint_with_a_cache_names_the_mode_that_needs_none(tmp_path, run, name):
+    cache = tmp_path / "calls.sqlite"
+    without = mapo(*arguments(name, tmp_path, run, DEAD), f"--cache-file={cache}")
+    assert without.returncode == 2 and "--cache replay" not in without.stderr
+    cache.touch()
+    done = mapo(*arguments(name, tmp_path, run, DEAD), f"--cache-file={cache}")
+    assert done.returncode == 2 and "no connection" in done.stderr
+    assert f"If {cache} holds every answer, --cache replay runs without the endpoint" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["make", "screen", "audit", "swap"])
 def test_a_dead_endpoint_is_reported_once_before_anything_is_written(tmp_path, run, name):
     done = mapo(*arguments(name, tmp_path, run, DEAD))
     assert done.returncode == 2 and done.stderr.count("no connection") == 1, done.stderr

@@ -89,7 +89,7 @@ async def solve_all(
     finished = sum(item.id in previous.finished for item in items)
     if estimate and finished < len(items):
         expected = estimate(len(items) - finished)
-        await preflight_async(models, estimate=expected, cache_mode=session.cache_mode)
+        await preflight_async(models, estimate=expected, cache_mode=session.cache_mode, cache=session.cache)
     failed: list[tuple[str, str]] = []
     flushed = 0.0
     async with session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from mapo.cli.common.options import Domain, JudgePanel, RunOptions, with_run_opt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mapo.evals.empa.benchmark import EmpaPlan
+    from mapo.evals.empa.benchmark import EmpaPlan, PreviousDialogues
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import CastSpec, ModelSpec
@@ -236,71 +236,111 @@ async def play_missing(
     With `preflight`, the models are checked and an estimate is printed first.
     """
     from mapo.cli.common.models import say_default_addresses
-    from mapo.cli.common.preflight import preflight_async
-    from mapo.domain_folders import RUBRIC, domain_folder
     from mapo.evals.empa import benchmark
-    from mapo.players.identity import identity, moved
+    from mapo.players.identity import identity
     from mapo.players.spec import models_by_role
-    from mapo.runs.claim import claim, read_manifest
-    from mapo.show.progress import dialogue_progress
-    from mapo.store import RunDir, write_atomic
-    from mapo.types import StopReason
 
-    out, domain = run.out, plan.scenarios[0].domain
     models = {"policy": policy, **models_by_role(cast)}
-    session.check(models.values(), domain)  # before anything is written
+    session.check(models.values(), plan.scenarios[0].domain)  # before anything is written
     players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
     manifest = {**benchmark.manifest(plan, rules, policy.model, players), **identities}
     manifest |= {} if context is None else {"context": context}
-    previous = benchmark.prepare(out, manifest, resume=run.resume)
+    previous = benchmark.prepare(run.out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
     finished = {dialogue.id for dialogue in previous.finished}
     jobs = [job for job in plan.jobs() if job.id not in finished]
-    missing = len(jobs)
+    if jobs and preflight:
+        await _check_models(jobs, policy, cast, rules, session, context)
+    if jobs and policy.local is not None:
+        say(f"loading the model {policy.local} ...")
+    async with session:
+        dialogues = await _play(run, plan, policy, cast, rules, session, manifest, previous)
+    return _say_losses(dialogues, context)
+
+
+async def _check_models(
+    jobs: Sequence[Job],
+    policy: ModelSpec,
+    cast: CastSpec | None,
+    rules: Rules,
+    session: ModelSession,
+    context: int | None,
+) -> None:
+    """Check that the models answer, print an estimate of their calls, and warn about a small context."""
+    from mapo.cli.common.preflight import preflight_async
+    from mapo.players.spec import models_by_role
+
     max_turns = rules.max_turns or rules.rubric.ending.max_turns
-    if preflight and missing and context is not None and context < max_turns * TOKENS_PER_TURN:
+    if context is not None and context < max_turns * TOKENS_PER_TURN:
         say(
             f"warning: {max_turns} turns usually need more than the context of {context:,} tokens. Dialogues "
             "that fill it end early and cannot pass. Raise --context if the model allows more, or lower "
             "--max-turns"
         )
-    if preflight and missing:
-        estimate = estimate_jobs(jobs, policy, cast, rules)
-        await preflight_async(models, estimate=estimate, cache_mode=session.cache_mode)
-    if policy.local is not None and missing:
-        say(f"loading the model {policy.local} ...")
-    async with session:
-        player = await session.policy(policy, domain)
-        casting = session.casting(cast, rules.rubric, domain)
-        claim(out, manifest)
-        benchmark.add_scenarios(out, manifest)
-        write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
-        say_all("warning", moved(read_manifest(RunDir(out).manifest), manifest))
-        with dialogue_progress(
-            len(plan.jobs()), len(previous.finished), session.cost, session.ledger.activity.snapshot
-        ) as (on_done, on_turn):
+    await preflight_async(
+        {"policy": policy, **models_by_role(cast)},
+        estimate=estimate_jobs(jobs, policy, cast, rules),
+        cache_mode=session.cache_mode,
+        cache=session.cache,
+    )
 
-            def flush_and_show(dialogue: Dialogue) -> None:
-                session.ledger.flush(RunDir(out).ledger_of())
-                on_done(dialogue)
 
-            try:
-                dialogues = await benchmark.run(
-                    out,
-                    plan,
-                    player,
-                    casting,
-                    rules,
-                    previous=previous,
-                    concurrency=run.concurrency,
-                    on_done=flush_and_show,
-                    on_turn=on_turn,
-                )
-            finally:
-                session.ledger.flush(RunDir(out).ledger_of())
+async def _play(
+    run: RunOptions,
+    plan: EmpaPlan,
+    policy: ModelSpec,
+    cast: CastSpec | None,
+    rules: Rules,
+    session: ModelSession,
+    manifest: dict[str, Any],
+    previous: PreviousDialogues,
+) -> list[Dialogue]:
+    """Claim the run directory and play what is missing in it. Return all dialogues of the plan."""
+    from mapo.domain_folders import RUBRIC, domain_folder
+    from mapo.evals.empa import benchmark
+    from mapo.players.identity import moved
+    from mapo.runs.claim import claim, read_manifest
+    from mapo.show.progress import dialogue_progress
+    from mapo.store import RunDir, write_atomic
+
+    out, domain = run.out, plan.scenarios[0].domain
+    player = await session.policy(policy, domain)
+    casting = session.casting(cast, rules.rubric, domain)
+    claim(out, manifest)
+    benchmark.add_scenarios(out, manifest)
+    write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())
+    say_all("warning", moved(read_manifest(RunDir(out).manifest), manifest))
+    with dialogue_progress(
+        len(plan.jobs()), len(previous.finished), session.cost, session.ledger.activity.snapshot
+    ) as (on_done, on_turn):
+
+        def flush_and_show(dialogue: Dialogue) -> None:
+            session.ledger.flush(RunDir(out).ledger_of())
+            on_done(dialogue)
+
+        try:
+            return await benchmark.run(
+                out,
+                plan,
+                player,
+                casting,
+                rules,
+                previous=previous,
+                concurrency=run.concurrency,
+                on_done=flush_and_show,
+                on_turn=on_turn,
+            )
+        finally:
+            session.ledger.flush(RunDir(out).ledger_of())
+
+
+def _say_losses(dialogues: Sequence[Dialogue], context: int | None) -> int:
+    """Print which dialogues broke or filled the policy's context. Return how many broke."""
+    from mapo.types import StopReason
+
     broken = [(d.id, d.error) for d in dialogues if d.error]
     say_failures("broken", "dialogue", broken)
     if full := sum(d.ending.reason is StopReason.LENGTH for d in dialogues if d.ending):

@@ -136,7 +136,7 @@ def _preflight(
         run.tokens_per_minute,
     )
     models = {f"{role} policy": spec for role, spec in missing.items()} | (roles or {})
-    preflight(models, estimate=estimate, cache_mode=run.cache)
+    preflight(models, estimate=estimate, cache_mode=run.cache, cache=_cache_of(run))
 
 
 def _policies(run: RunOptions, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
@@ -207,8 +207,7 @@ def _play(
 
     out = run.out / role
     started = RunDir(out).manifest.exists()
-    cache = run.cache_file or RunDir(run.out).cache_of()
-    policy_run = replace(run, out=out, cache_file=cache, resume=started)
+    policy_run = replace(run, out=out, cache_file=_cache_of(run), resume=started)
     playing = play_missing(policy_run, plan, spec, roles, rules, policy_run.session())
     broken = until_stopped(playing, run.out, lambda: f"{role}: {finished_text(out, len(plan.jobs()))}")
     if broken == len(plan.jobs()):
@@ -217,6 +216,11 @@ def _play(
             fix="Fix the cause of the errors above, then run again with --resume",
         )
     return broken
+
+
+def _cache_of(run: RunOptions) -> Path:
+    """Return the cache that all policies share."""
+    return run.cache_file or RunDir(run.out).cache_of()
 
 
 def _write(
