@@ -15,10 +15,12 @@ setup: $(READY) ## Create .venv with everything installed
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mapo needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Setting up $(VENV) (torch and others: about 2 GB, more with CUDA; a few minutes without output)"
+	@echo "setup 1/3: creating $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup 2/3: installing torch (about 2 GB, more with CUDA: a few minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(BIN)/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true  # the distribution's former name
+	@echo "setup 3/3: installing mapo and everything else (a minute or two)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -31,7 +33,7 @@ ablate: setup ## Train with every method, two rewards and five seeds on the embe
 score: setup ## Score the example dialogues shipped with the package
 	@$(BIN)/mapo score
 
-eval: setup ## Evaluate the scripted helper on the built-in test scenarios
+eval: setup ## Evaluate a scripted policy on the built-in test scenarios
 	@$(BIN)/mapo eval empa --model scripted:honest --out runs/eval-$$(date +%Y%m%d-%H%M%S)
 
 test: check ## Run all checks and tests
@@ -78,9 +80,12 @@ VERL_READY := $(VERL)/.ready
 setup-verl: $(VERL_READY) ## Create .venv-verl with the verl engine
 
 $(VERL_READY): pyproject.toml constraints-verl.txt
+	@echo "setup 1/3: creating $(VERL)"
 	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	@echo "setup 2/3: installing torch (about 2 GB, more with CUDA: a few minutes)"
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(VERL)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
+	@echo "setup 3/3: installing verl and everything else (a few minutes)"
 	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
 	  -e '.[verl,testing]' pytest pytest-timeout hypothesis
 	@touch $@
@@ -95,8 +100,10 @@ INSPECT_READY := $(INSPECT)/.ready
 setup-inspect: $(INSPECT_READY) ## Create .venv-inspect with the inspect_ai tasks
 
 $(INSPECT_READY): pyproject.toml constraints-inspect.txt
+	@echo "setup 1/2: creating $(INSPECT)"
 	@test -x $(INSPECT)/bin/python || $(PYTHON) -m venv $(INSPECT)
 	@$(INSPECT)/bin/python -m pip uninstall --quiet --yes mapo 2> /dev/null || true
+	@echo "setup 2/2: installing inspect_ai and everything else (a minute or two)"
 	@$(INSPECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt \
 	  -e '.[inspect,testing]' pytest pytest-timeout hypothesis
 	@touch $@

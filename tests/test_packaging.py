@@ -69,3 +69,20 @@ def test_a_report_without_matplotlib_says_that_it_has_no_figures(monkeypatch, tm
     assert (
         "no figures because matplotlib is not installed. Run: pip install 'mapo-rl[figures]'" in done.stderr
     )
+
+
+def test_setup_prints_a_line_before_each_of_its_steps():
+    recipes = re.findall(
+        r"^\$\(\w*READY\): .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
+    for recipe in recipes:
+        steps = [
+            line
+            for line in recipe.splitlines()
+            if "echo" in line or "-m venv" in line or "pip install" in line
+        ]
+        numbers = re.findall(r'echo "setup (\d)/(\d): ', recipe)
+        assert [number for number, _ in numbers] == [str(n + 1) for n in range(int(numbers[0][1]))]
+        commands = [at for at, line in enumerate(steps) if "echo" not in line]
+        assert all('echo "setup' in steps[at - 1] for at in commands)
+    assert len(recipes) == 3
