@@ -22,7 +22,7 @@ def play(
         str | None,
         typer.Argument(metavar="SCENARIO", help="Id of a scenario (default: a random one of --scenarios)."),
     ] = None,
-    role: Annotated[str, typer.Option("--as", help="Your role: helper or user.")] = "helper",
+    role: Annotated[str, typer.Option("--as", help="Your role: policy or user.")] = "policy",
     scenarios: Annotated[str, typer.Option(help="Set of scenarios to choose from.")] = "builtin:train",
     domain: Domain = None,
     model: Annotated[
@@ -40,7 +40,7 @@ def play(
         typer.Option(help="Seed of the scripted roles and of the choice of a scenario (default: random)."),
     ] = None,
 ) -> None:
-    """Hold a dialogue in the sandbox yourself, as the helper or the user.
+    """Hold a dialogue in the sandbox yourself, as the policy or the user.
 
     An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
     world that says nothing about real people.
@@ -60,8 +60,8 @@ def play(
     from mapo.sandbox.rollout import play as play_one
     from mapo.scenarios.sets import load_scenarios
 
-    if role not in ("helper", "user"):
-        raise InputError(f"--as is '{role}'", fix="Use helper or user")
+    if role not in ("policy", "user", "helper"):  # helper: the policy's former name
+        raise InputError(f"--as is '{role}'", fix="Use policy or user")
     known = {s.id: s for s in load_scenarios(scenarios, domain)}
     name = scenario or random.Random(seed).choice(sorted(known))  # noqa: S311 (no secret)
     if name not in known:
@@ -77,7 +77,9 @@ def play(
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}"))
     axes = ", ".join(f"{axis.title.lower()} ({axis.key})" for axis in rubric.axes)
     typer.echo(
-        f"State: {axes}; all start below zero, and the goal is zero. An empty line ends the dialogue.\n"
+        f"State: {axes}; all start below zero, and the goal is zero. Distance: how far the state is from the "
+        "target zone. Energy: movement towards the goal so far, summed over the turns (docs/method.md). An "
+        "empty line ends the dialogue.\n"
     )
 
     async def play_dialogue() -> None:
@@ -88,14 +90,14 @@ def play(
             )
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = session.casting(roles, rubric, chosen.domain)(job)
-            policy: Chat = _HumanHelper()
+            policy: Chat = _HumanPolicy()
             if role == "user":
                 policy_spec = ModelSpec(model, base_url, key_env)
                 policy = (await session.policy(policy_spec, chosen.domain))(job)
                 cast = Cast(_HumanUser(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 if policy_spec.scripted is not None:
                     typer.echo(
-                        "The scripted helper reads the scenario, not what you type. For one that reads you, "
+                        "The scripted policy reads the scenario, not what you type. For one that reads you, "
                         "use --model.\n"
                     )
                 typer.echo(printable(f"you (the opening of this scenario): {chosen.opening}"))
@@ -145,7 +147,7 @@ async def _line(prompt: str) -> str:
     return text
 
 
-class _HumanHelper:
+class _HumanPolicy:
     """A policy whose replies are typed."""
 
     name = "you"

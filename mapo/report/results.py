@@ -46,7 +46,7 @@ from mapo.text import plural
 from mapo.types import Dialogue, ending_label
 
 SCORE_COLUMNS = [
-    *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passed", "turns", "unscored turns"),
+    *("EPM-Q", "95 % interval", "outcome", "efficiency", "stability", "passes", "turns", "unscored turns"),
 ]
 BREAKDOWN = (
     f"EPM-Q with 95 % bootstrap intervals over scenarios. Groups of fewer than {MIN_ROWS} scenarios have no "
@@ -158,7 +158,7 @@ def _headline(score: Score, incomplete: str) -> list[Block]:
             f"{incomplete}, incomplete; {interval}" if incomplete else interval,
         ),
         StatTile(
-            "Passed",
+            "Passes",
             f"{score.passes} of {score.n}",
             f"{format_number(100 * score.passes / score.n, '.0f')} %",
         ),

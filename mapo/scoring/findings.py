@@ -85,7 +85,7 @@ def _ending(endings: Mapping[str, float]) -> Finding:
 def _over(value: float, bound: float) -> str:
     """Return both as percentages, the value with as many digits as it takes to tell it from the bound."""
     digits = next((d for d in range(3) if f"{value:.{d}%}" != f"{bound:.{d}%}"), 3)
-    return f"{value:.{digits}%}, usually at most {bound:.0%}"
+    return f"{value:.{digits}%}, usual maximum {bound:.0%}"
 
 
 def _number(value: object) -> float | None:

@@ -12,12 +12,13 @@ from support.command import mapo
 FOLDER = domain_folder("empathy") / "scenarios"
 
 
-def test_being_the_helper():
+def test_being_the_policy():
     typed = "The ward again, and the tram on top of it.\nYou should try to sleep more.\n\n"
     done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
     assert done.returncode == 0, done.stderr
     assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
     assert "P -1  gives orders" in done.stdout and "distance" in done.stdout
+    assert "Energy: movement towards the goal so far" in done.stdout and ", energy " in done.stdout
 
 
 def test_being_the_user():
@@ -50,7 +51,7 @@ def test_play_with_models_and_a_judge_that_fails():
     [
         (["nobody"], "no scenario 'nobody'"),
         (["career-tied-up"], "--scenarios builtin:all includes the held-out ones"),
-        (["--as", "judge"], "helper or user"),
+        (["--as", "judge"], "policy or user"),
     ],
 )
 def test_play_refuses(args, words):
@@ -64,7 +65,7 @@ def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile)
     escaped = hostile.replace("\x1b", "\\u001b").replace("\x07", "\\u0007")
     text = text.replace('topic = "', f'topic = "{escaped}').replace('opening = "', f'opening = "{escaped}')
     (tmp_path / "career-night-ward.toml").write_text(text, encoding="utf-8")
-    for role in ("helper", "user"):
+    for role in ("policy", "helper", "user"):
         done = mapo("play", "career-night-ward", "--scenarios", tmp_path, "--as", role, typed="Hm.\n\n")
         assert done.returncode == 0 and "\x1b" not in done.stdout
 

@@ -174,7 +174,7 @@ def test_a_training_run(tmp_path):
     assert headings(report) == [
         "Held-out test", "Judgements", "Learning", "Update", "Training dialogues",
         "Simulated users",
-        "Reward and credit", "Trajectories", "One scenario, before and after", "Speed",
+        "Reward and credit", "Trajectories", "One dialogue, before and after", "Speed",
         "Configuration",
     ]  # fmt: skip
     assert drawn(report) >= PAPER
@@ -243,9 +243,9 @@ def test_a_run_tested_on_one_side_only(tmp_path):
 
 def test_passed_dialogues_are_told_of_as_many_as_there_were(tmp_path):
     root = training(tmp_path / "mine")
-    assert ("Passed dialogues", "0 → 0 of 3") in tiles_of(build([str(root)]))
+    assert ("Passes", "0 → 0 of 3") in tiles_of(build([str(root)]))
     write_lines(root / "eval" / "after" / "dialogues.jsonl", [talk([1, 1], id="c0_1", scenario="c0")])
-    assert ("Passed dialogues", "0 of 3 → 0 of 1") in tiles_of(build([str(root)]))
+    assert ("Passes", "0 of 3 → 0 of 1") in tiles_of(build([str(root)]))
 
 
 def tiles_of(report: Report) -> list[tuple[str, str]]:
@@ -392,7 +392,7 @@ def test_the_simulated_people_are_looked_at(tmp_path):
         return table, check(html_page(report)).text
 
     table, text = said(training(tmp_path / "t"))
-    assert table.columns == ["share of", "early", "late", "expected at most"] and "expected at most" in text
+    assert table.columns == ["share of", "early", "late", "usual maximum"] and "usual maximum" in text
     root = empa(tmp_path / "e", cases=8)
     helpful = [
         saying(talk([1, 1, 1], id=f"c{k}_1", scenario=f"c{k}"), "How can I help you?") for k in range(8)
@@ -400,7 +400,7 @@ def test_the_simulated_people_are_looked_at(tmp_path):
     write_lines(root / "dialogues" / "empa.jsonl", helpful)
     table, text = said(root)
     assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "100.0 %"
-    assert "users speak like an assistant: 100%, usually at most 2%" in text
+    assert "users speak like an assistant: 100%, usual maximum 2%" in text
     write_lines(root / "dialogues" / "empa.jsonl", helpful[:1])
     table, text = said(root)
     assert {row[0]: row[1] for row in table.rows}["lines that sound like an assistant"] == "–"

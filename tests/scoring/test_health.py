@@ -249,7 +249,7 @@ def test_every_crossed_bound_gives_a_warning(key):
     name, bound, words = bounds.BOUNDS[key]
     assert warnings(told(**{key: bound})) == []
     [said] = warnings(told(**{key: bound + 0.2}))
-    assert said.startswith(words) and f"usually at most {bound:.0%}" in said
+    assert said.startswith(words) and f"usual maximum {bound:.0%}" in said
     assert warnings(told(**{key: bound + 0.2}, lines=3, misses=3)) == []  # too few to say
     assert name in [finding.name for finding in findings(told())]
 
@@ -303,7 +303,7 @@ def test_published_people_are_healthy(two_models):
 
 def test_a_share_just_above_its_bound_is_shown_with_more_digits():
     [warning] = warnings(told(told_early=0.053))
-    assert warning == "users reveal a stage early: 5.3%, usually at most 5%"
+    assert warning == "users reveal a stage early: 5.3%, usual maximum 5%"
 
 
 def test_the_turn_limit_is_not_called_a_timeout():

@@ -550,7 +550,7 @@ def test_simulated_people_of_the_last_step_or_of_a_benchmark(index, root, client
     )
     index.refresh()
     page = text(client.get("/run/first"))
-    assert "Users speak like an assistant: 40%, usually at most 2%." in page and "Step 2. If a number" in page
+    assert "Users speak like an assistant: 40%, usual maximum 2%." in page and "Step 2. If a number" in page
     page = text(client.get("/run/bench"))
     assert (
         "like an assistant:" not in page

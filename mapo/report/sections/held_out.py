@@ -44,7 +44,7 @@ def held_out(before: Sequence[Result], after: Sequence[Result]) -> list[Block]:
             "outcome",
             "efficiency",
             "stability",
-            "passed",
+            "passes",
             "turns",
             "unscored turns",
         ],
@@ -71,13 +71,13 @@ def comparable(results: Sequence[Result]) -> list[Result]:
 def score_row(name: str, score: Score) -> list[str]:
     ends = score.intervals["epm_q"] if score.intervals else None
     parts = [format_number(getattr(score.composite, part)) for part in PARTS[:3]]
-    passed = f"{score.passes} of {score.n}"
+    passes = f"{score.passes} of {score.n}"
     return [
         name,
         format_number(score.composite.epm_q),
         format_interval(ends),
         *parts,
-        passed,
+        passes,
         format_number(score.turns),
         str(score.unscored),
     ]
@@ -121,7 +121,7 @@ def _tiles(before: Score, after: Score, difference: Difference | None) -> StatTi
             detail = f"{format_interval(interval, '+.1f')} (95 %), {plural(n, 'scenario')}"
         tiles.append(StatTile("Paired difference", format_number(mean, "+.1f"), detail))
     first = f"{before.passes}" if before.n == after.n else f"{before.passes} of {before.n}"
-    tiles.append(StatTile("Passed dialogues", f"{first} → {after.passes} of {after.n}"))
+    tiles.append(StatTile("Passes", f"{first} → {after.passes} of {after.n}"))
     tiles.append(
         StatTile("Turns per dialogue", f"{format_number(before.turns)} → {format_number(after.turns)}")
     )

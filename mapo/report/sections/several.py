@@ -28,7 +28,7 @@ Groups = Mapping[str, Sequence[TrainingRun]]
 
 _COLUMNS = (
     *("run", "method", "reward", "model", "seed", "dialogues"),
-    *("before", "after", "gain", "passed", "gradient norm"),
+    *("before", "after", "gain", "passes", "gradient norm"),
 )
 
 

@@ -48,7 +48,7 @@ def user_health(
         ]
     if not rows:
         return []
-    table = Table(["share of", *by_set, "expected at most"], rows, note=NOTE)
+    table = Table(["share of", *by_set, "usual maximum"], rows, note=NOTE)
     measured = any(f.value is not None for measures in by_set.values() for f in measures)
     summary = "All reported shares are within their limits." if measured else "There is too little to report."
     return [Heading("Simulated users"), table, BulletList(warnings) if warnings else Paragraph(summary)]
