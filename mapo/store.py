@@ -67,7 +67,7 @@ class RunDir:
     best = RunPath("best.json")
     summary = RunPath("summary.json")
     stopped = RunPath("stopped.txt")
-    """Why the run stopped; removed when the run is resumed."""
+    """The error that ended the run, not written after a signal; removed when the run is resumed."""
     others_log = RunPath("others.log")
     """The output of the other processes, written when one of them fails."""
     tensorboard = RunPath("tensorboard")

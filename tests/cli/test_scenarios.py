@@ -81,6 +81,9 @@ def test_check_lists_all_that_is_invalid(own):
     assert f"{three}, " in done.stderr
     assert "no/such/folder: no such file or folder" in done.stderr
     assert "no problem found" not in done.stdout
+    assert "4 invalid fields or files and 0 overlaps; fix them" in done.stderr
+    alone = mapo("check", "no/such/folder")
+    assert "1 invalid field or file and 0 overlaps; fix them" in alone.stderr
 
 
 def test_check_warns_of_copies_in_one_set(own):
@@ -101,6 +104,7 @@ def test_check_catches_an_exact_copy_between_sets(own):
     done = mapo("check", train, test)
     assert done.exit_code == 1
     assert f"error: leakage: {train}: {ids[3]} and {test}: planted: exact (1.00)" in done.stderr
+    assert "0 invalid fields or files and 1 overlap; fix them" in done.stderr
     shutil.copy(own / f"{ids[0]}.toml", test)
     assert f"error: leakage: {ids[0]} is in {train} and in {test}" in mapo("check", train, test).stderr
 

@@ -11,6 +11,7 @@ from mapo.cli.common.messages import say, say_all
 from mapo.cli.common.options import Domain
 from mapo.cli.scenarios.common import SOURCE, print_table
 from mapo.errors import ScenarioError
+from mapo.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,8 @@ def check(
     say_all("error", problems, most=len(problems))
     say_all("error: leakage", leaked, most=len(leaked))
     if problems or leaked:
-        say(f"{len(problems)} invalid fields or files and {len(leaked)} overlaps; fix them and check again")
+        invalid = plural(len(problems), "invalid field or file", "invalid fields or files")
+        say(f"{invalid} and {plural(len(leaked), 'overlap')}; fix them and check again")
         raise typer.Exit(1)
     typer.echo("no problem found")
 
