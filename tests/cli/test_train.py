@@ -97,6 +97,7 @@ def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
     process.terminate()
     process.communicate(timeout=120)
     assert process.returncode == 143 and not (cut / "checkpoints" / "step_00002").exists()
+    assert not (cut / "stopped.txt").exists()  # it holds errors; a run that a signal stopped has none
     finished(begun("--out", cut, "--resume"))
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert small.weights(cut, 2, name) == small.weights(whole, 2, name)

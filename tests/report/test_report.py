@@ -791,7 +791,7 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     done = mapo("report", root, "--markdown")
     assert done.returncode == 0, done.stderr
     text = (root / "report.html").read_text()
-    assert "Figures are omitted" in text and "<svg" not in text and "One scenario" in text
+    assert "Figures are omitted" in text and "<svg" not in text and "One dialogue" in text
     assert "![" not in (root / "report.md").read_text()
     assert mapo("report", root, "--figures", tmp_path / "f").returncode == 2
     check(write_report(root).read_text())

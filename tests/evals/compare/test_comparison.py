@@ -380,7 +380,7 @@ def test_a_single_baseline_that_is_not_the_first_model_is_named_in_the_title():
     comparison = compared([first, before, after])
     assert comparison.baselines == ["t, before"]
     assert differences_table(comparison).title == "Differences from t, before, paired by case"
-    assert "'t, after': no score is comparable with one of 'first'" in comparison.notes
+    assert "'t, before'; 't, after': no score is comparable with one of 'first'" in comparison.notes
 
 
 def test_languages_of_a_question_are_no_evidence_of_their_own():
