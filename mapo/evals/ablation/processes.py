@@ -153,9 +153,11 @@ class GridProgress:
 
     def update(self) -> None:
         failed = f"{len(self.failed)} failed" if self.failed else ""
-        at = [f"{c.name} {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}" for c in self.running]
-        first = [f"{len(self.running)} running" + (f"; at step: {at[0]}" if at else "")]
-        self.progress.update(self.done, failed, *first, *at[1:], work=self._work())
+        at = [
+            f"{c.name} at step {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}"
+            for c in self.running
+        ]
+        self.progress.update(self.done, failed, f"{len(self.running)} running", *at, work=self._work())
 
     def saved(self) -> str:
         """Say what is on disk when the ablation is stopped."""

@@ -59,7 +59,7 @@ def test_a_log_gets_a_line_per_finished_run_and_one_every_thirty_seconds(tmp_pat
         assert plan == "4 runs, 0 of them finished: methods mapo; rewards idr; seeds 0, 1, 2, 3"
         assert more.startswith("2 in parallel, 10 steps each")
         # two tenths of a run in 30 s, then in 60 s; 3.8 to go
-        running = "0/4 done, {} left, 2 running; at step: mapo_idr_seed0 2/10, mapo_idr_seed1 0/10"
+        running = "0/4 done, {} left, 2 running, mapo_idr_seed0 at step 2/10, mapo_idr_seed1 at step 0/10"
         assert lines == [running.format("9:30"), running.format("19:00")]
         grid.ends(CELLS[1], None)
         assert capsys.readouterr().err == "mapo_idr_seed1 finished in 1:10; 1/4 done\n"
@@ -83,7 +83,7 @@ def test_on_a_terminal_one_line_is_redrawn(tmp_path, monkeypatch, capsys):
             (tmp_path / cell.name / "summary.json").write_text("{}")
             grid.ends(cell, None)
         assert grid.progress.text == "4/4 done, 0 running"
-    assert re.search(r"0/4 done, 0:\d\d left, 4 running; .*…", text)
+    assert re.search(r"0/4 done, 0:\d\d left, 4 running\b", text)
 
 
 @pytest.mark.parametrize(
