@@ -38,7 +38,7 @@ def test_the_time_left_goes_by_the_steps_done(tmp_path, clock):
         clock[0] += 60
         grid.update()
         # half a run in 60 s, 2.5 runs to go: 300 s
-        at = f"; at step: {CELLS[1].name} 5/10"
+        at = f", {CELLS[1].name} at step 5/10"
         assert grid.progress.text == f"1/4 done, 5:00 left, 1 running{at}"
         grid.ends(CELLS[1], "broke")
         clock[0] += 3600
