@@ -82,6 +82,8 @@ class Scenarios(_Section):
     """Start levels by scenario, so that no judge fills in start forms: a JSON file, EMPA result files, or
     EMPA's precomputed start file.
     """
+    contaminated: bool = False
+    """Allow training on test scenarios; every result is then marked. For the papers' own training set."""
 
 
 class Role(_Section):

@@ -1,7 +1,8 @@
 """Scenario sets: sources, and the splits listed in manifests.
 
-A source is a folder of scenario files (TOML), one such file, a folder of EMPA cards, or one split of a
-manifest: `builtin:test` of the domain, or `path/to/splits.json:test`. A manifest lists the scenarios of each
+A source is a folder of scenario files (TOML), one such file, a folder of EMPA cards or one of its published
+splits (`path/to/cards:test`), or one split of a manifest: `builtin:test` of the domain, or
+`path/to/splits.json:test`. A manifest lists the scenarios of each
 split with the SHA-256 of their files, so that a split is always exactly the same scenarios, or an error.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from mapo.domain_folders import DEFAULT, SHIPPED, domain_folder, domain_name, known_folder
 from mapo.errors import ScenarioError
 from mapo.scenarios.empa_cards import card_files, read_cards
+from mapo.scenarios.official import CARD_SPLITS, card_split, changed_cards
 from mapo.scenarios.scenario import Scenario, read_scenario
 from mapo.untrusted import read_file
 
@@ -63,7 +65,10 @@ def load_scenarios(source: str | Path, domain: str | Path | None = None) -> list
 
 
 def count_scenarios(source: str | Path, domain: str | Path | None = None) -> int:
-    """Return the number of scenarios of a source."""
+    """Return the number of scenarios of a source. The published splits of EMPA's cards are not read."""
+    name, _, split = str(source).rpartition(":")
+    if name and split in CARD_SPLITS and not (name + ":" == BUILTIN or name.endswith(".json")):
+        return len(card_split(split))
     return len(load_scenarios(source, domain))
 
 
@@ -79,7 +84,10 @@ def read_set(source: str | Path, domain: str | Path | None = None) -> ScenarioSe
         return _read_split(Path(name), "all", domain)
     if path.endswith(".json"):
         return _read_split(Path(path), split, domain)
-    loaded = _read_path(Path(source))
+    if path and split in CARD_SPLITS and not Path(source).exists():
+        loaded = _read_card_split(Path(path), split)
+    else:
+        loaded = _read_path(Path(source))
     expected = domain_name(domain) if domain else next((s.domain for s in loaded.scenarios), DEFAULT)
     if known_folder(expected) is None:  # a scenario file must not choose the folder whose code is executed
         raise ScenarioError(
@@ -166,6 +174,42 @@ def _read_split(manifest: Path, split: str, domain: str | Path | None) -> Scenar
         [s for s in loaded.scenarios if s.id in wanted],
         {case: loaded.files[case] for case in wanted},
         irregular={case: kinds for case, kinds in loaded.irregular.items() if case in wanted},
+    )
+
+
+def _read_card_split(folder: Path, split: str) -> ScenarioSet:
+    """Read a published split of EMPA's cards. Cards whose text differs from the published one are logged."""
+    if not card_files(folder):
+        raise ScenarioError(
+            "the folder contains no EMPA cards",
+            where=str(folder),
+            fix="Expected cases/script_*.md, as in EMPA's repository; for your own splits give "
+            f"{folder / MANIFEST}:{split}",
+        )
+    loaded, wanted = _read_path(folder), card_split(split)
+    if missing := [case for case in wanted if case not in loaded.files]:
+        problem = loaded.unreadable.get(missing[0], f"card {missing[0]} is missing")
+        raise ScenarioError(
+            f"{len(missing)} of the {len(wanted)} cards of the split are missing or unreadable: {problem}",
+            where=str(folder),
+            fix="Restore them from EMPA's repository",
+        )
+    changed = changed_cards(split, loaded.files)
+    if changed:
+        _log.warning(
+            "%d of the %d cards in %s differ from the published ones, such as %s: results do not compare",
+            len(changed),
+            len(wanted),
+            folder,
+            changed[0],
+        )
+    irregular = {
+        case: [*loaded.irregular.get(case, []), *["text-differs"] * (case in changed)] for case in wanted
+    }
+    return ScenarioSet(
+        [s for s in loaded.scenarios if s.id in wanted],
+        {case: loaded.files[case] for case in wanted},
+        irregular={case: kinds for case, kinds in irregular.items() if kinds},
     )
 
 

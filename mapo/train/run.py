@@ -24,11 +24,13 @@ from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.model_cast import policy_system
 from mapo.sandbox.rollout import Rules
-from mapo.scenarios.overlap import compare_sets
+from mapo.scenarios.official import official_test_cards
+from mapo.scenarios.overlap import Overlap, compare_sets
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.store import JsonlWriter, RunDir, read_steps, write_stop_reason
+from mapo.text import counted
 from mapo.train import checkpoint
 from mapo.train.callbacks import STEP, TEST, VALIDATION, Callbacks, RunPlan
 from mapo.train.loop import train
@@ -36,7 +38,14 @@ from mapo.train.metrics import check_trackers, open_trackers
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import ProcessGroup
 from mapo.train.rollouts import play_evaluation, write_json
-from mapo.train.setup import Training, check_run, claim_run, note_decoding, start_levels_of
+from mapo.train.setup import (
+    Training,
+    check_run,
+    claim_run,
+    contaminated_by,
+    note_decoding,
+    start_levels_of,
+)
 from mapo.types import Dialogue
 
 
@@ -100,6 +109,7 @@ async def run(
             chosen=chosen,
             best=t.best,
             seconds=time.monotonic() - began,
+            trained_on_test=contaminated_by(scenarios),
         )
         if processes.is_leader:
             write_json(t.run.summary, summary)
@@ -110,7 +120,17 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
     """Load the scenarios of the three splits. Raise InputError if two splits share one, or near copies."""
     s = config.scenarios
     splits = {split: load_scenarios(getattr(s, split), s.domain) for split in ("train", "validation", "test")}
-    for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+    if (taken := official_test_cards([*splits["train"], *splits["validation"]])) and not s.contaminated:
+        raise InputError(
+            f"{counted(len(taken), 'official test card')} of EMPA would be trained or validated on, such as "
+            f"{taken[0]}",
+            where="scenarios.train, scenarios.validation",
+            fix="Use CARDS:train, or set scenarios.contaminated=true, which marks every result",
+        )
+    pairs = [("train", "validation"), ("train", "test"), ("validation", "test")]
+    if s.contaminated:
+        pairs.remove(("train", "test"))
+    for a, b in pairs:
         shared = {x.id for x in splits[a]} & {x.id for x in splits[b]}
         if shared:
             raise InputError(
@@ -118,13 +138,20 @@ def chosen_scenarios(config: Config) -> dict[str, Sequence[Scenario]]:
                 where="scenarios",
                 fix="Make disjoint splits with mapo scenarios split",
             )
-    if leaks := compare_sets(splits)[1]:
+    leaks = compare_sets(splits)[1]
+    if s.contaminated:
+        leaks = [leak for leak in leaks if _sides(leak) != {"train", "test"}]
+    if leaks:
         raise InputError(
             f"{leaks[0].a} and {leaks[0].b}, which are in different splits, are nearly the same",
             where="scenarios",
             fix="Make disjoint splits with mapo scenarios split",
         )
     return dict(splits)
+
+
+def _sides(leak: Overlap) -> set[str]:
+    return {name.partition(":")[0] for name in (leak.a, leak.b)}
 
 
 def run_plan(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> RunPlan:
@@ -268,8 +295,10 @@ def summarise(
     chosen: int,
     best: dict[str, Any] | None,
     seconds: float,
+    trained_on_test: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the content of summary.json. `lines` are the records of steps, `scores` those of both tests."""
+    """Return the content of summary.json. `lines` are the records of steps, `scores` those of both tests,
+    `trained_on_test` the test scenarios that were trained on."""
     return {
         "schema": "mapo.summary/1",
         "method": config.advantage.method,
@@ -285,6 +314,7 @@ def summarise(
         "before": _short(scores[0]),
         "after": _short(scores[1]),
         "validation": best,
+        **({"trained_on_test": list(trained_on_test)} if trained_on_test else {}),
     }
 
 

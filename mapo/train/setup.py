@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +28,7 @@ from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
+from mapo.scenarios.official import content_hash, official_test_cards
 from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scenarios.start_levels import StartLevelTable, read_start_levels
 from mapo.scoring.score import score_dialogues
@@ -163,6 +164,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()
         },
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
+        **({"trained_on_test": taken} if (taken := contaminated_by(scenarios)) else {}),
         "seed": config.run.seed,
         "method": config.advantage.method,
         "steps": config.optim.steps,
@@ -173,6 +175,15 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
     }
+
+
+def contaminated_by(scenarios: Mapping[str, Sequence[Scenario]]) -> list[str]:
+    """Return the ids of the test scenarios that a run is trained on: those that it tests, or EMPA's."""
+    tested = {s.id: content_hash(s) for s in scenarios["test"]}
+    trained = {s.id: content_hash(s) for s in scenarios["train"]}
+    shared = {case for case, content in tested.items() if case in trained or content in trained.values()}
+    seen = [*scenarios["train"], *scenarios["validation"]]
+    return sorted(shared | set(official_test_cards(seen)))
 
 
 def start_levels_of(config: Config) -> StartLevelTable:

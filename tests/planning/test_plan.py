@@ -246,7 +246,7 @@ def rates_file(tmp_path):
 def test_the_command(rates_file):
     done = mapo("plan", "paper-8b", "--rates", rates_file, "rollout.at_once=64")
     assert done.returncode == 0, done.stderr
-    for word in ("A step takes at least", "lower bounds", "Recommended", "everyone", "45 steps"):
+    for word in ("A step takes at least", "lower bounds", "Recommended", "everyone", "44 steps"):
         assert word in done.stdout
     assert "every dialogue is assumed to last 15 turns" in done.stderr
 

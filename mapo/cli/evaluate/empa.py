@@ -67,7 +67,9 @@ def empa(
     start_levels: Annotated[
         Path | None, typer.Option(help="Start levels by scenario: a JSON file, or EMPA result files.")
     ] = None,
-    cases: Annotated[str | None, typer.Option(help="Only these scenarios: a,b,c.")] = None,
+    cases: Annotated[
+        str | None, typer.Option(help="Only these scenarios: a,b,c; official: EMPA's 30 test cases.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N scenarios.")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Dialogues per scenario.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of scripted roles and repeats.")] = 0,
@@ -199,19 +201,10 @@ def _agents_key(run: RunOptions, model: str, base_url: str | None) -> str | None
 
 
 def _chosen_scenarios(source: str, domain: str | None, cases: str | None) -> list[Scenario]:
-    from mapo.errors import InputError
+    from mapo.scenarios.official import choose_cases
     from mapo.scenarios.sets import load_scenarios
 
-    scenarios = load_scenarios(source, domain)
-    wanted = [s.id for s in scenarios] if cases is None else [c.strip() for c in cases.split(",")]
-    missing = sorted(set(wanted) - {s.id for s in scenarios})
-    if missing:
-        raise InputError(
-            f"there is no scenario {', '.join(missing)}",
-            where=source,
-            fix=f"List the scenarios with: mapo scenarios list {source}",
-        )
-    return [s for s in scenarios if s.id in wanted]
+    return choose_cases(load_scenarios(source, domain), cases, source)
 
 
 def finished_text(out: Path, total: int) -> str:

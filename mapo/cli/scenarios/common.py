@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SOURCE = (
     "builtin:train|validation|test|all, a folder of TOML files, one file, a folder of EMPA cards, "
-    "or MANIFEST.json:SPLIT."
+    "CARDS:train|test|published-727, or MANIFEST.json:SPLIT."
 )
 
 

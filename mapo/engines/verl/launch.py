@@ -276,6 +276,7 @@ def write_outcome(config: Config, run: RunDir, seconds: float) -> Any:
         chosen=done,
         best=records.best_validation(run),
         seconds=seconds,
+        trained_on_test=json.loads(run.manifest.read_bytes()).get("trained_on_test", []),
     )
     write_json(run.summary, {**summary, "engine": "verl"})
     return TrainingOutcome(summary, *scores, before, after)
