@@ -40,6 +40,25 @@ _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _EFFORT = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
+def body_option(text: str | None, where: str) -> dict[str, Any]:
+    """Parse body fields from an option: JSON, or the settings `thinking=BOOL` and `reasoning_effort=WORD`,
+    separated by commas. `where` is the option's name. Raises InputError."""
+    if text is None:
+        return {}
+    if text.lstrip().startswith(("{", "[")):
+        return parse_body(text, where)
+    settings = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+    thinking, effort = settings.pop("thinking", None), settings.pop("reasoning_effort", None)
+    if settings or thinking not in (None, "true", "false"):
+        raise InputError(
+            f"'{text[:60]}' is neither JSON nor a known setting",
+            where=where,
+            fix="Write a JSON object, thinking=true, thinking=false or reasoning_effort=low",
+        )
+    named = {} if effort is None else {"reasoning_effort": check_effort(effort, where)}
+    return with_thinking(named, None if thinking is None else thinking == "true", where)
+
+
 def parse_body(text: str, where: str) -> dict[str, Any]:
     """Parse body fields from an option; `where` is its name. Raises InputError."""
     fix = 'Write a JSON object, such as \'{"chat_template_kwargs": {"enable_thinking": false}}\''

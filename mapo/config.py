@@ -97,7 +97,7 @@ class Role(_Section):
     """Default: 1 for the user, 0 for director and judge."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of an answer (default: 1024, for the judge 4096)."""
+    """Maximum length of an answer (default: 4096)."""
     reasoning_effort: str | None = None
     """How long a reasoning model thinks, in a word that its server knows (none, low, medium, high)."""
     thinking: bool | None = None

@@ -44,7 +44,7 @@ def key_of(model: str, request: Request) -> str:
         "messages": [[m.role, m.content] for m in request.messages],
         "temperature": float(request.temperature),
         "top_p": float(request.top_p),
-        "max_tokens": request.max_tokens,
+        "max_tokens": request.limit_in_key or request.max_tokens,
         "schema": request.schema,
         "tools": [asdict(tool) for tool in request.tools],
         "nonce": request.nonce,

@@ -52,6 +52,8 @@ class Request:
     min_p: drops tokens less likely than this fraction of the most likely one. Endpoints only; it is omitted
         for endpoints that do not support it.
     body: further fields of an endpoint's request body (`mapo.body_fields`), such as chat_template_kwargs.
+    limit_in_key: max_tokens in the key of the answer cache where it differs: raising the default of a role
+        must not make recorded runs worthless.
     """
 
     messages: tuple[Message, ...]
@@ -67,6 +69,7 @@ class Request:
     turn: int | None = None
     """The turn of the dialogue that the call belongs to, 0 before the first; None outside a dialogue."""
     body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    limit_in_key: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class Sampling:
             top_p=self.top_p or request.top_p,
             max_tokens=self.max_tokens or request.max_tokens,
             body=merge_bodies(request.body, self.body),
+            limit_in_key=None if self.max_tokens else request.limit_in_key,
         )
 
     def __str__(self) -> str:
@@ -121,6 +125,8 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     left_out: tuple[str, ...] = ()
     """Parameters of the request that the endpoint refused and that were therefore not sent."""
+    thinking: int = field(default=0, compare=False)
+    """Tokens that the model spent on thinking, as reported or estimated; unknown (0) in a cached answer."""
 
     @property
     def text(self) -> str:

@@ -14,12 +14,13 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from mapo.body_fields import check_body, merge_bodies
 from mapo.errors import EndpointError, InputError
 from mapo.models.cache import Cache
 from mapo.models.chat import Answer, Request, ToolCall, Usage
@@ -33,6 +34,7 @@ from mapo.models.retries import (
     http_failure,
     pause,
     retry_after,
+    thinking_failure,
 )
 from mapo.models.secrets import scrub
 from mapo.models.wire import (
@@ -46,7 +48,7 @@ from mapo.models.wire import (
     request_body,
     token_estimate,
 )
-from mapo.text import printable
+from mapo.text import printable, without_thinking
 from mapo.types import Message
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class Endpoint:
     limits: may be a `Limiter` shared with other endpoints at the same address.
     json_mode: how a schema is requested: "schema", "object" (any JSON object), "text" (only in the prompt),
         or "auto", which tries them in this order when the endpoint refuses one, and remembers the result.
+    body: fields that are added to the body of every request (`mapo.body_fields`).
     timeout: seconds for one attempt. `sleep` and `clock` are for tests.
     """
 
@@ -94,6 +97,7 @@ class Endpoint:
         ledger: Ledger | None = None,
         role: str = "policy",
         json_mode: JsonMode | Literal["auto"] = "auto",
+        body: Mapping[str, Any] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -114,6 +118,8 @@ class Endpoint:
         self.ledger = Ledger() if ledger is None else ledger
         self.left_out: set[str] = set()  # parameters left out of any answer so far, cached ones included
         self._model = model
+        self._body = check_body(body or {})
+        self._has_answered = False
         self._auto = json_mode == "auto"
         self._dialect = Dialect(json="schema" if json_mode == "auto" else json_mode)
         self._sleep, self._clock = sleep, clock
@@ -136,6 +142,8 @@ class Endpoint:
 
     async def reply(self, request: Request) -> Answer:
         """Answer a request, from the cache if possible. Raises EndpointError when all retries failed."""
+        if self._body:
+            request = replace(request, body=merge_bodies(self._body, request.body))
         if self.cache is None:
             answer, cached = await self._call(request), False
         else:
@@ -204,17 +212,20 @@ class Endpoint:
             dialect = self._dialect
             result = await self._attempt(request, dialect, retry=retried > 0)
             if isinstance(result, Answer):
+                self._has_answered = True
                 self._count(calls=1)
                 await self._record(request, started, retried)
                 return result
             if self._adapt(dialect, request, result):
                 continue
-            if result.empty_answer and self.role == "policy" and retried:
-                # A policy that twice gives an empty reply is judged by that reply.
+            # A policy that twice gives an empty reply is judged by that reply, but not one that has only been
+            # cut off while thinking: its token limit is too low.
+            judged = self.role == "policy" and (self._has_answered or not result.only_thinking)
+            if result.empty_answer and judged and retried:
                 self._count(calls=1)
                 await self._record(request, started, retried)
                 return result.empty_answer
-            if result.final or retried >= self.retries:
+            if result.final or retried >= (min(self.retries, 1) if result.only_thinking else self.retries):
                 break
             retried += 1
             self._count(retries=1)
@@ -251,7 +262,11 @@ class Endpoint:
             if usage.prompt or usage.completion:
                 self.limiter.settle(reservation, usage.prompt + usage.completion)
         self._count(usage=usage)  # empty answers cost tokens too
-        if answer.text.strip() or answer.tool_calls:
+        if without_thinking(answer.text).strip() or answer.tool_calls:
+            return answer
+        if answer.reply.finish == "length" and answer.thinking:
+            return thinking_failure(answer, request.max_tokens, self.role)
+        if answer.text.strip():
             return answer
         if answer.reply.finish == "length":
             reason = f"no text within max_tokens={request.max_tokens}"

@@ -21,7 +21,7 @@ CHECK_URL = "Check the base URL; it usually ends in /v1"
 @dataclass(frozen=True, slots=True)
 class CallFailure:
     """Why an attempt gave no usable answer. `final`: a retry would not help. `empty_answer`: the answer, if
-    there was one, without text."""
+    there was one, without text. `only_thinking`: the token limit cut it off before its text began."""
 
     reason: str
     final: bool = False
@@ -29,6 +29,7 @@ class CallFailure:
     status: int | None = None
     retry_after: float = 0.0
     empty_answer: Answer | None = None
+    only_thinking: bool = False
 
 
 def http_failure(status: int, message: str, *, code: str | None, retry_after: float, key: str) -> CallFailure:
@@ -52,6 +53,21 @@ def http_failure(status: int, message: str, *, code: str | None, retry_after: fl
     if status in (404, 405):
         return CallFailure(reason, True, f"{CHECK_URL}. Check that the endpoint lists the model", status)
     return CallFailure(reason, True, "The endpoint does not accept this request", status)
+
+
+def thinking_failure(answer: Answer, max_tokens: int, role: str) -> CallFailure:
+    """Return the failure of an answer that consists of thinking only, cut off at `max_tokens`."""
+    prefix = {"policy": "--"}.get(role, f"--{role}-")
+    raise_it, switch = "Raise its max_tokens", "switch its thinking off with a body field"
+    if role in ("policy", "user", "director", "judge"):
+        key = "" if role == "policy" else f" (roles.{role}.max_tokens in a config)"
+        raise_it, switch = (
+            f"Raise {prefix}max-tokens{key}",
+            f"switch thinking off: {prefix}body thinking=false",
+        )
+    fix = f"{raise_it}, or {switch}. `mapo doctor` finds out what the model needs"
+    reason = f"no text within max_tokens={max_tokens}: the model spent all of it on thinking"
+    return CallFailure(reason, fix=fix, empty_answer=answer, only_thinking=True)
 
 
 def error_message(body: object) -> str:

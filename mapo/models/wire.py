@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mapo.body_fields import check_body
 from mapo.models.chat import Answer, Request, ToolCall, Usage
+from mapo.text import without_thinking
 from mapo.types import Reply
 
 JsonMode = Literal["schema", "object", "text"]
@@ -139,7 +140,24 @@ def parse_response(body: bytes) -> Answer:
         raise ValueError("the response contains no message")
     text = _text(message.get("content")) or _text(message.get("refusal"))
     finish: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
-    return Answer(Reply(text, finish), _tool_calls(message.get("tool_calls")), _usage(data.get("usage")))
+    return Answer(
+        Reply(text, finish),
+        _tool_calls(message.get("tool_calls")),
+        _usage(data.get("usage")),
+        thinking=_thinking(message, text, data.get("usage")),
+    )
+
+
+def _thinking(message: dict[str, Any], text: str, usage: object) -> int:
+    """Return the tokens of thinking: as the server counts them, or estimated from a separate field or from a
+    `<think>` block in the text."""
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    if counted := _count(details.get("reasoning_tokens")) if isinstance(details, dict) else 0:
+        return counted
+    separate = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
+    inline = text[: len(text) - len(without_thinking(text))]
+    thoughts = separate or (inline if "<think>" in inline or "</think>" in inline else "")
+    return -(-len(thoughts.encode()) // 4)
 
 
 def bounded_answer(answer: Answer, request: Request) -> Answer:
@@ -193,7 +211,7 @@ def _count(value: object) -> int:
 
 def dump_answer(answer: Answer) -> str:
     """Return an answer as JSON, for `load_answer`."""
-    return canonical(asdict(answer))
+    return canonical({name: part for name, part in asdict(answer).items() if name != "thinking"})
 
 
 def load_answer(text: str) -> Answer:

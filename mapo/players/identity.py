@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mapo.body_fields import compact_body
+
 if TYPE_CHECKING:
     from mapo.players.spec import ModelSpec
 
@@ -24,6 +26,11 @@ def identity(**models: ModelSpec | None) -> dict[str, Any]:
     addresses = {role: spec.address for role, spec in known.items() if spec.address}
     weights = {role: hashed for role, spec in known.items() if (hashed := _weights_of(spec))}
     return {"addresses": addresses, **({"weights": weights} if weights else {})}
+
+
+def body_entry(spec: ModelSpec, key: str = "body") -> dict[str, str]:
+    """Return the manifest entry of a model's body fields, in their compact form; nothing if it has none."""
+    return {key: compact_body(spec.sampling.body)} if spec.sampling.body else {}
 
 
 def _weights_of(spec: ModelSpec) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
 from mapo.players.casting import cast_from_config
@@ -81,6 +82,11 @@ class ModelSession:
         if self.cache_mode not in MODES:
             raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
         for spec in models:
+            if spec.sampling.body and spec.address is None:
+                raise InputError(
+                    f"'{spec.model}' is not at an endpoint, so body fields have no effect",
+                    fix="Leave out --body (local models: model.thinking in a config)",
+                )
             if spec.scripted is not None:
                 if domain is None:
                     raise InputError(
@@ -116,6 +122,7 @@ class ModelSession:
             cache=self._cache,
             ledger=self.ledger,
             role=role,
+            body=spec.sampling.body,
         )
         self.stack.push_async_callback(endpoint.aclose)
         self._endpoints.append(endpoint)
@@ -180,13 +187,13 @@ class ModelSession:
         return with_judges(casting, self.judges(panel, rubric), panel.mode, require_all=panel.require_all)
 
     def judges(self, panel: PanelSpec, rubric: Rubric) -> list[NamedJudge]:
-        """Open the judges of a panel. Those with the same model, address and key share an endpoint."""
+        """Open the judges of a panel. Those with the same model, address, key and body share an endpoint."""
         from mapo.sandbox.panel import model_judge
 
-        endpoints: dict[tuple[str, str | None, str], Endpoint] = {}
+        endpoints: dict[tuple[str, str | None, str, str], Endpoint] = {}
         judges = []
         for name, spec in zip(panel.names, panel.members, strict=True):
-            key = (spec.model, spec.address, spec.key_env)
+            key = (spec.model, spec.address, spec.key_env, compact_body(spec.sampling.body))
             if key not in endpoints:
                 endpoints[key] = self.endpoint(spec, "judge")
             judges.append(model_judge(endpoints[key], rubric, spec.sampling, name))

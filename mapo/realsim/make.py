@@ -53,7 +53,7 @@ from mapo.store import MAKE_STEPS, write_atomic
 STEPS = MAKE_STEPS
 _OURS = re.compile(
     r"HTTP \d{3}|no answer within [\d.e+]+ s|no connection|an empty answer|no text within max_tokens=\d+"
-    r"|no recorded answer for this request"
+    r"(?:: the model spent all of it on thinking)?|no recorded answer for this request"
 )
 """Beginnings of error messages written by this package; what follows may come from an endpoint and quote
 the request."""

@@ -17,6 +17,12 @@ from mapo.models.chat import Chat, Sampling
 from mapo.scenarios.scenario import Scenario
 from mapo.types import Direction, Goal, Levels, StartLevels, Turn
 
+MAX_TOKENS = 4096
+"""Default token limit of the user's and the director's answers. Their text needs a tenth of it; a reasoning
+model thinks first."""
+RECORDED_MAX_TOKENS = 1024
+"""The limit in the cache keys of these answers: the one that recorded runs were played with."""
+
 
 class User(Protocol):
     """The simulated person."""

@@ -17,14 +17,16 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Answer, Chat, Request, Sampling, Tool, ToolCall
 from mapo.models.structured import ask, read_json
+from mapo.sandbox.cast import MAX_TOKENS, RECORDED_MAX_TOKENS
 from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, full_persona, language_of
 from mapo.sandbox.transcript import delimiter_of, quoted_turn
 from mapo.scenarios.scenario import Scenario
-from mapo.types import Direction, Message, Turn
+from mapo.types import Dialogue, Direction, Message, Turn
 
 ACTS = ("reveal_stage", "release_memory", "shift_focus", "turning_point", "go_on", "wait", "end")
 MAX_REASON = 300
 """Maximum number of characters kept of a reason."""
+_FAILED = "the director failed: "
 ITEMS = {"reveal_stage": "stage", "release_memory": "memory", "shift_focus": "axis"}
 """Acts that refer to an item, and the name of that argument."""
 FORM: dict[str, Any] = {
@@ -84,7 +86,7 @@ class ModelDirector:
             )
         except (AnswerError, EndpointError) as error:
             # A conversation can continue without a director, so the error is only recorded.
-            return Direction("go_on", reason=f"the director failed: {error}"[:MAX_REASON])
+            return Direction("go_on", reason=f"{_FAILED}{error}"[:MAX_REASON])
         if direction.act == "reveal_stage":
             self.stages_revealed += 1
         elif direction.act == "release_memory":
@@ -175,7 +177,15 @@ class ModelDirector:
             ),
         )
         return self.sampling.of(
-            Request(messages, temperature=0.0, session=self.session, nonce=self.session, turn=len(turns))
+            Request(
+                messages,
+                temperature=0.0,
+                max_tokens=MAX_TOKENS,
+                session=self.session,
+                nonce=self.session,
+                turn=len(turns),
+                limit_in_key=RECORDED_MAX_TOKENS,
+            )
         )
 
     def _state_after(self, turn: Turn) -> str:
@@ -183,6 +193,14 @@ class ModelDirector:
             return "state after it: unknown, the reply could not be judged"
         values = zip(self.rubric.keys, turn.state.position, strict=True)
         return f"state after it: {', '.join(f'{key} {value:g}' for key, value in values)}"
+
+
+def director_failures(dialogues: Sequence[Dialogue]) -> list[str]:
+    """Return a warning with the first error if the director failed in dialogues, which then went on without
+    its direction."""
+    reasons = [turn.direction.reason for d in dialogues for turn in d.turns if turn.direction]
+    failed = [reason.removeprefix(_FAILED) for reason in reasons if reason.startswith(_FAILED)]
+    return [f"the director failed on {len(failed)} of {len(reasons)} turns: {failed[0]}"] if failed else []
 
 
 def _act_before(turn: Turn) -> str:

@@ -18,6 +18,7 @@ from mapo.errors import AnswerError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
+from mapo.sandbox.cast import MAX_TOKENS, RECORDED_MAX_TOKENS
 from mapo.sandbox.prompting import (
     DEFAULT_PROMPTS,
     Prompts,
@@ -73,7 +74,14 @@ class ModelUser:
             return self.scenario.opening
         messages = self._messages(turns, direction)
         request = self.sampling.of(
-            Request(messages, session=self.session, nonce=self.session, turn=len(turns) + 1)
+            Request(
+                messages,
+                max_tokens=MAX_TOKENS,
+                session=self.session,
+                nonce=self.session,
+                turn=len(turns) + 1,
+                limit_in_key=RECORDED_MAX_TOKENS,
+            )
         )
         line = self._message_in((await self.chat.reply(request)).text)
         if problem := self._problem(line, turns):

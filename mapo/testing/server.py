@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mapo.testing.faults import IN_MESSAGE, STATUS, known, spoil
+from mapo.testing.thinking import Thinking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,7 +50,7 @@ class LoopbackServer:
     `answer` maps a request body to the answer. `fault` selects a fault for a call (`mapo.testing.faults`).
     `refuses` lists unsupported features ("json_schema", "json_object", "tools", "max_tokens", "temperature"):
     requests that use them get status 400. With `key`, calls without that API key get status 401. `record`
-    keeps the request bodies in `bodies`.
+    keeps the request bodies in `bodies`. With `thinking`, the model thinks before every answer.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class LoopbackServer:
         key: str | None = None,
         retry_after: str = "1",
         record: bool = False,
+        thinking: Thinking | None = None,
     ) -> None:
         self.answer, self.latency, self.fault, self.refuses = answer, latency, fault, refuses
         self.models, self.key, self.retry_after, self.record = models, key, retry_after, record
+        self.thinking = thinking
         self.calls, self.in_flight, self.peak = 0, 0, 0
         self.faults: Counter[str] = Counter()
         self.bodies: list[Body] = []
@@ -172,7 +175,10 @@ class LoopbackServer:
         result = self.answer(body)
         answer = await result if inspect.isawaitable(result) else result
         message: Body = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
-        return _completion(body["model"], message, fault, self._prefixes.usage(body, messages, message))
+        usage = self._prefixes.usage(body, messages, message)
+        if self.thinking is not None:
+            message, usage = self.thinking.before(message, usage, body)
+        return _completion(body["model"], message, fault, usage)
 
     def _unsupported(self, body: Body) -> str:
         kind = (body.get("response_format") or {}).get("type")

@@ -60,9 +60,9 @@ def test_every_role_is_sampled_as_told_or_in_its_own_way():
         assert len(chats[0].requests) > 1 and len(chats[2].requests) > 2
         return ways
 
-    assert asked() == [{(1.0, 1.0, 1024)}, {(0.0, 1.0, 1024)}, {(0.0, 1.0, 4096)}]
+    assert asked() == [{(1.0, 1.0, 4096)}, {(0.0, 1.0, 4096)}, {(0.0, 1.0, 4096)}]
     told = {"user": Sampling(0.0, 0.5), "judge": Sampling(temperature=0.3, max_tokens=99)}
-    assert asked(told) == [{(0.0, 0.5, 1024)}, {(0.0, 1.0, 1024)}, {(0.3, 1.0, 99)}]
+    assert asked(told) == [{(0.0, 0.5, 4096)}, {(0.0, 1.0, 4096)}, {(0.3, 1.0, 99)}]
 
 
 def test_a_cast_is_made_for_one_dialogue_and_follows_its_seed():

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from mapo.players.session import ModelSession
-    from mapo.players.spec import PartialSpec
+    from mapo.players.spec import ModelSpec, PartialSpec
 
 DOMAIN = "A domain's name or folder (default: the scenarios' domain). Python files in a folder are executed."
 
@@ -29,6 +29,12 @@ BaseUrl = Annotated[
     typer.Option(help="OpenAI-compatible endpoint of the model (default: $OPENAI_BASE_URL, or OpenAI)."),
 ]
 KeyEnv = Annotated[str, typer.Option(help="Environment variable that holds its API key.")]
+FIELDS = "JSON, thinking=false or reasoning_effort=low"
+Body = Annotated[str | None, typer.Option(help=f"Further fields of its requests: {FIELDS}.")]
+JudgeBody = Annotated[str | None, typer.Option(help=f"Further fields of the judge's requests: {FIELDS}.")]
+AgentsBody = Annotated[
+    str | None, typer.Option(help=f"Further fields of the requests of all three: {FIELDS}.")
+]
 Context = Annotated[int, typer.Option(min=64, help="Context length of a local model, in tokens.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent conversations.")]
 RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit of requests, per endpoint.")]
@@ -55,6 +61,7 @@ class RunOptions:
     out: Out
     base_url: BaseUrl = None
     key_env: KeyEnv = "OPENAI_API_KEY"
+    body: Body = None
     context: Context = 4096
     concurrency: Concurrency = 32
     requests_per_minute: RequestsPerMinute = None
@@ -72,6 +79,15 @@ class RunOptions:
         from mapo.players.spec import PartialSpec
 
         return PartialSpec(None, self.base_url, self.key_env)
+
+    def model_spec(self, model: str) -> ModelSpec:
+        """Return the model that the options describe: its address, key and body fields."""
+        from mapo.body_fields import body_option
+        from mapo.models.chat import Sampling
+        from mapo.players.spec import ModelSpec
+
+        sampling = Sampling(body=body_option(self.body, "--body"))
+        return ModelSpec(model, self.base_url, self.key_env, sampling)
 
     def session(self) -> ModelSession:
         """Return a session with its ledger in `out`, and its cache there unless `cache_file` is set."""
@@ -124,6 +140,13 @@ def with_run_options(
         return wrapper
 
     return decorate
+
+
+def role_body(role: str, own: str | None, agents: str | None = None) -> dict[str, Any]:
+    """Return the body fields of a role: those of --agents-body and of --ROLE-body, which win."""
+    from mapo.body_fields import body_option, merge_bodies
+
+    return merge_bodies(body_option(agents, "--agents-body"), body_option(own, f"--{role}-body"))
 
 
 def default_out(benchmark: str, model: str, *, resume: bool) -> Path:

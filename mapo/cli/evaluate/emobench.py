@@ -62,8 +62,7 @@ def emobench(
     from mapo.errors import InputError
     from mapo.evals.emobench.data import load
     from mapo.evals.emobench.questions import EmoBenchSettings, manifest, solver
-    from mapo.players.identity import identity
-    from mapo.players.spec import ModelSpec
+    from mapo.players.identity import body_entry, identity
 
     if language not in _LANGUAGES:
         raise InputError(
@@ -76,10 +75,10 @@ def emobench(
     )
     bench = load(data, settings.languages, allow_changed=allow_changed_data)
     session = run.session()
-    spec = ModelSpec(model, run.base_url, run.key_env)
+    spec = run.model_spec(model)
     check_context(spec, 1, max_tokens, run.context)
     identities = identity(model=spec)
-    recorded = {**manifest(bench, settings, model), **identities}
+    recorded = {**manifest(bench, settings, model), **body_entry(spec), **identities}
 
     async def open_solver(session: ModelSession, _: PreviousItems) -> Solve[EmoBenchQuestion]:
         return solver(bench, settings, await session.chat_factory(spec))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all, say_failures, say_next_commands
-from mapo.cli.common.options import Domain, JudgePanel, RunOptions, with_run_options
+from mapo.cli.common.options import AgentsBody, Domain, JudgePanel, RunOptions, role_body, with_run_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,7 @@ TOKENS_PER_TURN = 150
 """Tokens of a user's message and a reply, to warn when a context is too small for a dialogue."""
 _KEY = "Environment variable with its API key (default: that of the same address)."
 _SAME = "(default: --agents-base-url)"
+_BODY = "Further fields of its requests, added to --agents-body."
 
 
 @with_run_options(benchmark="empa")
@@ -44,22 +45,26 @@ def empa(
     agents_model: Annotated[str | None, typer.Option(help="Model for user, director and judge.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    agents_body: AgentsBody = None,
     judge_model: Annotated[
         str | None, typer.Option(help="Model for the judge (default: --agents-model).")
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    judge_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
     judge_panel: JudgePanel = None,
     user_model: Annotated[
         str | None, typer.Option(help="Model for the user (default: --agents-model).")
     ] = None,
     user_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     user_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    user_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
     director_model: Annotated[
         str | None, typer.Option(help="Model for the director (default: --agents-model).")
     ] = None,
     director_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     director_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    director_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
     scenarios: Annotated[
         str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
     ] = "builtin:test",
@@ -85,14 +90,13 @@ def empa(
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of the policy's replies.")] = 512,
     user_max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Token limit of the user's answers (default: 1024).")
+        int | None, typer.Option(min=1, help="Token limit of the user's answers (default: 4096).")
     ] = None,
     director_max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Token limit of the director's answers (default: 1024).")
+        int | None, typer.Option(min=1, help="Token limit of the director's answers (default: 4096).")
     ] = None,
     judge_max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Token limit of judgements (default: 4096); raise it for reasoning models."),
+        int | None, typer.Option(min=1, help="Token limit of judgements (default: 4096).")
     ] = None,
     no_system: Annotated[bool, typer.Option("--no-system", help="Send the policy no system prompt.")] = False,
     everything: Annotated[
@@ -114,7 +118,7 @@ def empa(
     from mapo.measure.rubric import Rubric
     from mapo.models.chat import Sampling
     from mapo.players.casting import cast_from_options, with_judge_panel, with_sampling
-    from mapo.players.spec import ModelSpec, PartialSpec
+    from mapo.players.spec import PartialSpec
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.start_levels import read_start_levels
@@ -124,6 +128,7 @@ def empa(
 
     chosen = _chosen_scenarios(scenarios, domain, cases)[:limit]
     rubric = Rubric.load(domain_folder(chosen[0].domain))
+    policy = run.model_spec(model)
     models = cast_from_options(
         agents,
         PartialSpec(
@@ -135,9 +140,15 @@ def empa(
     )
     cast = with_sampling(
         with_judge_panel(models, judge_panel),
-        user=Sampling(user_temperature, max_tokens=user_max_tokens),
-        director=Sampling(max_tokens=director_max_tokens),
-        judge=Sampling(judge_temperature, max_tokens=judge_max_tokens),
+        user=Sampling(
+            user_temperature, max_tokens=user_max_tokens, body=role_body("user", user_body, agents_body)
+        ),
+        director=Sampling(
+            max_tokens=director_max_tokens, body=role_body("director", director_body, agents_body)
+        ),
+        judge=Sampling(
+            judge_temperature, max_tokens=judge_max_tokens, body=role_body("judge", judge_body, agents_body)
+        ),
     )
     rules = Rules(
         rubric,
@@ -158,7 +169,6 @@ def empa(
     if cast is None:
         _refuse_unscripted(plan)
     out, session = run.out, run.session()
-    policy = ModelSpec(model, run.base_url, run.key_env)
     playing = play_missing(run, plan, policy, cast, rules, session, preflight=True)
     broken = until_stopped(playing, out, lambda: finished_text(out, len(plan.jobs())))
     scoring = score(out)
@@ -230,7 +240,7 @@ async def play_missing(
     """
     from mapo.cli.common.models import say_default_addresses
     from mapo.evals.empa import benchmark
-    from mapo.players.identity import identity
+    from mapo.players.identity import body_entry, identity
     from mapo.players.spec import models_by_role
 
     models = {"policy": policy, **models_by_role(cast)}
@@ -239,7 +249,7 @@ async def play_missing(
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
     manifest = {**benchmark.manifest(plan, rules, policy.model, players), **identities}
-    manifest |= {} if context is None else {"context": context}
+    manifest |= body_entry(policy) if context is None else {"context": context}
     previous = benchmark.prepare(run.out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])
@@ -331,11 +341,14 @@ async def _play(
 
 
 def _say_losses(dialogues: Sequence[Dialogue], context: int | None) -> int:
-    """Print which dialogues broke or filled the policy's context. Return how many broke."""
+    """Print which dialogues broke, lost their director or filled the policy's context. Return how many
+    broke."""
+    from mapo.sandbox.director import director_failures
     from mapo.types import StopReason
 
     broken = [(d.id, d.error) for d in dialogues if d.error]
     say_failures("broken", "dialogue", broken)
+    say_all("warning", director_failures(dialogues))
     if full := sum(d.ending.reason is StopReason.LENGTH for d in dialogues if d.ending):
         say(
             f"warning: {full} of {len(dialogues)} dialogues ended because the policy's context "

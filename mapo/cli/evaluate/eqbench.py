@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mapo.cli.common.options import Limit, Model, RunOptions, with_run_options
+from mapo.cli.common.options import JudgeBody, Limit, Model, RunOptions, role_body, with_run_options
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def eqbench(
     judge_model: Annotated[str | None, typer.Option(help="The judge; it is part of the result.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
+    judge_body: JudgeBody = None,
     v2: Annotated[bool, typer.Option("--v2", help="EQ-Bench v2: 171 questions, no judge.")] = False,
     max_tokens: Annotated[
         int | None,
@@ -50,21 +52,22 @@ def eqbench(
     Exit status: 0 a score, or all items of --limit; 1 no score because items are missing (run again with
     --resume) or a v2 run is invalid; 2 the run could not continue; 130 or 143 it was stopped by a signal.
     """
-    from mapo.players.spec import ModelSpec, PartialSpec
+    from mapo.players.spec import PartialSpec
 
-    policy = ModelSpec(model, run.base_url, run.key_env)
+    policy = run.model_spec(model)
     if v2:
-        if judge_model or judge_base_url or judge_key_env or judge_max_tokens:
+        if judge_model or judge_base_url or judge_key_env or judge_max_tokens or judge_body:
             raise InputError(
                 "EQ-Bench v2 has no judge", fix="Leave out the --judge options, or leave out --v2"
             )
         raise typer.Exit(_run_v2(run, data, policy, max_tokens, limit))
-    judge = partial(_judge, run, PartialSpec(judge_model, judge_base_url, judge_key_env))
+    judge = partial(_judge, run, PartialSpec(judge_model, judge_base_url, judge_key_env), judge_body)
     raise typer.Exit(_run_v3(run, data, policy, judge, max_tokens, judge_max_tokens, limit))
 
 
-def _judge(run: RunOptions, options: PartialSpec) -> ModelSpec:
+def _judge(run: RunOptions, options: PartialSpec, body: str | None) -> ModelSpec:
     """Return the judge that the options name; it inherits address and key from the model's options."""
+    from mapo.models.chat import Sampling
     from mapo.players.spec import inherit
 
     if not options.model:
@@ -76,7 +79,7 @@ def _judge(run: RunOptions, options: PartialSpec) -> ModelSpec:
             where="--judge-model",
             fix="Serve the model, and give --judge-base-url",
         )
-    return judge
+    return replace(judge, sampling=Sampling(body=role_body("judge", body)))
 
 
 def _run_v3(
@@ -93,7 +96,7 @@ def _run_v3(
     from mapo.evals.eqbench.data import V3_FILES, read_v3
     from mapo.evals.eqbench.results import result_v3
     from mapo.evals.items import PreviousItems, Solve
-    from mapo.players.identity import identity
+    from mapo.players.identity import body_entry, identity
     from mapo.runs.claim import digest
 
     files = read_v3(data)  # first: data of the other version explains a missing judge
@@ -107,6 +110,8 @@ def _run_v3(
         "max_tokens": longest,
         "min_p": min_p,
         **({"judge_max_tokens": judge_max_tokens} if judge_max_tokens else {}),
+        **body_entry(policy),
+        **body_entry(judge, "judge_body"),
     }
 
     async def open_solver(session: ModelSession, previous: PreviousItems) -> Solve[EqBenchScenario]:
@@ -176,7 +181,7 @@ def _run_v2(run: RunOptions, data: Path, policy: ModelSpec, max_tokens: int | No
     from mapo.evals.eqbench.results import result_v2
     from mapo.evals.items import PreviousItems, Solve
     from mapo.planning.estimate import Estimate
-    from mapo.players.identity import identity
+    from mapo.players.identity import body_entry, identity
     from mapo.runs.claim import digest
 
     session = run.session()
@@ -184,7 +189,7 @@ def _run_v2(run: RunOptions, data: Path, policy: ModelSpec, max_tokens: int | No
     check_context(policy, 1, longest, run.context)
     questions = read_v2(data)
     identities = identity(model=policy)
-    settings = {"data": digest(V2_FILES), "max_tokens": longest}
+    settings = {"data": digest(V2_FILES), "max_tokens": longest, **body_entry(policy)}
 
     async def open_solver(session: ModelSession, _: PreviousItems) -> Solve[EqBenchQuestion]:
         return partial(v2.solve, policy=await session.chat_factory(policy), max_tokens=longest)

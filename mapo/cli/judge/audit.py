@@ -12,8 +12,10 @@ from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
     BaseUrl,
+    JudgeBody,
     Judges,
     KeyEnvs,
+    MaxTokens,
     Runs,
     Scenarios,
     Temperature,
@@ -42,6 +44,8 @@ def audit(
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
+    judge_body: JudgeBody = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns to judge repeatedly and to probe.")] = 48,
@@ -70,7 +74,7 @@ def audit(
         return
     if run.out is None:
         raise InputError("--judge needs --out", fix="Give the folder for the answers with --out DIR")
-    judges = judges_named(judge, base_url, key_env, temperature)
+    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body)
     names = judges.names
     panel_name = str(judges) if panel and len(names) > 1 else ""
     roots = [split_name(each)[1] for each in runs]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mapo.cli.common.messages import say_all
+from mapo.cli.common.options import FIELDS, role_body
 from mapo.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SCRIPTED = "scripted"
 """Name of a domain's scripted judge."""
 
-REPLACED_OPTIONS = ("base_url", "key_env", "context")
+REPLACED_OPTIONS = ("base_url", "key_env", "body", "context")
 """Options of `Run` that these commands replace, because they take several judges, none of them local."""
 
 Runs = Annotated[
@@ -41,13 +42,22 @@ BaseUrl = Annotated[str | None, typer.Option(help="Endpoint of judges given with
 Temperature = Annotated[
     float | None, typer.Option(min=0.0, help="Sampling temperature (default: 0, as in a run).")
 ]
+MaxTokens = Annotated[
+    int | None, typer.Option("--judge-max-tokens", min=1, help="Token limit of a judgement (default: 4096).")
+]
+JudgeBody = Annotated[str | None, typer.Option(help=f"Further fields of all judges' requests: {FIELDS}.")]
 Scenarios = Annotated[str, typer.Option(help="The scenarios that the runs played.")]
 
 
 def judges_named(
-    named: list[str], base_url: str | None, keys: list[str] | None, temperature: float | None
+    named: list[str],
+    base_url: str | None,
+    keys: list[str] | None,
+    temperature: float | None,
+    max_tokens: int | None = None,
+    body: str | None = None,
 ) -> PanelSpec:
-    """Return the judges given by --judge as a panel."""
+    """Return the judges given by --judge as a panel. The scripted judge has no sampling parameters."""
     from dataclasses import replace
 
     from mapo.models.chat import Sampling
@@ -60,9 +70,10 @@ def judges_named(
                 f"'{spec.model}' cannot be used as a judge here",
                 fix=f"Serve the model and give its URL, or use '{SCRIPTED}'",
             )
-    if temperature is not None:
-        members = tuple(replace(spec, sampling=Sampling(temperature)) for spec in members)
-    return PanelSpec(members)
+    sampling = Sampling(temperature, max_tokens=max_tokens, body=role_body("judge", body))
+    return PanelSpec(
+        tuple(spec if spec.model == SCRIPTED else replace(spec, sampling=sampling) for spec in members)
+    )
 
 
 def limited_estimate(run: RunOptions, judgements: float, turns: int) -> Estimate:

@@ -12,8 +12,10 @@ from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
     BaseUrl,
+    JudgeBody,
     Judges,
     KeyEnvs,
+    MaxTokens,
     Runs,
     Scenarios,
     Temperature,
@@ -42,6 +44,8 @@ def swap(
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
     temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
+    judge_body: JudgeBody = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
 ) -> None:
@@ -60,7 +64,7 @@ def swap(
 
     if not judge:
         raise InputError("no judge given", fix="Give --judge NAME or --judge NAME@URL")
-    judges = judges_named(judge, base_url, key_env, temperature)
+    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body)
     if len(judges.members) > 1 and any(spec.model == SCRIPTED for spec in judges.members):
         raise InputError(
             "the scripted judge cannot be part of a panel",

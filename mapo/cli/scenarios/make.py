@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, RunOptions, with_run_options
+from mapo.cli.common.options import Domain, JudgeBody, RunOptions, role_body, with_run_options
 from mapo.store import RunDir
 from mapo.text import counted
 
@@ -48,6 +48,7 @@ def make(
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Endpoint of the judge model.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
+    judge_body: JudgeBody = None,
     domain: Domain = None,
     language: Annotated[
         str | None, typer.Option(help="Language of the scenarios (default: that of the conversation).")
@@ -121,7 +122,7 @@ def make(
     calls = run.cache_file or RunDir(run.out).private_cache
     run = replace(run, cache_file=calls)
     session = run.session()
-    specs = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env))
+    specs = _models(run, model, PartialSpec(judge_model, judge_base_url, judge_key_env), judge_body)
     lines = _lines(run, settings, source, chosen, specs, session)
     report = finish(run.out, settings, source, chosen, lines, known, calls)
     _show(report)
@@ -132,12 +133,15 @@ def make(
         raise typer.Exit(1)
 
 
-def _models(run: RunOptions, model: str, judge: PartialSpec) -> dict[str, ModelSpec]:
+def _models(run: RunOptions, model: str, judge: PartialSpec, judge_body: str | None) -> dict[str, ModelSpec]:
     """Return the writing and the judging model; they are the same unless a judge is given."""
-    from mapo.players.spec import ModelSpec, inherit
+    from mapo.models.chat import Sampling
+    from mapo.players.spec import inherit
 
-    maker = ModelSpec(model, run.base_url, run.key_env)
-    return {"maker": maker, "judge": inherit(judge, run.endpoint._replace(model=model)).complete()}
+    maker = run.model_spec(model)
+    spec = inherit(judge, run.endpoint._replace(model=model)).complete()
+    body = maker.sampling.body if judge_body is None and not judge.model else role_body("judge", judge_body)
+    return {"maker": maker, "judge": replace(spec, sampling=Sampling(body=body))}
 
 
 def _lines(
@@ -156,7 +160,7 @@ def _lines(
 
     source_prints, key = fingerprints(run.out, source)
     manifest = {
-        **settings.manifest(source_prints, {role: spec.model for role, spec in specs.items()}),
+        **settings.manifest(source_prints, {role: str(spec) for role, spec in specs.items()}),
         "limit": len(chosen),
         "prefix": chosen[0].id.rpartition("-")[0],
         **identity(**specs),

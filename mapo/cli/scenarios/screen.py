@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say
-from mapo.cli.common.options import Domain, RunOptions, with_run_options
+from mapo.cli.common.options import AgentsBody, Domain, JudgeBody, RunOptions, role_body, with_run_options
 from mapo.cli.scenarios.common import read_whole_set
 from mapo.store import RunDir
 
@@ -38,14 +38,17 @@ def screen(
     weak: Annotated[str | None, typer.Option(help=f"The weak policy. {_POLICY}")] = None,
     weak_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
     weak_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
+    weak_body: Annotated[str | None, typer.Option(help="Further fields of its requests, as --body.")] = None,
     plays: Annotated[int, typer.Option(min=1, help="Dialogues per scenario and policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
     agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
     agents_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
+    agents_body: AgentsBody = None,
     judge_model: Annotated[str | None, typer.Option(help="Another model as judge.")] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
+    judge_body: JudgeBody = None,
     domain: Domain = None,
     split: Annotated[
         str | None,
@@ -77,10 +80,10 @@ def screen(
         sizes_of(split, 1000)  # reject an invalid option before anything is played
     scenarios = read_whole_set(source, domain)
     name = scenarios.scenarios[0].domain
-    policies = _policies(run, strong, PartialSpec(weak, weak_base_url, weak_key_env))
+    policies = _policies(run, strong, PartialSpec(weak, weak_base_url, weak_key_env), weak_body)
     judge = PartialSpec(judge_model, judge_base_url, judge_key_env)
     everyone = _everyone(run, agents, PartialSpec(agents_model, agents_base_url, agents_key_env), judge)
-    roles = _roles(scenarios.scenarios, agents, everyone, judge)
+    roles = _with_bodies(_roles(scenarios.scenarios, agents, everyone, judge), agents_body, judge_body)
     run.session().check([*policies.values(), *(roles or {}).values()], name)
     rubric = Rubric.load(domain_folder(name))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
@@ -139,13 +142,30 @@ def _preflight(
     preflight(models, estimate=estimate, cache_mode=run.cache, cache=_cache_of(run))
 
 
-def _policies(run: RunOptions, strong: str, weak: PartialSpec) -> dict[str, ModelSpec]:
-    from mapo.players.spec import ModelSpec, inherit
+def _policies(run: RunOptions, strong: str, weak: PartialSpec, weak_body: str | None) -> dict[str, ModelSpec]:
+    from mapo.models.chat import Sampling
+    from mapo.players.spec import inherit
 
-    policies = {"strong": ModelSpec(strong, run.base_url, run.key_env)}
+    policies = {"strong": run.model_spec(strong)}
     if weak.model is not None:
-        policies["weak"] = inherit(weak, run.endpoint).complete()
+        sampling = Sampling(body=role_body("weak", weak_body))
+        policies["weak"] = replace(inherit(weak, run.endpoint).complete(), sampling=sampling)
     return policies
+
+
+def _with_bodies(
+    roles: dict[str, ModelSpec] | None, agents: str | None, judge: str | None
+) -> dict[str, ModelSpec] | None:
+    """Set the body fields of the roles; refuse them for scripted roles."""
+    from mapo.errors import InputError
+    from mapo.models.chat import Sampling
+
+    if roles is None:
+        if agents or judge:
+            raise InputError("body fields have no effect on scripted roles", fix="Give --agents-model")
+        return None
+    bodies = {role: role_body(role, judge if role == "judge" else None, agents) for role in roles}
+    return {role: replace(spec, sampling=Sampling(body=bodies[role])) for role, spec in roles.items()}
 
 
 def _everyone(run: RunOptions, agents: str | None, spec: PartialSpec, judge: PartialSpec) -> PartialSpec:
@@ -185,7 +205,7 @@ def _manifest(plan: EmpaPlan, policies: Mapping[str, ModelSpec]) -> dict[str, An
 
     return {
         "schema": "mapo.screen/1",
-        "policies": {role: spec.model for role, spec in policies.items()},
+        "policies": {role: str(spec) for role, spec in policies.items()},
         "plays": plan.repeats,
         "seed": plan.seed,
         "scenarios": digest({s.id: asdict(s) for s in plan.scenarios}),

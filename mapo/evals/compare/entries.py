@@ -27,7 +27,7 @@ from mapo.types import record
 EMOBENCH, EQBENCH, EQBENCH_V2 = "EmoBench", "EQ-Bench 3", "EQ-Bench v2"
 _BENCHMARKS = {"emobench": EMOBENCH, "eqbench3": EQBENCH, "eqbench_v2": EQBENCH_V2}
 SCORES = {EMOBENCH: ("EA", "EU", "Overall"), EQBENCH: ("EQ-Bench",), EQBENCH_V2: ("EQ-Bench v2",)}
-_SAMPLING = {"temperature", "top_p", "max_tokens", "min_p", "repeats", "seed", "left_out"}
+_SAMPLING = {"temperature", "top_p", "max_tokens", "body", "min_p", "repeats", "seed", "left_out"}
 _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies by five
 
 

@@ -31,7 +31,7 @@ from mapo.text import counted
 
 EMPA = "EMPA"
 ROLES = ("judge", "user", "director")
-_MANIFEST_SETTINGS = ("start_levels", "temperature", "top_p", "max_tokens", "repeats", "seed")
+_MANIFEST_SETTINGS = ("start_levels", "temperature", "top_p", "max_tokens", "body", "repeats", "seed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _EVALUATION = {
     "temperature": "Policy temperature",
     "top_p": "Policy top-p",
     "max_tokens": "Policy max tokens",
+    "body": "Policy body fields",
 }
 """Settings of an evaluation in its manifest, and their labels."""
 _APART = {"command", "git_commit", "versions", "settings", "scenarios"}
