@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice, product
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mapo.advantage import METHODS
-from mapo.evals.ablation.analysis import GridCell, GridRun, analyse
+from mapo.evals.ablation.analysis import GridRun, analyse
+from mapo.evals.ablation.cells import METHOD, REWARD, GridCell, iter_cells, label_of
 from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
 from mapo.measure.reward import REWARDS
 from mapo.report.document import numbers
@@ -24,23 +25,25 @@ from mapo.store import RunDir
 
 RUNS = 2000
 """Maximum number of runs in a grid."""
+GRADIENT = ("grad_norm", "grad_norm_max")
 BUDGET = 3_000_000
-"""Bytes of training dialogues read from the first run of each method and reward; none from the others."""
+"""Bytes of training dialogues read from the first run of each combination; none from the others."""
 
 
 def ablation_report(root: Path, name: str | None = None) -> Report:
     """Build the report of the finished runs of a grid."""
     problems: list[str] = []
     manifest = read_object(RunDir(root).manifest, problems)
-    folders = _cells(manifest, problems)
-    finished = [folder for folder in folders if RunDir(root / folder).summary.exists()]
-    first = {folder.rpartition("_seed")[0]: folder for folder in reversed(finished)}
+    cells = _cells(manifest, problems)
+    finished = [cell for cell in cells if RunDir(root / cell.name).summary.exists()]
+    first = {cell.settings: cell for cell in reversed(finished)}
     trained = [
-        read_training(root / folder, folder, budget=BUDGET if folder in first.values() else 0)
-        for folder in finished
+        read_training(root / cell.name, cell.name, budget=BUDGET if cell == first[cell.settings] else 0)
+        for cell in finished
     ]
     problems += [line for run in trained for line in run.problems]
-    runs = [run for one in trained if (run := grid_run(one, problems)) is not None]
+    read = zip(trained, finished, strict=True)
+    runs = [run for one, cell in read if (run := grid_run(one, cell, problems)) is not None]
     title = f"Ablation: {name or root.resolve().name}"
     if not runs:
         return Report(
@@ -48,9 +51,13 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
             str(root),
             [Paragraph("This ablation is empty: no run has finished."), *problem_list(problems)],
         )
-    found = analyse(runs, wanted=len(folders))
-    methods = list(dict.fromkeys(c["method"] for c in found["curves"]))
-    groups = grouped(trained, by_name=False)
+    found = analyse(runs, wanted=len(cells))
+    varied = "; ".join(
+        ", ".join(v if axis["label"] == "method" else f"{axis['label']} {v}" for v in axis["values"])
+        for axis in found["axes"]
+        if axis["label"] != "reward"
+    )
+    groups = grouped(trained, by_name=False, labels=_labels(finished))
     blocks: list[Block] = [
         Paragraph(summary(found)),
         picture(found, "fig_learning_curves"),
@@ -63,7 +70,7 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
         *late_trajectories(groups, problems),
         *problem_list(problems),
     ]
-    lead = f"{len(runs)} of {len(folders)} runs; {', '.join(methods)}."
+    lead = f"{len(runs)} of {len(cells)} runs; {varied}."
     scripted = [run.scripted for run in trained if run.scripted]
     return Report(title, lead, blocks, caution=_caution(scripted))
 
@@ -74,24 +81,38 @@ def _caution(domains: list[str]) -> str:
     return " ".join([scripted_world(domains), *references]) if domains else ""
 
 
-def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """Return the folder names of the grid's runs."""
+def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[GridCell]:
+    """Return the runs of the grid; of very large grids the first."""
     try:
-        grid = islice(product(manifest["seeds"], manifest["rewards"], manifest["methods"]), RUNS)
-        names = [GridCell(str(m), str(r), int(s)).name for s, r, m in grid]
-    except (KeyError, TypeError, ValueError) as error:
+        return list(islice(iter_cells(manifest), RUNS))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         problems.append(f"{RunDir.manifest.name}: not the manifest of an ablation grid ({error!r})")
         return []
-    return [name for name in names if "/" not in name]
 
 
-def grid_run(run: TrainingRun, problems: list[str]) -> GridRun | None:
+def _labels(cells: Sequence[GridCell]) -> dict[str, str]:
+    """Return the name of each run's line in figures: the settings that differ between the runs."""
+    shown = {cell.name: cell.shown for cell in cells}
+    varied = [key for key in (cells[0].shown if cells else ()) if len({s[key] for s in shown.values()}) > 1]
+    keys = varied or list(cells[0].shown if cells else ())[:1]
+    return {
+        name: ", ".join(s[k] if k in (METHOD, REWARD) else f"{label_of(k)} {s[k]}" for k in keys)
+        or "all runs"
+        for name, s in shown.items()
+    }
+
+
+def grid_run(run: TrainingRun, cell: GridCell, problems: list[str]) -> GridRun | None:
     """Return a run as input for the analysis, or None if its summary is invalid."""
     s = run.summary
     dialogues = number(s.get("dialogues"))
     known = s.get("method") in METHODS and s.get("reward") in tuple(REWARDS) and type(s.get("seed")) is int
     if not known or dialogues is None:
         problems.append(f"{run.root}: summary.json is not a valid summary of a training run")
+        return None
+    shown = {METHOD: s["method"], REWARD: s["reward"], **cell.shown}
+    if (shown[METHOD], shown[REWARD], cell.seed) != (s["method"], s["reward"], s["seed"]):
+        problems.append(f"{run.root}: summary.json belongs to another run of the grid")
         return None
     summary = {
         **s,
@@ -102,12 +123,14 @@ def grid_run(run: TrainingRun, problems: list[str]) -> GridRun | None:
     steps = []
     for line in run.steps:
         held = _tame(line.get("validation"))
-        found = {key: number(line.get(key)) for key in ("dialogues", "score", "grad_norm")}
+        found = {key: number(line[key]) for key in ("dialogues", "score", *GRADIENT) if key in line}
+        found.setdefault("dialogues", None)
         if found["dialogues"] is not None:
             steps.append({"step": line["step"], **found, **({"validation": held} if held else {})})
     jobs = {(r.case, r.id): numbers.quality(r) for r in numbers.recomputed(run.after, run.root, problems)}
     context = context_of_dialogues(run.after) if run.after else None
-    return GridRun(GridCell(s["method"], s["reward"], s["seed"]), summary, steps, jobs, context)
+    judge = next((d.cast.get("judge") for step in run.played.values() for d in step), "")
+    return GridRun(cell, summary, steps, jobs, context, judge or "")
 
 
 def _tame(score: object) -> dict[str, float] | None:

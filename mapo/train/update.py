@@ -53,7 +53,8 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         t.optimizer.step(rate)
         t.optimizer.zero_grad()
     model.eval()
-    first = {"lr": rate, "grad_norm": sum(norms) / max(1, len(norms)), "tokens": 0}
+    mean, largest = sum(norms) / max(1, len(norms)), max(norms, default=0.0)
+    first = {"lr": rate, "grad_norm": mean, "grad_norm_max": largest, "tokens": 0}
     return {**first, **merge_stats(t.processes.gather([mean_stats(stats)]))}
 
 

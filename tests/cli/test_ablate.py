@@ -25,9 +25,14 @@ FAKE = '''
 import json, os, pathlib, sys
 config, *settings = [a for a in sys.argv[1:] if not a.startswith("--")]
 told = dict(a.split("=", 1) for a in settings)
-method, reward = told["advantage.method"].strip('"'), told["reward.name"].strip('"')
+method = told.get("advantage.method", "mapo").strip('"')
+reward = told.get("reward.name", "idr").strip('"')
 seed, out = int(told["run.seed"]), pathlib.Path(next(a for a in sys.argv if a.startswith("--out="))[6:])
-assert told["run.threads"] == os.environ["OMP_NUM_THREADS"] == "1" and pathlib.Path(config).is_file()
+if "--engine=verl" in sys.argv:
+    assert "run.threads" not in told
+else:
+    assert told["run.threads"] == os.environ["OMP_NUM_THREADS"] == "1"
+assert pathlib.Path(config).is_file()
 begun = (out / "manifest.json").exists()
 assert begun == ("--resume" in sys.argv), "resumes exactly what was begun"
 out.mkdir(exist_ok=True)
@@ -40,6 +45,7 @@ if (gate := os.environ.get("FAKE_GATE")):
 if method == os.environ.get("FAKE_FAILS"):
     sys.exit("error: the loss is not finite")
 end = 40 + 5 * (method == "mapo") + 3 * (reward == "idr") + seed / 10
+end += 10 * float(told.get("advantage.turn_weight", 0))
 lines = [{"step": i, "dialogues": 8, "score": end * i / 4, "grad_norm": 1.0} for i in range(1, 5)]
 (out / "metrics.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
 score = lambda x: {"epm_q": x, "interval": None, "passes": 1, "n": 2}
@@ -217,3 +223,85 @@ def test_two_at_a_time_in_one_folder(fake, tmp_path):
     out = tmp_path / "grid"
     with locked(out), pytest.raises(InputError, match="is running in this folder"):
         call("--out", out)
+
+
+# ---- any settings
+
+
+@pytest.mark.figures
+def test_any_settings_can_vary(fake, tmp_path):
+    out = tmp_path / "grid"
+    vary = ("--vary", "advantage.turn_weight=0,0.5", "--vary", "optim.lr=1e-5, 1e-4")
+    code, told = call("optim.steps=4", "--out", out, *vary, "--seeds", 2, "--jobs", 2)
+    assert code == 0, told
+    assert "8 runs, 0 of them finished: turn_weight 0, 0.5; lr 1e-05, 0.0001; seeds 0, 1\n" in told
+    assert (out / "turn_weight-0.5_lr-1e-05_seed1" / "summary.json").is_file()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["schema"] == "mapo.ablate/2"
+    assert manifest["vary"] == {"advantage.turn_weight": [0, 0.5], "optim.lr": [1e-5, 1e-4]}
+    assert "lr" not in manifest["settings"]["optim"] and manifest["settings"]["advantage"]["method"] == "mapo"
+    assert "| turn\\_weight | lr 1e-05 | lr 0.0001 |" in (out / "ablation.md").read_text()
+    # values and seeds may be added; other settings may not
+    code, told = call("--out", out, "--vary", "advantage.turn_weight=1", "--seeds", "0,")
+    assert code == 0 and (out / "turn_weight-1_lr-0.0001_seed0").is_dir()
+    assert json.loads((out / "ablation.json").read_text())["wanted"] == 12
+    with pytest.raises(InputError, match="varies advantage.turn_weight, optim.lr"):
+        call("--out", out, "--vary", "advantage.gamma=1")
+    with pytest.raises(InputError, match="other settings: rollout.siblings"):
+        call("rollout.siblings=8", "--out", out)
+
+
+def test_methods_and_rewards_given_by_vary_are_the_same_grid(fake, tmp_path):
+    out = tmp_path / "grid"
+    vary = ("--vary", "reward.name=idr", "--vary", "advantage.method=mapo,grpo", "--vary", "run.seed=3,4")
+    assert call("--out", out, *vary)[0] == 0
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["schema"] == "mapo.ablate/1" and manifest["seeds"] == [3, 4]
+    assert (out / "grpo_idr_seed4").is_dir()
+
+
+def test_short_forms_and_vary_combine_and_the_config_gives_the_rest(fake, tmp_path):
+    out = tmp_path / "grid"
+    options = ("--methods", "mapo,batch", "--vary", "advantage.gamma=0.85,1", "--seeds", 1)
+    assert call("reward.name=adr", "--out", out, *options)[0] == 0
+    assert {p.name for p in out.glob("*_seed*")} == {
+        f"{m}_gamma-{g}_seed0" for m in ("mapo", "batch") for g in ("0.85", "1")
+    }
+    assert 'name = "adr"' in (out / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--vary", "advantage.turn_weight=0.5,2"], "turn_weight"),
+        (["--vary", "advantage.wait=1"], "unknown setting"),
+        (["--vary", "optim.lr"], "--vary"),
+        (["--vary", "advantage.method=mapo,ppo"], "ppo"),
+        (["--vary", "run.threads=1,2"], "run.threads cannot vary"),
+        (["--vary", "run.seed=1", "--seeds", "2"], "run.seed is given twice"),
+        (["--vary", "optim.lr=1", "--vary", "optim.lr=2"], "optim.lr is given twice"),
+        (["--vary", "optim.lr=0.1", "optim.lr=0.2"], "--vary"),
+        (["--vary", "roles.judge.model=a,b"], "roles"),
+        (["--vary", "optim.kl=0,0.1", "run.reference=false"], "run.reference"),
+        (["--vary", f"optim.lr={','.join(map(str, range(1, 500)))}"], "at most 2000"),
+    ],
+)
+def test_every_combination_is_checked_before_anything_starts(fake, tmp_path, args, told):
+    with pytest.raises(InputError, match=told):
+        call("--out", tmp_path / "grid", *args)
+    assert not (tmp_path / "grid" / "manifest.json").exists()
+    assert not (tmp_path / "grid" / "logs").exists()
+
+
+def test_runs_on_verl(fake, tmp_path, monkeypatch):
+    from mapo.engines.verl import launch
+
+    monkeypatch.setattr(launch, "check_verl", lambda: None)
+    out = tmp_path / "grid"
+    options = ("--vary", "advantage.turn_weight=0,1", "--seeds", 1, "--engine", "verl")
+    code, told = call("--out", out, *options)
+    assert code == 0 and "1 in parallel" in told
+    assert json.loads((out / "manifest.json").read_text())["engine"] == "verl"
+    assert call("--out", out)[0] == 0  # with the engine it was started with
+    with pytest.raises(InputError, match="engine verl"):
+        call("--out", out, "--engine", "local")

@@ -219,8 +219,30 @@ def test_an_ablation_has_a_page_with_means_over_seeds(index, root, client):
     assert client.get("/api/run/grid:mapo_idr_seed1/grid").status_code == 404
 
 
+def test_an_ablation_of_other_settings_has_them_as_columns(index, root, client):
+    folder = root / "grid"
+    for weight in ("0", "0.5"):
+        scripted_training(folder, f"turn_weight-{weight}_lr-1e-05_seed1", seed=1)
+    vary = {"advantage.turn_weight": [0, 0.5], "optim.lr": [1e-5]}
+    manifest = {"schema": "mapo.ablate/2", "vary": vary, "seeds": [1]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    index.refresh()
+    page = page_of(client, "/run/grid")
+    assert "2 <bdi>turn_weight</bdi> × 1 <bdi>lr</bdi> × 1 seed" in page and "2 of 2 runs finished" in page
+    assert 'data-label="Lr"><bdi>1e-05</bdi>' in page and "not started" not in page
+    figures = client.get("/api/run/grid/grid").json()
+    assert {t["name"] for t in figures["curve_0"]["data"]} >= {"0", "0.5"}
+
+
 @pytest.mark.parametrize(
-    "data", [{"methods": 3}, {"methods": ["a"], "rewards": {}, "seeds": [[]]}, {"seeds": [1]}]
+    "data",
+    [
+        {"methods": 3},
+        {"methods": ["a"], "rewards": {}, "seeds": [[]]},
+        {"seeds": [1]},
+        {"vary": {"a": [None, {"b": None}], "c": 3}, "seeds": [1]},
+        {"vary": {str(i): list(range(50)) for i in range(12)}, "seeds": [1]},
+    ],
 )
 def test_an_ablation_of_other_shapes_is_shown(index, root, client, data):
     (root / "grid").mkdir()

@@ -1,4 +1,4 @@
-"""Paired comparison of two methods on the same seeds and test jobs.
+"""Paired comparison of two combinations of settings on the same seeds and test jobs.
 
 The unit is a training run: one number per seed. Pairing by seed removes what the runs of a seed share
 (initial model, order of scenarios, simulated users). With few seeds, intervals are Student's t (a percentile
@@ -102,9 +102,10 @@ _CLAIMS = (
 )
 
 
-def claims(families: Mapping[str, Sequence[SeedComparison]], rewards: Sequence[str]) -> list[dict[str, str]]:
-    """Return each tested claim of the paper with its verdict."""
-    main = "idr" if "idr" in rewards else rewards[0]
+def claims(families: Mapping[str, Sequence[SeedComparison]], places: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each tested claim of the paper with its verdict. `places` are the settings at which methods were
+    compared, such as the rewards; claims are tested at idr, or else at the first."""
+    main = "idr" if "idr" in places else places[0]
     tested = []
     for text, name, others, sign, digits in _CLAIMS:
         family = [c for c in families.get(name.format(main), ()) if not others or c.b in others]

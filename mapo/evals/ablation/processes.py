@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from mapo.errors import RecordError
-from mapo.evals.ablation.analysis import GridCell
+from mapo.evals.ablation.cells import GridCell, label_of
 from mapo.records import parse
 from mapo.show.progress import Progress, clock
 from mapo.store import RunDir
@@ -33,7 +34,7 @@ async def run_cells(progress: GridProgress) -> None:
         async with gate:
             progress.begins(cell)
             try:
-                problem = await _train(progress.out, cell)
+                problem = await _train(progress.out, cell, progress.engine)
             except (
                 OSError
             ) as error:  # the process or its log could not be created; continue with the next cell
@@ -54,31 +55,29 @@ async def run_cells(progress: GridProgress) -> None:
         ticking.cancel()
 
 
-def _command(out: Path, cell: GridCell) -> list[str]:
+def _command(out: Path, cell: GridCell, engine: str) -> list[str]:
     """Return the command of a run; one that was begun is resumed."""
     folder = out / cell.name
     return [
         *TRAIN,
         str(RunDir(out).config),
-        f'advantage.method="{cell.method}"',
-        f'reward.name="{cell.reward}"',
-        f"run.seed={cell.seed}",
-        "run.threads=1",
-        "run.processes=1",
+        *cell.overrides,
+        *(["run.threads=1", "run.processes=1"] if engine == "local" else [f"--engine={engine}"]),
         f"--out={folder}",
         *(["--resume"] if RunDir(folder).manifest.exists() else []),
     ]
 
 
-async def _train(out: Path, cell: GridCell) -> str | None:
+async def _train(out: Path, cell: GridCell, engine: str) -> str | None:
     """Run one cell in its own process; return why it failed, if it did. If cancelled, end the process."""
     path = RunDir(out).logs / f"{cell.name}.log"
     path.parent.mkdir(exist_ok=True)
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if engine == "local" else ()
+    threads = dict.fromkeys(variables, "1")
     with open(path, "ab") as log:
         begin = log.tell()  # earlier attempts wrote the text before this position
         process = await asyncio.create_subprocess_exec(
-            *_command(out, cell),
+            *_command(out, cell, engine),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -103,8 +102,16 @@ async def _train(out: Path, cell: GridCell) -> str | None:
 class GridProgress:
     """Progress of a grid: one line per finished run, and the display of the runs in progress."""
 
-    def __init__(self, out: Path, cells: list[GridCell], jobs: int, steps: int) -> None:
-        self.out, self.cells, self.jobs, self.steps = out, cells, jobs, steps
+    def __init__(
+        self,
+        out: Path,
+        cells: list[GridCell],
+        jobs: int,
+        steps: int | Mapping[GridCell, int],
+        engine: str = "local",
+    ) -> None:
+        self.out, self.cells, self.jobs, self.engine = out, cells, jobs, engine
+        self.steps = {cell: steps if isinstance(steps, int) else steps[cell] for cell in cells}
         self.todo = [c for c in cells if not RunDir(out / c.name).summary.exists()]
         self.total, self.done = len(cells), len(cells) - len(self.todo)
         self.running: dict[GridCell, float] = {}
@@ -121,18 +128,19 @@ class GridProgress:
 
     def plan(self) -> str:
         """Say which runs there are, which of them are finished, and where their logs are."""
-        parts = {
-            "methods": [c.method for c in self.cells],
-            "rewards": [c.reward for c in self.cells],
-            "seeds": [str(c.seed) for c in self.cells],
-        }
+        parts: dict[str, list[str]] = {}
+        for key in self.cells[0].shown if self.cells else ():
+            name = {"method": "methods", "reward": "rewards"}.get(label_of(key), label_of(key))
+            parts[name] = [c.shown[key] for c in self.cells]
+        parts["seeds"] = [str(c.seed) for c in self.cells]
         grid = "; ".join(f"{name} {', '.join(dict.fromkeys(values))}" for name, values in parts.items())
         headline = f"{self.total} runs, {self.done} of them finished: {grid}"
         if not self.todo:
             return f"{headline}\nNothing is left to train in {self.out}."
         parallel = min(self.jobs, len(self.todo))
+        steps = " or ".join(str(n) for n in sorted(set(self.steps.values())))
         return (
-            f"{headline}\n{parallel} in parallel, {self.steps} steps each, in {self.out}; "
+            f"{headline}\n{parallel} in parallel, {steps} steps each, in {self.out}; "
             f"logs: {RunDir(self.out).logs}"
         )
 
@@ -154,7 +162,7 @@ class GridProgress:
     def update(self) -> None:
         failed = f"{len(self.failed)} failed" if self.failed else ""
         at = [
-            f"{c.name} at step {last_step(RunDir(self.out / c.name).metrics)}/{self.steps}"
+            f"{c.name} at step {last_step(RunDir(self.out / c.name).metrics)}/{self.steps[c]}"
             for c in self.running
         ]
         self.progress.update(self.done, failed, f"{len(self.running)} running", *at, work=self._work())
@@ -173,7 +181,7 @@ class GridProgress:
         folder = self.out / cell.name
         if RunDir(folder).summary.exists():
             return 1.0
-        return min(last_step(RunDir(folder).metrics) / max(1, self.steps), 0.99)
+        return min(last_step(RunDir(folder).metrics) / max(1, self.steps[cell]), 0.99)
 
 
 def last_step(metrics: Path) -> int:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mapo.evals.ablation.cells import REWARD, label_of
 from mapo.scoring.context import ScoreContext
 from mapo.scoring.reference import ReferenceScore, reference_lines
 from mapo.show.figures import FAINT, Look, Panel, Picture, label_axes, looks_of, save_picture
@@ -34,10 +35,11 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def picture(report: dict[str, Any], name: str) -> Picture:
-    """Return the learning curves above the held-out test, one column per reward, on common y axes."""
-    rewards = list(dict.fromkeys(c["reward"] for c in report["curves"]))
-    methods = list(dict.fromkeys(c["method"] for c in report["curves"]))
-    looks = dict(zip(methods, looks_of(methods), strict=True))
+    """Return the learning curves above the held-out test, on common y axes: a line per value of the first
+    varied setting, a column per combination of the others."""
+    columns = _columns(report)
+    values = _values(report)
+    looks = dict(zip(values, looks_of(values), strict=True))
     points = [p for c in report["curves"] for p in (*c["training"], *c["validation"])]
     tests = [c["epm_q"] for c in report["cells"] if c["epm_q"]["mean"] is not None]
     target = [v for v in (report["reach"]["score"],) if v is not None]
@@ -45,12 +47,36 @@ def picture(report: dict[str, Any], name: str) -> Picture:
     curves = _limits([*marks, *target, *(v for p in points for v in (p["mean"], *(p["interval"] or ())))])
     ends = _limits([*marks, *(v for t in tests for v in (t["mean"], *(t["interval"] or ()), *t["by_seed"]))])
     panels = [
-        *(Panel(f"Reward {r}: learning", partial(draw_curves, report, r, looks, curves)) for r in rewards),
-        *(Panel(f"Reward {r}: held-out test", partial(draw_ends, report, r, looks, ends)) for r in rewards),
+        *(Panel(_titled(c, "learning"), partial(draw_curves, report, c, looks, curves)) for c in columns),
+        *(Panel(_titled(c, "held-out test"), partial(draw_ends, report, c, looks, ends)) for c in columns),
     ]
     dots = " (points: validation)" if any(c["validation"] for c in report["curves"]) else ""
     caption = f"EPM-Q by training dialogues{dots}, and of the held-out test; 95 % over seeds."
-    return Picture(name, caption, panels, columns=len(rewards))
+    return Picture(name, caption, panels, columns=len(columns))
+
+
+def _values(report: dict[str, Any]) -> list[str]:
+    """Return the values of the first varied setting, which are the lines of the figure."""
+    return list(dict.fromkeys(_line(c) for c in report["curves"]))
+
+
+def _line(cell: Mapping[str, Any]) -> str:
+    return str(next(iter(cell["settings"].values()), cell["method"]))
+
+
+def _column(cell: Mapping[str, Any]) -> str:
+    """Name the combination of all varied settings but the first."""
+    rest = list(cell["settings"].items())[1:]
+    return ", ".join(f"{label_of(key)} {value}" for key, value in rest)
+
+
+def _columns(report: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(_column(c) for c in report["curves"]))
+
+
+def _titled(column: str, what: str) -> str:
+    text = f"{column}: {what}" if column else what
+    return text[0].upper() + text[1:]
 
 
 def _limits(values: Sequence[float | None]) -> Limits | None:
@@ -62,18 +88,18 @@ def _limits(values: Sequence[float | None]) -> Limits | None:
 
 
 def draw_curves(
-    report: dict[str, Any], reward: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
+    report: dict[str, Any], column: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
 ) -> None:
-    """Draw the score by dialogues: a line per method with its interval over seeds, validation as points."""
+    """Draw the score by dialogues: a line per value with its interval over seeds, validation as points."""
     for curve in report["curves"]:
         points = curve["training"]
-        if curve["reward"] != reward or not points:
+        if _column(curve) != column or not points:
             continue
-        look = looks[curve["method"]]
+        look = looks[_line(curve)]
         x = [p["dialogues"] for p in points]
         low, high = zip(*((p["interval"] or (p["mean"],) * 2) for p in points), strict=True)
         means = [p["mean"] for p in points]
-        axes.plot(x, means, color=look.colour, linestyle=look.line, label=curve["method"])
+        axes.plot(x, means, color=look.colour, linestyle=look.line, label=_line(curve))
         axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
         validation = curve["validation"]
         x, means = [p["dialogues"] for p in validation], [p["mean"] for p in validation]
@@ -89,22 +115,22 @@ def draw_curves(
 
 
 def draw_ends(
-    report: dict[str, Any], reward: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
+    report: dict[str, Any], column: str, looks: Mapping[str, Look], limits: Limits | None, axes: Any
 ) -> None:
     """Draw the held-out scores: a dot per seed, and the mean with its interval."""
-    methods = list(looks)
+    lines = list(looks)
     for cell in report["cells"]:
         score = cell["epm_q"]
-        if cell["reward"] != reward or score["mean"] is None:
+        if _column(cell) != column or score["mean"] is None:
             continue
-        i, look = methods.index(cell["method"]), looks[cell["method"]]
+        i, look = lines.index(_line(cell)), looks[_line(cell)]
         dots = [v for v in score["by_seed"] if v is not None]
         low, high = score["interval"] or (score["mean"],) * 2
         error = [[score["mean"] - low], [high - score["mean"]]]
         axes.errorbar([i], [score["mean"]], yerr=error, fmt=look.marker, color=look.colour, capsize=3)
         axes.plot([i + 0.22] * len(dots), dots, ".", color=look.colour, alpha=0.5, markersize=4)
-    axes.set_xticks(range(len(methods)), methods, rotation=25, ha="right")
-    axes.set_xlim(-0.5, len(methods) - 0.5)
+    axes.set_xticks(range(len(lines)), lines, rotation=25, ha="right")
+    axes.set_xlim(-0.5, len(lines) - 0.5)
     axes.set_ylabel("EPM-Q (points)")
     _draw_references(report, axes)
     if limits:
@@ -156,7 +182,7 @@ def summary(report: dict[str, Any]) -> str:
 def claims(report: dict[str, Any]) -> list[str]:
     """Return the paper's claims, each with its verdict here."""
     lines = [f"{c['claim']}: {c['verdict']}. {c['told']}." for c in report["claims"]]
-    return lines or ["There are too few methods to test the claims."]
+    return lines or ["No claim can be tested: these runs do not vary what the paper varies."]
 
 
 CLAIMS = "Claims of the paper, tested on these runs"
@@ -198,16 +224,26 @@ def _context(report: dict[str, Any]) -> ScoreContext | None:
 
 
 def _overview(report: dict[str, Any]) -> Table:
-    """One row per method, one column per reward, as in the paper."""
-    cells = {(c["method"], c["reward"]): c for c in report["cells"]}
-    rewards = list(dict.fromkeys(reward for _, reward in cells))
-    rows = [
-        [method, *(_score(cells[method, r]) if (method, r) in cells else "" for r in rewards)]
-        for method in dict.fromkeys(method for method, _ in cells)
-    ]
+    """One row per combination of all varied settings but the last, whose values are the columns; for methods
+    and rewards, as in the paper."""
+    axes = report["axes"]
+    across = axes[-1] if len(axes) > 1 else None
+    down = axes[:-1] if across else axes
+    cells = {tuple(c["settings"].values()): c for c in report["cells"]}
+    rows = []
+    for names in dict.fromkeys(key[: len(down)] for key in cells):
+        keys = [(*names, value) for value in across["values"]] if across else [names]
+        rows.append([*names, *(_score(cells[key]) if key in cells else "" for key in keys)])
     context = _context(report)
     note = " ".join(filter(None, (f"{context.describe()}.", context.reference))) if context else ""
-    return Table(["method", *rewards], rows, title="Held-out EPM-Q (passes)", note=note)
+    heads = [axis["label"] for axis in down]
+    scores = (
+        [v if across["key"] == REWARD else f"{across['label']} {v}" for v in across["values"]]
+        if across
+        else ["EPM-Q (passes)"]
+    )
+    columns = [*heads, *scores]
+    return Table(columns, rows, title="Held-out EPM-Q (passes)", note=note, left=max(1, len(down)))
 
 
 def _score(cell: dict[str, Any]) -> str:
@@ -218,22 +254,56 @@ def _score(cell: dict[str, Any]) -> str:
 
 
 def _cells(report: dict[str, Any]) -> Table:
-    columns = ["method", "reward", "seeds", "before", "after", "gain", "gradient norm"]
+    heads, judged = _heads(report), _judges_differ(report)
+    columns = [
+        *heads,
+        *(["training judge", "test judge"] if judged else []),
+        "seeds",
+        "before",
+        "after",
+        "gain",
+    ]
+    columns += ["gradient norm", "peak gradient norm", "final training score"]
+    formats = (("epm_q", ".1f"), ("gain", "+.1f"), ("grad_norm", ".3f"), ("grad_peak", ".3f"))
     rows = [
         [
-            *(c["method"], c["reward"], str(len(c["seeds"]))),
+            *_names(c),
+            *([_judge(c, "training"), _judge(c, "test")] if judged else []),
+            str(len(c["seeds"])),
             "-" if c["before"]["mean"] is None else f"{c['before']['mean']:.1f}",
-            *(_with_interval(c[key], digits) for key, digits in (("epm_q", ".1f"), ("gain", "+.1f"))),
-            *(_with_interval(c[key], digits) for key, digits in (("grad_norm", ".3f"), ("score_end", ".1f"))),
+            *(_with_interval(c[key], digits) for key, digits in (*formats, ("score_end", ".1f"))),
         ]
         for c in report["cells"]
     ]
-    return Table([*columns, "final training score"], rows, title="All cells", left=2)
+    note = "Gradient norms are before clipping: the mean over steps, and the largest."
+    if judged:
+        note += " Training scores are the training judge's and are not comparable across judges."
+    left = max(1, len(heads)) + (2 if judged else 0)
+    return Table(columns, rows, title="All cells", note=note, left=left)
+
+
+def _heads(report: dict[str, Any]) -> list[str]:
+    return [axis["label"] for axis in report["axes"]]
+
+
+def _names(cell: Mapping[str, Any]) -> list[str]:
+    return list(cell["settings"].values())
+
+
+def _judges_differ(report: dict[str, Any]) -> bool:
+    """Return whether the judge varies over the grid, or differs between training and test."""
+    judges = {tuple(c["judges"][when]) for c in report["cells"] for when in ("training", "test")} - {()}
+    return len(judges) > 1 or any(axis["key"].startswith("roles.") for axis in report["axes"])
+
+
+def _judge(cell: Mapping[str, Any], when: str) -> str:
+    return " or ".join(cell["judges"][when]) or "-"
 
 
 def _needs(report: dict[str, Any]) -> Table:
     """Dialogues until the target score is reached; without rows where no run recorded a score."""
-    columns, name = ["method", "reward", "median", "reached", "by seed"], "Dialogues needed"
+    heads = _heads(report)
+    columns, name = [*heads, "median", "reached", "by seed"], "Dialogues needed"
     target = report["reach"]["score"]
     if target is None:
         return Table(columns, [], title=name, note="No run recorded a training score.")
@@ -243,13 +313,13 @@ def _needs(report: dict[str, Any]) -> Table:
         each = ", ".join(f"> {most}" if n is None else f"{n:.0f}" for n in need["by_seed"])
         middle = f"> {most}" if need["median"] is None else f"{need['median']:.0f}"
         reached = f"{need['reached']} of {len(need['by_seed'])}"
-        rows.append([c["method"], c["reward"], middle, reached, each])
+        rows.append([*_names(c), middle, reached, each])
     note = (
         f"Dialogues until the training score, averaged over three steps, reaches {target:.1f} "
         f"({report['reach']['source']}). For runs that never reached it, the number of their dialogues is a "
         "lower bound."
     )
-    return Table(columns, rows, title=name, note=note, left=2)
+    return Table(columns, rows, title=name, note=note, left=max(1, len(heads)))
 
 
 _TITLES = {"epm_q": ("held-out EPM-Q", ".1f"), "need": ("dialogues needed", ".0f")}
@@ -286,7 +356,9 @@ def _pairs(report: dict[str, Any]) -> list[Table]:
             ]
             for c in family
         ]
-        results.append(Table(columns, rows, title=f"Paired by seed: {measure}, {where}"))
+        results.append(
+            Table(columns, rows, title=f"Paired by seed: {measure}{f', {where}' if where else ''}")
+        )
     return [*results[:-1], *(replace(table, note=note) for table in results[-1:])]
 
 

@@ -52,11 +52,23 @@ def training_blocks(runs: Sequence[TrainingRun], problems: list[str]) -> list[Bl
     ]
 
 
-def grouped(runs: Sequence[TrainingRun], *, by_name: bool = True) -> dict[str, list[TrainingRun]]:
+def grouped(
+    runs: Sequence[TrainingRun], *, by_name: bool = True, labels: Mapping[str, str] | None = None
+) -> dict[str, list[TrainingRun]]:
     """Group runs that differ only in the seed, labelled by what distinguishes them from the other groups.
 
-    With `by_name`, a group of one run is labelled with the run's name, as in the tables.
+    With `by_name`, a group of one run is labelled with the run's name, as in the tables. `labels` (by run
+    name) name the groups of a grid instead.
     """
+    if labels is not None:
+        named: dict[str, list[TrainingRun]] = {}
+        for run in runs[:RUNS]:
+            named.setdefault(labels[run.name], []).append(run)
+        with_seeds = {
+            f"{label} ({len(group)} seeds)" if len(group) > 1 else label: group
+            for label, group in named.items()
+        }
+        return dict(list(with_seeds.items())[:SHOWN])
     kinds: dict[tuple[str, ...], list[TrainingRun]] = {}
     for run in runs[:RUNS]:
         kinds.setdefault((run.method, run.reward, run.model, _settings(run)), []).append(run)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
+from mapo.evals.ablation.cells import METHOD, REWARD
 from mapo.records import parse
 from mapo.runs.contents import (
     HEADLINES,
@@ -57,6 +58,8 @@ SPARK = 48
 """Points of a sparkline."""
 CELLS = 2000
 """Runs of an ablation grid that are looked for."""
+AXES = 12
+"""Varied settings of a grid that are shown."""
 
 Facts = dict[str, Any]
 Objects = Mapping[RunPath, dict[str, Any]]
@@ -118,9 +121,12 @@ def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
     kind = kind_of(run.root)
     method = summary.get("method") or manifest.get("method") or _dig(config, "advantage", "method")
     reward = summary.get("reward") or _dig(config, "reward", "name") or manifest.get("reward")
-    grid = {name: _words(manifest.get(name)) for name in ("methods", "rewards")} if _is_grid(kind) else {}
-    if grid:
-        method, reward = ", ".join(grid["methods"]), ", ".join(grid["rewards"])
+    grid = _axes(manifest) if _is_grid(kind) else None
+    if grid is not None:
+        method, reward = (
+            ", ".join(_words(grid[key])) if key in grid else value
+            for key, value in ((METHOD, method), (REWARD, reward))
+        )
     seeds = manifest.get("seeds")
     return {
         "kind": printable(str(result.get("benchmark") or kind))[:40],
@@ -130,14 +136,27 @@ def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
         "seed": integer(summary.get("seed", manifest.get("seed"))),
         "domain": _domain(run),
-        "grid": {**grid, "seeds": [n for s in seeds if (n := integer(s)) is not None][:CELLS]}
-        if grid and isinstance(seeds, list)
+        "grid": {"vary": grid, "seeds": [n for s in seeds if (n := integer(s)) is not None][:CELLS]}
+        if grid is not None and isinstance(seeds, list)
         else None,
     }
 
 
 def _is_grid(kind: Kind) -> bool:
     return kind is Kind.ABLATION
+
+
+def _axes(manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the varied settings of a grid and their values."""
+    varied = manifest.get("vary")
+    if not isinstance(varied, dict):
+        return {METHOD: _words(manifest.get("methods")), REWARD: _words(manifest.get("rewards"))}
+    axes = list(varied.items())[:AXES]
+    return {
+        printable(str(key))[:200]: [value for value in values if value is not None][:CELLS]
+        for key, values in axes
+        if isinstance(values, list)
+    }
 
 
 def _judges(manifest: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import time
@@ -185,7 +186,7 @@ class Index:
     ) -> tuple[int, str, dict[str, Any]]:
         """Return the dialogues, state and facts of an ablation, from those of its runs."""
         grid = facts["grid"]
-        planned = len(grid["methods"]) * len(grid["rewards"]) * len(grid["seeds"])
+        planned = math.prod([len(grid["seeds"]), *map(len, grid["vary"].values())])
         rows = self._inner_runs(run)
         states = [row["state"] for row in rows]
         finished = states.count("finished")

@@ -1,12 +1,15 @@
-"""The page of an ablation: methods x rewards x seeds as a table, with learning curves and held-out scores."""
+"""The page of an ablation: settings x seeds as a table, with learning curves and held-out scores."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
+from mapo.errors import InputError
+from mapo.evals.ablation.cells import GridCell, iter_cells, label_of
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import number
 from mapo.scoring.reference import reference_lines
@@ -16,42 +19,57 @@ from mapo.view.index.files import RunFiles, key_of
 from mapo.view.pages.charts import Steps, Trace, label, reference_traces
 
 CELLS = 400
-"""Runs of a grid that are shown."""
+"""Rows of a grid, and seeds of each, that are shown."""
 BESIDE = 0.12
 """Distance of the points of single seeds from their mean, in categories of the x axis."""
 
 
 def grid_of(db: sqlite3.Connection, run: dict[str, Any], files: RunFiles) -> dict[str, Any]:
-    """Return the cells of a grid (a method and a reward), each with the runs of its seeds and their means."""
+    """Return the rows of a grid (combinations of settings), each with the runs of its seeds and their
+    means."""
     grid = run["grid"]
     prefix = "" if run["key"] == "~" else f"{run['key']}:"
-    cells = []
-    for reward in grid["rewards"]:
-        for method in grid["methods"]:
-            seeds = []
-            for seed in grid["seeds"][:CELLS]:
-                name = f"{method}_{reward}_seed{seed}"
-                seeds.append(
-                    {"seed": seed, "name": name, "run": queries.run_named(db, prefix + key_of(name))}
-                )
-            cells.append({"method": method, "reward": reward, "seeds": seeds, **_summary(seeds)})
+    cells: list[dict[str, Any]] = []
+    for one in islice(_combinations(grid["vary"]), CELLS):
+        seeds = []
+        for seed in grid["seeds"][:CELLS]:
+            name = GridCell(one.settings, seed).name
+            seeds.append({"seed": seed, "name": name, "run": queries.run_named(db, prefix + key_of(name))})
+        values = list(one.shown.values())
+        rest = [f"{label_of(key)} {value}" for key, value in list(one.shown.items())[1:]]
+        cells.append(
+            {"values": values, "line": values[0] if values else "all runs", "column": ", ".join(rest)}
+            | {"seeds": seeds, **_summary(seeds)}
+        )
     known = [s["run"] for cell in cells for s in cell["seeds"] if s["run"]]
     contexts = [row["context"] for row in known if row["context"]["judge"]]
     scored = [cell for cell in cells if cell["after"]]
+    labels = [label_of(key) for key in grid["vary"]]
     return {
         "cells": cells,
-        "rewards": grid["rewards"],
-        "methods": grid["methods"],
+        "labels": [name[:1].upper() + name[1:] for name in labels],
+        "sizes": [*zip(labels, map(len, grid["vary"].values()), strict=True), ("seed", len(grid["seeds"]))],
+        "lines": list(dict.fromkeys(cell["line"] for cell in cells)),
+        "columns": list(dict.fromkeys(cell["column"] for cell in cells)),
         "seeds": grid["seeds"],
         "runs": known,
         "missing": [s["name"] for cell in cells for s in cell["seeds"] if s["run"] is None],
         "judges": sorted({context["judge"] for context in contexts}),
+        "trained_by": any(key.startswith("roles.") for key in grid["vary"]),
         "context": contexts[0] if contexts else None,
         "best": max(scored, key=lambda cell: cell["after"]["mean"]) if scored else None,
         "folder": files.name,
         "changed": max([run["changed"], *(row["changed"] for row in known)]),
         "running": [row for row in known if row["state"] == "running"],
     }
+
+
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[GridCell]:
+    """Yield the rows of a grid; values that cannot be settings are skipped."""
+    try:
+        yield from iter_cells({"vary": axes, "seeds": [0]})
+    except InputError:
+        return
 
 
 def _summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -81,14 +99,15 @@ def _over_seeds(values: Sequence[float]) -> dict[str, Any] | None:
 
 
 def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, Any]:
-    """Return learning curves and held-out scores, one chart per reward each. `steps` is keyed by run."""
-    looks = dict(zip(grid["methods"], looks_of(grid["methods"]), strict=True))
+    """Return learning curves and held-out scores: a line per value of the first varied setting, a chart per
+    combination of the others. `steps` is keyed by run."""
+    looks = dict(zip(grid["lines"], looks_of(grid["lines"]), strict=True))
     world = grid["context"]["world"] if grid["context"] else ""
     figures: dict[str, Any] = {}
     ends = _shared_range(grid, steps, world)
-    for i, reward in enumerate(grid["rewards"]):
-        cells = [cell for cell in grid["cells"] if cell["reward"] == reward]
-        curves = [trace for cell in cells for trace in _curve(cell, looks[cell["method"]], steps)]
+    for i, column in enumerate(grid["columns"]):
+        cells = [cell for cell in grid["cells"] if cell["column"] == column]
+        curves = [trace for cell in cells for trace in _curve(cell, looks[cell["line"]], steps)]
         if curves:
             xs = [x for trace in curves for x in trace["x"]]
             layout: dict[str, Any] = {
@@ -127,7 +146,7 @@ def _curve(cell: dict[str, Any], look: Look, lines: Mapping[str, Steps]) -> list
     line: Trace = {
         "type": "scatter",
         "mode": "lines+markers" if len(steps) < 60 else "lines",
-        "name": label(cell["method"]),
+        "name": label(cell["line"]),
         "x": steps,
         "y": [fmean(values[step]) for step in steps],
         "line": {"color": look.colour, "dash": look.dash, "width": 2},
@@ -146,7 +165,7 @@ def _curve(cell: dict[str, Any], look: Look, lines: Mapping[str, Steps]) -> list
         "line": {"width": 0},
         "hoverinfo": "skip",
         "showlegend": False,
-        "name": f"{label(cell['method'])}, range over seeds",
+        "name": f"{label(cell['line'])}, range over seeds",
     }
     return [band, line]
 
@@ -159,12 +178,12 @@ def _points(steps: Steps) -> dict[int, float]:
 def _held_out(
     cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: str, ends: list[float]
 ) -> dict[str, Any]:
-    """Return the held-out EPM-Q per method: each seed as a point, the mean with its interval over seeds."""
+    """Return the held-out EPM-Q per value: each seed as a point, the mean with its interval over seeds."""
     data: list[Trace] = []
     cells = [cell for cell in cells if cell["after"]]
     for at, cell in enumerate(cells):
-        look, after = looks[cell["method"]], cell["after"]
-        name = label(cell["method"])
+        look, after = looks[cell["line"]], cell["after"]
+        name = label(cell["line"])
         point: Trace = {
             "type": "scatter",
             "mode": "markers",
@@ -198,7 +217,7 @@ def _held_out(
         "xaxis": {
             "range": [left, right],
             "tickvals": list(range(len(cells))),
-            "ticktext": [label(cell["method"]) for cell in cells],
+            "ticktext": [label(cell["line"]) for cell in cells],
         },
         "yaxis": {"title": {"text": "EPM-Q after training"}, "range": ends},
     }

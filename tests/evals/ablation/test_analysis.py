@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from mapo.errors import InputError
-from mapo.evals.ablation.analysis import GridCell, GridRun, analyse, read_run
-from mapo.evals.ablation.report import draw, markdown
+from mapo.evals.ablation.analysis import GridRun, analyse, read_run
+from mapo.evals.ablation.cells import METHOD, REWARD, GridCell
+from mapo.evals.ablation.report import draw, markdown, picture
 from mapo.records import encode_dialogue
+from mapo.scoring.context import ScoreContext
 from mapo.scoring.score import score_dialogues
 from mapo.scripted.notice import scripted_world
 from support.builders import dialogue, marks
@@ -35,7 +37,9 @@ def made(
         "before": {"epm_q": 20.0 + seed, "interval": None, "passes": 0, "n": 12},
         "after": {"epm_q": after, "interval": None, "passes": 6, "n": 12},
     }
-    return GridRun(GridCell(method, reward, seed), {**summary, **more}, steps, jobs or {})
+    return GridRun(
+        GridCell.of({METHOD: method, REWARD: reward}, seed), {**summary, **more}, steps, jobs or {}
+    )
 
 
 def write(root, run: GridRun, dialogues=()):
@@ -73,7 +77,7 @@ def test_after_a_resume_the_last_line_of_a_step_counts(tmp_path):
 
 
 def test_what_is_not_finished_or_not_a_run(tmp_path):
-    cell = GridCell("mapo", "idr", 0)
+    cell = GridCell.of({METHOD: "mapo", REWARD: "idr"}, 0)
     assert read_run(tmp_path, cell) is None
     folder = write(tmp_path, made("mapo", "idr", 0, [1.0]))
     (folder / "summary.json").write_text('{"method": "turn", "reward": "idr", "seed": 0, "dialogues": 1}')
@@ -133,7 +137,10 @@ def test_the_whole_report():
     assert [p["dialogues"] for p in curve["training"]] == [64 * i for i in range(1, 9)]
     assert curve["training"][-1]["mean"] == pytest.approx(45.2) and curve["training"][-1]["n"] == 5
     assert curve["validation"] == [{**curve["validation"][0], "dialogues": 512.0, "n": 5}]
-    assert [c["verdict"] for c in report["claims"]] == ["holds"] * 4
+    assert [c["verdict"] for c in report["claims"]] == ["holds"] * 4 + ["supported"] * 2
+    assert cell["grad_peak"]["mean"] == pytest.approx(1.0 + 0.08 + 0.06)
+    # the steps' norms end 0.08 above; wobble/10 is the same multiset for both: 3.08.. / 1.08.. by seed
+    assert report["claims"][4]["ratio"]["mean"] == pytest.approx(2.78, abs=0.1)
     against = report["paired"]["epm_q/idr"][-1]
     assert (against["a"], against["b"], against["n"], against["scenarios"]) == ("mapo", "grpo", 5, 4)
     # exact with five pairs of one sign: 2/32, times three comparisons
@@ -145,7 +152,7 @@ def test_the_whole_report():
 
 
 def test_a_run_that_never_got_there_counts_with_all_it_was_given():
-    report = analyse([r for r in grid() if r.cell.reward == "idr"], reach=40.0)
+    report = analyse([r for r in grid() if r.cell.shown[REWARD] == "idr"], reach=40.0)
     need = {c["b"]: c for c in report["paired"]["need/idr"]}
     # mapo is there after 5 or 6 steps of 64, turn after 7; grpo never in its 8 steps: 320 - 512
     assert need["grpo"]["differences"] == (-192.0, -128.0, -192.0, -128.0, -192.0)
@@ -221,3 +228,74 @@ def test_the_report_names_the_tested_checkpoint():
     for line in runs[0].steps:
         line.pop("validation", None)
     assert "with the last checkpoint." in markdown(analyse(runs))
+
+
+# ---- other settings than methods and rewards
+
+
+def varied(settings: dict, seed: int, *, after=50.0, judge="", tested="", **more) -> GridRun:
+    run = made("mapo", "idr", seed, [10.0, 20.0, 30.0], after=after, **more)
+    context = ScoreContext("empathy", "u", "d", tested, "2 scenarios") if tested else None
+    return GridRun(GridCell.of(settings, seed), run.summary, run.steps, run.jobs, context, judge)
+
+
+def test_any_settings_are_rows_columns_and_lines(tmp_path):
+    runs = [
+        varied({"advantage.turn_weight": w, "advantage.scope": scope}, seed, after=50 + 10 * w + seed / 10)
+        for w in (0, 0.5, 1)
+        for scope in ("group", "batch")
+        for seed in range(3)
+    ]
+    report = json.loads(json.dumps(analyse(runs), allow_nan=False))
+    assert [axis["label"] for axis in report["axes"]] == ["turn_weight", "scope"]
+    assert report["axes"][0]["values"] == ["0", "0.5", "1"]
+    text = markdown(report)
+    assert "| turn\\_weight | scope group | scope batch |" in text
+    assert "| 0.5 | 55.1 ± 0.2 (6.0/12) | 55.1 ± 0.2 (6.0/12) |" in text
+    assert "No claim can be tested" in text and "final score of turn\\_weight 0 with scope group" in text
+    family = report["paired"]["epm_q/turn_weight, scope batch"]
+    assert [(c["a"], c["b"], c["differences"]) for c in family] == [
+        ("0", "0.5", pytest.approx([-5.0] * 3)),
+        ("0", "1", pytest.approx([-10.0] * 3)),
+    ]
+    titles = [panel.title for panel in picture(report, "x").panels]
+    assert titles == [f"Scope {s}: {w}" for w in ("learning", "held-out test") for s in ("group", "batch")]
+    assert len(draw(report, tmp_path)) == 2
+
+
+def test_one_setting_alone(tmp_path):
+    report = analyse([varied({"optim.lr": lr}, seed) for lr in (1e-5, 1e-4) for seed in (0, 1)])
+    assert "| lr | EPM-Q (passes) |" in markdown(report)
+    assert list(report["paired"]) == ["epm_q/lr"] and len(draw(report, tmp_path)) == 2
+
+
+def test_seeds_alone(tmp_path):
+    report = analyse([varied({}, seed) for seed in (0, 1)])
+    assert report["axes"] == [] and "50.0 ± 0.0 (6.0/12)" in markdown(report)
+    assert len(draw(report, tmp_path)) == 2
+
+
+def test_scores_of_different_judges_are_not_compared():
+    key = "roles.judge.model"
+    own = [varied({key: j}, seed, judge=j, tested=j) for j in ("a", "b") for seed in (0, 1)]
+    report = analyse(own)
+    assert report["paired"] == {}
+    notes = " ".join(report["notes"])
+    assert "trained by different judges (a, b): training scores" in notes
+    assert "held-out tests have different judges (a, b)" in notes and "eval.judge" in notes
+    fixed = [varied({key: j}, seed, judge=j, tested="referee") for j in ("a", "b") for seed in (0, 1)]
+    report = analyse(fixed)
+    assert list(report["paired"]) == ["epm_q/judge"] and "held-out tests" not in " ".join(report["notes"])
+    text = markdown(report)
+    assert "| judge | training judge | test judge |" in text and "| b | b | referee |" in text
+    assert "not comparable across judges" in text
+
+
+def test_the_settings_of_a_run_are_checked_against_its_config(tmp_path):
+    run = varied({"optim.lr": 1e-5}, 0)
+    folder = write(tmp_path, run)
+    (folder / "config.toml").write_text("[optim]\nlr = 1e-05\n")
+    assert read_run(tmp_path, run.cell).cell == run.cell
+    (folder / "config.toml").write_text("[optim]\nlr = 0.5\n")
+    with pytest.raises(InputError, match="belongs to lr-0.5_seed0, not lr-1e-05_seed0"):
+        read_run(tmp_path, run.cell)

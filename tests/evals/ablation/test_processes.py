@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from mapo.evals.ablation.analysis import GridCell
+from mapo.evals.ablation.cells import METHOD, REWARD, GridCell
 from mapo.evals.ablation.processes import GridProgress, last_step
 from mapo.show import progress
 
-CELLS = [GridCell("mapo", "idr", seed) for seed in range(4)]
+CELLS = [GridCell.of({METHOD: "mapo", REWARD: "idr"}, seed) for seed in range(4)]
 
 
 def steps_of(out, cell, *steps, torn=""):
