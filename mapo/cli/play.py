@@ -77,9 +77,9 @@ def play(
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}"))
     axes = ", ".join(f"{axis.title.lower()} ({axis.key})" for axis in rubric.axes)
     typer.echo(
-        f"State: {axes}; all start below zero, and the goal is zero. Distance: how far the state is from the "
-        "target zone. Energy: movement towards the goal so far, summed over the turns (docs/method.md). An "
-        "empty line ends the dialogue.\n"
+        f"State: {axes}; all start below zero, and the goal is zero.\n"
+        "Distance: how far the state is from the target zone. Energy: movement towards the goal so far, "
+        "summed over the turns.\nAn empty line ends the dialogue.\n"
     )
 
     async def play_dialogue() -> None:

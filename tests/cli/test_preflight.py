@@ -59,7 +59,7 @@ def test_a_dead_endpoint_with_a_cache_names_the_mode_that_needs_none(tmp_path, r
     cache.touch()
     done = mapo(*arguments(name, tmp_path, run, DEAD), f"--cache-file={cache}")
     assert done.returncode == 2 and "no connection" in done.stderr
-    assert f"If {cache} holds every answer, --cache replay runs without the endpoint" in done.stderr
+    assert f"? If {cache} holds every answer, --cache replay runs without the endpoint" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["make", "screen", "audit", "swap"])

@@ -53,7 +53,7 @@ async def preflight_async(
         except EndpointError as error:
             if cache_mode != "record" or cache is None or not cache.exists():
                 raise
-            fix = f"{error.fix}. " if error.fix else ""
+            fix = f"{error.fix}{' ' if error.fix.endswith('?') else '. '}" if error.fix else ""
             raise EndpointError(
                 error.problem,
                 where=error.where,

@@ -38,7 +38,8 @@ METHOD = (
     "values. Passes: in percent; Wilson interval if every case has one dialogue. Differences: in points, "
     "paired by case. "
     "p: sign-flip test; p (Holm): corrected over all differences of the table. Interval and p are computed "
-    "differently: if one of them is significant and the other is not, the difference is uncertain."
+    "in different ways: if the interval excludes 0 but p is above 0.05, or the reverse, the difference is "
+    "uncertain."
 )
 _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 
