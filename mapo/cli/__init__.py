@@ -72,6 +72,8 @@ def run() -> None:
     except MapoError as error:
         say(f"error: {error}")
         sys.exit(2)
+    except KeyboardInterrupt:  # before a command handles signals itself
+        sys.exit(130)
     except OSError as error:  # standard output went away, or its disk is full
         with contextlib.suppress(OSError):
             say(f"error: {error}")

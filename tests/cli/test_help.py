@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from mapo.cli import app
+from mapo.cli import app, run
 from mapo.cli.common.help import WIDTH
 from support.command import mapo
 
@@ -89,3 +89,13 @@ def test_the_usage_line_has_plain_arguments(words, usage):
 def test_a_missing_option_or_argument_is_described(words, message):
     done = mapo(*words)
     assert done.returncode == 2 and message in done.stderr
+
+
+def test_ctrl_c_while_the_commands_are_loaded_is_no_traceback(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mapo.cli._command", interrupted)
+    with pytest.raises(SystemExit) as exit_:
+        run()
+    assert exit_.value.code == 130

@@ -31,6 +31,9 @@ SECTIONS: dict[ScenarioKind, tuple[tuple[str, str], ...]] = {
 }
 """The headings that the prompt asks for, by kind of scenario; an analysis has none."""
 
+MAX_MARK = 1e6
+"""Larger numbers are not marks: sums of them overflow. The reference implementation has no limit."""
+
 _FENCE = "```json"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*\\?(?:"|\Z)|[{}]', re.DOTALL)
 _BREAK = re.compile(r"\\.|[\r\n]", re.DOTALL)
@@ -52,7 +55,7 @@ def without_reasoning(text: str) -> str:
 def parse_scores(raw: str) -> dict[str, float]:
     """Return the judge's scores by criterion, without checking names or range.
 
-    Raises InputError (a ValueError) if there are none. Numbers that are not finite are ignored.
+    Raises InputError (a ValueError) if there are none. Numbers above `MAX_MARK` are ignored.
     """
     try:
         data = _object(raw)
@@ -79,7 +82,7 @@ def _number(key: str, value: Any) -> float | None:
             return None
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if math.isfinite(number) and abs(number) <= MAX_MARK else None
 
 
 def _object(raw: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mapo.errors import RecordError
 from mapo.evals.eqbench.data import EqBenchQuestion
+from mapo.evals.eqbench.parse import MAX_MARK
 from mapo.evals.items import REMOVE_LINE, ItemLine, conversation, seed_of
 from mapo.evals.summary import Scored
 from mapo.models.chat import ChatFactory, Request
@@ -28,7 +29,7 @@ MIN_READABLE = 0.8333
 """Share of answers that must be parsed for a valid score."""
 
 _ANSWER = re.compile(r"(\w+)(?::\s+(\d+))?")
-"""The reference implementation's pattern with an optional rating: words without one are matched as well, since
+"""The pattern of the reference implementation with an optional rating: words without one match too, since
 a search inside them takes a time that is quadratic in their length."""
 _REVISION = re.compile(r" Then critique .*? revised scores\.")
 _FIRST, _FROM, _TO = "First pass scores:\n", "Critique: <your critique here>", "[End of answer]"
@@ -50,7 +51,8 @@ def ratings(raw: str) -> dict[str, float]:
 
 
 def score_v2(reference_answer_fullscale: Mapping[str, Any], raw: str) -> float | None:
-    """Return the score of an answer; None unless exactly the four emotions of the reference are rated.
+    """Return the score of an answer; None unless exactly the four emotions of the reference are
+    rated, with numbers that can be added up.
 
     The ratings of the reference score 10, random ratings about 0.
 
@@ -59,10 +61,9 @@ def score_v2(reference_answer_fullscale: Mapping[str, Any], raw: str) -> float |
     reference = reference_answer_fullscale
     rated = ratings(raw)
     expected = {reference[f"emotion{i}"]: float(reference[f"emotion{i}_score"]) for i in range(1, 5)}
-    if rated.keys() != expected.keys():
+    if rated.keys() != expected.keys() or max(rated.values()) > MAX_MARK:
         return None
-    score = 10 - 0.7477 * sum(_scaled(abs(number - expected[word])) for word, number in rated.items())
-    return score if math.isfinite(score) else None
+    return 10 - 0.7477 * sum(_scaled(abs(number - expected[word])) for word, number in rated.items())
 
 
 def _scaled(d: float) -> float:

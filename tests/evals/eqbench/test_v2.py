@@ -34,6 +34,13 @@ def published():
 # ---- recorded cases
 
 
+def test_ratings_so_large_that_sums_overflow_have_no_score(recorded):
+    reference = recorded["items"]["reference_answer_fullscale"]
+    names = [reference[f"emotion{i}"] for i in range(1, 5)]
+    assert score_v2(reference, "\n".join(f"{name}: 1{'0' * 307}" for name in names)) is None
+    assert score_v2(reference, "\n".join(f"{name}: 1000" for name in names)) < -2000
+
+
 def test_ratings_are_those_of_the_reference_pattern_and_take_linear_time():
     for text in ("a: 12b: 3", ": 1: 2", "a: 1: 2", "a:b: 4\nc:\n5", "x y: 6z_1: 07 q: -1", "a: 1.5b: 2"):
         expected = {word: float(number) for word, number in re.findall(r"(\w+):\s+(\d+)", text)}

@@ -599,3 +599,7 @@ def test_not_one_of_the_45_scored_is_a_result_too(tmp_path):
         done = mapo(*command(shared("eqbench"), tmp_path / "run", server.base_url))
     assert done.returncode == 1 and "no score, 0/45 scenarios" in done.stdout
     assert script.by_model == {"policy": 118, "judge": 45} and result_of(tmp_path / "run")["scores"] == {}
+
+
+def test_marks_so_large_that_sums_overflow_are_ignored():
+    assert parse_scores('{"a": 1e308, "b": -1e308, "c": 120, "d": "1%s"}' % ("0" * 300)) == {"c": 120.0}
