@@ -25,8 +25,11 @@ from typing import IO, Any, Self, TypeVar, overload
 from mapo.errors import MapoError, RecordError, StoreError
 from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
 from mapo.types import Dialogue
+from mapo.untrusted import open_regular
 
 _T = TypeVar("_T")
+
+MAX_LINE_BYTES = 64 << 20
 
 
 class RunPath:
@@ -238,7 +241,8 @@ class JsonlWriter:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (closed by close)
+            # A run directory may come from somebody else: its links must not lead to files of the user's.
+            self._file = open_regular(path, "ab+", links=False)
         except OSError as error:
             raise write_error(path, error) from error
         try:
@@ -312,8 +316,8 @@ def read_dialogues(path: Path) -> Iterator[Dialogue | BadLine]:
 
 def _read(path: Path, decode: Callable[[bytes], _T]) -> Iterator[_T | BadLine]:
     try:
-        with open(path, "rb") as file:
-            yield from decode_lines(file, path, decode)
+        with open_regular(path) as file:
+            yield from decode_lines(file, path, decode, longest=MAX_LINE_BYTES)
     except OSError as error:
         raise RecordError(
             f"cannot be read ({error.strerror})", where=str(path), fix="Check the path and its permissions"
@@ -400,19 +404,19 @@ def steps_of(lines: Iterable[dict[str, Any] | BadLine]) -> tuple[list[dict[str, 
 def _cut_torn_tail(fd: int) -> int:
     """Remove an incomplete last line and return the number of removed bytes."""
     size = os.fstat(fd).st_size
-    tail, start = b"", size
-    while start > 0 and b"\n" not in tail:
+    begin = start = size
+    while start > 0 and begin == start:
         step = min(1 << 16, start)
         start -= step
-        tail = os.pread(fd, step, start) + tail
-    torn = tail[tail.rfind(b"\n") + 1 :]
+        begin = start + os.pread(fd, step, start).rfind(b"\n") + 1
+    torn = size - begin
     if not torn:
         return 0
     try:
-        parse(torn)  # complete, only the newline is missing
+        parse(os.pread(fd, min(torn, MAX_LINE_BYTES), begin))  # complete, only the newline is missing
     except RecordError:
-        os.ftruncate(fd, size - len(torn))
-        return len(torn)
+        os.ftruncate(fd, begin)
+        return torn
     os.write(fd, b"\n")
     return 0
 

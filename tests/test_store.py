@@ -162,10 +162,12 @@ def test_two_writers_exclude_each_other(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_named(tmp_path):
-    (tmp_path / "full.jsonl").symlink_to("/dev/full")
-    with JsonlWriter(tmp_path / "full.jsonl") as out, pytest.raises(StoreError, match="disk is full"):
-        out.write({"a": 1})
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    with JsonlWriter(tmp_path / "full.jsonl") as out, open("/dev/full", "ab", buffering=0) as full:
+        out.close()
+        monkeypatch.setattr(out, "_file", full)
+        with pytest.raises(StoreError, match="disk is full"):
+            out.write({"a": 1})
 
 
 def test_a_partial_write_is_undone(tmp_path, monkeypatch):
@@ -388,3 +390,30 @@ def test_the_process_of_a_file(name, rank):
 )
 def test_the_step_of_a_dialogue_file(name, step):
     assert step_of(name) == step
+
+
+# ---- files from somebody else
+
+
+def test_a_pipe_in_place_of_records_is_an_error_at_once(tmp_path):
+    os.mkfifo(tmp_path / "dialogues.jsonl")
+    with pytest.raises(RecordError, match="not a regular file"):
+        list(read_dialogues(tmp_path / "dialogues.jsonl"))
+
+
+def test_records_are_not_appended_through_a_link(tmp_path):
+    other = tmp_path / "of_the_user.txt"
+    other.write_text("precious, without a newline")
+    (tmp_path / "metrics.jsonl").symlink_to(other)
+    with pytest.raises(StoreError, match="symbolic link"):
+        JsonlWriter(tmp_path / "metrics.jsonl")
+    assert other.read_text() == "precious, without a newline"
+
+
+def test_a_huge_torn_line_is_cut_in_seconds(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step":1}\n')
+    os.truncate(path, 1 << 30)  # sparse
+    with JsonlWriter(path) as writer:
+        assert writer.cut == (1 << 30) - 11
+    assert path.read_bytes() == b'{"step":1}\n'

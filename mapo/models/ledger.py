@@ -20,6 +20,7 @@ from mapo.errors import InputError, RecordError, StoreError
 from mapo.models.activity import Activity
 from mapo.models.chat import Usage
 from mapo.store import JOURNAL, write_atomic
+from mapo.untrusted import open_regular, parse_json, read_file
 
 SCHEMA = "mapo.ledger/1"
 MAX_COUNT = 2**53
@@ -105,7 +106,7 @@ class Ledger:
         try:
             if not journal.parent.exists():
                 journal.parent.mkdir(parents=True)
-            with open(journal, "ab") as file:
+            with open_regular(journal, "ab", links=False) as file:
                 file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             raise StoreError(
@@ -150,9 +151,9 @@ class Ledger:
         ledger = cls(prices)
         try:
             if path.exists():
-                ledger._read(json.loads(path.read_bytes()))
+                ledger._read(parse_json(read_file(path)))
             if (file := _journal_of(path)).exists():
-                ledger._read_journal(file.read_bytes())
+                ledger._read_journal(read_file(file))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(
                 f"this is not a ledger ({error})", where=str(path), fix="Remove the file to count from zero"
@@ -173,7 +174,7 @@ class Ledger:
     def _read_journal(self, content: bytes) -> None:
         """Count the lines after the snapshot. The last one may be truncated if the process was killed."""
         for line in content.split(b"\n")[:-1]:
-            number, role, model, numbers = json.loads(line)
+            number, role, model, numbers = parse_json(line)
             if number > self._entries:
                 self._count(role, model, numbers)
                 self._entries = number

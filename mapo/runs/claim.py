@@ -13,6 +13,7 @@ from mapo.errors import InputError
 from mapo.records import encode
 from mapo.runs.provenance import KEYS, provenance
 from mapo.store import CACHE, RunDir, write_atomic
+from mapo.untrusted import parse_json, read_file
 
 _LEFTOVERS = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
 """Files that a run may leave before it has a manifest: cache, ledger, and partially written files."""
@@ -55,7 +56,7 @@ def claim(out: Path, settings: Mapping[str, Any]) -> None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest. Raises InputError if it is damaged."""
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(read_file(path))
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,17 +23,19 @@ from typing import Any
 
 import torch
 
-from mapo.errors import StoreError
+from mapo.errors import RecordError, StoreError
 from mapo.local_model.files import atomic_folder, read_tensors, remove, write_tensors
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
 from mapo.store import write_atomic
 from mapo.train.optim import Optimizer
+from mapo.untrusted import open_regular, parse_json, read_file
 
 SCHEMA = "mapo.checkpoint/1"
 LEFTOVERS = ".step_*.tmp"
 """Temporary folders that a killed process leaves next to checkpoints."""
-_STEP = re.compile(r"step_(\d+)")
+_STEP = re.compile(r"step_(\d{1,9})", re.ASCII)
+_FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 # ---- saving and loading
@@ -206,18 +207,32 @@ def inspect(folder: Path) -> dict[str, Any]:
     """Return the verified content of state.json: schema, model, state and files."""
     path = folder / "state.json"
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_file(path))
         checksum = body.pop("sha256")
-        valid = body["schema"] == SCHEMA and checksum == _digest(body)
+        valid = body["schema"] == SCHEMA and checksum == _digest(body) and _is_valid(body)
     except OSError as error:
         raise StoreError(
             f"this is not a checkpoint (state.json: {error.strerror})", where=str(folder), fix=_FIX
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecordError):
         valid = False
     if not valid:
         raise _damaged(path)
     return dict(body)
+
+
+def _is_valid(body: dict[str, Any]) -> bool:
+    """Return whether the content has the right types. A checksum is not a signature: the checkpoint may come
+    from somebody else, so the names of its files must not lead out of its folder."""
+    files, model, state = body["files"], body["model"], body["state"]
+    lora = model["lora"] or {}
+    return (
+        isinstance(state, dict)
+        and isinstance(lora, dict)
+        and all(isinstance(model[key], str) for key in ("source", "name", "dtype"))
+        and all(_FILE_NAME.fullmatch(name) for name in files)
+        and all(type(file["bytes"]) is int and isinstance(file["sha256"], str) for file in files.values())
+    )
 
 
 def check(folder: Path, body: dict[str, Any]) -> None:
@@ -257,5 +272,5 @@ def _describe_file(path: Path) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,6 +18,7 @@ from mapo.local_model.files import atomic_folder
 from mapo.local_model.policy import load_policy, no_progress_bar
 from mapo.store import RunDir
 from mapo.train.checkpoint import all_steps, check, inspect, latest
+from mapo.untrusted import parse_json, read_file
 
 _RUN_ONLY = {"state.json", "optimizer.safetensors"}
 
@@ -102,8 +103,8 @@ def _dtype(folder: Path) -> str:
 
 def _best(path: Path) -> int:
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return int(parse_json(read_file(path))["step"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(
             f"the file names no step ({error})", where=str(path), fix="Use --step last"
         ) from error

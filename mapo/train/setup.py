@@ -7,7 +7,6 @@ limits, threads, trackers, the device, optimisations) may differ.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from mapo.train.metrics import Tracker, flat
 from mapo.train.optim import Optimizer
 from mapo.train.processes import ProcessGroup
 from mapo.types import Dialogue
-from mapo.untrusted import parse_toml, read_file
+from mapo.untrusted import parse_json, parse_toml, read_file
 
 
 @dataclass(slots=True)
@@ -144,8 +143,9 @@ def note_decoding(root: Path, decoder: str) -> None:
     run = RunDir(root)
     if not decoder or run.summary.exists():
         return
-    content = json.loads(run.manifest.read_bytes())
-    decoders = content.get("decoding", [])
+    content = parse_json(read_file(run.manifest))
+    decoders = content.get("decoding")
+    decoders = decoders if isinstance(decoders, list) else []
     if decoder not in decoders:
         content["decoding"] = [*decoders, decoder]
         write_atomic(run.manifest, encode(content, str(run.manifest)) + b"\n")
@@ -203,7 +203,7 @@ def refuse_other_engine(root: Path, engine: str) -> None:
 def engine_of(root: Path) -> str:
     """Return the engine that trains the run in a folder."""
     try:
-        content = json.loads(RunDir(root).manifest.read_bytes())
+        content = parse_json(read_file(RunDir(root).manifest))
         return str(content.get("engine", "local"))
     except (OSError, ValueError, AttributeError):
         return "local"  # a broken manifest is reported by check_run
@@ -226,8 +226,8 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
     started, now = _fixed_settings(load_run_config(run.root)), _fixed_settings(config)
     changed = [f"{s}.{k}" for s in now for k in now[s] if started[s].get(k) != now[s][k]]
     try:
-        recorded = json.loads(run.manifest.read_bytes())
-        scenarios = recorded["scenarios"]
+        recorded = parse_json(read_file(run.manifest))
+        scenarios = dict(recorded["scenarios"])
         levels = recorded.get("start_levels")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(

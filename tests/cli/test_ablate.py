@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mapo.advantage import METHODS
 from mapo.cli.training import ablate
-from mapo.errors import InputError
+from mapo.errors import InputError, StoreError
 from mapo.evals.ablation import processes
 from mapo.evals.ablation.grid import locked
 from mapo.scripted.notice import scripted_world
@@ -305,3 +305,18 @@ def test_runs_on_verl(fake, tmp_path, monkeypatch):
     assert call("--out", out)[0] == 0  # with the engine it was started with
     with pytest.raises(InputError, match="engine verl"):
         call("--out", out, "--engine", "local")
+
+
+def test_the_lock_is_not_written_through_a_link(tmp_path):
+    other = tmp_path / "of_the_user.txt"
+    other.write_text("precious")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".lock").symlink_to(other)
+    with pytest.raises(StoreError, match="symbolic link"), locked(tmp_path / "a"):
+        pass
+    assert other.read_text() == "precious"
+
+
+def test_a_huge_number_of_seeds_is_refused_at_once(tmp_path):
+    with pytest.raises(InputError, match="at most 1000 seeds"):
+        call("--seeds", "99999999999", "--out", tmp_path / "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 
 import pytest
@@ -173,3 +174,22 @@ def test_an_absurd_number_in_a_ledger_is_refused_when_it_is_read(tmp_path):
     path.write_text(json.dumps({"schema": "mapo.ledger/1", "entries": 1, "rows": [row]}))
     with pytest.raises(RecordError, match="not a ledger"):
         Ledger.load(path, {"m": (1.0, 1.0, 1.0)})
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "ledger.json-journal"])
+def test_a_ledger_that_is_a_pipe_or_nested_deeply_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RecordError, match="not a regular file"):
+        Ledger.load(tmp_path / "ledger.json")
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_text("[" * 100_000 + "\n")
+    with pytest.raises(RecordError, match="nested too deeply"):
+        Ledger.load(tmp_path / "ledger.json")
+
+
+def test_entries_are_not_appended_through_a_link(tmp_path):
+    ledger = Ledger.load(tmp_path / "ledger.json", journal=True)
+    (tmp_path / "ledger.json-journal").symlink_to(tmp_path / "of_the_user.txt")
+    with pytest.raises(StoreError, match="symbolic link"):
+        ledger.add("user", "m", calls=1)
+    assert not (tmp_path / "of_the_user.txt").exists()

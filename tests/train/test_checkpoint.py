@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import resource
@@ -416,3 +417,51 @@ def test_a_damaged_checkpoint_costs_no_good_one_its_place(trained, tmp_path):
     (tmp_path / "step_00002" / "model.safetensors").unlink()
     remove_old(tmp_path, last=1)
     assert latest(tmp_path) == tmp_path / "step_00001"
+
+
+# ---- checkpoints from somebody else: a checksum is not a signature
+
+
+def forge(checkpoint, change):
+    """Change the content of state.json and correct its checksum."""
+    path = checkpoint / "state.json"
+    body = json.loads(path.read_bytes())
+    del body["sha256"]
+    change(body)
+    digest = hashlib.sha256(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(json.dumps({**body, "sha256": digest}))
+
+
+ODD = {
+    "file outside": lambda body: body["files"].update({"../outside": {"bytes": 0, "sha256": ""}}),
+    "files": lambda body: body.update(files=[1]),
+    "file": lambda body: body["files"].update(config=3),
+    "state": lambda body: body.update(state=None),
+    "model": lambda body: body.update(model="pocket"),
+    "lora": lambda body: body["model"].update(lora="x"),
+    "not a number": lambda body: body["state"].update(rate=float("nan")),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_forged_checkpoint_is_damaged(trained, tmp_path, name):
+    folder = save(tmp_path / "step_00003", *trained, STATE)
+    forge(folder, lambda body: None)
+    assert latest(tmp_path) == folder  # the checksum is right
+    forge(folder, ODD[name])
+    assert latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["state.json", "config.json"])
+def test_a_checkpoint_with_a_pipe_is_damaged(trained, tmp_path, name):
+    folder = save(tmp_path / "step_00003", *trained, STATE)
+    forge(folder, lambda body: body["files"]["config.json"].update(bytes=0))
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert latest(tmp_path) is None
+
+
+def test_a_deeply_nested_state_is_damaged(trained, tmp_path):
+    folder = save(tmp_path / "step_00003", *trained, STATE)
+    (folder / "state.json").write_text("[" * 100_000)
+    assert latest(tmp_path) is None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mapo.config import Config
     from mapo.evals.ablation.cells import GridCell
 
+MAX_SEEDS = 1_000
 METHODS = "mapo,turn,batch,grpo,reinforce++,reinforce++_turn"
 OPTIONS = {"advantage.method": "--methods", "reward.name": "--rewards", "run.seed": "--seeds"}
 """Settings that vary over the grid, and the option for each."""
@@ -185,6 +186,8 @@ def _seeds(text: str) -> list[Any]:
         numbers = []
     if not numbers or min(numbers) < 0 or (numbers == [0] and "," not in text):
         raise InputError(f"--seeds is '{text}'", fix="Give a number of seeds (5), or a list of them (0,1,2)")
+    if "," not in text and numbers[0] > MAX_SEEDS:
+        raise InputError(f"--seeds is '{text}'", fix=f"Give at most {MAX_SEEDS} seeds")
     return numbers if "," in text else list(range(numbers[0]))
 
 

@@ -8,7 +8,6 @@ result, `cells.py` and `grid.py` list the runs, `processes.py` runs them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,6 +30,7 @@ from mapo.scoring.context import ScoreContext, context_of_dialogues
 from mapo.scoring.result import recompute
 from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 from mapo.types import Dialogue
+from mapo.untrusted import parse_json, read_file
 
 __all__ = ["GridCell", "GridRun", "analyse", "read_run"]
 
@@ -122,7 +122,7 @@ def read_run(root: Path, cell: GridCell) -> GridRun | None:
     if not path.exists():
         return None
     try:
-        summary = json.loads(path.read_bytes())
+        summary = parse_json(read_file(path))
         recorded = _recorded_cell(folder, summary, cell)
         float(summary["dialogues"])
     except (OSError, ValueError, KeyError, TypeError) as error:

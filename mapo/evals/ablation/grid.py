@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from mapo.errors import InputError, StoreError
 from mapo.evals.ablation.cells import METHOD, REWARD, SEED, GridCell, axes_of, cells_of, toml_value
 from mapo.runs.provenance import provenance
 from mapo.store import RunDir, write_atomic
+from mapo.untrusted import open_regular, parse_json, read_file
 
 SCHEMA, SCHEMA_ANY = "mapo.ablate/1", "mapo.ablate/2"
 """A grid of methods and rewards, and a grid of any settings (`vary` instead of `methods` and `rewards`)."""
@@ -113,12 +115,14 @@ def read_grid(out: Path) -> dict[str, Any]:
     """Read and check the manifest of an ablation."""
     path = RunDir(out).manifest
     try:
-        grid = dict(json.loads(path.read_bytes()))
+        grid = dict(parse_json(read_file(path)))
         expected = SCHEMA_ANY if "vary" in grid else SCHEMA
         if grid["schema"] != expected or grid["config"] != _hash(grid["settings"]):
             raise ValueError("it has another schema or was edited")
+        if math.prod(map(len, (grid["seeds"], *axes_of(grid).values()))) > 100 * LARGEST:
+            raise ValueError("it has too many runs")
         cells_of(grid)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"the file is not the manifest of an ablation ({error})", where=str(path), fix="Check --out"
         ) from None
@@ -199,7 +203,7 @@ def locked(out: Path) -> Iterator[None]:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
+        lock = open_regular(RunDir(out).ablation_lock, "ab", links=False)
     except OSError as error:
         raise StoreError(f"the folder cannot be written ({error.strerror})", where=str(out)) from error
     with lock:

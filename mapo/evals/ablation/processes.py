@@ -19,7 +19,7 @@ from mapo.evals.ablation.cells import GridCell, label_of
 from mapo.records import parse
 from mapo.show.progress import Progress, clock
 from mapo.store import RunDir
-from mapo.untrusted import PYTHON, own_environment
+from mapo.untrusted import PYTHON, open_regular, own_environment
 
 TRAIN = [*PYTHON, "-m", "mapo", "train"]
 TAIL = 1 << 16
@@ -74,7 +74,7 @@ async def _train(out: Path, cell: GridCell, engine: str) -> str | None:
     path.parent.mkdir(exist_ok=True)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if engine == "local" else ()
     threads = dict.fromkeys(variables, "1")
-    with open(path, "ab") as log:
+    with open_regular(path, "ab", links=False) as log:
         begin = log.tell()  # earlier attempts wrote the text before this position
         process = await asyncio.create_subprocess_exec(
             *_command(out, cell, engine),
@@ -187,7 +187,7 @@ class GridProgress:
 def last_step(metrics: Path) -> int:
     """Return the step of the last complete line, or 0 before there is one."""
     try:
-        with open(metrics, "rb") as file:
+        with open_regular(metrics) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().splitlines(keepends=True)
     except OSError:
