@@ -320,3 +320,23 @@ def test_the_lock_is_not_written_through_a_link(tmp_path):
 def test_a_huge_number_of_seeds_is_refused_at_once(tmp_path):
     with pytest.raises(InputError, match="at most 1000 seeds"):
         call("--seeds", "99999999999", "--out", tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "key", ["scenarios.domain", "verl.settings", "roles.everyone.base_url", "roles.judge"]
+)
+def test_a_grid_from_somebody_else_varies_nothing_that_executes_code_or_sends_keys(tmp_path, key):
+    grid = {"schema": "mapo.ablate/2", "vary": {key: ["/tmp/evil"]}, "seeds": [0], "settings": {}}
+    grid["config"] = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"  # of {}
+    (tmp_path / "manifest.json").write_text(json.dumps(grid))
+    with pytest.raises(InputError, match=f"varies {key}, which can execute code or send a key"):
+        call("--out", tmp_path)
+
+
+def test_a_grid_of_too_many_runs_is_refused_at_once(tmp_path):
+    axes = {f"optim.{n}": list(range(100)) for n in range(5)}
+    grid = {"schema": "mapo.ablate/2", "vary": axes, "seeds": [0], "settings": {}}
+    grid["config"] = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"  # of {}
+    (tmp_path / "manifest.json").write_text(json.dumps(grid))
+    with pytest.raises(InputError, match="too many runs"):
+        call("--out", tmp_path)

@@ -17,7 +17,7 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
-from mapo.cli.training.checks import check_policy, check_roles, check_run_config
+from mapo.cli.training.checks import check_inherited_axes, check_policy, check_roles, check_run_config
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def _wanted_grid(
             axes[key] = values
     _check_names(axes)
     if earlier is not None:
+        check_inherited_axes([key for key in axes_of(earlier) if key not in axes])
         axes = axes_of(earlier) | axes
     elif not vary:
         axes = {METHOD: METHODS.split(","), REWARD: ["idr", "adr"]} | axes

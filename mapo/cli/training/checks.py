@@ -97,6 +97,27 @@ def check_run_config(config: Config, out: Path, command: str, overrides: Sequenc
         )
 
 
+def check_inherited_axes(keys: Sequence[str]) -> None:
+    """Check the settings that the grid in a folder varies and the user did not name again. Raise InputError
+    if they can execute code or send a key: the folder may come from somebody else."""
+    from mapo.errors import InputError
+
+    for key in keys:
+        harmless = key.rpartition(".")[2] in (
+            "model",
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "judging",
+            "agents",
+        )
+        if key in ("scenarios.domain", "verl.settings") or (key.startswith("roles") and not harmless):
+            raise InputError(
+                f"the ablation in this folder varies {key}, which can execute code or send a key",
+                fix=f"If you trust it, name the setting and its values: --vary {key}=...",
+            )
+
+
 def resume_command(config: Config, out: Path, engine: str = "") -> str:
     """Return the command that resumes a training run."""
     named = [quote(str(RunDir(out).config))] if _trusted_parts(config) else []
