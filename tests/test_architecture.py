@@ -60,6 +60,7 @@ ORDER = [
     "realsim.reading",
     "realsim",
     "planning",
+    "evals.reproduce",
     "testing",
     "report.document",
     "report.sections",

@@ -17,7 +17,7 @@ from mapo import __version__
 from mapo.cli import compare, doctor, evaluate, judge, plan, play, report, scenarios, score, view
 from mapo.cli.common.help import commands
 from mapo.cli.common.messages import say
-from mapo.cli.training import ablate, export, fetch, train
+from mapo.cli.training import ablate, export, fetch, reproduce, train
 from mapo.errors import MapoError
 
 app = commands(
@@ -45,6 +45,7 @@ def main(
 
 app.command()(train.train)
 app.command()(ablate.ablate)
+app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command()(fetch.fetch)
 app.command()(score.score)

@@ -1,0 +1,122 @@
+"""Where a reproduction differs from the paper, or from its authors' released scripts, as sentences.
+
+The expected settings are those the paper's text or the scripts state; what a source leaves open is not
+compared. docs/reproduction.md has the complete table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mapo.config import Config, load_config
+from mapo.evals.reproduce.experiments import Experiment, Training
+from mapo.evals.reproduce.stages import TEST_MODEL, Recipe
+from mapo.players.casting import cast_from_config
+from mapo.players.spec import models_by_role
+
+TRAINING_ROLES = "Qwen3-235B"
+CARDS = 727
+
+_COMMON: dict[str, Any] = {
+    "rollout.siblings": 4,
+    "optim.lr": 1e-6,
+    "optim.warmup": 0.05,
+    "optim.schedule": "cosine",
+    "optim.weight_decay": 0.1,
+    "optim.grad_clip": 1.0,
+    "model.thinking": False,
+    "model.lora": None,
+    "advantage.horizon": "shortest",
+}
+_PAPER: dict[str, dict[str, Any]] = {
+    "7b": {"rollout.max_turns": 15, "optim.epochs": 2},
+    "8b": {"rollout.scenarios": 16, "rollout.max_turns": 15, "optim.epochs": 1},
+    "14b": {"rollout.max_turns": 30, "optim.epochs": 1},
+    "32b": {"rollout.scenarios": 32, "rollout.max_turns": 30, "optim.epochs": 1},
+}
+_SCRIPTS: dict[str, dict[str, Any]] = {
+    "7b": {"rollout.min_turns": 8, "rollout.max_turns": 15, "rollout.temperature": 1.0},
+    "8b": {"rollout.min_turns": 8, "rollout.max_turns": 15, "rollout.temperature": 1.0},
+    "14b": {},
+    "32b": {"rollout.max_turns": 20, "rollout.temperature": 0.8},
+}
+
+
+def expected_settings(profile: str, size: str) -> dict[str, Any]:
+    """Return the settings that a source states for a size."""
+    if profile == "paper":
+        stated = {"optim.updates": 1, "rollout.temperature": 1.0}
+        return {**_COMMON, **stated, **_PAPER[size]}
+    stated = {"optim.updates": 2, "optim.epochs": 2, "rollout.scenarios": 16, "advantage.gamma": 0.85}
+    return {**_COMMON, **stated, **_SCRIPTS[size]}
+
+
+def deviations(experiment: Experiment, recipe: Recipe, scenarios: int | None) -> list[str]:
+    """Return every deviation of an experiment, one sentence each. `scenarios`: training scenarios."""
+    if recipe.small:
+        return [
+            "The policy is the embedded model with two million weights, not a Qwen model.",
+            "User, director and judge are scripted, in training and in tests: a test world.",
+            "Trainings have two steps, tests four built-in scenarios of at most 15 turns.",
+            "The scores test the pipeline; they say nothing about the paper's results.",
+        ]
+    sizes = dict.fromkeys(row.size for row in experiment.rows)
+    lines = [line for size in sizes for line in _settings(size, recipe)]
+    lines += _cast(experiment, recipe)
+    if scenarios is not None and scenarios != CARDS:
+        lines.append(
+            f"Training uses {scenarios} cards instead of {CARDS}, which contain the 30 test cases."
+        )
+    if recipe.prompts != "empa":
+        lines.append(
+            "Judge, user and director have mapo's prompts. They judge more mildly than EMPA's, so scores are "
+            "not comparable with the paper's (--prompts empa uses EMPA's own)."
+        )
+    if recipe.start_levels is None:
+        lines.append(
+            "Start levels are judged anew by the models of the run, not taken from EMPA's file "
+            "(--start-levels)."
+        )
+    lines.append("Every training and every test is run once, with one seed.")
+    return lines
+
+
+def _settings(size: str, recipe: Recipe) -> list[str]:
+    config = load_config(recipe.config_name(size), recipe.settings_of(Training(size)))
+    source = "the paper" if recipe.profile == "paper" else "the scripts"
+    lines = []
+    for key, expected in expected_settings(recipe.profile, size).items():
+        value = setting(config, key)
+        if value != expected:
+            lines.append(f"{size}: {key} is {_text(value)}; {source}: {_text(expected)}.")
+    return lines
+
+
+def _cast(experiment: Experiment, recipe: Recipe) -> list[str]:
+    lines = []
+    first = experiment.rows[0].size
+    config = load_config(recipe.config_name(first), recipe.settings_of(Training(first)))
+    for role, spec in models_by_role(cast_from_config(config)).items():
+        if TRAINING_ROLES.lower() not in spec.model.lower():
+            lines.append(f"In training, the {role} is {spec.model}; the paper: {TRAINING_ROLES}.")
+    if recipe.tester and TEST_MODEL not in recipe.tester.model.lower():
+        lines.append(
+            f"In tests, user, director and judge are {recipe.tester.model}; the paper: {TEST_MODEL}."
+        )
+    return lines
+
+
+def setting(config: Config, key: str) -> Any:
+    """Return the value of a dotted setting."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if hasattr(value, "model_dump"):
+        return ", ".join(f"{k} {v:g}" for k, v in value.model_dump().items())
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
