@@ -64,9 +64,7 @@ def deviations(experiment: Experiment, recipe: Recipe, scenarios: int | None) ->
     lines = [line for size in sizes for line in _settings(size, recipe)]
     lines += _cast(experiment, recipe)
     if scenarios is not None and scenarios != CARDS:
-        lines.append(
-            f"Training uses {scenarios} cards instead of {CARDS}, which contain the 30 test cases."
-        )
+        lines.append(f"Training uses {scenarios} cards instead of {CARDS}, which contain the 30 test cases.")
     if recipe.prompts != "empa":
         lines.append(
             "Judge, user and director have mapo's prompts. They judge more mildly than EMPA's, so scores are "

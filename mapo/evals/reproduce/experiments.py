@@ -7,6 +7,7 @@ row has none. Two experiments report slightly different scores for the same trai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -214,4 +215,4 @@ def safe_name(text: str | None) -> str:
 
 
 def _toml_string(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=False)

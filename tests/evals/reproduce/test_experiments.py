@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from mapo.errors import InputError
@@ -62,4 +64,5 @@ def test_wrong_names_are_refused(name, sizes, judges, problem):
 
 
 def test_the_name_of_a_judge_cannot_end_the_toml_string():
-    assert Training("7b", judge='x"\ny = 1').settings[-1].count('\\"') == 1
+    setting = Training("7b", judge='x"\ny = 1').settings[-1]
+    assert tomllib.loads(setting) == {"roles": {"judge": {"model": 'x"\ny = 1'}}}
