@@ -173,12 +173,12 @@ def _training_stages(row: Row, recipe: Recipe, out: Path) -> list[Stage]:
 
 def _test_stage(row: Row, recipe: Recipe, out: Path) -> Stage:
     folder = test_folder(out, row)
+    after: tuple[str, ...] = ()
     if row.training is not None:
-        source, after = str(out / f"model-{row.model}"), (f"model-{row.model}",)
-        shown = after[0]
+        shown = f"model-{row.model}"
+        source, after = str(out / shown), (shown,)
     else:
-        source, after = load_config(recipe.config_name(row.size), recipe.settings).model.source, ()
-        shown = source
+        source = shown = load_config(recipe.config_name(row.size), recipe.settings).model.source
     chosen, addresses = _test_arguments(row, recipe)
     arguments = ("eval", "empa", "--model", f"local:{source}", *chosen, *addresses, "--out", str(folder))
     return Stage(folder.name, "test", folder, arguments, (shown, *chosen), after, row)
