@@ -45,7 +45,7 @@ _SCRIPTS: dict[str, dict[str, Any]] = {
 def expected_settings(profile: str, size: str) -> dict[str, Any]:
     """Return the settings that a source states for a size."""
     if profile == "paper":
-        stated = {"optim.updates": 1, "rollout.temperature": 1.0}
+        stated = {"optim.updates": 1, "rollout.temperature": 1.0, "reward.distance": "origin"}
         return {**_COMMON, **stated, **_PAPER[size]}
     stated = {"optim.updates": 2, "optim.epochs": 2, "rollout.scenarios": 16, "advantage.gamma": 0.85}
     return {**_COMMON, **stated, **_SCRIPTS[size]}
