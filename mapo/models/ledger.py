@@ -25,6 +25,8 @@ from mapo.untrusted import open_regular, parse_json, read_file
 SCHEMA = "mapo.ledger/1"
 MAX_COUNT = 2**53
 """The largest number that all programs read exactly from JSON."""
+MAX_JOURNAL_BYTES = 1 << 30
+"""A call takes about 250 bytes."""
 
 Price = tuple[float, float, float]
 """Per million tokens: prompt, cached prompt, completion."""
@@ -153,7 +155,7 @@ class Ledger:
             if path.exists():
                 ledger._read(parse_json(read_file(path)))
             if (file := _journal_of(path)).exists():
-                ledger._read_journal(read_file(file))
+                ledger._read_journal(read_file(file, MAX_JOURNAL_BYTES))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(
                 f"this is not a ledger ({error})", where=str(path), fix="Remove the file to count from zero"

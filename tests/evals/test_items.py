@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from mapo.errors import AnswerError, ContextError, EndpointError, InputError, StoreError
+from mapo.errors import AnswerError, ContextError, EndpointError, InputError, RecordError, StoreError
 from mapo.evals.items import PreviousItems, conversation, prepare, run_items, seed_of
 from mapo.evals.summary import Scored, summarise, write_result
+from mapo.models.ledger import Ledger
 from mapo.runs.claim import claim
 from mapo.store import RunDir
 from mapo.testing.fakes import FakeChat
@@ -340,3 +342,25 @@ def test_what_a_kill_leaves_behind_does_not_block_the_folder(tmp_path):
     (other / ".notes.tmp").write_text("mine")
     with pytest.raises(InputError, match="is not empty and is not a run"):
         prepare(other, {"model": "a"}, resume=False)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "items.jsonl", "ledger.json", "ledger.json-journal"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "nested"])
+def test_odd_files_in_a_folder_to_resume_are_refused_at_once(tmp_path, name, kind):
+    """A downloaded folder, say. Reading a pipe would wait forever; a device may fill the memory."""
+    run, settings = RunDir(tmp_path), {"schema": "mapo.test/1"}
+    if name != "manifest.json":
+        claim(tmp_path, settings)
+    file = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/null")
+    else:
+        file.write_bytes(b"[" * 100_000 + b"\n")
+    if name == "items.jsonl" and kind == "nested":
+        assert len(prepare(tmp_path, settings, resume=True).bad) == 1
+        return
+    with pytest.raises((InputError, RecordError)):  # noqa: PT012 (which of the two depends on the file)
+        prepare(tmp_path, settings, resume=True)
+        Ledger.load(run.ledger_of(), journal=True)
