@@ -23,6 +23,8 @@ from mapo.untrusted import parse_toml, read_file
 MAX_INTEGER = 2**53
 MAX_EXTENDS = 8
 """How many files may extend one another."""
+EMPA_PROMPTS = "empa"
+"""The name of the prompts of EMPA's published package."""
 _T = TypeVar("_T")
 
 
@@ -146,6 +148,10 @@ class Roles(_Section):
     judge: Role | None = None
     judges: tuple[Role, ...] = ()
     """Several judges instead of one; omitted keys are taken from `roles.everyone`."""
+    prompts: str = ""
+    """Prompts of the roles: "" are mapo's own, "empa" those of EMPA's package, which must be installed; or a
+    folder of templates (paths in a config file are relative to that file).
+    """
     judging: Literal["panel", "alternate"] = "panel"
     """panel: all judge every reply and the median of each level counts; alternate: one judge per scenario and
     step.
@@ -176,6 +182,8 @@ class Roles(_Section):
             )
         if self.judges and self.agents != "llm":
             raise ValueError("roles.judges are models: set roles.agents = 'llm'")
+        if self.prompts == EMPA_PROMPTS and self.agents != "llm":
+            raise ValueError("roles.prompts = 'empa' is for models: set roles.agents = 'llm'")
         return self
 
 
@@ -387,7 +395,7 @@ def load_config(
     _drop_excluded(data, {text.partition("=")[0].strip() for text in overrides})
     for override in overrides:
         _override(data, override)
-    _resolve_domain(data, Path())
+    _resolve_folders(data, Path())
     _check_splits(data, str(path))
     return read_config(data, str(path), overrides)
 
@@ -413,7 +421,7 @@ def _read_layers(path: Path, flat: bool, seen: tuple[Path, ...] = ()) -> dict[st
         raise InputError(
             f"cannot be read ({error})", where=str(path), fix="See configs/ for examples"
         ) from None
-    _resolve_domain(data, path.parent)
+    _resolve_folders(data, path.parent)
     if "extends" not in data or flat:  # in a flat file, `extends` is an unknown setting
         return data
     name, seen = data.pop("extends"), (*seen, path.resolve())
@@ -531,8 +539,12 @@ def _config_path(source: str | Path | None) -> Path:
     return path
 
 
-def _resolve_domain(data: dict[str, Any], base: Path) -> None:
-    """Make the path of a domain absolute, so that a run can be resumed from any directory."""
+def _resolve_folders(data: dict[str, Any], base: Path) -> None:
+    """Make the paths of domain and prompts absolute, so that a run can be resumed from any directory."""
+    roles = data.get("roles")
+    prompts = roles.get("prompts") if isinstance(roles, dict) else None
+    if isinstance(roles, dict) and isinstance(prompts, str) and prompts not in ("", EMPA_PROMPTS):
+        roles["prompts"] = str((base / prompts).resolve())
     section = data.get("scenarios")
     domain = section.get("domain") if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(domain, str) and (domain.startswith(".") or "/" in domain):

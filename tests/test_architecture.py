@@ -195,6 +195,8 @@ NAMES_OF_DOMAINS_STAND_IN = {
     "scoring/empa_files.py": "EMPA's result files are about empathy",
     "evals/eqbench/v3.py": "a criterion of EQ-Bench is called so",
     "scenarios/empa_cards.py": "EMPA's cards are about empathy",
+    "sandbox/empa_package/package.py": "modules of EMPA's package",
+    "sandbox/empa_package/roles.py": "a function of EMPA's director",
     "domain_folders.py": "the default of everything else",
     "measure/potential.py": "the model's name in its paper",
     "testing/judges.py": "the default of a fake judge",

@@ -41,11 +41,15 @@ class Usage:
     completion: int = 0
 
 
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""The schema of any JSON object. Endpoints are asked for their plain JSON mode."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model.
 
-    schema: the JSON schema that the answer must follow.
+    schema: the JSON schema that the answer must follow, or ANY_OBJECT.
     session: shared by all calls of one role in one dialogue; a sampler keeps its KV cache by it.
     nonce: distinguishes calls that are otherwise equal (repeats of a scenario) in the answer cache.
     seed: for locally sampled replies; the same seed after the same messages gives the same reply.

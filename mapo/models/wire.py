@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from mapo.body_fields import check_body
-from mapo.models.chat import Answer, Request, ToolCall, Usage
+from mapo.models.chat import ANY_OBJECT, Answer, Request, ToolCall, Usage
 from mapo.text import without_thinking
 from mapo.types import Reply
 
@@ -69,10 +69,11 @@ def request_body(request: Request, model: str, dialect: Dialect) -> dict[str, An
             }
             for t in request.tools
         ]
-    if request.schema is not None and dialect.json == "schema":
+    any_object = request.schema == ANY_OBJECT and dialect.json == "schema"
+    if request.schema is not None and dialect.json == "schema" and not any_object:
         form = {"name": "form", "strict": True, "schema": dict(request.schema)}
         body["response_format"] = {"type": "json_schema", "json_schema": form}
-    elif request.schema is not None and dialect.json == "object":
+    elif any_object or (request.schema is not None and dialect.json == "object"):
         body["response_format"] = {"type": "json_object"}
     return {**body, **check_body(request.body)} if request.body else body
 

@@ -12,6 +12,7 @@ from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
 from mapo.players.casting import cast_from_config
+from mapo.players.prompts import prompts_from_config
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mapo.models.ledger import Ledger
     from mapo.models.rate_limit import Limiter
     from mapo.sampling.sampler import Sampler
-    from mapo.sandbox.cast import Casting, Policy
+    from mapo.sandbox.cast import Casting, Policy, RolePrompts
     from mapo.sandbox.panel import NamedJudge
 
 
@@ -163,10 +164,13 @@ class ModelSession:
         sampler = local_sampler(source, slots=self.concurrency, context=self.context)
         return await self.stack.enter_async_context(sampler)
 
-    def casting(self, cast: CastSpec | None, rubric: Rubric, domain: str) -> Casting:
-        """Open the models of user, director and judge; None is the domain's scripted cast."""
+    def casting(
+        self, cast: CastSpec | None, rubric: Rubric, domain: str, prompts: RolePrompts | None = None
+    ) -> Casting:
+        """Open the models of user, director and judge; None is the domain's scripted cast. Without `prompts`
+        they get mapo's own."""
         from mapo.sandbox.domain import scripted_cast
-        from mapo.sandbox.model_cast import model_cast
+        from mapo.sandbox.model_cast import SHIPPED_PROMPTS, model_cast
         from mapo.sandbox.panel import with_judges
 
         if cast is None:
@@ -181,13 +185,18 @@ class ModelSession:
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
         user, director, judge = (self.endpoint(one[r], r) for r in ("user", "director", "judge"))
         sampling = {role: spec.sampling for role, spec in one.items()}
-        casting = model_cast(user, director, judge, rubric, sampling)
+        prompts = prompts or SHIPPED_PROMPTS
+        casting = model_cast(user, director, judge, rubric, sampling, prompts)
         if panel is None:
             return casting
-        return with_judges(casting, self.judges(panel, rubric), panel.mode, require_all=panel.require_all)
+        members = self.judges(panel, rubric, prompts)
+        return with_judges(casting, members, panel.mode, require_all=panel.require_all)
 
-    def judges(self, panel: PanelSpec, rubric: Rubric) -> list[NamedJudge]:
+    def judges(
+        self, panel: PanelSpec, rubric: Rubric, prompts: RolePrompts | None = None
+    ) -> list[NamedJudge]:
         """Open the judges of a panel. Those with the same model, address, key and body share an endpoint."""
+        from mapo.sandbox.model_cast import SHIPPED_PROMPTS
         from mapo.sandbox.panel import model_judge
 
         endpoints: dict[tuple[str, str | None, str, str], Endpoint] = {}
@@ -196,7 +205,8 @@ class ModelSession:
             key = (spec.model, spec.address, spec.key_env, compact_body(spec.sampling.body))
             if key not in endpoints:
                 endpoints[key] = self.endpoint(spec, "judge")
-            judges.append(model_judge(endpoints[key], rubric, spec.sampling, name))
+            judge = model_judge(endpoints[key], rubric, spec.sampling, name, prompts or SHIPPED_PROMPTS)
+            judges.append(judge)
         return judges
 
 
@@ -232,7 +242,8 @@ async def open_cast(
         session.check(models_by_role(cast).values(), domain)
     async with session:
         try:
-            yield session.casting(cast, Rubric.load(domain), domain), flush, session.ledger
+            prompts = prompts_from_config(config) if cast else None
+            yield session.casting(cast, Rubric.load(domain), domain, prompts), flush, session.ledger
         finally:
             flush()
 

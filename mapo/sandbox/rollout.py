@@ -1,8 +1,8 @@
 """Rollouts: `play` plays one dialogue, `play_all` many concurrently.
 
-One turn: the user speaks (in the first turn usually the scenario's opening), the policy replies, the judge fills in
-the turn form, the potential state moves, and the turn gets its reward. If the dialogue has not ended, the
-director decides what happens next and the user speaks again.
+One turn: the user speaks (the first message is usually the opening of the scenario), the policy replies, the
+judge fills in the turn form, the potential state moves, and the turn gets its reward. If the dialogue has not
+ended, the director decides what happens next and the user speaks again.
 
 Errors inside a dialogue are handled in one place, `play`: the dialogue is recorded as broken, with the
 reason, and its siblings continue. A failed judgement does not break a dialogue: that turn is unscored.

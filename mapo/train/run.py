@@ -19,10 +19,10 @@ from mapo.local_model.layers import tune_for_training
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
 from mapo.measure.rubric import Rubric
+from mapo.players.prompts import prompts_from_config
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting
-from mapo.sandbox.model_cast import policy_system
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import official_test_cards
 from mapo.scenarios.overlap import Overlap, compare_sets
@@ -179,7 +179,7 @@ def rules_of(config: Config) -> Rules:
         distance=config.reward.distance,
         min_turns=r.min_turns,
         max_turns=r.max_turns,
-        system=policy_system if r.system else None,
+        system=prompts_from_config(config).policy_system if r.system else None,
         temperature=r.temperature,
         top_p=r.top_p,
         max_tokens=r.max_tokens,

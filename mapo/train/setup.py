@@ -20,12 +20,13 @@ from mapo.config import Config, dump_config, read_config, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy
+from mapo.players.prompts import prompts_from_config
 from mapo.records import encode
 from mapo.runs.claim import digest
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
-from mapo.sandbox.cast import Casting
+from mapo.sandbox.cast import Casting, prompts_id
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import content_hash, official_test_cards
 from mapo.scenarios.scenario import Scenario, scenario_digest
@@ -157,7 +158,7 @@ def _leftover(entry: Path) -> bool:
 
 
 def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[str, Any]:
-    """Return what identifies the run: its scenarios by content, its method and the versions used."""
+    """Return what identifies the run: scenarios and prompts by content, its method and the versions used."""
     return {
         "schema": "mapo.train/1",
         "scenarios": {
@@ -165,6 +166,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         },
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
         **({"trained_on_test": taken} if (taken := contaminated_by(scenarios)) else {}),
+        "prompts": prompts_id(prompts_from_config(config), config.scenarios.domain),
         "seed": config.run.seed,
         "method": config.advantage.method,
         "steps": config.optim.steps,
@@ -235,6 +237,8 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
         ) from None
     changed += [f"scenarios.{s}" for s, ids in content["scenarios"].items() if scenarios.get(s) != ids]
     changed += ["scenarios.start_levels"] * (levels != content.get("start_levels"))
+    if config.roles.agents == "llm" and recorded.get("prompts", content["prompts"]) != content["prompts"]:
+        changed.append("the prompts")
     if changed:
         raise InputError(
             f"the run was started with other settings: {', '.join(changed[:5])}",

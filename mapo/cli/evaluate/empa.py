@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,22 +12,24 @@ from mapo.cli.common.messages import say, say_all, say_failures, say_next_comman
 from mapo.cli.common.options import AgentsBody, Domain, JudgePanel, RunOptions, role_body, with_run_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mapo.evals.empa.benchmark import EmpaPlan, PreviousDialogues
+    from mapo.measure.rubric import Rubric
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import CastSpec, ModelSpec
-    from mapo.sandbox.cast import Job
+    from mapo.sandbox.cast import Job, RolePrompts
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.scenario import Scenario
-    from mapo.types import Dialogue
+    from mapo.types import Dialogue, Goal
 
 TOKENS_PER_TURN = 150
 """Tokens of a user's message and a reply, to warn when a context is too small for a dialogue."""
 _KEY = "Environment variable with its API key (default: that of the same address)."
 _SAME = "(default: --agents-base-url)"
 _BODY = "Further fields of its requests, added to --agents-body."
+_OWN = "with --prompts empa the package's"
 
 
 @with_run_options(benchmark="empa")
@@ -65,9 +68,20 @@ def empa(
     director_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     director_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     director_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
+    prompts: Annotated[
+        str,
+        typer.Option(
+            help="Prompts of all roles: empa (those of EMPA's own package, which must be installed), or a "
+            "folder of templates (default: mapo's, which judge more mildly than EMPA's)."
+        ),
+    ] = "",
     scenarios: Annotated[
-        str, typer.Option(help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards.")
-    ] = "builtin:test",
+        str | None,
+        typer.Option(
+            help="builtin:test|validation|train|all, or a folder of scenarios or EMPA cards (default: "
+            "builtin:test; with --prompts empa the 30 official cases in EMPA's package)."
+        ),
+    ] = None,
     domain: Domain = None,
     start_levels: Annotated[
         Path | None, typer.Option(help="Start levels by scenario: a JSON file, or EMPA result files.")
@@ -78,9 +92,17 @@ def empa(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N scenarios.")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Dialogues per scenario.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of scripted roles and repeats.")] = 0,
-    profile: Annotated[str, typer.Option(help="Scoring rules: published or released.")] = "published",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Scoring rules: published or released (default: published; with --prompts empa released)."
+        ),
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, help=f"The policy's temperature (default: 1; {_OWN})."),
+    ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     user_temperature: Annotated[
         float | None, typer.Option(min=0.0, help="The user's temperature (default: 1).")
@@ -88,7 +110,9 @@ def empa(
     judge_temperature: Annotated[
         float | None, typer.Option(min=0.0, help="The judge's temperature (default: 0).")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Token limit of the policy's replies.")] = 512,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"Token limit of the policy's replies (default: 512; {_OWN}).")
+    ] = None,
     user_max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Token limit of the user's answers (default: 4096).")
     ] = None,
@@ -119,14 +143,14 @@ def empa(
     from mapo.models.chat import Sampling
     from mapo.players.casting import cast_from_options, with_judge_panel, with_sampling
     from mapo.players.spec import PartialSpec
-    from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.start_levels import read_start_levels
     from mapo.scoring.score import score
     from mapo.scoring.tables import print_ledger, print_scoring
     from mapo.store import RunDir
 
-    chosen = _chosen_scenarios(scenarios, domain, cases)[:limit]
+    source, cases = (scenarios, cases) if scenarios else _default_source(prompts, cases)
+    chosen = _chosen_scenarios(source, domain, cases)[:limit]
     rubric = Rubric.load(domain_folder(chosen[0].domain))
     policy = run.model_spec(model)
     models = cast_from_options(
@@ -150,16 +174,19 @@ def empa(
             judge_temperature, max_tokens=judge_max_tokens, body=role_body("judge", judge_body, agents_body)
         ),
     )
+    templates = _chosen_prompts(prompts, source, domain, chosen, rubric, cast)
+    defaults = _defaults_of(templates)
     rules = Rules(
         rubric,
-        profile,
+        profile or defaults.profile,
         max_turns=max_turns,
-        system=None if no_system else policy_system,
-        temperature=temperature,
+        system=None if no_system else templates.policy_system,
+        temperature=defaults.temperature if temperature is None else temperature,
         top_p=top_p,
-        max_tokens=max_tokens,
+        max_tokens=max_tokens or defaults.max_tokens,
     )
-    plan = EmpaPlan(chosen, repeats, seed, read_start_levels(start_levels) if start_levels else None)
+    levels = read_start_levels(start_levels) if start_levels else defaults.start_levels
+    plan = EmpaPlan(chosen, repeats, seed, levels, defaults.goals_from(levels))
     say_all("warning", plan.check(rubric))
     if max_turns is not None and max_turns < rubric.ending.min_turns:
         say(
@@ -169,7 +196,7 @@ def empa(
     if cast is None:
         _refuse_unscripted(plan)
     out, session = run.out, run.session()
-    playing = play_missing(run, plan, policy, cast, rules, session, preflight=True)
+    playing = play_missing(run, plan, policy, cast, rules, session, templates, preflight=True)
     broken = until_stopped(playing, out, lambda: finished_text(out, len(plan.jobs())))
     scoring = score(out)
     if scoring.models:
@@ -180,6 +207,86 @@ def empa(
     say_next_commands(out)
     if broken or not scoring.models:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """Defaults of options that depend on the prompts."""
+
+    profile: str = "published"
+    temperature: float = 1.0
+    max_tokens: int = 512
+    start_levels: Mapping[str, Mapping[str, int]] | None = None
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+
+    def goals_from(self, levels: Mapping[str, Mapping[str, int]] | None) -> dict[str, Goal] | None:
+        """Return the goals of the scenarios that start from the levels these goals belong to."""
+        known = self.start_levels or {}
+        same = {case for case in known if levels is not None and levels.get(case) == known[case]}
+        return {case: goal for case, goal in self.goals.items() if case in same} or None
+
+
+def _defaults_of(prompts: RolePrompts) -> _Defaults:
+    from mapo.sandbox.empa_package.prompts import EmpaPrompts
+
+    if not isinstance(prompts, EmpaPrompts):
+        return _Defaults()
+    request = prompts.package.policy_request
+    levels = prompts.start_levels or None
+    return _Defaults("released", request.temperature, request.max_tokens, levels, prompts.goals)
+
+
+def _default_source(prompts: str, cases: str | None) -> tuple[str, str | None]:
+    """Return the scenarios and cases if none are named: with EMPA's prompts its official cases."""
+    from mapo.config import EMPA_PROMPTS
+    from mapo.errors import InputError
+    from mapo.scenarios.empa_cards import card_files, official_cases
+
+    if prompts != EMPA_PROMPTS:
+        return "builtin:test", cases
+    from mapo.sandbox.empa_package.package import load_package
+
+    folder = load_package().data
+    if not card_files(folder):
+        raise InputError(
+            "EMPA's package has no cards",
+            where=str(folder),
+            fix="Give a folder with cases/*.md and scenarios/character_stories.json: --scenarios DIR",
+        )
+    return str(folder), cases or ",".join(official_cases(folder))
+
+
+def _chosen_prompts(
+    name: str,
+    source: str,
+    domain: str | None,
+    chosen: Sequence[Scenario],
+    rubric: Rubric,
+    cast: CastSpec | None,
+) -> RolePrompts:
+    """Return the prompts that --prompts names, and say where a package was found."""
+    from mapo.config import EMPA_PROMPTS
+    from mapo.errors import InputError
+    from mapo.players.prompts import named_prompts
+    from mapo.scenarios.sets import read_set
+
+    if name == EMPA_PROMPTS and cast is None:
+        raise InputError(
+            "--prompts empa is for models, but user, director and judge are scripted",
+            fix="Give --agents-model NAME --agents-base-url URL",
+        )
+
+    def files() -> dict[str, Path]:
+        known = read_set(source, domain).files
+        return {scenario.id: known[scenario.id] for scenario in chosen}
+
+    prompts = named_prompts(name, rubric, files)
+    if name == EMPA_PROMPTS:
+        from mapo.sandbox.empa_package.package import load_package
+
+        package = load_package()
+        say(f"prompts: EMPA's package, version {package.version}, in {package.folder}")
+    return prompts
 
 
 def _refuse_unscripted(plan: EmpaPlan) -> None:
@@ -231,24 +338,30 @@ async def play_missing(
     cast: CastSpec | None,
     rules: Rules,
     session: ModelSession,
+    prompts: RolePrompts | None = None,
     *,
     preflight: bool = False,
 ) -> int:
     """Play the dialogues that are missing in the run directory. Return how many broke.
 
-    With `preflight`, the models are checked and an estimate is printed first.
+    With `preflight`, the models are checked and an estimate is printed first. Without `prompts`, models get
+    mapo's own.
     """
     from mapo.cli.common.models import say_default_addresses
     from mapo.evals.empa import benchmark
     from mapo.players.identity import body_entry, identity
     from mapo.players.spec import models_by_role
+    from mapo.sandbox.cast import prompts_id
+    from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 
     models = {"policy": policy, **models_by_role(cast)}
     session.check(models.values(), plan.scenarios[0].domain)  # before anything is written
     players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
-    manifest = {**benchmark.manifest(plan, rules, policy.model, players), **identities}
+    prompts = prompts or SHIPPED_PROMPTS
+    used = prompts_id(prompts, plan.scenarios[0].domain) if cast or policy.scripted is None else ""
+    manifest = {**benchmark.manifest(plan, rules, policy.model, players, used), **identities}
     manifest |= body_entry(policy) if context is None else {"context": context}
     previous = benchmark.prepare(run.out, manifest, resume=run.resume)
     say_default_addresses(models.values())
@@ -260,7 +373,7 @@ async def play_missing(
     if jobs and policy.local is not None:
         say(f"loading the model {policy.local} ...")
     async with session:
-        dialogues = await _play(run, plan, policy, cast, rules, session, manifest, previous)
+        dialogues = await _play(run, plan, policy, cast, rules, session, prompts, manifest, previous)
     return _say_losses(dialogues, context)
 
 
@@ -298,6 +411,7 @@ async def _play(
     cast: CastSpec | None,
     rules: Rules,
     session: ModelSession,
+    prompts: RolePrompts,
     manifest: dict[str, Any],
     previous: PreviousDialogues,
 ) -> list[Dialogue]:
@@ -311,7 +425,9 @@ async def _play(
 
     out, domain = run.out, plan.scenarios[0].domain
     player = await session.policy(policy, domain)
-    casting = session.casting(cast, rules.rubric, domain)
+    if policy.scripted is None:
+        player = prompts.policy(player)
+    casting = session.casting(cast, rules.rubric, domain, prompts)
     claim(out, manifest)
     benchmark.add_scenarios(out, manifest)
     write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())

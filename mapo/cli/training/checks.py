@@ -127,6 +127,7 @@ def resume_command(config: Config, out: Path, engine: str = "") -> str:
 
 def _trusted_parts(config: Config) -> list[str]:
     """Return what the config does beyond naming data: executing code and sending keys."""
+    from mapo.config import EMPA_PROMPTS
     from mapo.domain_folders import SHIPPED
     from mapo.players.casting import cast_from_config
     from mapo.players.spec import ModelSpec, models_by_role
@@ -134,6 +135,8 @@ def _trusted_parts(config: Config) -> list[str]:
     parts = []
     if config.scenarios.domain not in SHIPPED:
         parts.append(f"executes the Python files of the domain {config.scenarios.domain}")
+    if config.roles.prompts == EMPA_PROMPTS:
+        parts.append(f"imports the Python package {EMPA_PROMPTS} (roles.prompts)")
     if config.verl.settings:
         parts.append("passes settings to verl, which can load code")
     default = ModelSpec("any").address

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from mapo.scenarios.start_levels import StartLevelTable, check_start_levels
 from mapo.scoring.findings import warnings
 from mapo.scoring.health import health
 from mapo.store import BadLine, JsonlWriter, RunDir, read_dialogues, write_atomic
-from mapo.types import Dialogue, Turn
+from mapo.types import Dialogue, Goal, Turn
 
 HEALTH_SCHEMA = "mapo.health/1"
 OnDialogue = Callable[[Dialogue], None]
@@ -42,6 +42,8 @@ class EmpaPlan:
     repeats: int = 1
     seed: int = 0
     start_levels: StartLevelTable | None = None
+    goals: Mapping[str, Goal] | None = None
+    """Thresholds by scenario that replace those of the profile."""
 
     def check(self, rubric: Rubric) -> list[str]:
         """Refuse start levels that do not fit the rubric; return warnings about missing ones."""
@@ -50,7 +52,7 @@ class EmpaPlan:
         return check_start_levels(self.start_levels, self.scenarios, rubric)
 
     def jobs(self) -> list[Job]:
-        known = self.start_levels or {}
+        known, goals = self.start_levels or {}, self.goals or {}
         return [
             Job(
                 scenario,
@@ -58,20 +60,28 @@ class EmpaPlan:
                 group=scenario.id,
                 seed=held_out_seed(self.seed, repeat),
                 start_levels=known.get(scenario.id),
+                goal=goals.get(scenario.id),
             )
             for scenario in self.scenarios
             for repeat in range(1, self.repeats + 1)
         ]
 
 
-def manifest(plan: EmpaPlan, rules: Rules, model: str, cast: str | Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that identify a run; a resume must agree in all of them."""
+def manifest(
+    plan: EmpaPlan, rules: Rules, model: str, cast: str | Mapping[str, str], prompts: str = ""
+) -> dict[str, Any]:
+    """Return the settings that identify a run; a resume must agree in all of them. `prompts` are the name and
+    fingerprint of the prompts, empty if no model gets one."""
     return {
         "schema": "mapo.empa/1",
         "model": model,
         "cast": cast,
         "scenarios": {s.id: scenario_digest(s) for s in plan.scenarios},
         "start_levels": digest(plan.start_levels) if plan.start_levels else None,
+        **(
+            {"goals": digest({case: asdict(goal) for case, goal in plan.goals.items()})} if plan.goals else {}
+        ),
+        **({"prompts": prompts} if prompts else {}),
         "repeats": plan.repeats,
         "seed": plan.seed,
         "rubric": f"{rules.rubric.name} {digest(rules.rubric.measure)}",

@@ -1,0 +1,37 @@
+"""The prompts of a run by name: mapo's templates, a folder of the user's own, or EMPA's package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mapo.config import EMPA_PROMPTS, Config
+from mapo.domain_folders import domain_folder
+from mapo.measure.rubric import Rubric
+from mapo.sandbox.cast import RolePrompts
+from mapo.sandbox.model_cast import SHIPPED_PROMPTS, TemplatePrompts
+from mapo.scenarios.sets import read_set
+
+
+def named_prompts(name: str, rubric: Rubric, files: Callable[[], Mapping[str, Path]]) -> RolePrompts:
+    """Return the prompts `name`: "" (mapo's own), "empa", or a folder. `files` returns the files of the
+    scenarios by id. Raises InputError for prompts that cannot be used.
+
+    "empa" imports a Python package, so the name must come from the user's command line or own config.
+    """
+    if name == EMPA_PROMPTS:
+        from mapo.sandbox.empa_package.prompts import EmpaPrompts
+
+        return EmpaPrompts.load(files(), rubric)
+    return TemplatePrompts.of(Path(name)) if name else SHIPPED_PROMPTS
+
+
+def prompts_from_config(config: Config) -> RolePrompts:
+    """Return the prompts that a config names."""
+    s = config.scenarios
+
+    def files() -> dict[str, Path]:
+        sources = dict.fromkeys((s.train, s.validation, s.test))
+        return {case: file for source in sources for case, file in read_set(source, s.domain).files.items()}
+
+    return named_prompts(config.roles.prompts, Rubric.load(domain_folder(s.domain)), files)
