@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from mapo.cli.common.options import FIELDS
 from mapo.errors import MapoError
 from mapo.text import printable
 
 if TYPE_CHECKING:
     from mapo.models.endpoint import Endpoint
+    from mapo.models.thinking import ThinkingProbe
 
 
 class Check(NamedTuple):
@@ -48,19 +49,22 @@ def doctor(
     key_env: Annotated[
         str, typer.Option(help="Environment variable with the endpoint's key.")
     ] = "OPENAI_API_KEY",
+    body: Annotated[str | None, typer.Option(help=f"Further fields of its requests: {FIELDS}.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout per call, in seconds.")] = 60.0,
 ) -> None:
-    """Check the installation, the machine and, with --model, an endpoint: models, latency, JSON, tool calls.
+    """Check the installation, the machine and, with --model, an endpoint: latency, thinking, JSON, tools.
 
     Exit status: 0 if everything needed works, also with warnings; 1 if a check failed.
     """
     import asyncio
 
+    from mapo.body_fields import body_option
+
     checks = [*_installation(), *machine_checks()]
     if model and model.startswith("local:"):
         checks.append(_chat_template(model.removeprefix("local:")))
     elif model:
-        checks += asyncio.run(_endpoint(model, base_url, key_env, timeout))
+        checks += asyncio.run(_endpoint(model, base_url, key_env, timeout, body_option(body, "--body")))
     for check in checks:
         typer.echo(f"{check.status:4}  {check.area:9} {check.name:15} {printable(check.message)}")
     failed, warnings = (sum(c.status == status for c in checks) for status in ("FAIL", "warn"))
@@ -195,13 +199,22 @@ def _chat_template(source: str) -> Check:
     return Check("model", "chat template", "ok" if template.append_only else "warn", template.description)
 
 
-async def _endpoint(model: str, base_url: str | None, key_env: str, timeout: float) -> list[Check]:
+async def _endpoint(
+    model: str, base_url: str | None, key_env: str, timeout: float, body: dict[str, Any]
+) -> list[Check]:
     from mapo.models.endpoint import Endpoint
+    from mapo.models.thinking import LONG, probe_thinking
 
-    async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, retries=1) as endpoint:
-        checks = [await _listed(endpoint, model), await _replies(endpoint)]
-        if checks[-1].status == "ok":
-            checks += [await _json(endpoint), await _tools(endpoint)]
+    async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, retries=1, body=body) as endpoint:
+        listed = await _listed(endpoint, model)
+        try:
+            probe = await probe_thinking(endpoint)
+        except MapoError as error:
+            return [listed, Check("endpoint", "replies", "FAIL", str(error))]
+        checks = [listed, _replies(probe), _thinking(probe)]
+        if probe.finishes:
+            limit = LONG if probe.thinking else 64
+            checks += [await _json(endpoint, limit), await _tools(endpoint, limit)]
         return checks
 
 
@@ -216,20 +229,31 @@ async def _listed(endpoint: Endpoint, model: str) -> Check:
     return Check("endpoint", "models listed", "warn", f"{listed}, but '{model}' is not among them")
 
 
-async def _replies(endpoint: Endpoint) -> Check:
-    from mapo.models.chat import Request
-    from mapo.types import Message
-
-    started = time.monotonic()
-    try:
-        answer = await endpoint.reply(Request((Message("user", "Say hello in one word."),), max_tokens=16))
-    except MapoError as error:
-        return Check("endpoint", "replies", "FAIL", str(error))
-    seconds = time.monotonic() - started
-    return Check("endpoint", "replies", "ok", f"{seconds:.2f} s, {answer.usage.completion} tokens")
+def _replies(probe: ThinkingProbe) -> Check:
+    if probe.finishes:
+        return Check("endpoint", "replies", "ok", f"{probe.seconds:.2f} s, {probe.tokens} tokens")
+    return Check("endpoint", "replies", "FAIL", f"no text within {probe.tokens} tokens")
 
 
-async def _json(endpoint: Endpoint) -> Check:
+def _thinking(probe: ThinkingProbe) -> Check:
+    """Say how long the model thinks, and what to set for a run."""
+    from mapo.sandbox.cast import MAX_TOKENS
+
+    if not probe.thinking:
+        return Check("endpoint", "thinking", "ok", "none")
+    spends = f"{'' if probe.finishes else 'more than '}{probe.thinking:,} tokens before one word"
+    needs = f"As policy it needs at least --max-tokens {probe.needed} (default: 512)"
+    if probe.needed > MAX_TOKENS:
+        options = ", ".join(f"--{role}-max-tokens" for role in ("user", "director", "judge"))
+        needs += f"; in other roles as many (default: {MAX_TOKENS}; {options})"
+    switch = "Nothing that was tried switches it off"
+    if probe.switch:
+        effect = f"shortens it to {probe.thinking_left:,}" if probe.thinking_left else "switches it off"
+        switch = f"--body {probe.switch} {effect} (--agents-body for the other roles)"
+    return Check("endpoint", "thinking", "warn", f"{spends}. {needs}. {switch}")
+
+
+async def _json(endpoint: Endpoint, max_tokens: int) -> Check:
     from mapo.errors import InputError
     from mapo.models.chat import Request
     from mapo.models.structured import ask
@@ -249,7 +273,7 @@ async def _json(endpoint: Endpoint) -> Check:
 
     text = 'Answer with JSON of this form: {"level": 1}'
     try:
-        await ask(endpoint, Request((Message("user", text),), max_tokens=64, schema=schema), parse)
+        await ask(endpoint, Request((Message("user", text),), max_tokens=max_tokens, schema=schema), parse)
     except MapoError as error:
         message = f"not usable, so the model can be a policy but not a judge: {error}"
         return Check("endpoint", "json schema", "warn", message)
@@ -260,14 +284,14 @@ async def _json(endpoint: Endpoint) -> Check:
     return Check("endpoint", "json schema", "warn", message)
 
 
-async def _tools(endpoint: Endpoint) -> Check:
+async def _tools(endpoint: Endpoint, max_tokens: int) -> Check:
     from mapo.models.chat import Request, Tool
     from mapo.types import Message
 
     tool = Tool("go_on", "Let the dialogue continue.", {"type": "object", "properties": {}})
     try:
         answer = await endpoint.reply(
-            Request((Message("user", "Call the function go_on."),), max_tokens=64, tools=(tool,))
+            Request((Message("user", "Call the function go_on."),), max_tokens=max_tokens, tools=(tool,))
         )
     except MapoError as error:
         message = f"not supported; a director answers in JSON instead ({error})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from mapo.cli import doctor
 from mapo.local_model import requirements
 from mapo.local_model.devices import devices
 from mapo.testing.server import LoopbackServer
+from mapo.testing.thinking import Thinking
 from support.command import mapo
 
 GIB = 2**30
@@ -159,16 +161,18 @@ def test_a_missing_model_folder_fails(tmp_path):
     assert done.returncode == 1 and "FAIL  model     chat template" in done.stdout
 
 
-def test_a_capable_endpoint_passes_all_checks():
-    def answer(body):
-        if "tools" in body:
-            call = {"id": "1", "type": "function", "function": {"name": "go_on", "arguments": "{}"}}
-            return {"content": None, "tool_calls": [call]}
-        return '{"level": 1}' if "response_format" in body else "Hello."
+def capable(body):
+    """Answer as a model that can do everything."""
+    if "tools" in body:
+        call = {"id": "1", "type": "function", "function": {"name": "go_on", "arguments": "{}"}}
+        return {"content": None, "tool_calls": [call]}
+    return '{"level": 1}' if "response_format" in body else "Hello."
 
-    with LoopbackServer(answer, models=("m",)) as server:
+
+def test_a_capable_endpoint_passes_all_checks():
+    with LoopbackServer(capable, models=("m",)) as server:
         done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
-    assert done.returncode == 0 and done.stdout.count("ok    endpoint") == 4, done.stdout
+    assert done.returncode == 0 and done.stdout.count("ok    endpoint") == 5, done.stdout
 
 
 def test_missing_features_of_an_endpoint_are_warnings():
@@ -185,6 +189,66 @@ def test_an_endpoint_without_json_schema_is_a_warning():
     with LoopbackServer(lambda _: '{"level": 1}', models=("m",), refuses=("json_schema",)) as server:
         done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
     assert done.returncode == 0 and "JSON is requested as any JSON object" in done.stdout
+
+
+def thinking_line(thinking, *options):
+    """Run doctor on a model that thinks; return its exit status, its line about thinking, and all lines."""
+    with LoopbackServer(capable, models=("m",), thinking=thinking) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url, *options)
+    lines = [line for line in done.stdout.splitlines() if "endpoint  thinking" in line]
+    return done.returncode, lines[0] if lines else "", done.stdout
+
+
+@pytest.mark.parametrize("shown", ["reasoning_content", "reasoning", "text", "usage"])
+@pytest.mark.parametrize(
+    ("switch", "option"),
+    [("enable_thinking", "thinking=false"), ("reasoning_effort", "reasoning_effort=none")],
+)
+def test_a_model_that_thinks_and_what_switches_it_off(shown, switch, option):
+    status, line, shown_lines = thinking_line(Thinking(300, shown, switch))
+    assert status == 0 and line.startswith("warn")
+    assert re.search(r"30\d tokens before one word. As policy it needs at least --max-tokens 2048", line)
+    assert f"--body {option} switches it off (--agents-body for the other roles)" in line
+    assert shown_lines.count("ok    endpoint") == 4  # with room for thinking, everything else works
+
+
+def test_thinking_that_nothing_switches_off_needs_higher_limits():
+    status, line, _ = thinking_line(Thinking(2500, switch=None))
+    assert (
+        status == 0 and "2,500 tokens before one word. As policy it needs at least --max-tokens 8192" in line
+    )
+    assert "in other roles as many (default: 4096; --user-max-tokens" in line
+    assert "Nothing that was tried switches it off" in line
+
+
+def test_thinking_for_which_the_other_roles_have_room():
+    _, line, _ = thinking_line(Thinking(1500))
+    assert "--max-tokens 4096 (default: 512). --body" in line
+
+
+def test_thinking_without_an_end_fails_and_says_what_to_do():
+    status, line, lines = thinking_line(Thinking(5000))
+    assert status == 1 and "FAIL  endpoint  replies" in lines and "json schema" not in lines
+    assert "more than 4,096 tokens" in line and "--body thinking=false switches it off" in line
+
+
+def test_a_model_whose_thinking_is_switched_off_does_not_think():
+    status, line, _ = thinking_line(Thinking(300), "--body", "thinking=false")
+    assert status == 0 and line.split() == ["ok", "endpoint", "thinking", "none"]
+
+
+def test_a_server_that_refuses_unknown_fields_can_be_asked_too():
+    def fault(_number, body):
+        return "400" if "chat_template_kwargs" in body else None
+
+    with LoopbackServer(capable, thinking=Thinking(300, switch="reasoning_effort"), fault=fault) as server:
+        done = mapo("doctor", "--model", "m", "--base-url", server.base_url)
+    assert "--body reasoning_effort=none switches it off" in done.stdout
+
+
+def test_doctor_refuses_wrong_body_fields():
+    done = mapo("doctor", "--model", "m", "--body", '{"model": "x"}')
+    assert done.returncode == 2 and "'model' is set by mapo" in done.stderr
 
 
 def test_doctor_fails_where_nothing_answers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from mapo.errors import EndpointError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.models.cache import key_of
-from mapo.models.chat import Request, Sampling
+from mapo.models.chat import Answer, Request, Sampling
 from mapo.models.endpoint import Endpoint
+from mapo.models.thinking import probe_thinking
 from mapo.models.wire import dump_answer, load_answer
 from mapo.sandbox.cast import Job
 from mapo.sandbox.director import ModelDirector
@@ -22,7 +24,7 @@ from mapo.sandbox.user import ModelUser
 from mapo.testing.server import LoopbackServer
 from mapo.testing.thinking import Thinking
 from mapo.testing.world import world
-from mapo.types import Direction
+from mapo.types import Direction, Reply
 from support.calling import HELLO, Sleeps, ask
 from support.roles import Told, boat_shed, turns_of
 
@@ -145,3 +147,61 @@ def test_the_raised_limit_keeps_the_keys_of_recorded_runs(role):
     assert request.max_tokens == 4096
     assert key_of("m", request) == key_of("m", replace(request, max_tokens=1024, limit_in_key=None))
     assert key_of("m", Sampling(max_tokens=4096).of(request)) != key_of("m", request)
+
+
+# ---- probes
+
+
+class Hidden:
+    """A model whose server neither shows nor counts thinking: at a low limit it just has no text."""
+
+    name = "hidden"
+
+    def __init__(self, thinking: int, off: str = "") -> None:
+        self.thinking, self.off = thinking, off
+
+    async def reply(self, request: Request) -> Answer:
+        on = self.off not in request.body
+        if on and request.max_tokens <= self.thinking:
+            raise EndpointError(f"no text within max_tokens={request.max_tokens}")
+        return Answer(Reply("Hello."))
+
+
+@pytest.mark.parametrize(
+    ("off", "switch"),
+    [("reasoning_effort", "reasoning_effort=none"), ("chat_template_kwargs", "thinking=false")],
+)
+def test_thinking_that_is_not_shown_is_found_by_what_is_missing(off, switch):
+    probe = asyncio.run(probe_thinking(Hidden(300, off)))
+    assert (probe.thinking, probe.finishes, probe.switch) == (16, True, switch)
+
+
+def test_a_wordy_model_does_not_think():
+    probe = asyncio.run(
+        probe_thinking(Told(Answer(Reply("Hello to you and to all of", "length")), "Hello to all."))
+    )
+    assert (probe.thinking, probe.switch) == (0, "")
+
+
+def test_an_effort_that_only_shortens_thinking_is_found():
+    """A server such as OpenAI's, with an effort from minimal to high."""
+
+    class Effort(LoopbackServer):
+        async def _respond(self, number, request):
+            effort = json.loads(await request.body()).get("reasoning_effort")
+            self.thinking = Thinking(100 if effort in ("minimal", "low") else 800, "usage", None)
+            return await super()._respond(number, request)
+
+    async def main(url):
+        async with Endpoint("m", url, retries=1, sleep=Sleeps()) as chat:
+            return await probe_thinking(chat)
+
+    with Effort() as server:
+        probe = asyncio.run(main(server.base_url))
+    assert (probe.thinking, probe.switch, probe.thinking_left) == (800, "reasoning_effort=minimal", 100)
+    assert probe.needed == 2048
+
+
+def test_other_failures_of_a_probe_are_raised():
+    with pytest.raises(EndpointError, match="no connection"):
+        asyncio.run(probe_thinking(Told(EndpointError("no connection"))))
