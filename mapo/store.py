@@ -90,7 +90,7 @@ class RunDir:
     # ablations; each run has its own folder, named after its cell
     ablation = RunPath("ablation.json")
     ablation_markdown = RunPath("ablation.md")
-    ablation_lock = RunPath(".lock")
+    grid_lock = RunPath(".lock")
     logs = RunPath("logs")
 
     # benchmarks

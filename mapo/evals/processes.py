@@ -11,7 +11,7 @@ from pathlib import Path
 from mapo.errors import InputError, RecordError, StoreError
 from mapo.records import parse
 from mapo.store import RunDir
-from mapo.untrusted import own_environment
+from mapo.untrusted import open_regular, own_environment
 
 SECONDS_TO_END = 10
 TAIL = 1 << 16
@@ -26,7 +26,7 @@ async def run_logged(
     The reason is the last line of the output. If cancelled, end the process and wait for it.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    with open(log_file, "ab") as log:
+    with open_regular(log_file, "ab", links=False) as log:
         begin = log.tell()  # earlier attempts wrote the text before this position
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -74,7 +74,7 @@ def locked(out: Path, kind: str) -> Iterator[None]:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = open(RunDir(out).ablation_lock, "w")  # noqa: SIM115 (closed below)
+        lock = open_regular(RunDir(out).grid_lock, "ab", links=False)
     except OSError as error:
         raise StoreError(f"the folder cannot be written ({error.strerror})", where=str(out)) from error
     with lock:

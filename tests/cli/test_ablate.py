@@ -17,7 +17,7 @@ from mapo.advantage import METHODS
 from mapo.cli.training import ablate
 from mapo.errors import InputError, StoreError
 from mapo.evals.ablation import processes
-from mapo.evals.ablation.grid import locked
+from mapo.evals.processes import locked
 from mapo.scripted.notice import scripted_world
 
 FAKE = '''
@@ -221,7 +221,7 @@ def test_stopped_it_takes_its_runs_with_it_and_says_how_to_go_on(fake, tmp_path,
 
 def test_two_at_a_time_in_one_folder(fake, tmp_path):
     out = tmp_path / "grid"
-    with locked(out), pytest.raises(InputError, match="is running in this folder"):
+    with locked(out, "ablation"), pytest.raises(InputError, match="is running in this folder"):
         call("--out", out)
 
 

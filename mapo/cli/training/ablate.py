@@ -79,8 +79,9 @@ def ablate(
     be added. Exit status: 0 success; 1 some runs failed.
     """
     from mapo.evals.ablation.cells import cells_of
-    from mapo.evals.ablation.grid import claim_grid, engine_of, locked, read_grid
+    from mapo.evals.ablation.grid import claim_grid, engine_of, read_grid
     from mapo.evals.ablation.processes import GridProgress, run_cells
+    from mapo.evals.processes import locked
     from mapo.local_model.requirements import require_torch
     from mapo.scenarios.epochs import resolve_steps
 
@@ -92,7 +93,7 @@ def ablate(
     grid = _wanted_grid(earlier, vary or [], methods, rewards, seeds)
     chosen = engine or (engine_of(earlier) if earlier else "local")
     require_torch()
-    with locked(folder):
+    with locked(folder, "ablation"):
         cells = cells_of(grid)
         configs = _read_configs(folder, settings or [], cells, chosen)
         unfinished = [cell for cell in cells if not RunDir(folder / cell.name).summary.exists()]

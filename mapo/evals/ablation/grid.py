@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mapo.config import Config, dump_config, load_config
-from mapo.errors import InputError, StoreError
+from mapo.errors import InputError
 from mapo.evals.ablation.cells import METHOD, REWARD, SEED, GridCell, axes_of, cells_of, toml_value
 from mapo.runs.provenance import provenance
 from mapo.store import RunDir, write_atomic
-from mapo.untrusted import open_regular, parse_json, read_file
+from mapo.untrusted import parse_json, read_file
 
 SCHEMA, SCHEMA_ANY = "mapo.ablate/1", "mapo.ablate/2"
 """A grid of methods and rewards, and a grid of any settings (`vary` instead of `methods` and `rewards`)."""
@@ -194,23 +193,3 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _hash(data: object) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Create `out` if needed and allow one ablation at a time in it."""
-    import fcntl
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open_regular(RunDir(out).ablation_lock, "ab", links=False)
-    except OSError as error:
-        raise StoreError(f"the folder cannot be written ({error.strerror})", where=str(out)) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "another ablation is running in this folder", where=str(out), fix="Wait until it ends"
-            ) from None
-        yield

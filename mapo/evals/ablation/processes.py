@@ -7,23 +7,18 @@ resume from their last checkpoint.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from mapo.errors import RecordError
 from mapo.evals.ablation.cells import GridCell, label_of
-from mapo.records import parse
+from mapo.evals.processes import last_step, run_logged
 from mapo.show.progress import Progress, clock
 from mapo.store import RunDir
-from mapo.untrusted import PYTHON, open_regular, own_environment
+from mapo.untrusted import PYTHON
 
 TRAIN = [*PYTHON, "-m", "mapo", "train"]
-TAIL = 1 << 16
-"""Bytes to read from the end of metrics.jsonl for its last line: the file grows long and is polled often."""
 
 
 async def run_cells(progress: GridProgress) -> None:
@@ -71,32 +66,12 @@ def _command(out: Path, cell: GridCell, engine: str) -> list[str]:
 async def _train(out: Path, cell: GridCell, engine: str) -> str | None:
     """Run one cell in its own process; return why it failed, if it did. If cancelled, end the process."""
     path = RunDir(out).logs / f"{cell.name}.log"
-    path.parent.mkdir(exist_ok=True)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS") if engine == "local" else ()
     threads = dict.fromkeys(variables, "1")
-    with open_regular(path, "ab", links=False) as log:
-        begin = log.tell()  # earlier attempts wrote the text before this position
-        process = await asyncio.create_subprocess_exec(
-            *_command(out, cell, engine),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**own_environment(), **threads},
-        )
-        try:
-            status = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                try:
-                    await asyncio.wait_for(process.wait(), 10)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
-    if status == 0 and RunDir(out / cell.name).summary.exists():
-        return None
-    lines = path.read_bytes()[begin:].decode(errors="replace").splitlines()
-    return next((x.strip() for x in reversed(lines) if x.strip()), "") or f"exit status {status}"
+    problem = await run_logged(_command(out, cell, engine), path, threads)
+    if problem is None and not RunDir(out / cell.name).summary.exists():
+        return "it ended without a summary"
+    return problem
 
 
 class GridProgress:
@@ -182,19 +157,3 @@ class GridProgress:
         if RunDir(folder).summary.exists():
             return 1.0
         return min(last_step(RunDir(folder).metrics) / max(1, self.steps[cell]), 0.99)
-
-
-def last_step(metrics: Path) -> int:
-    """Return the step of the last complete line, or 0 before there is one."""
-    try:
-        with open_regular(metrics) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            lines = file.read().splitlines(keepends=True)
-    except OSError:
-        return 0
-    for line in reversed(lines):
-        with suppress(RecordError):
-            step = parse(line).get("step") if line.endswith(b"\n") else None
-            if isinstance(step, int):
-                return step
-    return 0

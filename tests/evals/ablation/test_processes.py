@@ -8,7 +8,8 @@ import re
 import pytest
 
 from mapo.evals.ablation.cells import METHOD, REWARD, GridCell
-from mapo.evals.ablation.processes import GridProgress, last_step
+from mapo.evals.ablation.processes import GridProgress
+from mapo.evals.processes import last_step
 from mapo.show import progress
 
 CELLS = [GridCell.of({METHOD: "mapo", REWARD: "idr"}, seed) for seed in range(4)]
