@@ -55,11 +55,23 @@ def score(
         from mapo.scoring.tables import print_scoring
 
         print_scoring(results, everything=everything)
+    from mapo.runs.contamination import notice_of
+    from mapo.runs.files import read_object
+
+    notices = (notice_of(read_object(RunDir(root).manifest)[0]) for root in _roots(folder))
+    say_all("warning", [notice for notice in notices if notice])
     say_all("note", [_training_note(path, steps) for path, steps in results.trainings.items()])
     say_all("warning", [f"{line} (excluded)" for line in results.torn])
     say_all("error", results.bad)
     if results.bad:
         raise typer.Exit(1)
+
+
+def _roots(folder: Path) -> list[Path]:
+    """Return the run directories that dialogues in `folder` may belong to: itself, or two levels up."""
+    if folder.name == "before":  # played before the training
+        return []
+    return [root for root in (folder, *folder.resolve().parents[:2]) if RunDir(root).manifest.is_file()]
 
 
 def _refuse_model(folder: Path) -> None:

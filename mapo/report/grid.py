@@ -16,6 +16,7 @@ from mapo.report.document import numbers
 from mapo.report.document.blocks import Block, BulletList, Heading, Paragraph, Report
 from mapo.report.sections.several import gradient_norms, grouped, late_trajectories, late_turns
 from mapo.report.training import problem_list
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun, read_object, read_training
 from mapo.scoring.context import context_of_dialogues
@@ -72,7 +73,8 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
     ]
     lead = f"{len(runs)} of {len(cells)} runs; {varied}."
     scripted = [run.scripted for run in trained if run.scripted]
-    return Report(title, lead, blocks, caution=_caution(scripted))
+    notices = dict.fromkeys(notice_of(run.manifest) for run in trained)
+    return Report(title, lead, blocks, caution=" ".join(filter(None, [_caution(scripted), *notices])))
 
 
 def _caution(domains: list[str]) -> str:

@@ -30,6 +30,7 @@ from mapo.report.sections.judgements import judgements
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.report.training import ledger_table, problem_list, setting_text
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import details_in_points, planned_dialogues
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import KEYS
@@ -112,6 +113,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
     sample = models[first][0]
     domain = _scripted_domain(sample)
     cautions = [f"{scripted_world([domain])} {reference_text(domain)}"] if domain else []
+    cautions += [notice] if (notice := notice_of(manifest)) else []
     if incomplete:
         cautions.insert(0, f"Incomplete evaluation: {incomplete}. {PARTIAL}")
     return Report(title, _lead(root, models[first]), blocks, caution=" ".join(cautions))

@@ -18,6 +18,7 @@ from mapo.report.document.blocks import MAX_NAME, Block, Report
 from mapo.report.sections.several import training_blocks
 from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
+from mapo.runs.contamination import notice_of
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import TrainingRun, is_scripted, read_object, read_training
 from mapo.scoring.reference import reference_text
@@ -36,6 +37,8 @@ class _Collected:
     names: list[str] = field(default_factory=list)
     scripted: dict[str, str] = field(default_factory=dict)
     """Domain by name, for runs whose user, director and judge were scripted."""
+    marked: dict[str, str] = field(default_factory=dict)
+    """Notice by name, for runs whose policy was trained on test scenarios."""
     problems: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -92,6 +95,12 @@ def several_report(runs: Sequence[str]) -> Report:
 
 
 def _caution(collected: _Collected) -> str:
+    """Return the notices about runs in the scripted world and about those trained on test scenarios."""
+    marked = [f"{clip(name, MAX_NAME)}: {notice}" for name, notice in collected.marked.items()]
+    return " ".join([*filter(None, [_scripted_caution(collected)]), *marked])
+
+
+def _scripted_caution(collected: _Collected) -> str:
     """Return the notice about runs in the scripted world; "" if there are none."""
     if not collected.scripted:
         return ""
@@ -133,6 +142,8 @@ def _read(collected: _Collected, run: str, name: str) -> None:
     collected.readable.append(f"{name}={root}" if renamed else run)
     collected.names.append(name)
     collected.scripted |= {name: scripted} if scripted else {}
+    notice = notice_of(read_object(RunDir(root).manifest, []))
+    collected.marked |= {name: notice} if notice else {}
 
 
 def _scripted(root: Path) -> str:

@@ -23,6 +23,7 @@ from mapo.report.sections.judgements import judgements
 from mapo.report.sections.learning import dialogue_statistics, learning, speed
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun
 from mapo.scoring.reference import reference_text
@@ -52,8 +53,9 @@ def training_report(run: TrainingRun) -> Report:
         *_settings(run),
         *problem_list(run.problems),
     ]
-    caution = f"{scripted_world([run.scripted])} {reference_text(run.scripted)}" if run.scripted else ""
-    return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=caution)
+    cautions = [f"{scripted_world([run.scripted])} {reference_text(run.scripted)}"] if run.scripted else []
+    cautions += [notice] if (notice := notice_of(run.manifest)) else []
+    return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=" ".join(cautions))
 
 
 def _lead(run: TrainingRun) -> str:

@@ -18,7 +18,7 @@ from mapo.untrusted import parse_json, read_file
 _LEFTOVERS = re.compile(rf"{re.escape(CACHE)}(-wal|-shm|-journal)?|\..+\.\d+\.tmp|ledger\.json(-journal)?")
 """Files that a run may leave before it has a manifest: cache, ledger, and partially written files."""
 
-ADDED_LATER = ("context", "prompts")
+ADDED_LATER = ("context", "prompts", "trained_on_test")
 """Entries that older manifests lack; they are not compared with those."""
 
 

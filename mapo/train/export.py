@@ -16,6 +16,7 @@ import torch
 from mapo.errors import InputError
 from mapo.local_model.files import atomic_folder
 from mapo.local_model.policy import load_policy, no_progress_bar
+from mapo.runs.contamination import mark_export
 from mapo.store import RunDir
 from mapo.train.checkpoint import all_steps, check, inspect, latest
 from mapo.untrusted import parse_json, read_file
@@ -49,6 +50,7 @@ def export(
             for name in set(body["files"]) - _RUN_ONLY:
                 shutil.copyfile(checkpoint / name, draft / name)
             _for_older_readers(draft)
+            mark_export(checkpoint, draft)
         return out
     # Merge in float32 and round once, whatever the training dtype was.
     policy = load_policy(str(checkpoint), dtype="float32", device="cpu")
@@ -58,6 +60,7 @@ def export(
         model.save_pretrained(draft, max_shard_size="5GB")
         policy.tokenizer.save_pretrained(draft)
         _for_older_readers(draft)
+        mark_export(checkpoint, draft)
         for weights in draft.glob("*.safetensors"):  # transformers makes them readable for their owner only
             weights.chmod((draft / "config.json").stat().st_mode)
     return out

@@ -109,7 +109,7 @@ async def run(
             chosen=chosen,
             best=t.best,
             seconds=time.monotonic() - began,
-            trained_on_test=contaminated_by(scenarios),
+            trained_on_test=contaminated_by(config, scenarios),
         )
         if processes.is_leader:
             write_json(t.run.summary, summary)

@@ -19,10 +19,11 @@ from mapo import __version__
 from mapo.config import Config, dump_config, read_config, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
-from mapo.local_model.policy import LocalPolicy
+from mapo.local_model.policy import LocalPolicy, folder_of
 from mapo.players.prompts import prompts_from_config
 from mapo.records import encode
 from mapo.runs.claim import digest
+from mapo.runs.contamination import trained_test_scenarios
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
@@ -165,7 +166,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             split: {s.id: scenario_digest(s) for s in members} for split, members in scenarios.items()
         },
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
-        **({"trained_on_test": taken} if (taken := contaminated_by(scenarios)) else {}),
+        **({"trained_on_test": taken} if (taken := contaminated_by(config, scenarios)) else {}),
         "prompts": prompts_id(prompts_from_config(config), config.scenarios.domain),
         "seed": config.run.seed,
         "method": config.advantage.method,
@@ -179,13 +180,16 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
     }
 
 
-def contaminated_by(scenarios: Mapping[str, Sequence[Scenario]]) -> list[str]:
-    """Return the ids of the test scenarios that a run is trained on: those that it tests, or EMPA's."""
+def contaminated_by(config: Config, scenarios: Mapping[str, Sequence[Scenario]]) -> list[str]:
+    """Return the ids of the test scenarios that a run is trained on: those that it tests or EMPA's, and those
+    that its model was trained on before."""
     tested = {s.id: content_hash(s) for s in scenarios["test"]}
     trained = {s.id: content_hash(s) for s in scenarios["train"]}
     shared = {case for case, content in tested.items() if case in trained or content in trained.values()}
     seen = [*scenarios["train"], *scenarios["validation"]]
-    return sorted(shared | set(official_test_cards(seen)))
+    folder = folder_of(config.model.source)
+    earlier = trained_test_scenarios(folder.resolve()) if folder else []
+    return sorted(shared | set(official_test_cards(seen)) | set(earlier))
 
 
 def start_levels_of(config: Config) -> StartLevelTable:

@@ -143,6 +143,7 @@ def empa(
     from mapo.models.chat import Sampling
     from mapo.players.casting import cast_from_options, with_judge_panel, with_sampling
     from mapo.players.spec import PartialSpec
+    from mapo.runs.contamination import notice_of
     from mapo.sandbox.rollout import Rules
     from mapo.scenarios.start_levels import read_start_levels
     from mapo.scoring.score import score
@@ -201,7 +202,9 @@ def empa(
     scoring = score(out)
     if scoring.models:
         print_scoring(scoring, everything=everything)
-    say_all("warning", [*scoring.torn, *scoring.bad, *read_json(RunDir(out).health).get("warnings", [])])
+    notice = notice_of(read_json(RunDir(out).manifest))
+    health_warnings = read_json(RunDir(out).health).get("warnings", [])
+    say_all("warning", [*([notice] if notice else []), *scoring.torn, *scoring.bad, *health_warnings])
     print_ledger(session.ledger)
     say(f"dialogues: {RunDir(out).empa_dialogues}")
     say_next_commands(out)
@@ -351,6 +354,7 @@ async def play_missing(
     from mapo.evals.empa import benchmark
     from mapo.players.identity import body_entry, identity
     from mapo.players.spec import models_by_role
+    from mapo.runs.contamination import marks
     from mapo.sandbox.cast import prompts_id
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 
@@ -363,6 +367,7 @@ async def play_missing(
     used = prompts_id(prompts, plan.scenarios[0].domain) if cast or policy.scripted is None else ""
     manifest = {**benchmark.manifest(plan, rules, policy.model, players, used), **identities}
     manifest |= body_entry(policy) if context is None else {"context": context}
+    manifest |= marks(policy.local, [s.id for s in plan.scenarios])
     previous = benchmark.prepare(run.out, manifest, resume=run.resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be played again)" for line in previous.bad])

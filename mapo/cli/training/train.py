@@ -214,10 +214,14 @@ def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: st
     """Print the scores and a dialogue before and after, write the report, and name the next commands."""
     from mapo.cli.training.outcome import print_outcome
     from mapo.report import write_report
+    from mapo.runs.contamination import notice_of
     from mapo.scripted.notice import scripted_world
 
     scripted = config.roles.agents == "scripted"
-    print_outcome(outcome, out, scripted_world([config.scenarios.domain]) if scripted else "")
+    cautions = [scripted_world([config.scenarios.domain])] if scripted else []
+    print_outcome(outcome, out, " ".join(cautions))
+    if notice := notice_of(outcome.summary):
+        say(f"warning: {notice}")
     report, run = write_report(out), quote(str(out))
     say(f"report: {report}   (to write it again: mapo report {run})")
     say(f"viewer: mapo view {run}")

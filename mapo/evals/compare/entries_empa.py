@@ -21,6 +21,7 @@ from mapo.measure.epmq import weigh
 from mapo.measure.stats import Interval, bootstrap, reportable, wilson
 from mapo.players.casting import cast_from_config
 from mapo.runs.claim import digest
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import read_rubric_file, read_settings
 from mapo.runs.kind import Kind, kind_of
 from mapo.scoring.folders import Folder, read_folders
@@ -43,6 +44,8 @@ class _RunSettings:
     scenarios: Mapping[str, str] | None = None
     repeats: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    notice: str = ""
+    """That the policy was trained on test scenarios."""
     meaning: Mapping[str, str] = field(default_factory=dict)
     """What the run's scores will mean, known before its first dialogue is finished."""
 
@@ -94,7 +97,8 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
     for when, before in (("before", ""), ("after", f"{title}, before")):
         folder = run.eval_of(when)
         if folder.is_dir():
-            settings_ = replace(run_settings, model=f"{title}, {when}")
+            notice = notice_of(manifest) if when == "after" else ""
+            settings_ = replace(run_settings, model=f"{title}, {when}", notice=notice)
             tests = [e for f in read_folders(folder, rubric=rubric) for e in _entries(f, settings_, None)]
             entries += [replace(entry, baseline=before) for entry in tests]
     if not entries:
@@ -122,6 +126,7 @@ def _settings_of(folder: Path) -> _RunSettings:
             {str(case): str(version) for case, version in manifest["scenarios"].items()},
             int(manifest["repeats"]),
             {"top_p": 1.0, **{key: manifest[key] for key in _MANIFEST_SETTINGS if key in manifest}},
+            notice_of(manifest),
             _planned_meaning(folder, manifest, players),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -163,7 +168,7 @@ def _without_results(folder: Folder, run_settings: _RunSettings, name: str | Non
             cases={},
             source=str(folder.path),
             chosen=digest(dict(versions)),
-            notes=tuple(_notes([], folder, 0)),
+            notes=tuple(_notes([], folder, 0, run_settings.notice)),
         )
         for title in ("passes", "EPM-Q")
     ]
@@ -231,7 +236,7 @@ def _pair(
             cases=_by_case(results, scores, versions),
             source=str(folder.path),
             chosen=digest(dict(versions)),
-            notes=tuple(_notes(results, folder, score.unscored)),
+            notes=tuple(_notes(results, folder, score.unscored, run_settings.notice)),
             **kw,
         )
 
@@ -269,8 +274,9 @@ def _pass_interval(shares: Sequence[float], score: Score) -> Interval | None:
     return None if ends is None else reportable(*ends[0], rows=len(shares))
 
 
-def _notes(results: Sequence[Result], folder: Folder, unscored: int) -> list[str]:
-    notes = [f"excluded: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
+def _notes(results: Sequence[Result], folder: Folder, unscored: int, notice: str) -> list[str]:
+    notes = [notice.rstrip(".")] if notice else []
+    notes += [f"excluded: {line}" for line in (*folder.bad[:5], *folder.torn[:5])]
     if len(folder.bad) > 5:
         notes.append(f"excluded: {len(folder.bad) - 5} more")
     different = ("recorded number differs", "recorded numbers differ")

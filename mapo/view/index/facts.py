@@ -17,6 +17,7 @@ from typing import Any
 from mapo.domain_folders import DEFAULT
 from mapo.evals.ablation.cells import METHOD, REWARD
 from mapo.records import parse
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import (
     HEADLINES,
     headline,
@@ -28,6 +29,7 @@ from mapo.runs.contents import (
 )
 from mapo.runs.files import read_bytes, read_lines, read_object
 from mapo.runs.kind import Kind, kind_of
+from mapo.scenarios.official import TRAINED_ON_TEST
 from mapo.store import RunDir, RunPath
 from mapo.store import steps_of as by_step
 from mapo.text import printable
@@ -132,7 +134,7 @@ def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
         "kind": printable(str(result.get("benchmark") or kind))[:40],
         "method": _word(method),
         "reward": _word(reward),
-        "model": _word(model),
+        "model": _word(model) + (f" ({TRAINED_ON_TEST.lower()})" if notice_of(manifest) else ""),
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
         "seed": integer(summary.get("seed", manifest.get("seed"))),
         "domain": _domain(run),

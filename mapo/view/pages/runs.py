@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mapo.runs.contamination import notice_of
 from mapo.runs.contents import read_ledger
 from mapo.runs.files import read_bytes, read_object
 from mapo.runs.kind import Kind, kind_of
@@ -99,6 +100,7 @@ def one_run(request: Request) -> Response:
         tab="overview",
         live=live,
         notice=next((s["context"] for s in scored if s["context"]["notice"]), row["context"]),
+        contaminated=notice_of(manifest_of(files)),
         parts=parts,
         problems=problems,
         sets=scored,
