@@ -139,7 +139,7 @@ def _check_before_start(configs: dict[GridCell, Config], unfinished: list[GridCe
 def _what_is_checked(config: Config) -> str:
     """Return the settings on which the check of a run and its estimate depend, as one text."""
     data = config.model_dump(mode="json", exclude={"run": True, "advantage": True, "reward": True})
-    data["optim"] = config.optim.steps
+    data["optim"] = (config.optim.steps, config.optim.epochs)
     return json.dumps(data, sort_keys=True)
 
 
