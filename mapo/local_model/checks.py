@@ -7,6 +7,7 @@ from a hub) nor ask for absurd sizes.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from mapo.errors import InputError
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
+MAX_TOKENIZER_BYTES = 256 << 20
+MAX_EXPANSION = 1000
+"""Times by which a tokenizer's replacements may lengthen a text."""
 LARGEST = {
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 20,
@@ -38,6 +42,9 @@ def check_model_folder(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         _check_index(index, _read_json(index, MAX_INDEX_BYTES))
+    tokenizer = folder / "tokenizer.json"
+    if tokenizer.is_file():
+        _check_tokenizer(tokenizer, _read_json(tokenizer, MAX_TOKENIZER_BYTES))
 
 
 def longest_context(source: str) -> int | None:
@@ -64,6 +71,26 @@ def _read_json(path: Path, limit: int) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError("the file is not a JSON object", where=str(path))
     return data
+
+
+def _check_tokenizer(path: Path, tokenizer: dict[str, Any]) -> None:
+    """Refuse replacements that multiply the length of a text until it fills the memory."""
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        if math.prod(_replacement_lengths(tokenizer.get(part))) > MAX_EXPANSION:
+            raise InputError(
+                f"the replacements of its {part} lengthen a text more than {MAX_EXPANSION} times",
+                where=str(path),
+                fix="Use the model's original tokenizer",
+            )
+
+
+def _replacement_lengths(data: Any) -> Iterator[int]:
+    """Yield the lengths of all replacement texts of a part of a tokenizer."""
+    if isinstance(data, dict) and isinstance(content := data.get("content"), str):
+        yield max(1, len(content))
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for value in inner:
+        yield from _replacement_lengths(value)
 
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from mapo.config import Lora
 from mapo.errors import InputError, MapoError
 from mapo.local_model.checks import check_model_folder
 from mapo.local_model.requirements import refuse_missing_folder
+from mapo.untrusted import parse_json, read_file
 
 POCKET = Path(__file__).parent / "pocket"
 
@@ -148,7 +148,7 @@ def name_of(source: str) -> str:
 def _base_of(adapter: Path) -> str:
     config = adapter / "adapter_config.json"
     try:
-        base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base = parse_json(read_file(config))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"names no base model ({error})", where=str(config)) from None
     if not isinstance(base, str) or not base:

@@ -78,7 +78,17 @@ class Template:
         return ""  # drop the text rather than pass on a control token
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            # The tokenizers library panics where a regular expression from elsewhere takes too long.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InputError(
+                f"the tokenizer fails ({error})",
+                where=_name(self.tokenizer),
+                fix="Check the patterns in its tokenizer.json",
+            ) from None
         return ids
 
     def _text(self, messages: Sequence[Message], *, trusted: bool = False) -> str:

@@ -138,7 +138,7 @@ class SlotTable:
         self.ids = torch.zeros(slots + 1, context + 1, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(slots + 1, context + 1, device=device)
         self.ends = torch.zeros(vocabulary, dtype=torch.bool, device=device)
-        self.ends[[token for token in ends if token < vocabulary]] = True
+        self.ends[[token for token in ends if 0 <= token < vocabulary]] = True
         # On the host, per slot: position of the next id, ids of the reply read so far, ids still allowed.
         self.at, self.seen, self.left = [0] * slots, [0] * slots, [0] * slots
         self._flags: list[Flags] = [(False, False)] * slots

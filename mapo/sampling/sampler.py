@@ -79,6 +79,12 @@ class LocalChat:
         if self._epoch != sampler.epoch:
             self._epoch, self.cached = sampler.epoch, 0
         cached = min(_common_prefix(prompt.ids, before[: self.cached]), len(prompt.ids) - 1)
+        if prompt.ids and max(prompt.ids) >= sampler.vocabulary:
+            raise InputError(
+                f"the tokenizer gives id {max(prompt.ids)}, but the model has {sampler.vocabulary} tokens",
+                where=sampler.name,
+                fix="Use the tokenizer that belongs to the model",
+            )
         call = SampleCall(self, prompt.ids, cached, request, asyncio.get_running_loop().create_future())
         try:
             await sampler.ask(call)
@@ -137,6 +143,7 @@ class Sampler:
             fuse=fuse,
             stream=stream,
         )
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.failed: Exception | None = None
         self.epoch = 0
         self._free = list(range(slots))
@@ -288,7 +295,8 @@ class Sampler:
 
 def _generation_ends(model: Any) -> frozenset[int]:
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return frozenset([ends] if isinstance(ends, int) else ends or ())
+    ends = ends if isinstance(ends, list | tuple) else [ends]
+    return frozenset(end for end in ends if type(end) is int and end >= 0)
 
 
 def _as_mapo_error(problem: Exception) -> MapoError:

@@ -1,8 +1,10 @@
 """Model folders from elsewhere, loaded for real."""
 
+import asyncio
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +12,13 @@ from safetensors import safe_open
 
 from mapo.errors import InputError
 from mapo.local_model.checks import check_model_folder
-from mapo.local_model.policy import POCKET, load_policy
+from mapo.local_model.policy import POCKET, load_policy, load_tokenizer
+from mapo.local_model.template import read_template
+from mapo.models.chat import Request
 from mapo.players.identity import fingerprint
+from mapo.sampling.local import local_sampler
+from mapo.sampling.sampler import LocalChat, _generation_ends
+from mapo.types import Message
 
 
 @pytest.fixture
@@ -99,3 +106,52 @@ def test_pipes_in_a_folder_are_not_read(folder):
     before = fingerprint(folder)
     os.mkfifo(folder / "pipe.json")
     assert fingerprint(folder) == before
+
+
+def set_tokenizer(folder, **changes):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | changes))
+
+
+def test_a_tokenizer_whose_replacements_fill_the_memory_is_refused(folder):
+    grow = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 200}
+    set_tokenizer(folder, normalizer={"type": "Sequence", "normalizers": [grow] * 4})
+    with pytest.raises(InputError, match="lengthen a text more than 1000 times"):
+        load_tokenizer(str(folder))
+
+
+def test_a_pattern_on_which_the_tokenizer_gives_up_is_an_error(folder):
+    pattern = {"Regex": "(a+)+$|((.*)*)*x"}
+    split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    set_tokenizer(folder, pre_tokenizer=split)
+    with pytest.raises(InputError, match="the tokenizer fails"):
+        read_template(load_tokenizer(str(folder)))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(folder):
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    words = {word: n if n < 5 else n + 10**6 for word, n in model["vocab"].items()}
+    set_tokenizer(folder, model=model | {"vocab": words})
+
+    async def reply():
+        async with local_sampler(str(folder), slots=1, context=256) as sampler:
+            chat = LocalChat(sampler, "job")
+            await chat.reply(Request((Message("user", "I am tired."),), max_tokens=4))
+
+    with pytest.raises(InputError, match="but the model has"):
+        asyncio.run(reply())
+
+
+def test_end_ids_that_are_not_ids_are_ignored():
+    def ends(value):
+        return _generation_ends(SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=value)))
+
+    assert ends("x") == ends(None) == ends([None, -1, "x", True]) == frozenset()
+    assert ends([2, 3]) == {2, 3}
+    assert ends(2) == {2}
+
+
+def test_a_deeply_nested_adapter_config_is_refused(folder):
+    (folder / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_policy(str(folder))
