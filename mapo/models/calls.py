@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from mapo.body_fields import compact_body
 from mapo.models.chat import Request
 
 TABLES = """
@@ -53,7 +54,7 @@ class CallRecorder:
             "top_p": request.top_p,
             "max_tokens": request.max_tokens,
             "schema": request.schema is not None,
-            **({"body": dict(request.body)} if request.body else {}),
+            **({"body": compact_body(request.body)} if request.body else {}),
         }
         row = (
             *(

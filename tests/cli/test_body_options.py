@@ -15,6 +15,7 @@ from support.command import mapo
 from support.emobench_files import Student
 from support.emobench_files import write as write_emobench
 from support.eqbench_files import Script, made_up, shared  # noqa: F401
+from support.writers import Writer, talk, write_jsonl
 
 AGENTS = [f"--{role}-model={role}" for role in ("judge", "user", "director")]
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -154,3 +155,27 @@ def test_fields_of_a_screening(tmp_path):
     assert fields["judge"] == [{"reasoning_effort": "high"}]
     policies = json.loads((tmp_path / "screen" / "manifest.json").read_text())["policies"]
     assert policies["weak"] == "w (body top_k=1)"
+
+
+@pytest.mark.parametrize(
+    ("judge", "fields"),
+    [
+        ([], {"m": [OFF]}),
+        (["--judge-model", "judge"], {"m": [OFF], "judge": [{}]}),
+        (["--judge-model", "judge", "--judge-body", "thinking=false"], {"m": [OFF], "judge": [OFF]}),
+    ],
+)
+def test_fields_of_a_writer_are_not_those_of_another_judge(tmp_path, judge, fields):
+    source = tmp_path / "talks.jsonl"
+    lines = (
+        "I cannot sleep since they moved me to the night shift.",
+        "What happened?",
+        "Nobody asked me.",
+        "Oh.",
+    )
+    write_jsonl(source, [talk(*lines)])
+    with LoopbackServer(Writer(), record=True) as server:
+        where = ("--out", tmp_path / "out", "--model", "m", "--base-url", server.base_url)
+        done = mapo("scenarios", "make", source, *where, "--body", "thinking=false", *judge)
+    assert done.returncode == 0, done.stderr
+    assert fields_by_model(server) == fields

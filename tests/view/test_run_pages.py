@@ -267,7 +267,7 @@ def with_calls(root: Path, text: str = "Please judge.") -> Path:
     cache = Cache(run / "cache.sqlite")
     for reply in (dialogue.turns[0].reply.text, "another dialogue of the same job"):
         messages = (Message("system", text), Message("user", f"The reply:\n> {reply}"))
-        request = Request(messages, session="case-1/1/judge", nonce=reply, turn=1)
+        request = Request(messages, session="case-1/1/judge", nonce=reply, turn=1, body={"top_k": 5})
 
         async def answer() -> Answer:
             return Answer(Reply(EVIL), usage=Usage(10, 0, 2))
@@ -284,6 +284,7 @@ def test_the_calls_of_a_turn_have_prompt_answer_timing_and_retries(index, root, 
     found = client.get(f"{CALLS}/1").json()
     (call,) = found["calls"]  # the other call belongs to another dialogue of the same job
     assert (call["role"], call["seconds"], call["retries"]) == ("judge", 1.25, 2)
+    assert call["sampling"] == {"temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "body": "top_k=5"}
     assert call["messages"][0] == {"role": "system", "text": "Please judge.", "cut": False}
     assert call["answer"]["text"] == EVIL and call["tokens"] == {"prompt": 10, "answer": 2}
     assert found["note"] == ""

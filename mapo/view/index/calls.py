@@ -158,7 +158,10 @@ def _call(db: sqlite3.Connection, row: sqlite3.Row, texts_of: _Texts) -> dict[st
     messages = request.get("messages")
     pairs = [m for m in messages if isinstance(m, list) and len(m) == 2] if isinstance(messages, list) else []
     texts = [texts_of.read(str(name)) for _, name in pairs[:200]]
-    sampling = {key: number(request.get(key)) for key in ("temperature", "top_p", "max_tokens")}
+    sampling: dict[str, float | str | None] = {
+        **{key: number(request.get(key)) for key in ("temperature", "top_p", "max_tokens")},
+        "body": _word(request.get("body")) or None,
+    }
     return {
         "role": _word(row["role"]),
         "model": _word(row["model"]),
