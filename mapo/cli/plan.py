@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mapo.cli.common.messages import say
+from mapo.cli.common.models import read_prices
+from mapo.cli.common.options import Prices
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -31,12 +34,14 @@ def plan(
         Path | None,
         typer.Option("--from", help="Finished run from which to measure rates that --rates does not set."),
     ] = None,
+    prices: Prices = None,
     example: Annotated[
         bool, typer.Option("--example", help="Print an example rates file with every key explained.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Estimate the time of a training step, its bottleneck and the replicas each role needs.
+    """Estimate the time of a training step, its bottleneck and the replicas each role needs; with --prices,
+    also what the calls cost.
 
     The numbers are lower bounds, computed from the work of each server, the longest dialogue and the number
     of concurrent dialogues. Nothing is simulated.
@@ -46,18 +51,26 @@ def plan(
     if example:
         typer.echo(EXAMPLE, nl=False)
         return
+    from mapo.planning.costs import cost_table, role_costs, total_cost
     from mapo.planning.demand import shape_of
     from mapo.planning.plan import make_plan
     from mapo.planning.table import print_plan
+    from mapo.players.casting import cast_from_config
+    from mapo.show.tables import print_tables
 
     config, checked_rates, notes, measured_s = _read(arguments or [], rates, run)
     result = make_plan(shape_of(config), checked_rates)
+    costs = role_costs(result, cast_from_config(config), read_prices(prices)) if prices else None
     if as_json:
         record = {**result.as_json(), "measured_rollout_s": measured_s}
+        if costs is not None:
+            record["costs"] = {"roles": [asdict(cost) for cost in costs], "total": total_cost(costs)}
         record["notes"] = [*notes, *result.notes]
         typer.echo(json.dumps(record, indent=1))
         return
     print_plan(result)
+    if costs is not None:
+        print_tables([cost_table(costs, result.shape.steps)])
     if measured_s is not None:
         typer.echo(
             f"Rollouts of {run} took {measured_s:.1f} s on average; estimate: {result.rollout_s:.1f} s."

@@ -55,7 +55,7 @@ def credit_settings(
 def _reward(recordings: Sequence[Recording]) -> tuple[str, Distance, str]:
     """Return reward, distance, and why the default was used (empty if it was not)."""
     names = sorted({recording.dialogue.reward for recording in recordings})
-    name, _, distance = names[0].partition("/")
+    name, distance = [*names[0].split("/"), ""][:2]
     default = CreditSettings()
     usual = f"reward {default.reward} with {default.distance} distance"
     if len(names) > 1:

@@ -39,6 +39,34 @@ class Measure:
         return self.scale / (self.scale + origin_distance(state.position, self.rubric))
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedReward:
+    """The reward that a record's turns carry, written as NAME/DISTANCE, for `potential` also /GAMMA.
+
+    Records of `potential` without a gamma were computed with 1.
+    """
+
+    name: str
+    distance: Distance = "zone"
+    gamma: float = 1.0
+
+    def __str__(self) -> str:
+        discount = f"/{self.gamma!r}" if self.name == "potential" and self.gamma != 1 else ""
+        return f"{self.name}/{self.distance}{discount}"
+
+    @classmethod
+    def read(cls, text: str) -> RecordedReward:
+        """Read what `str` wrote. The name may be unknown; other parts that make no sense are defaults."""
+        name, distance, gamma = [*text.split("/", 2), "", ""][:3]
+        try:
+            discount = float(gamma) if gamma else 1.0
+        except ValueError:
+            discount = 1.0
+        return cls(
+            name, "origin" if distance == "origin" else "zone", discount if 0 <= discount <= 1 else 1.0
+        )
+
+
 Reward = Callable[[Measure, PotentialState, PotentialState, Ending | None], float]
 """(measure, before, after, ending) -> reward. `ending` is None except on the last scored turn."""
 

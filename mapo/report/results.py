@@ -162,9 +162,15 @@ def _headline(score: Score, incomplete: str) -> list[Block]:
         StatTile(
             "Passes",
             f"{score.passes} of {score.n}",
-            f"{format_number(100 * score.passes / score.n, '.0f')} %",
+            f"{format_number(100 * score.passes / score.n, '.0f')} %"
+            + (f"; {score.unmet} leave an axis unmet" if score.unmet else ""),
         ),
         StatTile("Turns per dialogue", format_number(score.turns)),
+        StatTile(
+            "Dynamic alignment",
+            format_number(score.dynamic_alignment, "+.2f"),
+            f"with the fixed direction {format_number(score.alignment, '+.2f')}",
+        ),
         StatTile("Unscored turns", str(score.unscored), "the judge failed on them" if score.unscored else ""),
     ]
     return [StatTiles(tiles)]

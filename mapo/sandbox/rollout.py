@@ -28,7 +28,7 @@ from mapo.errors import (
     TrainError,
 )
 from mapo.measure.potential import Trajectory
-from mapo.measure.reward import Distance, rewards_of, turn_reward
+from mapo.measure.reward import Distance, RecordedReward, rewards_of, turn_reward
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
@@ -60,6 +60,8 @@ class Rules:
     profile: str = "published"
     reward: str = "idr"
     distance: Distance = "zone"
+    gamma: float = 1.0
+    """Discount per turn in the reward `potential`; other rewards do not depend on it."""
     min_turns: int | None = None
     max_turns: int | None = None
     system: Callable[[Scenario], str] | None = None
@@ -70,7 +72,7 @@ class Rules:
     def __post_init__(self) -> None:
         """Reject settings that would break every dialogue."""
         trajectory = Trajectory(self.rubric, (0.0,) * len(self.rubric.axes), self.profile)
-        rewards_of(trajectory, self.reward, distance=self.distance)
+        rewards_of(trajectory, self.reward, distance=self.distance, gamma=self.gamma)
         low = self.rubric.ending.min_turns if self.min_turns is None else self.min_turns
         high = self.rubric.ending.max_turns if self.max_turns is None else self.max_turns
         if low < 1 or high < 1 or (self.min_turns is not None and low > high):
@@ -87,7 +89,9 @@ class Rules:
 
     def reward_of(self, trajectory: Trajectory, turn: int, ending: Ending | None) -> float | None:
         """Return the reward of turn `turn`. Pass `ending` only for the last scored turn of a dialogue."""
-        return turn_reward(trajectory, turn, self.reward, distance=self.distance, ending=ending)
+        return turn_reward(
+            trajectory, turn, self.reward, distance=self.distance, gamma=self.gamma, ending=ending
+        )
 
 
 _FATAL = (StoreError, TrainError)
@@ -237,7 +241,7 @@ class ActiveDialogue:
             start=self.trajectory.start,
             turns=tuple(self.turns),
             ending=self.ending,
-            reward=f"{rules.reward}/{rules.distance}",
+            reward=str(RecordedReward(rules.reward, rules.distance, rules.gamma)),
             cast=self.cast,
             system=self.system,
             min_turns=rules.min_turns,

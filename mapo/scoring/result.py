@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from mapo.errors import InputError, RecordError, RubricError
+from mapo.measure.alignment import unmet_axes
 from mapo.measure.epmq import indices
 from mapo.measure.potential import Trajectory
-from mapo.measure.reward import rewards_of
+from mapo.measure.reward import REWARDS, RecordedReward, rewards_of
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import find_rubric, read_rubric
 from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopReason
@@ -38,6 +39,11 @@ class Result:
     @property
     def passed(self) -> bool:
         return self.ending is not None and self.ending.reason is StopReason.SUCCESS
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """The axes that were left unmet: their final deficit is outside the target zone."""
+        return unmet_axes(self.path)
 
     @property
     def axis(self) -> str:
@@ -117,11 +123,11 @@ def _state_differences(recorded: PotentialState, state: PotentialState, where: s
 
 
 def _reward_differences(dialogue: Dialogue, path: Trajectory, where: str) -> Iterator[str]:
-    name, _, distance = dialogue.reward.partition("/")
-    if name not in ("idr", "adr", "increment", "outcome") or path.now.turn < len(dialogue.turns):
+    recorded = RecordedReward.read(dialogue.reward)
+    if recorded.name not in REWARDS or path.now.turn < len(dialogue.turns):
         return
     ours = rewards_of(
-        path, name, distance="origin" if distance == "origin" else "zone", ending=dialogue.ending
+        path, recorded.name, distance=recorded.distance, gamma=recorded.gamma, ending=dialogue.ending
     )
     for number, (turn, reward) in enumerate(zip(dialogue.turns, ours, strict=True), 1):
         if (turn.reward is None) != (reward is None) or abs((turn.reward or 0) - (reward or 0)) > 1e-9:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mapo.errors import InputError
+from mapo.measure.alignment import mean_alignment, mean_dynamic_alignment
 from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
@@ -44,6 +45,11 @@ class Score:
     intervals: dict[str, tuple[float, float]] | None
     cases: int
     context: ScoreContext
+    unmet: int = 0
+    """Passes that leave an axis with a deficit outside the target zone."""
+    alignment: float = 0.0
+    dynamic_alignment: float = 0.0
+    """Mean alignment of steps with the fixed and with the current direction (`mapo.measure.alignment`)."""
 
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
@@ -53,6 +59,9 @@ class Score:
             "context": self.context.as_json(),
             "n": self.n,
             "passes": self.passes,
+            "passes_unmet": self.unmet,
+            "alignment": self.alignment,
+            "dynamic_alignment": self.dynamic_alignment,
             "indices": self.composite.indices,
             **{part: getattr(self.composite, part) for part in PARTS},
             "intervals": self.intervals,
@@ -175,7 +184,15 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         else {k: (float(low), float(high)) for k, (low, high) in zip(names, intervals, strict=True)},
         cases=len({r.case for r in results}),
         context=context_of_results(results),
+        unmet=sum(r.passed and bool(r.unmet) for r in results),
+        alignment=_mean([mean_alignment(r.path) for r in results]),
+        dynamic_alignment=_mean([mean_dynamic_alignment(r.path) for r in results]),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else 0.0
 
 
 def _by_case(rows: Floats, results: Sequence[Result]) -> Floats:

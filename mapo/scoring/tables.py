@@ -54,7 +54,7 @@ def print_scores(
     references = label and context.reference and len(rows) > len(scores)
     note = REFERENCE_NOTE if references else ""
     table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice, note=note)
-    print_tables([table, *([_indices(label, scores)] if everything else [])])
+    print_tables([table, *([_indices(label, scores), _alignment(label, scores)] if everything else [])])
     for line in _remarks(scores, named=bool(label)):
         print_line(line)
 
@@ -64,7 +64,7 @@ def _main_row(score: Score) -> list[Cell]:
     return [
         score.name,
         NumberCell(f"{score.composite.epm_q:.2f}", interval),
-        f"{score.passes}/{score.n}",
+        NumberCell(f"{score.passes}/{score.n}", f"{score.unmet} unmet" if score.unmet else ""),
         f"{score.turns:.1f}",
         *(f"{getattr(score.composite, part):.2f}" for part in _COMPONENTS),
     ]
@@ -89,12 +89,28 @@ def _indices(label: str, scores: Sequence[Score]) -> Table:
     )
 
 
+def _alignment(label: str, scores: Sequence[Score]) -> Table:
+    """Return the mean alignment of steps with the fixed and with the current direction."""
+    rows: list[list[Cell]] = [
+        [score.name, f"{score.alignment:+.2f}", f"{score.dynamic_alignment:+.2f}"] for score in scores
+    ]
+    return Table(
+        [label, "fixed", "dynamic"],
+        rows,
+        title="Alignment of steps, mean cosine",
+        note="fixed: with the direction of need at the start. dynamic: with that before each turn; it falls "
+        "when a need that is already met is met again.",
+    )
+
+
 def _remarks(scores: Sequence[Score], *, named: bool) -> list[str]:
     """Return the footnotes of a table of scores."""
     lines = []
     if with_interval := [s for s in scores if s.intervals]:
         unit = "scenarios" if all(s.cases > 1 for s in with_interval) else "the dialogues of a scenario"
         lines.append(f"Below EPM-Q: 95 % bootstrap interval over {unit}.")
+    if any(s.unmet for s in scores):
+        lines.append("Below passes: how many leave an axis unmet (a final deficit outside the target zone).")
     for score in scores if named else ():
         endings = ", ".join(f"{ending_label(reason)} {n}" for reason, n in sorted(score.endings.items()))
         lines.append(f"Endings of {score.name}: {endings}.")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mapo import Ending, InputError, Rubric, StopReason, Trajectory
 from mapo.measure.potential import origin_distance
-from mapo.measure.reward import REWARDS, rewards_of
+from mapo.measure.reward import REWARDS, RecordedReward, rewards_of
 from support.builders import marks, walk
 
 RUBRICS = [Rubric.load("empathy"), Rubric.load("tutoring")]
@@ -100,3 +100,22 @@ def test_axis_weights_count_in_increment():
     first = dataclasses.replace(RUBRICS[0].axes[0], weight=4.0)
     heavy = dataclasses.replace(RUBRICS[0], axes=(first, *RUBRICS[0].axes[1:]))
     assert rewards_of(a_path(heavy, [(1, 1, 1, 0)]), "increment") == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("idr/zone", ("idr", "zone", 1.0)),
+        ("adr/origin", ("adr", "origin", 1.0)),
+        ("potential/zone", ("potential", "zone", 1.0)),  # records of earlier versions
+        ("potential/origin/0.85", ("potential", "origin", 0.85)),
+        ("", ("", "zone", 1.0)),
+        ("potential/zone/x", ("potential", "zone", 1.0)),
+        ("potential/zone/nan", ("potential", "zone", 1.0)),
+    ],
+)
+def test_recorded_rewards(text, parts):
+    recorded = RecordedReward.read(text)
+    assert (recorded.name, recorded.distance, recorded.gamma) == parts
+    assert RecordedReward.read(str(recorded)) == recorded
+    assert str(RecordedReward("idr", "zone", 0.85)) == "idr/zone"

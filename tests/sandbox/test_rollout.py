@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 import contextlib
 
 import pytest
@@ -25,6 +27,7 @@ from mapo.sandbox.domain import scripted_cast, scripted_policy
 from mapo.sandbox.rollout import Job, Rules, play, play_all
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.scenarios.sets import load_scenarios
+from mapo.scoring.result import recompute
 from mapo.types import Direction, Mark
 from support.builders import marks
 
@@ -78,6 +81,17 @@ class Roles:
 
 def run(roles, scenario=SCENARIO, **rules) -> Dialogue:
     return asyncio.run(play(Job(scenario, "d", seed=3), roles, roles.cast(), Rules(RUBRIC, **rules)))
+
+
+def test_the_reward_potential_uses_gamma_and_the_record_names_it():
+    got = run(Roles(), reward="potential", gamma=0.5, max_turns=1, min_turns=1)
+    # (-14, -18, -18) -> +3 on each axis: 0.5 * 10 / (10 + ||P_1||) - 10 / (10 + ||P_0||)
+    before, after = (sum(x * x for x in p) ** 0.5 for p in ((14, 18, 18), (11, 15, 15)))
+    assert got.turns[0].reward == pytest.approx(0.5 * 10 / (10 + after) - 10 / (10 + before))
+    assert got.reward == "potential/zone/0.5"
+    recorded = recompute(got, Path(), None, RUBRIC, "here")
+    assert recorded.differences == []
+    assert recompute(replace(got, reward="potential/zone"), Path(), None, RUBRIC, "here").differences
 
 
 def test_turn_order_and_record():

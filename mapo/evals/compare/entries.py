@@ -61,6 +61,8 @@ class Entry:
     chosen: str = ""
     """Hash of the chosen cases; empty if the benchmark leaves no choice."""
     passes: int | None = None
+    unmet: int = 0
+    """Passes that leave an axis unmet."""
     invalid: str = ""
     """Why a complete run has no valid score; it is not compared."""
     notes: tuple[str, ...] = field(default=())

@@ -246,7 +246,12 @@ def _pair(
     shares = [case.score for case in _by_case(results, passed, versions).values()]
     return [
         entry(
-            "passes", 100 * score.passes / score.n, _pass_interval(shares, score), passed, passes=score.passes
+            "passes",
+            100 * score.passes / score.n,
+            _pass_interval(shares, score),
+            passed,
+            passes=score.passes,
+            unmet=score.unmet,
         ),
         entry("EPM-Q", score.composite.epm_q, ends, quality),
     ]

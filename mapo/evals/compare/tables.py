@@ -41,6 +41,7 @@ METHOD = (
     "in different ways: if the interval excludes 0 but p is above 0.05, or the reverse, the difference is "
     "uncertain."
 )
+UNMET = "unmet: passes that leave an axis with a deficit outside the target zone."
 _HASH = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{9,}\b")
 
 
@@ -55,7 +56,9 @@ def figure(entry: Entry | None, column: Column) -> str:
         return f"invalid ({entry.invalid})"
     if entry.value is None:
         return f"no score ({entry.n}/{entry.of})"
-    return f"{entry.passes}/{entry.n}" if column.name == "passes" else f"{entry.value:.2f}"
+    if column.name != "passes":
+        return f"{entry.value:.2f}"
+    return f"{entry.passes}/{entry.n}" + (f" ({entry.unmet} unmet)" if entry.unmet else "")
 
 
 def scores_table(comparison: Comparison) -> Table:
@@ -73,7 +76,7 @@ def scores_table(comparison: Comparison) -> Table:
         ["model", *(column.short for column in comparison.columns)],
         rows,
         title=" ".join(notices),
-        note=" ".join(references),
+        note=" ".join([*references, *([UNMET] if any(e.unmet for e in comparison.cells.values()) else [])]),
     )
 
 
@@ -241,6 +244,7 @@ def plain(comparison: Comparison) -> dict[str, Any]:
                         "cases": count(e.cases),
                         **({"invalid": e.invalid} if e.invalid else {}),
                         **({} if e.passes is None else {"passes": e.passes}),
+                        **({"passes_unmet": e.unmet} if e.unmet else {}),
                         "sampling": dict(e.sampling),
                         "source": e.source,
                     }

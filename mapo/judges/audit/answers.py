@@ -13,7 +13,7 @@ from mapo.judges.audit.questions import AuditQuestion, levels_in
 from mapo.judges.sample import RecordedTurn, Recording
 from mapo.measure.epmq import indices, weigh
 from mapo.measure.potential import Trajectory
-from mapo.measure.reward import rewards_of
+from mapo.measure.reward import RecordedReward, rewards_of
 from mapo.sandbox.cast import flat_levels
 from mapo.store import RunDir
 from mapo.types import Levels
@@ -105,7 +105,8 @@ def trajectory_of(recording: Recording, forms: Sequence[Levels | None]) -> Traje
 
 def rewards(trajectory: Trajectory, recording: Recording) -> list[float | None]:
     """Return the rewards of a trajectory by the recording's reward."""
-    return rewards_of(trajectory, recording.reward, distance=recording.distance)
+    gamma = RecordedReward.read(recording.dialogue.reward).gamma
+    return rewards_of(trajectory, recording.reward, distance=recording.distance, gamma=gamma)
 
 
 def score(trajectory: Trajectory) -> float:

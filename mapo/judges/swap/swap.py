@@ -23,7 +23,7 @@ from mapo.errors import AnswerError, InputError, RecordError
 from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.sample import Recording
 from mapo.measure.potential import Trajectory
-from mapo.measure.reward import REWARDS, rewards_of
+from mapo.measure.reward import REWARDS, RecordedReward, rewards_of
 from mapo.records import encode, encode_dialogue
 from mapo.runs.claim import digest, read_manifest
 from mapo.runs.kind import Kind, kind_in_manifest
@@ -119,11 +119,9 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
     recorded = dialogue.ending
     if ending is None and recorded is not None and recorded.reason in RECORDED_REASONS:
         ending = recorded
-    name, _, distance = dialogue.reward.partition("/")
-    known = name if name in REWARDS else "idr"
-    rewards = rewards_of(
-        trajectory, known, distance="origin" if distance == "origin" else "zone", ending=ending
-    )
+    reward = RecordedReward.read(dialogue.reward)
+    known = reward.name if reward.name in REWARDS else "idr"
+    rewards = rewards_of(trajectory, known, distance=reward.distance, gamma=reward.gamma, ending=ending)
     return replace(
         dialogue,
         start_levels=start,

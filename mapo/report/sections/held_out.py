@@ -71,7 +71,7 @@ def comparable(results: Sequence[Result]) -> list[Result]:
 def score_row(name: str, score: Score) -> list[str]:
     ends = score.intervals["epm_q"] if score.intervals else None
     parts = [format_number(getattr(score.composite, part)) for part in PARTS[:3]]
-    passes = f"{score.passes} of {score.n}"
+    passes = f"{score.passes} of {score.n}{unmet_words(score)}"
     return [
         name,
         format_number(score.composite.epm_q),
@@ -81,6 +81,11 @@ def score_row(name: str, score: Score) -> list[str]:
         format_number(score.turns),
         str(score.unscored),
     ]
+
+
+def unmet_words(score: Score) -> str:
+    """Return how many passes leave an axis with a deficit outside the target zone; empty if none do."""
+    return f" ({score.unmet} with an unmet axis)" if score.unmet else ""
 
 
 def paired_difference(before: Sequence[Result], after: Sequence[Result]) -> Difference | None:
@@ -121,9 +126,15 @@ def _tiles(before: Score, after: Score, difference: Difference | None) -> StatTi
             detail = f"{format_interval(interval, '+.1f')} (95 %), {plural(n, 'scenario')}"
         tiles.append(StatTile("Paired difference", format_number(mean, "+.1f"), detail))
     first = f"{before.passes}" if before.n == after.n else f"{before.passes} of {before.n}"
-    tiles.append(StatTile("Passes", f"{first} → {after.passes} of {after.n}"))
+    left = f"{after.unmet} of them leave an axis unmet" if after.unmet else ""
+    tiles.append(StatTile("Passes", f"{first} → {after.passes} of {after.n}", left))
     tiles.append(
         StatTile("Turns per dialogue", f"{format_number(before.turns)} → {format_number(after.turns)}")
+    )
+    dynamic = [format_number(score.dynamic_alignment, "+.2f") for score in (before, after)]
+    fixed = [format_number(score.alignment, "+.2f") for score in (before, after)]
+    tiles.append(
+        StatTile("Dynamic alignment", " → ".join(dynamic), f"with the fixed direction {' → '.join(fixed)}")
     )
     return StatTiles(tiles)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import MapoError
+from mapo.measure.alignment import dynamic_alignment
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
+from mapo.runs.contents import number
 from mapo.runs.files import MAX_FILE_BYTES, read_at
 from mapo.store import RunDir
 from mapo.types import Dialogue, Turn
@@ -61,6 +63,7 @@ def turns_of(
                 "unscored": turn.unscored or ("no judgement" if turn.levels is None else ""),
                 "axes": list(zip(keys, position, moved or [None] * len(position), strict=False)),
                 "state": turn.state,
+                "dynamic": _dynamic_alignment(moved, before, rubric),
                 "reward": turn.reward,
                 "credit": credit[i] if credit and i < len(credit) else None,
                 "tokens": len(turn.reply.token_ids or ()),
@@ -68,6 +71,15 @@ def turns_of(
         )
         before = position
     return turns
+
+
+def _dynamic_alignment(
+    step: Sequence[float] | None, before: Sequence[float], rubric: Rubric | None
+) -> float | None:
+    """Return the cosine of a step with the direction of need before it; None where it cannot be computed."""
+    if step is None or rubric is None or not len(step) == len(before) == len(rubric.axes):
+        return None
+    return number(dynamic_alignment(step, before, rubric))
 
 
 def _levels(turn: Turn, titles: dict[str, str]) -> list[dict[str, Any]]:
