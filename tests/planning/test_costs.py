@@ -65,9 +65,7 @@ def test_the_command(tmp_path):
     (tmp_path / "rates.toml").write_text(EXAMPLE)
     (tmp_path / "prices.json").write_text('{"m": [1, 0.1, 4]}')
     command = ("plan", "roles.agents=llm", "roles.everyone.model=m", "rollout.max_tokens=256")
-    done = mapo(
-        *command, "--rates", tmp_path / "rates.toml", "--prices", tmp_path / "prices.json", "--json"
-    )
+    done = mapo(*command, "--rates", tmp_path / "rates.toml", "--prices", tmp_path / "prices.json", "--json")
     assert done.returncode == 0, done.stderr
     costs = json.loads(done.stdout)["costs"]
     assert (
