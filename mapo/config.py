@@ -285,6 +285,10 @@ class Eval(_Section):
     """Turn limit in validation and test (default: that of the rollout)."""
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    judge: Role | None = None
+    """Judge of validation and test (default: that of training); omitted keys are taken from
+    `roles.everyone`.
+    """
 
     def due(self, step: int, last: int) -> bool:
         """Return whether a validation follows step `step` of `last`."""
@@ -350,6 +354,12 @@ class Config(_Section):
     def _check_reference(self) -> Config:
         if self.optim.kl > 0 and not self.run.reference:
             raise ValueError("optim.kl needs run.reference = true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_eval_judge(self) -> Config:
+        if self.eval.judge is not None and self.roles.agents != "llm":
+            raise ValueError("eval.judge is a model: set roles.agents = 'llm'")
         return self
 
     @model_validator(mode="after")
@@ -581,7 +591,7 @@ def without_addresses(config: Config) -> dict[str, Any]:
             return {key: strip(inner) for key, inner in value.items() if key not in address}
         return [strip(inner) for inner in value] if isinstance(value, list) else value
 
-    return {**data, "roles": strip(data["roles"])}
+    return {**data, "roles": strip(data["roles"]), "eval": strip(data["eval"])}
 
 
 def dump_config(config: Config) -> str:

@@ -12,7 +12,15 @@ from mapo.body_fields import merge_bodies, with_thinking
 from mapo.config import Config, Role
 from mapo.errors import InputError
 from mapo.models.chat import DEFAULT_SAMPLING, Sampling
-from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, PartialSpec, inherit, parse_judges
+from mapo.players.spec import (
+    CastSpec,
+    ModelSpec,
+    PanelSpec,
+    PartialSpec,
+    inherit,
+    models_by_role,
+    parse_judges,
+)
 
 
 def cast_from_options(
@@ -92,6 +100,23 @@ def cast_from_config(config: Config) -> CastSpec | None:
     else:
         judge = _from_roles(roles.judge, roles.everyone)
     return {"user": user, "director": director, "judge": judge}
+
+
+def evaluation_cast(config: Config) -> CastSpec | None:
+    """Return the models of user, director and judge in validation and test, where `eval.judge` may replace
+    the judge of training."""
+    cast = cast_from_config(config)
+    if cast is None or config.eval.judge is None:
+        return cast
+    return {**cast, "judge": _from_roles(config.eval.judge, config.roles.everyone)}
+
+
+def every_model(config: Config) -> dict[str, ModelSpec]:
+    """Return every model that a training calls, by role; a test judge of its own is the "test judge"."""
+    models = models_by_role(cast_from_config(config))
+    if models and config.eval.judge is not None:
+        models["test judge"] = models_by_role(evaluation_cast(config))["judge"]
+    return models
 
 
 def _from_roles(role: Role | None, everyone: Role) -> ModelSpec:

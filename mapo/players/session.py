@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
-from mapo.players.casting import cast_from_config
+from mapo.players.casting import cast_from_config, evaluation_cast, every_model
 from mapo.players.prompts import prompts_from_config
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
@@ -239,11 +239,21 @@ async def open_cast(
             session.ledger.flush(ledger)
 
     if cast:
-        session.check(models_by_role(cast).values(), domain)
+        session.check(every_model(config).values(), domain)
     async with session:
         try:
             prompts = prompts_from_config(config) if cast else None
-            yield session.casting(cast, Rubric.load(domain), domain, prompts), flush, session.ledger
+            rubric = Rubric.load(domain)
+            training = session.casting(cast, rubric, domain, prompts)
+            evaluation = training
+            if config.eval.judge is not None:
+                evaluation = session.casting(evaluation_cast(config), rubric, domain, prompts)
+            # Only the jobs of training steps have a step.
+            yield (
+                lambda job: (training if job.step is not None else evaluation)(job),
+                flush,
+                session.ledger,
+            )
         finally:
             flush()
 

@@ -19,6 +19,8 @@ from mapo.errors import InputError, StoreError
 from mapo.evals.ablation import processes
 from mapo.evals.processes import locked
 from mapo.scripted.notice import scripted_world
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import world
 
 FAKE = '''
 """Does to a run directory what `mapo train` does, with numbers made of its settings."""
@@ -340,3 +342,37 @@ def test_a_grid_of_too_many_runs_is_refused_at_once(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(grid))
     with pytest.raises(InputError, match="too many runs"):
         call("--out", tmp_path)
+
+
+@pytest.mark.slow
+def test_training_under_three_judges(tmp_path):
+    """Real runs with served roles: each judge trains one run, and one judge of its own rates all tests."""
+    marks = {"lenient": 2, "fair": 1, "strict": 0, "referee": 1}
+    worlds = {name: world(lambda n, level=level: (level + n) % 3) for name, level in marks.items()}
+
+    def answer(body):
+        known = worlds.get(body["model"])
+        return known({**body, "model": "judge"}) if known else worlds["fair"](body)
+
+    out = tmp_path / "grid"
+    with LoopbackServer(answer, models=(*marks, "user", "director")) as server:
+        settings = (
+            *("roles.agents=llm", f"roles.everyone.base_url={server.base_url}", "roles.user.model=user"),
+            *("roles.director.model=director", "eval.judge.model=referee", "eval.every=0", "run.trackers=[]"),
+            *("rollout.scenarios=1", "rollout.siblings=2", "rollout.max_turns=2", "rollout.max_tokens=8"),
+            *("optim.steps=1", "eval.test_repeats=1", "eval.max_turns=1", "run.reference=false"),
+        )
+        judges = ("--vary", "roles.judge.model=lenient,fair,strict")
+        code, told = call("pocket", *settings, "--out", out, *judges, "--seeds", 1, "--jobs", 2)
+        assert code == 0, told
+        assert server.models and {p.name for p in out.glob("judge-*")} == {
+            f"judge-{name}_seed0" for name in ("lenient", "fair", "strict")
+        }
+    report = json.loads((out / "ablation.json").read_text())
+    trained = {cell["settings"]["roles.judge.model"]: cell["judges"] for cell in report["cells"]}
+    assert trained == {
+        name: {"training": [name], "test": ["referee"]} for name in ("lenient", "fair", "strict")
+    }
+    text = (out / "ablation.md").read_text()
+    assert "| judge | training judge | test judge |" in text and "| strict | strict | referee |" in text
+    assert "trained by different judges (fair, lenient, strict)" in text

@@ -36,8 +36,7 @@ def check_roles(
     from mapo.domain_folders import domain_folder
     from mapo.measure.rubric import Rubric
     from mapo.planning.estimate import estimate_training
-    from mapo.players.casting import cast_from_config
-    from mapo.players.spec import models_by_role
+    from mapo.players.casting import every_model
     from mapo.scenarios.start_levels import check_start_levels, read_start_levels
 
     sizes = {split: len(members) for split, members in scenarios.items()}
@@ -50,7 +49,7 @@ def check_roles(
     config = with_steps(config, sizes["train"])
     _warn_about_turn_limits(config)
     estimate = estimate_training(config, sizes, done=done, starts=starts) * runs
-    preflight(models_by_role(cast_from_config(config)), estimate=estimate)
+    preflight(every_model(config), estimate=estimate)
 
 
 def _warn_about_turn_limits(config: Config) -> None:
@@ -129,8 +128,8 @@ def _trusted_parts(config: Config) -> list[str]:
     """Return what the config does beyond naming data: executing code and sending keys."""
     from mapo.config import EMPA_PROMPTS
     from mapo.domain_folders import SHIPPED
-    from mapo.players.casting import cast_from_config
-    from mapo.players.spec import ModelSpec, models_by_role
+    from mapo.players.casting import every_model
+    from mapo.players.spec import ModelSpec
 
     parts = []
     if config.scenarios.domain not in SHIPPED:
@@ -142,7 +141,7 @@ def _trusted_parts(config: Config) -> list[str]:
     default = ModelSpec("any").address
     keys = {
         (spec.key_env, spec.address)
-        for spec in models_by_role(cast_from_config(config)).values()
+        for spec in every_model(config).values()
         if spec.address not in (None, default) and os.environ.get(spec.key_env)
     }
     return parts + [f"sends the key in {key_env} to {address}" for key_env, address in sorted(keys)]
