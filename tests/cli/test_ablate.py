@@ -325,7 +325,8 @@ def test_a_huge_number_of_seeds_is_refused_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "key", ["scenarios.domain", "verl.settings", "roles.everyone.base_url", "roles.judge"]
+    "key",
+    ["scenarios.domain", "verl.settings", "roles.everyone.base_url", "roles.judge", "eval.judge.base_url"],
 )
 def test_a_grid_from_somebody_else_varies_nothing_that_executes_code_or_sends_keys(tmp_path, key):
     grid = {"schema": "mapo.ablate/2", "vary": {key: ["/tmp/evil"]}, "seeds": [0], "settings": {}}

@@ -110,7 +110,8 @@ def check_inherited_axes(keys: Sequence[str]) -> None:
             "judging",
             "agents",
         )
-        if key in ("scenarios.domain", "verl.settings") or (key.startswith("roles") and not harmless):
+        role = key.startswith(("roles", "eval.judge"))
+        if key in ("scenarios.domain", "verl.settings") or (role and not harmless):
             raise InputError(
                 f"the ablation in this folder varies {key}, which can execute code or send a key",
                 fix=f"If you trust it, name the setting and its values: --vary {key}=...",
