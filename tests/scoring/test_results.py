@@ -57,7 +57,7 @@ def test_a_dialogue_that_did_not_break_counts_before_one_that_did(tmp_path):
 
 def test_the_test_of_an_ablations_run_goes_by_the_same_rule(tmp_path):
     run = report_runs.training(tmp_path / "mapo_idr_seed0")
-    cell = GridCell("mapo", "idr", 0)
+    cell = GridCell.of({"advantage.method": "mapo", "reward.name": "idr"}, 0)
     before = read_run(tmp_path, cell).jobs
     other = write_lines(
         run / "eval" / "after" / "again.jsonl", [talk([-1, -1, -1], id="c0_1", scenario="c0")]
