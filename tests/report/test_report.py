@@ -147,15 +147,12 @@ def test_a_real_run_is_told_as_it_was_recorded(real):
 
 def test_the_credit_shown_is_the_credit_that_trained(real):
     run = read_training(real)
-    ends = numbers.reward_intervals(run.played)
     for line in run.steps:
         usable, found = numbers.step_credit(run.played[line["step"]], run.advantage)
         mask = np.concatenate(found.mask)
         assert np.concatenate(found.mixed)[mask].std() == pytest.approx(line["advantage_std"])
         returns = numbers.known_returns(usable, found)
         assert np.mean([row[0] for row in returns]) == pytest.approx(line["return_by_turn"][0])
-        low, high = ends[line["step"]]
-        assert low <= line["reward"] <= high
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():

@@ -1,12 +1,13 @@
 """Numbers for reports, computed from records: series with intervals, values by turn, credit, trajectories.
 
-Intervals within one run are 95 % percentile bootstraps over the dialogues of a step. Intervals over runs are
-Student's t over seeds.
+Intervals within one run are 95 % percentile bootstraps over the scenarios of a step, because dialogues of one
+scenario are correlated; with fewer than `MIN_ROWS` scenarios there is none. Intervals over runs are Student's
+t over seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mapo.advantage import Advantages
 from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.measure.epmq import weigh
-from mapo.measure.stats import Floats, bootstrap, t_interval
+from mapo.measure.stats import Floats, Interval, bootstrap, reportable, t_interval
 from mapo.runs.contents import credit, endings_by_step, find_rubric, number, read_rubric
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
@@ -56,13 +57,15 @@ def with_intervals(points: Sequence[Point], ends: Mapping[int, tuple[float, floa
 
 
 def reward_intervals(played: Mapping[int, Sequence[Dialogue]]) -> dict[int, tuple[float, float]]:
-    """Return intervals of the mean reward per turn, resampling whole dialogues."""
+    """Return intervals of the mean reward per turn, resampling scenarios."""
     found = {}
     for step, dialogues in played.items():
-        rows = [(sum(r), float(len(r))) for d in dialogues if (r := scored_rewards(d))]
-        ends = bootstrap(np.array(rows), lambda m: m[..., :1] / m[..., 1:], resamples=RESAMPLES)
-        if ends is not None:
-            found[step] = (float(ends[0, 0]), float(ends[0, 1]))
+        by_scenario: dict[str, list[float]] = {}
+        for d in dialogues:
+            by_scenario.setdefault(d.scenario, []).extend(scored_rewards(d))
+        rows = np.array([(sum(r), float(len(r))) for r in by_scenario.values() if r])
+        if ends := _interval(rows, lambda m: m[..., :1] / m[..., 1:]):
+            found[step] = ends
     return found
 
 
@@ -72,11 +75,18 @@ def score_intervals(
     """Return intervals of each step's EPM-Q."""
     found = {}
     for step, dialogues in played.items():
-        rows = np.array([r.indices for r in recomputed(dialogues, root, problems)])
-        ends = bootstrap(rows, lambda m: weigh(m)[..., 3:], resamples=RESAMPLES)
-        if ends is not None:
-            found[step] = (float(ends[0, 0]), float(ends[0, 1]))
+        by_scenario: dict[str, list[tuple[float, ...]]] = {}
+        for result in recomputed(dialogues, root, problems):
+            by_scenario.setdefault(result.case, []).append(result.indices)
+        rows = np.array([np.mean(indices, axis=0) for indices in by_scenario.values()])
+        if ends := _interval(rows, lambda m: weigh(m)[..., 3:]):
+            found[step] = ends
     return found
+
+
+def _interval(rows: Floats, statistic: Callable[[Floats], Floats]) -> Interval | None:
+    ends = bootstrap(rows, statistic, resamples=RESAMPLES)
+    return None if ends is None else reportable(ends[0, 0], ends[0, 1], rows=len(rows))
 
 
 def scored_rewards(dialogue: Dialogue) -> list[float]:

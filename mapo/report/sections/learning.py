@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mapo.measure.stats import MIN_ROWS
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading
 from mapo.report.document.numbers import Point, series
@@ -20,7 +21,8 @@ def learning(run: TrainingRun) -> list[Block]:
         some = f" ({read} steps sampled evenly)" if 0 < read < len(run.steps) else ""
         caption = (
             "Mean reward per turn; EPM-Q of the training dialogues (line) and of the validation scenarios "
-            f"(dots). Bands: 95 % bootstrap intervals over the dialogues of a step{some}."
+            f"(dots). Bands: 95 % bootstrap intervals over the scenarios of a step{some}; none with fewer "
+            f"than {MIN_ROWS} scenarios."
             f"{' Dotted lines: reference scores of the test world.' if run.scripted else ''}"
         )
         blocks += [Heading("Learning"), Picture("fig_learning_curves", caption, panels)]

@@ -59,7 +59,7 @@ def test_the_learning_curves_are_the_metrics(run):
     assert list(dots.get_xdata()) == [3, 6] and list(dots.get_ydata()) == [40, 40]
     assert axes.get_xlabel() == "step" and "EPM-Q" in axes.get_ylabel()
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["training", "validation"]
-    assert len(axes.collections) == 1  # one band: the interval of the training line
+    assert len(axes.collections) == 0  # one scenario per step: no interval, no band
 
 
 def test_gradients_dialogues_and_speed_are_the_metrics(run):
@@ -87,18 +87,28 @@ def test_gradients_dialogues_and_speed_are_the_metrics(run):
     assert "spent on user, director and judge" in at_work.caption
 
 
-def test_intervals_come_from_whole_dialogues(run):
-    ends = numbers.reward_intervals(run.played)
-    assert set(ends) == {1, 2, 3, 4, 5, 6}
-    low, high = ends[1]
-    # dialogues' (sum, turns): (20, 3), (20, 3), (30, 2), (-10, 3); the mean of all turns is 60/11
-    assert low < 60 / 11 < high and low >= -10 / 3 and high <= 15
-    scores = numbers.score_intervals(run.played, run.root, problems := [])
-    results = numbers.recomputed(run.played[1], run.root, problems)
-    each = [numbers.quality(r) for r in results]
-    assert min(each) - 1e-9 <= scores[1][0] <= np.mean(each) <= scores[1][1] <= max(each) + 1e-9
+def test_intervals_resample_scenarios(run):
+    # scenarios' (sum of rewards, turns): 10 n of two siblings with one turn each
+    played = [talk([n], id=f"{n}_{k}", scenario=f"s{n}") for n in (-2, -1, 0, 1, 2, 2) for k in (0, 1)]
+    played[-2:] = [talk([2], id=f"other_{k}", scenario="other") for k in (0, 1)]
+    low, high = numbers.reward_intervals({1: played})[1]
+    assert -20 <= low < 20 / 6 < high <= 20
+    more = [replace(d, id=f"{d.id}_again") for d in played]
+    assert numbers.reward_intervals({1: [*played, *more]})[1] == pytest.approx((low, high))
+
+
+def test_scores_have_intervals_over_scenarios(run):
+    played = [talk([n, 1], id=f"{i}", scenario=f"s{i}") for i, n in enumerate((-2, -1, 0, 1, 2, 2))]
+    low, high = numbers.score_intervals({1: played}, run.root, problems := [])[1]
+    each = [numbers.quality(r) for r in numbers.recomputed(played, run.root, problems)]
+    assert min(each) <= low < np.mean(each) < high <= max(each)
     assert not problems
-    assert numbers.reward_intervals({1: run.played[1][:1]}) == {}  # one dialogue has no spread
+
+
+def test_few_scenarios_have_no_interval(run):
+    played = {step: dialogues for step, dialogues in run.played.items() if step == 1}
+    assert numbers.reward_intervals(played) == {}  # four siblings of one scenario
+    assert numbers.score_intervals(played, run.root, []) == {}
 
 
 def test_a_mean_over_runs_has_students_interval():
