@@ -355,9 +355,9 @@ def test_the_same_scenario_is_compared_before_and_after(shown):
 def test_benchmarks_by_category_axis_and_difficulty(shown):
     page = text(shown.get("/benchmarks", params={"set": ["first|before", "bench|empa"]}))
     for word in (
-        "By category",
-        "By axis",
-        "By difficulty",
+        "EPM-Q by category",
+        "EPM-Q by axis",
+        "EPM-Q by difficulty",
         "career",
         "extreme",
         "EmoBench",
@@ -532,7 +532,9 @@ def test_every_page_of_a_rubric_of_four_axes(index, root, client):
     shown = client.get(one).text
     assert all(axis.title in shown for axis in rubric.axes) and "three axes with the largest deficit" in shown
     radar = client.get("/api/radar").json()["axis"]["data"][0]
-    assert set(radar["theta"]) == set(rubric.keys) and all(r is not None for r in radar["r"])
+    assert set(radar["theta"]) == {axis.title for axis in rubric.axes} and all(
+        r is not None for r in radar["r"]
+    )
     report = build([str(run)])
     names = {block.name for block in report.blocks if isinstance(block, Picture)}
     assert {"fig_trajectories", "fig_reward_by_turn"} <= names
@@ -566,7 +568,7 @@ def test_laid_over_each_other_endings_are_successes_and_a_line_at_zero_stays_the
     alone = shown.get("/api/figures?run=first").json()
     both = shown.get("/api/figures?run=first&run=second").json()
     assert alone["endings"]["layout"]["yaxis"]["title"]["text"] == "share of dialogues"
-    assert both["endings"]["layout"]["yaxis"]["title"]["text"] == "share of successes"
+    assert both["endings"]["layout"]["yaxis"]["title"]["text"] == "share ending in success"
     assert (
         alone["unscored"]["layout"]["yaxis"]["range"] == [0, 0.05]
         and "range" not in alone["clip"]["layout"]["yaxis"]

@@ -13,11 +13,14 @@ import pytest
 from mapo.measure.rubric import Rubric
 from mapo.models.cache import Cache
 from mapo.models.chat import Answer, Request, Usage
-from mapo.types import Message, Reply
+from mapo.report.sections.learning import learning_panels
+from mapo.runs.training import read_training
+from mapo.types import Direction, Message, Reply
 from mapo.view.index.calls import TEXT
+from mapo.view.pages import charts
 from mapo.view.pages.run_table import grouped
 from mapo.view.pages.settings import judge_settings
-from mapo.view.pages.site import duration
+from mapo.view.pages.site import direction_label, duration, signed
 from support import view_runs
 
 SCRIPTED = dict.fromkeys(("user", "director", "judge"), "scripted")
@@ -349,3 +352,45 @@ def test_tables_replaced_by_views_are_not_read(index, root, client):
             " (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
         )
     assert client.get(f"{CALLS}/1").json()["calls"] == []
+
+
+# ---- wording
+
+
+@pytest.mark.parametrize(
+    ("direction", "shown"),
+    [
+        (Direction("reveal_stage", "0"), "reveals stage 1"),
+        (Direction("release_memory", "2"), "releases memory 3"),
+        (Direction("shift_focus", "A"), "shifts the focus to Affective"),
+        (Direction("go_on"), "goes on"),
+        (Direction("dance", "all night"), "dance all night"),
+    ],
+)
+def test_what_the_director_decided_is_shown_in_words(direction, shown):
+    assert direction_label(direction, {"A": "Affective"}) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.004, "0.00"), (-0.004, "0.00"), (0.005001, "+0.01"), (-2, "−2")]
+)
+def test_a_number_that_rounds_to_zero_has_no_sign(value, shown):
+    assert signed(value) == shown
+
+
+def test_axes_have_their_titles(index, root, client):
+    view_runs.benchmark(root)
+    index.refresh()
+    page = page_of(client, "/benchmarks")
+    assert "EPM-Q by axis" in page and "<bdi>Affective</bdi>" in page and "<bdi>A</bdi>" not in page
+    (line,) = client.get("/api/radar").json()["axis"]["data"]
+    assert set(line["theta"]) == {"Cognitive", "Affective", "Proactive"}
+
+
+def test_viewer_and_report_name_the_same_charts_alike(index, root, client):
+    run = scripted_training(root, "run")
+    index.refresh()
+    shown = [plot for plot, _ in charts.PLOTS.values()]
+    drawn = [panel.title for panel in learning_panels(read_training(run))]
+    assert set(drawn) <= set(shown)
+    assert "bootstrap intervals over the scenarios of a step" in page_of(client, "/run/run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mapo.store import RunDir
 from mapo.view.index import sets
+from mapo.view.index.files import RunFiles, rubric_of
 from mapo.view.pages.charts import radar as radar_figure
 from mapo.view.pages.site import Params, all_sets, as_json, list_notice, ordered, page, part_name, reading
 
@@ -33,7 +34,8 @@ def benchmarks(request: Request) -> Response:
     with reading(request) as db:
         every = all_sets(request, db)
         chosen = _chosen(params, every)
-        tables = {by: _table(db, chosen, by) for by in sets.GROUPINGS}
+        titles = _axis_titles(index.runs, chosen)
+        tables = {by: _table(db, chosen, by, titles) for by in sets.GROUPINGS}
     newest = sorted(index.runs.values(), key=lambda run: -run.changed)
     recorded = [run for run in newest if run.has(RunDir.result)][:LISTED]
     results = [
@@ -61,7 +63,8 @@ def radar(request: Request) -> Response:
     params = Params(request)
     with reading(request) as db:
         chosen = _chosen(params, all_sets(request, db))
-        figures = {by: _radar(db, chosen, by) for by in sets.GROUPINGS}
+        titles = _axis_titles(request.app.state.view.index.runs, chosen)
+        figures = {by: _radar(db, chosen, by, titles) for by in sets.GROUPINGS}
     return as_json({by: figure for by, figure in figures.items() if figure})
 
 
@@ -74,8 +77,22 @@ def _chosen(params: Params, every: list[dict[str, Any]]) -> list[dict[str, Any]]
     return [s for s in every if s["key"] in wanted][: sets.MOST_DRAWN]
 
 
-def _table(db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str) -> dict[str, Any]:
+def _axis_titles(runs: Mapping[str, RunFiles], chosen: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the titles of axes by key, as far as the rubrics of the sets are known and agree."""
+    titles: dict[str, set[str]] = {}
+    for s in chosen:
+        rubric = rubric_of(runs[s["run"]], s["context"]["domain"]) if s["run"] in runs else None
+        for axis in rubric.axes if rubric else ():
+            titles.setdefault(axis.key, set()).add(axis.title)
+    return {key: names.pop() for key, names in titles.items() if len(names) == 1}
+
+
+def _table(
+    db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str, titles: Mapping[str, str]
+) -> dict[str, Any]:
     columns = [sets.by_group(db, s["key"], by) for s in chosen]
+    if by == "axis":
+        columns = [{titles.get(name, name): mean for name, mean in column.items()} for column in columns]
     names = sorted({name for column in columns for name in column}, key=_rank)
     return {name: [column.get(name) for column in columns] for name in names}
 
@@ -86,8 +103,10 @@ def _rank(name: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known)), name
 
 
-def _radar(db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str) -> dict[str, Any] | None:
-    table = _table(db, chosen, by)
+def _radar(
+    db: sqlite3.Connection, chosen: list[dict[str, Any]], by: str, titles: Mapping[str, str]
+) -> dict[str, Any] | None:
+    table = _table(db, chosen, by, titles)
     if len(table) < 3:  # two points do not form an area
         return None
 

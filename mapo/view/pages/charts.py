@@ -26,13 +26,13 @@ Steps = Sequence[Mapping[str, Any]]
 
 PLOTS = {
     "reward": ("Reward per turn", "mean reward"),
-    "epm_q": ("EPM-Q", "EPM-Q"),
-    "grad_norm": ("Gradient norm", "norm"),
+    "epm_q": ("EPM-Q", "EPM-Q (points)"),
+    "grad_norm": ("Gradient norm", "norm, before clipping"),
     "entropy": ("Entropy", "nats per token"),
     "kl": ("KL divergence", "nats per token"),
     "clip": ("Clip fraction", "share of tokens"),
     "speed": ("Tokens per second", "tokens / s"),
-    "length": ("Dialogue length", "turns"),
+    "length": ("Turns per dialogue", "mean turns"),
     "endings": ("Endings", "share of dialogues"),
     "unscored": ("Unscored turns", "share of turns"),
 }
@@ -106,6 +106,8 @@ def reference_traces(world: str, first: object, last: object) -> list[Trace]:
     """Return the reference scores of a scripted world as dotted lines from x=`first` to x=`last`."""
     if isinstance(first, int | float) and first == last:
         first, last = first - 0.5, first + 0.5
+    scores = reference_lines(world, ("scripted",)) if world else ()
+    highest = max((score.epm_q for score in scores), default=0.0)
     return [
         {
             "type": "scatter",
@@ -113,15 +115,15 @@ def reference_traces(world: str, first: object, last: object) -> list[Trace]:
             "name": f"{label(score.label)} {score.epm_q:.0f}",
             "x": [first, last],
             "y": [score.epm_q, score.epm_q],
-            "text": [f"{label(score.label)} {score.epm_q:.0f}", ""],
-            "textposition": "top right",
+            "text": ["", f"{label(score.label)} {score.epm_q:.0f}"],
+            "textposition": "bottom left" if score.epm_q < highest else "top left",
             "textfont": {"color": FAINT, "size": 11},
             "line": {"color": FAINT, "dash": "dot", "width": 1.5},
             "hoverinfo": "name",
             "cliponaxis": False,
             "showlegend": False,
         }
-        for score in (reference_lines(world, ("scripted",)) if world else ())
+        for score in scores
     ]
 
 
@@ -260,7 +262,7 @@ def _layout(key: str, traces: Sequence[Trace], *, stacked: bool) -> dict[str, An
     if key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings"):
         yaxis["rangemode"] = "tozero"
     if key == "endings" and not stacked:
-        yaxis["title"] = {"text": "share of successes"}
+        yaxis["title"] = {"text": "share ending in success"}
     if key in ("unscored", "clip") and not any(y for trace in traces for y in trace["y"]):
         yaxis["range"] = [0, 0.05]  # otherwise the axis of a line at zero would reach 100 %
     return {
@@ -297,7 +299,7 @@ def _shared_range(trajectories: Sequence[States], zone: float) -> list[float]:
     """Return one range for all axes of all pairs, so that distances can be compared between charts."""
     values = [x for states in trajectories for state in states for x in state]
     low, high = min([-zone, *values]), max([zone, *values])
-    margin = 0.06 * (high - low)
+    margin = 0.12 * (high - low)
     return [low - margin, high + margin]
 
 
@@ -320,7 +322,9 @@ def _space(
     data.append(trace("start", states[:1], mode="markers", marker=first))
     goal = {"size": 6, "color": COLOURS[2], "symbol": "diamond"}
     data.append(trace("goal", [[0.0] * len(axes)], mode="markers", marker=goal))
-    scene = {f"{n}axis": {"title": {"text": axes[i]}} for n, i in zip("xyz", chosen, strict=True)}
+    scene = {
+        f"{n}axis": {"title": {"text": axes[i]}, "nticks": 5} for n, i in zip("xyz", chosen, strict=True)
+    }
     return {"data": data, "layout": {"scene": scene}}
 
 
@@ -345,7 +349,7 @@ def _pair(
     look = {"line": {"color": COLOURS[0], "width": 2.5}, "marker": {"size": 7, "color": COLOURS[0]}}
     data.append(trace("this dialogue", states, mode="lines+markers", text=_turn_names(states), **look))
     first = {"size": 11, "color": COLOURS[1], "symbol": "square"}
-    named = {"mode": "markers+text", "textfont": {"size": 11}}
+    named = {"mode": "markers+text", "textfont": {"size": 11}, "cliponaxis": False}
     beside = {"textposition": _label_side(states, a)}
     data.append(trace("start", states[:1], marker=first, text=["start"], **named, **beside))
     goal = {"size": 11, "color": COLOURS[2], "symbol": "diamond"}

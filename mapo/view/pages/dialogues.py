@@ -113,7 +113,7 @@ def one(request: Request) -> Response:
         replacement=None if row["counts"] else _replacement(row, batch),
         largest=max(credit.largest_of(each["n"] for each in siblings), 1e-9),
         beside=transcript.side_by_side(siblings, credit) if len(siblings) > 1 else None,
-        axes=[axis.title for axis in rubric.axes] if rubric else [],
+        titles={axis.key: axis.title for axis in rubric.axes} if rubric else {},
         neighbours=neighbours(batch, row),
         pairs=_pairs(len(dialogue.start)),
         has_calls=bool(cache_files(files.root)),

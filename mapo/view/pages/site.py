@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mapo.text import plural, printable
-from mapo.types import ending_label
+from mapo.types import Direction, ending_label
 from mapo.view.index import queries, sets
 from mapo.view.index.facts import when
 from mapo.view.index.files import RunFiles
@@ -154,7 +154,7 @@ def _templates() -> jinja2.Environment:
     )
     env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
     env.filters |= {"duration": duration, "kind": kind_name, "ending": ending_label, "plural": plural}
-    env.filters |= {"condition": condition}
+    env.filters |= {"condition": condition, "direction": direction_label, "sentence": sentence}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
     return env
 
@@ -180,7 +180,34 @@ def num(value: float | None, digits: int = 2) -> str:
 
 def signed(value: float | None, digits: int = 2) -> str:
     text = num(value, digits)
+    if not any(digit in text for digit in "123456789"):
+        return text.removeprefix("−")  # a value that rounds to zero has no sign
     return f"+{text}" if value is not None and value > 0 else text
+
+
+def sentence(text: str) -> str:
+    """Return a note with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def direction_label(direction: Direction, titles: Mapping[str, str]) -> str:
+    """Return what the director decided, for people. Stages and memories are counted from 1, as turns are."""
+    item = direction.item
+    shown = str(int(item) + 1) if item.isascii() and item.isdecimal() and len(item) < 6 else item
+    if direction.act == "shift_focus":
+        shown = titles.get(item, item)
+    return f"{_ACTS.get(direction.act, direction.act)} {shown}".strip()
+
+
+_ACTS = {
+    "reveal_stage": "reveals stage",
+    "release_memory": "releases memory",
+    "shift_focus": "shifts the focus to",
+    "turning_point": "reaches a turning point",
+    "go_on": "goes on",
+    "wait": "waits",
+    "end": "ends the dialogue",
+}
 
 
 def short(text: str, most: int = 200) -> str:
