@@ -239,6 +239,8 @@ class Cache:
             fix = "Another process holds a lock on it; wait for that process, or use another cache"
         elif "full" in str(error):
             fix = "Free some disk space; all earlier answers are kept"
+        elif "disk I/O" in str(error):  # a quota or a limit on file sizes too
+            fix = "Check the disk, its free space and quotas; all earlier answers are kept"
         elif "readonly" in str(error):
             fix = "Choose a writable path, or use cache mode 'replay'"
         return StoreError(f"the cache cannot be used ({error})", where=str(self.path), fix=fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -439,3 +440,18 @@ def test_a_locked_database_does_not_stop_other_work(tmp_path):
     assert answer.text == "x" and not cached and len(ticks) == 10
     cache.close()
     other.close()
+
+
+def test_a_failing_disk_is_no_reason_to_remove_the_answers(tmp_path):
+    """A limit on the size of files, for example, shows up as an I/O error; the file is intact."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    cache = Cache(tmp_path / "cache.sqlite")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        with pytest.raises(StoreError, match="earlier answers are kept"):  # noqa: PT012
+            for number in range(100):
+                cache._put(str(number), "m", Answer(Reply("x" * 10_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert 0 < len(cache) < 100
+    cache.close()
