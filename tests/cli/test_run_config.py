@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from mapo.cli.training.checks import check_run_config
+from mapo.config import load_config
+from mapo.errors import InputError
 from support import small_run as small
 from support.command import mapo
 
@@ -69,3 +72,14 @@ def test_a_key_is_not_sent_to_an_address_in_a_run(run, monkeypatch):
 
 def test_an_ordinary_run_is_resumed_by_its_folder_alone(run):
     assert mapo("train", "--out", run, "--resume").returncode == 0
+
+
+def test_only_the_usual_key_is_sent_to_the_default_address(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual-key")
+    monkeypatch.setenv("SOME_SECRET", "another-secret")
+    settings = ["roles.agents=llm", "roles.everyone.model=m"]
+    check_run_config(load_config("pocket", settings), tmp_path, "mapo train")
+    config = load_config("pocket", [*settings, "roles.user.key_env=SOME_SECRET"])
+    with pytest.raises(InputError, match="sends the key in SOME_SECRET to https://api.openai.com/v1"):
+        check_run_config(config, tmp_path, "mapo train")

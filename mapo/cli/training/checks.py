@@ -130,7 +130,7 @@ def _trusted_parts(config: Config) -> list[str]:
     from mapo.config import EMPA_PROMPTS
     from mapo.domain_folders import SHIPPED
     from mapo.players.casting import every_model
-    from mapo.players.spec import ModelSpec
+    from mapo.players.spec import KEY_ENV, ModelSpec
 
     parts = []
     if config.scenarios.domain not in SHIPPED:
@@ -143,6 +143,8 @@ def _trusted_parts(config: Config) -> list[str]:
     keys = {
         (spec.key_env, spec.address)
         for spec in every_model(config).values()
-        if spec.address not in (None, default) and os.environ.get(spec.key_env)
+        if spec.address is not None
+        and (spec.address, spec.key_env) != (default, KEY_ENV)
+        and os.environ.get(spec.key_env)
     }
     return parts + [f"sends the key in {key_env} to {address}" for key_env, address in sorted(keys)]
