@@ -37,6 +37,7 @@ _SECRET = re.compile(
 )
 _KEY_LIKE = re.compile(r"\b(sk-|hf_|Bearer\s+)[\w*.\-/+=]{8,}")
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _EFFORT = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
@@ -145,8 +146,9 @@ def compact_body(body: Mapping[str, Any]) -> str:
 def _flat(body: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for name, value in sorted(body.items()):
+        path = prefix + (name if _PLAIN_NAME.fullmatch(name) else json.dumps(name))
         inner = isinstance(value, Mapping) and value
-        pairs += _flat(value, f"{prefix}{name}.") if inner else [(prefix + name, value)]
+        pairs += _flat(value, f"{path}.") if inner else [(path, value)]
     return pairs
 
 

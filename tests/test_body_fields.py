@@ -121,6 +121,11 @@ def test_the_compact_form():
     assert compact_body(body) == "chat_template_kwargs.enable_thinking=false empty={} top_k=20"
 
 
+def test_odd_names_are_quoted_in_the_compact_form():
+    assert compact_body({"a.b": 1}) != compact_body({"a": {"b": 1}})
+    assert compact_body({"\x1b[31m\n": 1}) == '"\\u001b[31m\\n"=1'
+
+
 def test_long_fields_are_cut_in_the_compact_form_and_stay_distinct():
     one, other = ({"stop": ["x" * 300 + end]} for end in "ab")
     assert compact_body(one) != compact_body(other)

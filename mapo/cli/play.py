@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mapo.cli.common.options import Domain, JudgePanel
+from mapo.cli.common.options import AgentsBody, Body, Domain, JudgePanel
 from mapo.text import printable
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ def play(
         str, typer.Option(help="Policy if you play the user: a model, local:FOLDER or scripted:NAME.")
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    body: Body = None,
     agents_model: Annotated[str | None, typer.Option(help="Model for the other roles.")] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
+    agents_body: AgentsBody = None,
     judge_panel: JudgePanel = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
@@ -48,10 +50,12 @@ def play(
     import asyncio
     import random
 
+    from mapo.body_fields import body_option
     from mapo.domain_folders import domain_folder
     from mapo.errors import AnswerError, InputError
     from mapo.measure.rubric import Rubric
-    from mapo.players.casting import with_judge_panel
+    from mapo.models.chat import Sampling
+    from mapo.players.casting import with_judge_panel, with_sampling
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec
     from mapo.sandbox.cast import Cast, Job
@@ -70,6 +74,8 @@ def play(
         if scenarios in ("builtin:train", "builtin:validation"):
             fix += ". --scenarios builtin:all includes the held-out ones"
         raise InputError(f"there is no scenario '{name}'", where=scenarios, fix=fix)
+    own = Sampling(body=body_option(body, "--body"))
+    others = Sampling(body=body_option(agents_body, "--agents-body"))
     chosen = known[name]
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
@@ -85,14 +91,14 @@ def play(
     async def play_dialogue() -> None:
         async with ModelSession(concurrency=4) as session:
             agent = ModelSpec(agents_model, agents_base_url, key_env) if agents_model else None
-            roles = with_judge_panel(
-                dict.fromkeys(("user", "director", "judge"), agent) if agent else None, judge_panel
-            )
+            names = ("user", "director", "judge")
+            models = with_judge_panel(dict.fromkeys(names, agent) if agent else None, judge_panel)
+            roles = with_sampling(models, **dict.fromkeys(names, others))
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = session.casting(roles, rubric, chosen.domain)(job)
             policy: Chat = _HumanPolicy()
             if role == "user":
-                policy_spec = ModelSpec(model, base_url, key_env)
+                policy_spec = ModelSpec(model, base_url, key_env, own)
                 policy = (await session.policy(policy_spec, chosen.domain))(job)
                 cast = Cast(_HumanUser(), cast.director, cast.judge, {**cast.names, "user": "you"})
                 if policy_spec.scripted is not None:

@@ -57,15 +57,16 @@ def http_failure(status: int, message: str, *, code: str | None, retry_after: fl
 
 def thinking_failure(answer: Answer, max_tokens: int, role: str) -> CallFailure:
     """Return the failure of an answer that consists of thinking only, cut off at `max_tokens`."""
-    prefix = {"policy": "--"}.get(role, f"--{role}-")
-    raise_it, switch = "Raise its max_tokens", "switch its thinking off with a body field"
-    if role in ("policy", "user", "director", "judge"):
-        key = "" if role == "policy" else f" (roles.{role}.max_tokens in a config)"
-        raise_it, switch = (
-            f"Raise {prefix}max-tokens{key}",
-            f"switch thinking off: {prefix}body thinking=false",
-        )
-    fix = f"{raise_it}, or {switch}. `mapo doctor` finds out what the model needs"
+    switch = "switch thinking off in its body fields (thinking=false)"
+    limit = "Raise its max_tokens"
+    if role == "policy":
+        limit, switch = "Raise --max-tokens", "switch thinking off: --body thinking=false"
+    elif role in ("user", "director", "judge"):
+        limit = f"Raise --{role}-max-tokens (where the command has it; roles.{role}.max_tokens in a config)"
+        switch = f"switch thinking off: --{role}-body thinking=false (--agents-body for all roles)"
+    elif role == "maker":
+        limit, switch = "", "Switch thinking off: --body thinking=false"
+    fix = f"{', or '.join(filter(None, (limit, switch)))}. `mapo doctor` finds out what the model needs"
     reason = f"no text within max_tokens={max_tokens}: the model spent all of it on thinking"
     return CallFailure(reason, fix=fix, empty_answer=answer, only_thinking=True)
 

@@ -46,9 +46,21 @@ def test_play_with_models_and_a_judge_that_fails():
     assert done.returncode == 0 and "[not judged:" in done.stdout
 
 
+def test_play_with_models_that_think():
+    with LoopbackServer(world(), record=True) as server:
+        done = mapo(
+            *("play", "career-night-ward", "--scenarios", "builtin:all", "--agents-body", "thinking=false"),
+            *("--agents-model", "judge", "--agents-base-url", server.base_url),
+            typed="Hello there, you.\n\n",
+        )
+    assert done.returncode == 0, done.stderr
+    assert {str(body.get("chat_template_kwargs")) for body in server.bodies} == {"{'enable_thinking': False}"}
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--agents-body", "thinking=false"], "which is scripted"),
         (["nobody"], "no scenario 'nobody'"),
         (["career-tied-up"], "--scenarios builtin:all includes the held-out ones"),
         (["--as", "judge"], "policy or user"),

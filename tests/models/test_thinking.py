@@ -62,11 +62,12 @@ def test_thinking_is_not_stored_in_the_cache():
 @pytest.mark.parametrize(
     ("role", "advice"),
     [
-        ("user", r"Raise --user-max-tokens \(roles.user.max_tokens .*--user-body thinking=false"),
+        ("user", r"Raise --user-max-tokens \(.*roles.user.max_tokens .*--user-body thinking=false"),
         ("director", r"Raise --director-max-tokens .*--director-body thinking=false"),
         ("judge", r"Raise --judge-max-tokens .*--judge-body thinking=false"),
         ("policy", r"Raise --max-tokens, or switch thinking off: --body thinking=false"),
-        ("maker", r"Raise its max_tokens"),
+        ("maker", r"Switch thinking off: --body thinking=false"),
+        ("a judge of an audit", r"Raise its max_tokens"),
     ],
 )
 def test_thinking_that_is_cut_off_says_what_to_set(role, advice, shown):
