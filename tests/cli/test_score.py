@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mapo import Ending, Rubric, StopReason, Trajectory, __version__
+from mapo import Ending, Reply, Rubric, StopReason, Trajectory, __version__
 from mapo.measure.reward import rewards_of
 from mapo.store import JsonlWriter
+from mapo.types import Mark, Turn
 from support.builders import dialogue, empa_result, marks
 from support.command import mapo
 from support.published import published
@@ -295,6 +296,31 @@ def test_every_recorded_number_is_checked(tmp_path):
         assert words in told
     assert len(model["differences"]) == 4
     assert scored(put(tmp_path / "fine", item))[0]["differences"] == []
+
+
+def overdone():
+    """From (-15, -21, -3), twelve turns of A +3 and nothing else, a positional success at (-15, 15, -3)."""
+    levels = {"C.1": 3, "C.3": 3, "A.2": 3, "A.3": 3, "P.3": 1}
+    start = {i.key: Mark(levels.get(i.key, 0)) for i in RUBRIC.indicators}
+    path = Trajectory(RUBRIC, RUBRIC.start(start))
+    form = RUBRIC.levels(C=(0, 0), A=(2, 0), P=(0, 0))
+    turns = tuple(Turn(f"line {n}", Reply(f"reply {n}"), form, path.judge(form)) for n in range(12))
+    return replace(good(), start_levels=start, start=path.start, turns=turns, ending=path.ending())
+
+
+def test_passes_that_leave_an_axis_unmet_are_counted_and_alignment_is_also_dynamic(tmp_path):
+    run = put(tmp_path / "run", overdone())
+    [model] = scored(run)
+    assert (model["passes"], model["passes_unmet"]) == (1, 1)
+    assert model["alignment"] == pytest.approx(0.8083)
+    # mean over A = -21, -18, ... 12 of -A / sqrt(15^2 + A^2 + 3^2)
+    want = sum(-a / (234 + a * a) ** 0.5 for a in range(-21, 13, 3)) / 12
+    assert model["dynamic_alignment"] == pytest.approx(want)
+    done = mapo("score", run, "--all")
+    assert "1 unmet" in done.stdout and "+0.81" in done.stdout and f"{want:+.2f}" in done.stdout
+    assert "leave an axis unmet" in done.stdout
+    [fine] = scored(put(tmp_path / "fine", good()))
+    assert fine["passes_unmet"] == 0
 
 
 def rewarded(item):

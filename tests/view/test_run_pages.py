@@ -394,3 +394,13 @@ def test_viewer_and_report_name_the_same_charts_alike(index, root, client):
     drawn = [panel.title for panel in learning_panels(read_training(run))]
     assert set(drawn) <= set(shown)
     assert "bootstrap intervals over the scenarios of a step" in page_of(client, "/run/run")
+
+
+def test_a_turn_shows_its_alignment_with_the_fixed_and_the_current_direction(index, root, client):
+    rubric = Rubric.load("empathy")
+    view_runs.write_lines(
+        root / "r" / "dialogues" / "empa.jsonl", [view_runs.talk(rubric, "case-1", turns=2)]
+    )
+    index.refresh()
+    page = page_of(client, "/run/r/d/dialogues:empa.jsonl/1")
+    assert page.count(" fixed</span>, <span") == 2 and page.count(" dynamic</span>") == 2

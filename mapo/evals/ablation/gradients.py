@@ -21,6 +21,7 @@ SPIKE = 3.0
 """A step above this multiple of the run's median norm is a spike."""
 EXPLOSION = 2.0
 """The smallest ratio of peaks that counts as an explosion."""
+DEFINITION = f"An explosion is a ratio of {EXPLOSION:g} or more whose interval lies above 1"
 FEWEST = 3
 """Seeds below which the claim is not judged."""
 
@@ -102,7 +103,7 @@ def gradient_claims(
             {
                 "claim": f"Gradients explode with the batch advantage alone, not with the mixed one{where}",
                 "verdict": ratio.verdict,
-                "told": _details(ratio, batch, mixed),
+                "told": _details(ratio, batch, mixed) + ("" if claims else f". {DEFINITION}"),
                 "ratio": {"by_seed": ratio.ratios, "mean": ratio.mean, "interval": ratio.interval},
             }
         )
@@ -115,7 +116,7 @@ def _details(ratio: PeakRatio, batch: Mapping[int, RunGradient], mixed: Mapping[
     return (
         f"the peak norm before clipping is {ratio.mean:.2f}{ends} times that of the mixed one over {n} "
         f"seed{'' if n == 1 else 's'}; steps above {SPIKE:g} times the run's median: batch {_share(batch)}, "
-        f"mixed {_share(mixed)}. An explosion is a ratio of {EXPLOSION:g} or more whose interval lies above 1"
+        f"mixed {_share(mixed)}"
     )
 
 

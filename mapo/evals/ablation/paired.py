@@ -106,13 +106,15 @@ def claims(families: Mapping[str, Sequence[SeedComparison]], places: Sequence[st
     """Return each tested claim of the paper with its verdict. `places` are the settings at which methods were
     compared, such as the rewards; claims are tested at idr, or else at the first."""
     main = "idr" if "idr" in places else places[0]
+    where = f" ({main})" if len(places) > 1 and main != "idr" else ""
     tested = []
     for text, name, others, sign, digits in _CLAIMS:
         family = [c for c in families.get(name.format(main), ()) if not others or c.b in others]
         if family:
             names = ", ".join(c.b.partition("/")[0] for c in family)
             details = "; ".join(describe(c, sign, digits) for c in family)
-            tested.append({"claim": f"{text} {names}", "verdict": verdict(family, sign), "told": details})
+            claim = f"{text} {names}{where if name.endswith('{}') else ''}"
+            tested.append({"claim": claim, "verdict": verdict(family, sign), "told": details})
     return tested
 
 

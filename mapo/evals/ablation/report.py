@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.evals.ablation.cells import REWARD, label_of
+from mapo.evals.ablation.gradients import SPIKE
 from mapo.scoring.context import ScoreContext
 from mapo.scoring.reference import ReferenceScore, reference_lines
 from mapo.show.figures import FAINT, Look, Panel, Picture, label_axes, looks_of, save_picture
@@ -190,7 +191,7 @@ CLAIMS = "Claims of the paper, tested on these runs"
 
 def tables(report: dict[str, Any]) -> list[Table]:
     """Return the tables of a report, the overview first."""
-    return [_overview(report), _cells(report), _needs(report), *_pairs(report)]
+    return [_overview(report), _cells(report), _gradients(report), _needs(report), *_pairs(report)]
 
 
 def markdown(report: dict[str, Any], *, caution: str = "") -> str:
@@ -215,7 +216,7 @@ def print_report(report: dict[str, Any], *, caution: str = "") -> None:
         print_line(line, style="")
     overview = _overview(report)
     name = f"{overview.title}. {caution}" if caution else overview.title
-    print_tables([replace(overview, title=name)])
+    print_tables([replace(overview, title=name), _gradients(report)])
 
 
 def _context(report: dict[str, Any]) -> ScoreContext | None:
@@ -263,23 +264,39 @@ def _cells(report: dict[str, Any]) -> Table:
         "after",
         "gain",
     ]
-    columns += ["gradient norm", "peak gradient norm", "final training score"]
-    formats = (("epm_q", ".1f"), ("gain", "+.1f"), ("grad_norm", ".3f"), ("grad_peak", ".3f"))
+    columns += ["gradient norm", "final training score"]
+    formats = (("epm_q", ".1f"), ("gain", "+.1f"), ("grad_norm", ".3f"), ("score_end", ".1f"))
     rows = [
         [
             *_names(c),
             *([_judge(c, "training"), _judge(c, "test")] if judged else []),
             str(len(c["seeds"])),
             "-" if c["before"]["mean"] is None else f"{c['before']['mean']:.1f}",
-            *(_with_interval(c[key], digits) for key, digits in (*formats, ("score_end", ".1f"))),
+            *(_with_interval(c[key], digits) for key, digits in formats),
         ]
         for c in report["cells"]
     ]
-    note = "Gradient norms are before clipping: the mean over steps, and the largest."
-    if judged:
-        note += " Training scores are the training judge's and are not comparable across judges."
+    note = "Training scores are the training judge's and are not comparable across judges." if judged else ""
     left = max(1, len(heads)) + (2 if judged else 0)
     return Table(columns, rows, title="All cells", note=note, left=left)
+
+
+def _gradients(report: dict[str, Any]) -> Table:
+    """Gradient norms: mean, peak, and how often a step is far above the run's median."""
+    heads = _heads(report)
+    rows = [
+        [
+            *_names(c),
+            _with_interval(c["grad_norm"], ".3f"),
+            _with_interval(c["grad_peak"], ".3f"),
+            "-" if c["grad_spikes"]["mean"] is None else f"{100 * c['grad_spikes']['mean']:.1f} %",
+        ]
+        for c in report["cells"]
+        if c["grad_peak"]["mean"] is not None
+    ]
+    columns = [*heads, "mean", "peak", f"steps above {SPIKE:g} x median"]
+    note = "Over all steps of a run, then over seeds."
+    return Table(columns, rows, title="Gradient norm before clipping", note=note, left=max(1, len(heads)))
 
 
 def _heads(report: dict[str, Any]) -> list[str]:

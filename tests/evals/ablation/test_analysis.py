@@ -190,6 +190,7 @@ def test_tables_and_figure(tmp_path):
     text = markdown(report)
     assert "| mapo | 60.6 ± 0.6 (6.0/12) | 50.6 ± 0.6 (6.0/12) |" in text
     assert "| grpo | idr | &gt; 512 | 0 of 5 |" in text
+    assert "| mapo | idr | 1.105 ± 0.059 | 1.140 ± 0.059 | 0.0 % |" in text
     assert "Beware." not in text and "\n\n**Beware.**\n\n" in markdown(report, caution="Beware.")
     assert ": holds. " in text and "| mapo - turn | +5.0 |" in text and "5 x 4" in text
     paths = draw(report, tmp_path)
