@@ -179,6 +179,12 @@ def _read_split(manifest: Path, split: str, domain: str | Path | None) -> Scenar
 
 def _read_card_split(folder: Path, split: str) -> ScenarioSet:
     """Read a published split of EMPA's cards. Cards whose text differs from the published one are logged."""
+    if not folder.is_dir():
+        raise ScenarioError(
+            "no such folder",
+            where=str(folder),
+            fix=f"Give the folder of EMPA's cards: CARDS:{split} (docs/scenarios.md)",
+        )
     if not card_files(folder):
         raise ScenarioError(
             "the folder contains no EMPA cards",

@@ -160,3 +160,8 @@ def test_the_split_command_keeps_the_official_cases_for_the_test(empa, tmp_path)
 def test_the_list_command_shows_the_official_cases(empa):
     done = mapo("scenarios", "list", str(empa), "--cases", "official", "--json")
     assert [row["id"] for row in json.loads(done.stdout)] == sorted(card_split("test"))
+
+
+def test_a_missing_folder_of_cards_is_said_so(tmp_path):
+    with pytest.raises(ScenarioError, match="no such folder.*CARDS:train"):
+        load_scenarios(f"{tmp_path / 'nowhere'}:train")

@@ -261,6 +261,10 @@ def _pair_notes(entry: Entry, base: Entry, common: Sequence[str]) -> list[str]:
     if uneven:
         repeated = counted(uneven, "case was", "cases were")
         notes.append(f"{repeated} repeated more often by one of the two; means are compared")
+    moved = sum(case.starts != base.cases[name].starts for name, case in shared.items())
+    if moved:
+        differing = counted(moved, "case starts", "cases start")
+        notes.append(f"{differing} at other levels in one of the two; give both runs the same start levels")
     if count(shared) < FEW:
         notes.append(f"only {counted(count(shared), 'case')}; intervals and tests are unreliable")
     return notes

@@ -34,13 +34,15 @@ _ROUNDING = 0.03  # EQ-Bench rounds the mean to two places before it multiplies 
 class Case(NamedTuple):
     """The score of one case in points, 0 to 100 (EPM-Q may exceed 100), averaged over `repeats`. A score over
     several kinds of cases is the mean of the kinds' means. `version` is a hash of the case's text, empty if
-    unknown. Cases of one `group` (the languages of a question) count as one."""
+    unknown. Cases of one `group` (the languages of a question) count as one. `starts` are the positions at
+    which dialogues of the case started."""
 
     score: float
     kind: str = ""
     version: str = ""
     group: str = ""
     repeats: int = 1
+    starts: frozenset[tuple[float, ...]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

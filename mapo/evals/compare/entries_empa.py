@@ -261,10 +261,17 @@ def _by_case(
     results: Sequence[Result], scores: Sequence[float], versions: Mapping[str, str]
 ) -> dict[str, Case]:
     by_case: dict[str, list[float]] = {}
+    starts: dict[str, set[tuple[float, ...]]] = {}
     for result, score in zip(results, scores, strict=True):
         by_case.setdefault(result.case, []).append(score)
+        starts.setdefault(result.case, set()).add(tuple(result.path.start))
     return {
-        case: Case(sum(values) / len(values), version=versions.get(case, ""), repeats=len(values))
+        case: Case(
+            sum(values) / len(values),
+            version=versions.get(case, ""),
+            repeats=len(values),
+            starts=frozenset(starts[case]),
+        )
         for case, values in by_case.items()
     }
 

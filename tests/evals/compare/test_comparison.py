@@ -552,6 +552,14 @@ def test_cases_repeated_unevenly_are_noted(tmp_path):
     assert told in found.notes
 
 
+def test_cases_that_start_elsewhere_are_noted(tmp_path):
+    one = put(tmp_path / "a", *(played(f"s{i}", model="a") for i in range(3)))
+    two = put(tmp_path / "b", *(played(f"s{i}", model="b", level=2 if i else 1) for i in range(3)))
+    notes = compare([str(one), str(two)]).notes
+    told = "1 case starts at other levels in one of the two; give both runs the same start levels"
+    assert f"'b' and 'a' (passes, EPM-Q): {told}" in notes
+
+
 def test_dialogues_of_other_judges_or_rules_are_other_columns(tmp_path):
     other = {"cast": dict.fromkeys(("user", "director", "judge"), "small")}
     one = put(tmp_path / "a", played("s1"), played("s2", **other), played("s3", max_turns=20))
