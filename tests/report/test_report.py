@@ -610,6 +610,24 @@ def test_an_ablation(tmp_path):
 
 
 @pytest.mark.figures
+def test_an_ablation_of_other_settings(tmp_path):
+    root = tmp_path / "grid"
+    for weight in ("0", "0.5"):
+        for seed in (0, 1):
+            training(root / f"turn_weight-{weight}_judge-x_seed{seed}", seed=seed, steps=3)
+    vary = {"advantage.turn_weight": [0, 0.5], "roles.judge.model": ["x"]}
+    grid = {"schema": "mapo.ablate/2", "vary": vary, "seeds": [0, 1]}
+    (root / "manifest.json").write_text(json.dumps(grid))
+    report = build([str(root)])
+    assert report.lead == "4 of 4 runs; turn_weight 0, turn_weight 0.5; judge x."
+    tables = {b.title: b for b in report.blocks if isinstance(b, Table)}
+    assert list(tables["Held-out EPM-Q (passes)"].columns) == ["turn_weight", "judge x"]
+    assert list(tables["All cells"].columns)[:4] == ["turn_weight", "judge", "training judge", "test judge"]
+    assert [row[:2] for row in tables["Gradient norm before clipping"].rows] == [["0", "x"], ["0.5", "x"]]
+    check(html_page(report))
+
+
+@pytest.mark.figures
 def test_a_damaged_ablation(tmp_path):
     root = ablation(tmp_path / "grid")
     (root / "grpo_idr_seed1" / "summary.json").write_text('{"method": ["x"], "reward": {}}')

@@ -90,7 +90,7 @@ def gradient_claims(
 ) -> list[dict[str, Any]]:
     """Return the claim with its verdict for every place where both methods were run. `gradients` is by place
     (the settings held fixed), method and seed."""
-    claims = []
+    claims: list[dict[str, Any]] = []
     for place, by_method in gradients.items():
         if not ("batch" in by_method and "mapo" in by_method):
             continue
