@@ -1,5 +1,17 @@
-"""python -m mapo"""
+"""The console script, also as `python -m mapo`."""
 
-from mapo.cli import run
+import sys
 
-run()
+
+def main() -> None:
+    """Run the command line. Ctrl-C while it is still being imported exits quietly, too."""
+    try:
+        from mapo.cli import run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

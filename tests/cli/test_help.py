@@ -99,3 +99,16 @@ def test_ctrl_c_while_the_commands_are_loaded_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as exit_:
         run()
     assert exit_.value.code == 130
+
+
+def test_ctrl_c_before_a_command_starts_exits_without_a_traceback(monkeypatch):
+    from mapo import cli
+    from mapo.__main__ import main
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
