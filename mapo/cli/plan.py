@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say
-from mapo.cli.common.models import read_prices
 from mapo.cli.common.options import Prices
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def plan(
     if example:
         typer.echo(EXAMPLE, nl=False)
         return
+    from mapo.cli.common.models import read_prices
     from mapo.planning.costs import cost_table, role_costs, total_cost
     from mapo.planning.demand import shape_of
     from mapo.planning.plan import make_plan
