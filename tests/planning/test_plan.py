@@ -310,7 +310,7 @@ def test_output_fits_80_columns(rates_file, monkeypatch):
 def test_a_missing_section_is_named_with_the_way_to_set_it():
     data = tomllib.loads(EXAMPLE)
     del data["update"]
-    with pytest.raises(InputError, match=r"The rates lack \[update\].*--rates.*update.seconds=30"):
+    with pytest.raises(InputError, match=r"the rates lack \[update\].*--rates.*update.seconds=30"):
         read_rates(data, "runs/eval")
 
 
