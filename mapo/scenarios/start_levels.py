@@ -34,7 +34,7 @@ def read_start_levels(source: Path) -> dict[str, dict[str, int]]:
         return _recorded_levels(source)
     data = load_json(source)
     if isinstance(data, list) and all(isinstance(x, dict) and "script_id" in x for x in data):
-        data = {str(item["script_id"]): item for item in data}
+        data = {str(item["script_id"]): item for item in reversed(data)}  # the first of a case counts
     if not isinstance(data, dict) or not data:
         raise ScenarioError(
             "not a JSON object of cases", where=str(source), fix='Expected {"case": {"C.1": 2, ...}, ...}'

@@ -271,6 +271,7 @@ def test_the_precomputed_start_file_of_empa_is_read(tmp_path, as_list):
     good = {"status": "success", "P_0": START, "iedr": {**FORM, "C.1_reason": "x"}, "epm": {"P_0_norm": 1}}
     entries = {"script_003": good, "script_010": {"status": "error"}}
     listed = [{"script_id": case, **entry} for case, entry in entries.items()]
+    listed.append({"script_id": "script_003", "status": "error"})  # the first of a case counts
     file = tmp_path / "iedr_batch_results.json"
     file.write_text(json.dumps(listed if as_list else entries))
     assert read_start_levels(file) == {"script_003": FORM}
