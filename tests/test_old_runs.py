@@ -96,6 +96,13 @@ def test_an_ablation_is_reported_again(old):
     assert "grpo" in done.stdout
 
 
+def test_an_ablation_is_continued_although_there_are_new_settings(old):
+    done = mapo("ablate", "--out", old / "runs" / "ablation")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs, 2 of them finished: methods mapo, grpo; rewards idr; seeds 0" in done.stderr
+    assert "Nothing is left to train" in done.stderr
+
+
 def test_a_finished_audit_is_measured_again_without_asking(old):
     out = old / "runs" / "audited"
     items = (out / "items.jsonl").read_bytes()

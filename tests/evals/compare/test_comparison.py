@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -709,3 +710,9 @@ def test_the_order_of_rows_does_not_move_an_interval():
         return bootstrap(rows[picked], lambda m: m, strata=[strata[i] for i in picked])
 
     assert np.array_equal(ends(np.arange(40)), ends(order))
+
+
+def test_passes_with_an_unmet_axis_stand_beside_the_passes():
+    rows = [entry("a", passes=2, unmet=1, n=4, of=4), entry("b", passes=2, n=4, of=4)]
+    column = SimpleNamespace(name="passes")
+    assert [figure(row, column) for row in rows] == ["2/4 (1 unmet)", "2/4"]
