@@ -35,6 +35,7 @@ from mapo.runs.contents import details_in_points, planned_dialogues
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import KEYS
 from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
+from mapo.scoring.context import context_of_results
 from mapo.scoring.folders import read_folders
 from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
@@ -114,6 +115,8 @@ def empa_report(root: Path, name: str | None = None) -> Report:
     domain = _scripted_domain(sample)
     cautions = [f"{scripted_world([domain])} {reference_text(domain)}"] if domain else []
     cautions += [notice] if (notice := notice_of(manifest)) else []
+    if note := context_of_results(models[first]).prompts_note:
+        cautions.append(f"{note}.")
     if incomplete:
         cautions.insert(0, f"Incomplete evaluation: {incomplete}. {PARTIAL}")
     return Report(title, _lead(root, models[first]), blocks, caution=" ".join(cautions))

@@ -1,12 +1,14 @@
-"""The context a score must be read in: judge, user, director and scenario set."""
+"""The context a score must be read in: judge, user, director, their prompts and the scenario set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from mapo.domain_folders import known_folder
+from mapo.config import EMPA_PROMPTS
+from mapo.domain_folders import DEFAULT, known_folder
 from mapo.errors import InputError
+from mapo.sandbox.prompting import OWN_NAME
 from mapo.scenarios.sets import BUILTIN, MANIFEST, SPLITS, read_manifest
 from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
@@ -17,17 +19,20 @@ SCRIPTED = "scripted"
 UNKNOWN = "unknown"
 ROLES = ("user", "director", "judge")
 _OR = " or "
+_NOT_COMPARABLE = "so the score does not compare with published EMPA scores (use --prompts empa)"
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreContext:
-    """Who played user, director and judge, and which scenarios were played."""
+    """Who played user, director and judge, with which prompts, and which scenarios were played."""
 
     domain: str
     user: str
     director: str
     judge: str
     scenarios: str
+    prompts: str = ""
+    """Name and fingerprint of the prompts of models; empty if they were not recorded."""
 
     @property
     def scripted_roles(self) -> list[str]:
@@ -41,6 +46,21 @@ class ScoreContext:
         if not {"user", "judge"} & set(roles):
             return ""
         return scripted_world([self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'}")
+
+    @property
+    def prompts_note(self) -> str:
+        """Whose prompts the models had, where a score would otherwise be taken for one of EMPA's benchmark;
+        empty for other domains, for scripted roles and for EMPA's result files."""
+        if self.domain != DEFAULT or {"user", "judge"} & set(self.scripted_roles):
+            return ""
+        names = list(dict.fromkeys(id_.rpartition(" ")[0] or id_ for id_ in self.prompts.split(_OR)))
+        if names == [EMPA_PROMPTS]:
+            return "Prompts: EMPA's own" if " " in self.prompts else ""
+        if names == [""]:
+            return f"Prompts: not recorded. mapo's own judge more mildly than EMPA's, {_NOT_COMPARABLE}"
+        if names == [OWN_NAME]:
+            return f"Prompts: mapo's own, which judge more mildly than EMPA's, {_NOT_COMPARABLE}"
+        return f"Prompts: {_OR.join(names)}, not EMPA's, {_NOT_COMPARABLE}"
 
     @property
     def reference(self) -> str:
@@ -60,22 +80,22 @@ class ScoreContext:
         return asdict(self)
 
     def describe(self) -> str:
-        """Return roles and scenario set in one line."""
+        """Return roles, scenario set and prompts in one line."""
         named = "scenarios: " if self.scenarios.startswith(BUILTIN) else ""
         line = f"{self.roles}; {named}{self.scenarios}"
-        return line[0].upper() + line[1:]
+        return ". ".join(filter(None, [line[0].upper() + line[1:], self.prompts_note]))
 
 
 def context_of_results(results: Sequence[Result]) -> ScoreContext:
     """Return the context of recomputed dialogues of one rubric."""
     domain = results[0].path.rubric.name if results else ""
-    return _context(domain, [r.cast for r in results], {r.case for r in results})
+    return _context(domain, [(r.cast, r.prompts) for r in results], {r.case for r in results})
 
 
 def context_of_dialogues(dialogues: Sequence[Dialogue]) -> ScoreContext:
     """Return the context of dialogues of one rubric."""
     domain = dialogues[0].rubric if dialogues else ""
-    return _context(domain, [d.cast for d in dialogues], {d.scenario for d in dialogues})
+    return _context(domain, [(d.cast, d.prompts) for d in dialogues], {d.scenario for d in dialogues})
 
 
 def scenario_set(domain: str, cases: Iterable[str]) -> str:
@@ -91,14 +111,18 @@ def scenario_set(domain: str, cases: Iterable[str]) -> str:
     return number
 
 
-def _context(domain: str, casts: Sequence[Mapping[str, str]], cases: Iterable[str]) -> ScoreContext:
+def _context(
+    domain: str, casts: Sequence[tuple[Mapping[str, str], str]], cases: Iterable[str]
+) -> ScoreContext:
+    """Return the context of dialogues, given by their casts and prompts."""
+
     def player(role: str) -> str:
-        names = dict.fromkeys(cast.get(role) or UNKNOWN for cast in casts)
+        names = dict.fromkeys(cast.get(role) or UNKNOWN for cast, _ in casts)
         return _OR.join(names) or UNKNOWN
 
-    return ScoreContext(
-        domain, player("user"), player("director"), player("judge"), scenario_set(domain, cases)
-    )
+    prompts = _OR.join(dict.fromkeys(prompts for _, prompts in casts))
+    players = player("user"), player("director"), player("judge")
+    return ScoreContext(domain, *players, scenario_set(domain, cases), prompts)
 
 
 def _builtin_splits(domain: str) -> dict[str, set[str]]:

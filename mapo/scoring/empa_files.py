@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+from mapo.config import EMPA_PROMPTS
 from mapo.errors import RecordError, RubricError
 from mapo.measure.epmq import indices
 from mapo.measure.potential import Trajectory
@@ -86,9 +87,17 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
         unscored=unscored,
         id=file.stem,
         cast={role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name},
+        prompts=_prompts(data, record),
         differences=differences,
         notes=notes,
     )
+
+
+def _prompts(data: dict[str, Any], record: dict[str, Any]) -> str:
+    """Return the prompts of a file's roles: those that it names, or EMPA's unless mapo has written it."""
+    details = record.get("iedr_details")
+    by_mapo = "prompts" in data or (isinstance(details, dict) and details.get("source") == "mapo")
+    return str(data.get("prompts", "")) if by_mapo else EMPA_PROMPTS
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from mapo.types import RECORDED_REASONS, Dialogue, Ending, PotentialState, StopR
 @dataclass(frozen=True, slots=True)
 class Result:
     """One recomputed dialogue. `unscored` counts unscored turns, `notes` lists irregular judgement forms, and
-    `cast` names who played user, director and judge, as far as recorded."""
+    `cast` names who played user, director and judge, and `prompts` their prompts, as far as recorded."""
 
     model: str
     case: str
@@ -33,6 +33,7 @@ class Result:
     id: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     cast: dict[str, str] = field(default_factory=dict)
+    prompts: str = ""
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -95,6 +96,7 @@ def recompute(
         id=dialogue.id,
         tags=dialogue.tags,
         cast=dialogue.cast,
+        prompts=dialogue.prompts,
         differences=differences,
     )
 

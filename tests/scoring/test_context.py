@@ -19,7 +19,7 @@ TEST_IDS = [s.id for s in load_scenarios("builtin:test")]
 
 
 def test_a_context_names_every_role_and_the_scenarios():
-    mixed = ScoreContext("empathy", "small", "small", "large", "3 scenarios")
+    mixed = ScoreContext("tutoring", "small", "small", "large", "3 scenarios")
     assert SCRIPTED.describe() == (
         "Judge, user and director: scripted; scenarios: builtin:test (12 scenarios)"
     )
@@ -45,6 +45,37 @@ def test_a_context_names_every_role_and_the_scenarios():
 def test_scores_of_a_scripted_user_or_judge_carry_a_notice(user, judge, notice):
     context = ScoreContext("empathy", user, "scripted", judge, "")
     assert context.notice.startswith(notice) and bool(context.notice) == bool(notice)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "note"),
+    [
+        (
+            "mapo 0123456789abcdef",
+            "Prompts: mapo's own, which judge more mildly than EMPA's, so the score does",
+        ),
+        (
+            "",
+            "Prompts: not recorded. mapo's own judge more mildly than EMPA's, so the score does not compare",
+        ),
+        (
+            "my prompts 01234567",
+            "Prompts: my prompts, not EMPA's, so the score does not compare with published",
+        ),
+        ("mapo 0123 or empa 4567", "Prompts: mapo or empa, not EMPA's, so"),
+        ("empa 0123456789abcdef", "Prompts: EMPA's own"),
+        ("empa", ""),
+    ],
+)
+def test_scores_of_models_say_whose_prompts_they_had(prompts, note):
+    context = ScoreContext("empathy", "small", "small", "large", "3 scenarios", prompts)
+    assert context.prompts_note.startswith(note) and bool(context.prompts_note) == bool(note)
+    assert context.describe().endswith(context.prompts_note)
+
+
+@pytest.mark.parametrize(("domain", "judge"), [("tutoring", "large"), ("empathy", "scripted")])
+def test_other_domains_and_scripted_judges_have_no_note_about_prompts(domain, judge):
+    assert ScoreContext(domain, "small", "small", judge, "", "mapo 0123").prompts_note == ""
 
 
 def test_reference_scores_stand_only_beside_a_fully_scripted_world():

@@ -141,11 +141,13 @@ def _planned_meaning(folder: Path, manifest: Mapping[str, Any], cast: Mapping[st
     if rubric is None:
         return {}
     low, high = (manifest.get(key) or getattr(rubric.ending, key) for key in ("min_turns", "max_turns"))
+    prompts = manifest.get("prompts")
     return {
         **cast,
         "rubric": f"{rubric.name} {digest(rubric.measure)}",
         "profile": str(manifest.get("profile", "published")),
         "turns": _turn_limits(low, high),
+        **({"prompts": str(prompts)} if prompts and set(cast.values()) != {"scripted"} else {}),
         **({"start levels": str(file)} if (file := manifest.get("start_levels")) else {}),
     }
 
@@ -200,6 +202,7 @@ def _meaning(result: Result, run_settings: _RunSettings, folder: Path) -> dict[s
         "rubric": f"{path.rubric.name} {digest(path.rubric.measure)}",
         "profile": path.profile.name,
         "turns": _turn_limits(path.min_turns, path.max_turns),
+        **({"prompts": result.prompts} if result.prompts else {}),
         # Other start levels come from the scenario or the judge, which are part of the meaning already.
         **({"start levels": str(file)} if (file := run_settings.settings.get("start_levels")) else {}),
     }

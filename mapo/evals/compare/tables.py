@@ -71,6 +71,7 @@ def scores_table(comparison: Comparison) -> Table:
         )
     worlds = contexts(comparison)
     notices = dict.fromkeys(context.notice for context in worlds.values() if context.notice)
+    notices |= dict.fromkeys(f"{note}." for context in worlds.values() if (note := context.prompts_note))
     references = dict.fromkeys(context.reference for context in worlds.values() if context.reference)
     return Table(
         ["model", *(column.short for column in comparison.columns)],
@@ -90,7 +91,9 @@ def contexts(comparison: Comparison) -> dict[str, ScoreContext]:
             }
             domain = column.meaning.get("rubric", "").rpartition(" ")[0]
             roles = {role: column.meaning.get(role, "unknown") for role in ("user", "director", "judge")}
-            result[column.label] = ScoreContext(domain, **roles, scenarios=scenario_set(domain, cases))
+            prompts = column.meaning.get("prompts", "")
+            scenarios = scenario_set(domain, cases)
+            result[column.label] = ScoreContext(domain, **roles, scenarios=scenarios, prompts=prompts)
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mapo.runs.contents import deduplicated
 
-VERSION = 6
+VERSION = 7
 """Version of the schema. An index with another version is rebuilt."""
 
 TABLES = """
@@ -24,7 +24,7 @@ CREATE TABLE files (id INTEGER PRIMARY KEY, run TEXT, key TEXT, path BLOB, part 
 CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run TEXT, part TEXT, line INTEGER,
   at INTEGER, size INTEGER, id TEXT, scenario TEXT, grp TEXT, model TEXT, step INTEGER, ending TEXT,
   reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
-  domain TEXT, user_player TEXT, director TEXT, judge TEXT,
+  domain TEXT, user_player TEXT, director TEXT, judge TEXT, prompts TEXT,
   rewards TEXT, reward_sum REAL, scored_turns INTEGER, outcome REAL, efficiency REAL, stability REAL,
   epm_q REAL, passed INTEGER, error INTEGER, counts INTEGER DEFAULT 1);
 CREATE INDEX of_file ON dialogues (file);
@@ -33,7 +33,7 @@ CREATE INDEX scored ON dialogues (run, part, scenario, epm_q, outcome, efficienc
   model) WHERE part <> 'train' AND counts = 1 AND error = 0;
 CREATE INDEX by_step ON dialogues (run, part, step, scenario, reward_sum, scored_turns, epm_q)
   WHERE counts = 1 AND error = 0;
-CREATE INDEX players ON dialogues (run, part, domain, user_player, director, judge, scenario);
+CREATE INDEX players ON dialogues (run, part, domain, user_player, director, judge, prompts, scenario);
 CREATE INDEX same ON dialogues (run, part, step, model, id);
 CREATE INDEX superseded ON dialogues (run) WHERE counts = 0;
 CREATE TABLE problems (file INTEGER, line INTEGER, problem TEXT);

@@ -70,6 +70,7 @@ def _entry(d: Dialogue, find_rubric: FindRubric, part: str) -> Entry:
         "user_player": _storable(d.cast.get("user", "")),
         "director": _storable(d.cast.get("director", "")),
         "judge": _storable(d.cast.get("judge", "")),
+        "prompts": _storable(d.prompts),
         "rewards": json.dumps(rewards),
         "reward_sum": reward_sum,
         "scored_turns": len(scored),

@@ -51,7 +51,8 @@ def search(request: Request) -> Response:
         }
     items = [{"row": row, "snippet": snippet(row, wanted.words)} for row in rows]
     scored = [row for row in rows if row["epm_q"] is not None]
-    roles = {(row["domain"], row["user_player"], row["director"], row["judge"]): row for row in scored}
+    players = ("domain", "user_player", "director", "judge", "prompts")
+    roles = {tuple(row[key] for key in players): row for row in scored}
     contexts = [context_of([row]) for row in roles.values()]
     query = {k: v for k, v in request.query_params.items() if k != "page" and v}
     return page(
@@ -65,7 +66,7 @@ def search(request: Request) -> Response:
         pages=-(-total // PAGE),
         notes=params.notes,
         judges=sorted({context["judge"] for context in contexts}),
-        context=next((context for context in contexts if context["notice"]), None),
+        context=next((c for key in ("notice", "prompts_note") for c in contexts if c[key]), None),
         capped=MATCHES if wanted.words and total >= MATCHES else 0,
         **choices,
     )

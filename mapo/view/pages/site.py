@@ -128,17 +128,19 @@ def ordered(
 
 
 def list_notice(contexts: Collection[dict[str, Any]]) -> str:
-    """Return the notice above a list of scores of which some come from scripted roles; else empty."""
+    """Return the notice above a list of scores of which some come from scripted roles, or from models
+    with prompts of their own; else empty."""
     scripted = {c["domain"]: c["reference"] for c in contexts if c["notice"]}
     for c in contexts:
         if c["notice"] and c["reference"]:
             scripted[c["domain"]] = c["reference"]
+    notes = " ".join(dict.fromkeys(f"{c['prompts_note']}." for c in contexts if c["prompts_note"]))
     if not scripted:
-        return ""
+        return notes
     names = " or ".join(domain or "conversation" for domain in scripted)
     references = " ".join(text for text in scripted.values() if text)
     notice = f"Scores marked “test world” come from scripted roles: test world, not a measure of {names}."
-    return f"{notice} {references}".strip()
+    return " ".join(filter(None, (notice, references, notes)))
 
 
 # ---- templates

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from mapo.evals.compare.comparison import compare
 from mapo.report import build
 from mapo.report.document.blocks import Heading
 from mapo.scoring.folders import read_folders
@@ -207,3 +208,77 @@ def test_a_context_that_is_too_small_is_announced_counted_and_recorded(tmp_path)
     assert json.loads((out / "manifest.json").read_text())["context"] == 700
     other = mapo("eval", "empa", *args[:-1], "--context=900", "--out", out, "--resume")
     assert other.returncode == 2 and "context: 700 there, 900 here" in other.stderr
+
+
+def with_prompts(folder, prompts=()):
+    """An evaluation of one dialogue with models in all roles."""
+    with LoopbackServer(world(), models=ROLES) as server:
+        url = server.base_url
+        done = mapo(
+            *("eval", "empa", "--model", "policy", "--base-url", url, "--agents-base-url", url, *AGENTS),
+            *("--out", folder, "--cases", "career-tied-up", "--max-turns", 1, *prompts),
+        )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def without_fingerprint(folder):
+    """Make a run one of an earlier version, which did not record its prompts."""
+    for file, key in (
+        (folder / "manifest.json", "prompts"),
+        (folder / "dialogues" / "empa.jsonl", "prompts"),
+    ):
+        record = json.loads(file.read_text())
+        del record[key]
+        file.write_text(json.dumps(record) + "\n")
+
+
+def test_runs_with_different_prompts_have_different_columns(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "transcript.md").write_text("Quoted. $mark")
+    own = with_prompts(tmp_path / "own")
+    with_prompts(tmp_path / "same")
+    with_prompts(tmp_path / "other", ("--prompts", tmp_path / "mine"))
+    assert "mapo's own, which judge more mildly than EMPA's" in " ".join(own.stdout.split())
+    manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
+    assert manifest["prompts"].startswith("mine ")
+    assert columns(tmp_path / "own", tmp_path / "same") == {""}
+    assert len(columns(tmp_path / "own", tmp_path / "other")) == 2
+    for name in ("own", "other"):
+        without_fingerprint(tmp_path / name)
+    assert columns(tmp_path / "own", tmp_path / "other") == {""}
+    assert len(columns(tmp_path / "own", tmp_path / "same")) == 2
+
+
+def columns(*runs):
+    """What distinguishes the columns of EPM-Q in a comparison of runs."""
+    found = compare([f"run{n}={run}" for n, run in enumerate(runs)])
+    return {", ".join(column.distinctions) for column in found.columns if column.name == "EPM-Q"}
+
+
+def test_a_run_without_a_fingerprint_can_be_resumed(tmp_path):
+    with_prompts(tmp_path / "run")
+    without_fingerprint(tmp_path / "run")
+    with_prompts(tmp_path / "run", ("--resume",))
+
+
+def test_a_run_is_not_resumed_with_other_prompts(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "transcript.md").write_text("Quoted. $mark")
+    run = (
+        "eval",
+        "empa",
+        "--model",
+        "scripted:honest",
+        "--agents-base-url",
+        "http://127.0.0.1:9/v1",
+        *AGENTS,
+    )
+    with_prompts(tmp_path / "run")
+    done = mapo(*run, "--out", tmp_path / "run", "--resume", "--prompts", tmp_path / "mine")
+    assert done.returncode == 2 and "prompts:" in done.stderr
+
+
+def test_the_prompts_of_a_run_are_shown_in_report_and_viewer(tmp_path):
+    with_prompts(tmp_path / "run")
+    assert "mapo's own, which judge more mildly" in build([str(tmp_path / "run")]).caution
