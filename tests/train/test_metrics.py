@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from mapo import advantages
+from mapo.config import load_config
 from mapo.errors import InputError, StoreError
 from mapo.train.metrics import TensorBoard, credit_metrics, dialogue_metrics, flat, memory_gb, open_trackers
+from mapo.train.run import rules_of
 from mapo.types import Dialogue, Ending, Reply, StopReason, Turn
 
 
@@ -81,3 +83,8 @@ def test_a_tracker_whose_disk_is_full_names_its_file(tmp_path):
 
 def test_memory_is_measured():
     assert 0.01 < memory_gb() < 1000 and np.isfinite(memory_gb())
+
+
+def test_the_reward_potential_is_discounted_as_the_advantage():
+    config = load_config(None, ["reward.name=potential", "advantage.gamma=0.5"])
+    assert (rules_of(config).reward, rules_of(config).gamma) == ("potential", 0.5)

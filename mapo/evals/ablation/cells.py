@@ -32,6 +32,7 @@ LABELS = {
     "roles.judge.model": "judge",
     "roles.user.model": "user",
     "roles.director.model": "director",
+    "eval.judge.model": "test_judge",
 }
 """Short names of settings, in tables and folder names. Folder names of existing grids depend on them."""
 LONGEST_VALUE, LONGEST_NAME = 40, 180
@@ -168,10 +169,15 @@ def plain_text(value: str) -> str:
 def _part(key: str, value: str) -> str:
     """Return a setting as part of a folder name. Method and reward go without their label."""
     text = plain_text(value)
-    safe = re.sub(r"[^A-Za-z0-9.+_-]+", "-", text).strip("-.") or "value"
+    safe = _safe(text)
     if safe != text or len(safe) > LONGEST_VALUE:
         safe = f"{safe[:LONGEST_VALUE]}-{_checksum(text)}"
-    return safe if key in (METHOD, REWARD) else f"{label_of(key)}-{safe}"
+    return safe if key in (METHOD, REWARD) else f"{_safe(label_of(key))}-{safe}"
+
+
+def _safe(text: str) -> str:
+    """Return a text as part of a folder name; a manifest from elsewhere may name anything."""
+    return re.sub(r"[^A-Za-z0-9.+_-]+", "-", text).strip("-.") or "value"
 
 
 def _checksum(text: str) -> str:

@@ -41,6 +41,12 @@ def test_names_are_safe_and_distinct(a, b):
     assert (one == two) == (a == b)
 
 
+@given(st.text(max_size=20))
+def test_names_of_settings_lead_to_no_other_folder(key):
+    name = GridCell.of({key: 1, "../../etc": 2}, 0).name
+    assert "/" not in name and not name.startswith(".")
+
+
 def test_long_names_are_cut():
     cell = GridCell.of({f"optim.key{i}": "x" * 30 for i in range(12)}, 0)
     assert len(cell.name) < 255
