@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
+from mapo.cli.training.checks import check_roles
 from mapo.config import load_config
 from mapo.errors import InputError
 from mapo.sandbox.domain import scripted_cast
@@ -65,3 +67,16 @@ def test_other_start_levels_are_another_run(trained, tmp_path):
     changed = load_config(None, [*settings, f"scenarios.start_levels={other}"])
     with pytest.raises(InputError, match=r"other settings: scenarios\.start_levels"):
         asyncio.run(run(changed, out, scripted_cast("empathy"), resume=True))
+
+
+def test_scenarios_with_levels_of_their_own_are_not_missing_in_the_file(tmp_path, capsys):
+    known, *others = load_scenarios("builtin:train")[:3]
+    scenarios = {
+        "train": [known, others[0], replace(others[1], start_levels={})],
+        "validation": [],
+        "test": [],
+    }
+    file = tmp_path / "levels.json"
+    file.write_text(json.dumps({known.id: LEVELS}))
+    check_roles(load_config(None, [f"scenarios.start_levels={file}"]), scenarios)
+    assert capsys.readouterr().err.splitlines() == [f"warning: no start levels for {others[1].id}"]

@@ -44,7 +44,8 @@ def check_roles(
     table = read_start_levels(Path(source)) if (source := config.scenarios.start_levels) else {}
     if table:
         rubric = Rubric.load(domain_folder(config.scenarios.domain))
-        say_all("warning", check_start_levels(table, members, rubric), most=5)
+        without_own = [s for s in members if s.id in table or not s.start_levels]
+        say_all("warning", check_start_levels(table, without_own, rubric), most=5)
     starts = len({s.id for s in members if not (s.start_levels or s.id in table)})
     config = with_steps(config, sizes["train"])
     _warn_about_turn_limits(config)
