@@ -55,6 +55,19 @@ def test_scores_are_shown_with_judge_scenarios_and_world(index, root, client):
     assert "3 scenarios" in page
 
 
+def test_scores_of_models_say_whose_prompts_they_had(index, root, client):
+    run = scripted_training(root, "run")
+    cast = {"user": "small", "director": "small", "judge": "large"}
+    for file in (run / "eval").glob("*/*.jsonl"):
+        lines = file.read_bytes().splitlines()
+        records = [json.loads(line) | {"cast": cast, "prompts": "mapo 0123"} for line in lines]
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    index.refresh()
+    note = "Prompts: mapo&#39;s own, which judge more mildly than EMPA&#39;s"
+    assert note in page_of(client, "/benchmarks")
+    assert note in page_of(client, "/run/run")
+
+
 def test_seeds_of_one_method_are_grouped(index, root, client):
     for seed in (1, 2):
         scripted_training(root, f"seed{seed}", seed=seed)

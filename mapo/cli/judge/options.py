@@ -49,6 +49,12 @@ JudgeBody = Annotated[str | None, typer.Option(help=f"Further fields of all judg
 Scenarios = Annotated[str, typer.Option(help="The scenarios that the runs played.")]
 
 
+JudgePrompts = Annotated[
+    str,
+    typer.Option("--prompts", help="The judge's prompts: empa, or a folder of templates (default: mapo's)."),
+]
+
+
 def judges_named(
     named: list[str],
     base_url: str | None,

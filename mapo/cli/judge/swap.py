@@ -13,6 +13,7 @@ from mapo.cli.judge.options import (
     SCRIPTED,
     BaseUrl,
     JudgeBody,
+    JudgePrompts,
     Judges,
     KeyEnvs,
     MaxTokens,
@@ -28,11 +29,13 @@ from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from mapo.judges.sample import Recording
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import PanelSpec
+    from mapo.sandbox.cast import RolePrompts
     from mapo.sandbox.panel import NamedJudge
 
 
@@ -48,6 +51,7 @@ def swap(
     judge_body: JudgeBody = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
+    prompts: JudgePrompts = "",
 ) -> None:
     """Rejudge finished runs with another judge (several --judge: a panel) to see whether the results hold.
 
@@ -59,6 +63,7 @@ def swap(
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
+    from mapo.sandbox.cast import prompts_id
     from mapo.scoring.tables import print_ledger
     from mapo.show.tables import print_tables
 
@@ -84,13 +89,16 @@ def swap(
     fixed_starts = {name: swapping.has_fixed_start(source.root) for name, source in sources.items()}
     items = swapping.rejudgements(recordings, fixed_starts)
     session = run.session()
+    judge_prompts = _prompts(prompts, recordings, scenarios, domain)
+    scripted = any(spec.model == SCRIPTED for spec in judges.members)
+    used = "" if scripted else prompts_id(judge_prompts, recordings[0].scenario.domain)
 
     async def cast(session: ModelSession, _: Any) -> Any:
-        return swapping.rejudgement_solver(_judge(session, judges, recordings[0]))
+        return swapping.rejudgement_solver(_judge(session, judges, recordings[0], judge_prompts))
 
     specs = zip(judges.names, judges.members, strict=True)
     models = {name: spec for name, spec in specs if spec.model != SCRIPTED}
-    manifest = {**swapping.swap_manifest(title, recordings), **identity(**models)}
+    manifest = {**swapping.swap_manifest(title, recordings, used), **identity(**models)}
     forms = sum(len(item.recording.dialogue.turns) + item.start for item in items) * len(models)
     longest = max(len(item.recording.dialogue.turns) for item in items)
 
@@ -103,7 +111,7 @@ def swap(
     for name, source in sources.items():
         run_items = [item for item in items if item.recording.run == name]
         if any(item.id in lines for item in run_items):
-            folder = swapping.write_run(run.out, source, run_items, lines, title)
+            folder = swapping.write_run(run.out, source, run_items, lines, title, used)
             rejudged.append((name, source.root, folder))
     if not rejudged:
         raise InputError(
@@ -135,12 +143,26 @@ def _test_world(recordings: Sequence[Recording], judges: PanelSpec) -> str:
     return old.notice or (replace(old, judge=SCRIPTED).notice if scripted else "")
 
 
-def _judge(session: ModelSession, judges: PanelSpec, recording: Recording) -> NamedJudge:
+def _prompts(name: str, recordings: Sequence[Recording], scenarios: str, domain: str | None) -> RolePrompts:
+    """Return the prompts that --prompts names, for the scenarios of the recordings."""
+    from mapo.players.prompts import named_prompts
+    from mapo.scenarios.sets import read_set
+
+    def files() -> dict[str, Path]:
+        known = read_set(scenarios, domain).files
+        return {case: known[case] for case in dict.fromkeys(rec.scenario.id for rec in recordings)}
+
+    return named_prompts(name, recordings[0].rubric, files)
+
+
+def _judge(
+    session: ModelSession, judges: PanelSpec, recording: Recording, prompts: RolePrompts
+) -> NamedJudge:
     from mapo.sandbox.domain import scripted_cast
     from mapo.sandbox.panel import NamedJudge, panel
 
     scripted = NamedJudge(SCRIPTED, lambda job: scripted_cast(recording.scenario.domain)(job).judge)
     if any(spec.model == SCRIPTED for spec in judges.members):
         return scripted
-    members = session.judges(judges, recording.rubric)
+    members = session.judges(judges, recording.rubric, prompts)
     return panel(members) if len(members) > 1 else members[0]

@@ -83,5 +83,7 @@ def _distinctions(meaning: Mapping[str, str], alike: Sequence[Mapping[str, str]]
             m.get(role) in (None, m.get("judge")) for m in alike for role in ("user", "director")
         )
         keys = [key for key in keys if not (single_player and key in ("user", "director"))]
+        if len({(m.get("judge"), m.get("prompts")) for m in alike}) == len({m.get("judge") for m in alike}):
+            keys = [key for key in keys if key != "prompts"]  # the judge tells the columns apart
     keys.sort(key=lambda key: key != "judge")
     return [f"{key} {meaning.get(key, 'not given')}" for key in keys]

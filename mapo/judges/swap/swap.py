@@ -88,8 +88,9 @@ async def _judge_turn(judge: Judge, turns: Sequence[Turn], item: Rejudgement) ->
 # ---- records of the new judgements
 
 
-def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
-    """Return the dialogue's record under the new judge, as far as it was played."""
+def judged_again(item: Rejudgement, line: ItemLine, judge: str, prompts: str = "") -> Dialogue:
+    """Return the dialogue's record under the new judge, as far as it was played. `prompts` are the judge's;
+    empty if it has none."""
     dialogue, rubric = item.recording.dialogue, item.recording.rubric
     where = f"{RunDir.items.name}, {item.id}"
     try:
@@ -129,6 +130,7 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str) -> Dialogue:
         turns=tuple(replace(turn, reward=r) for turn, r in zip(turns, rewards, strict=True)),
         ending=ending,
         goal=goal,
+        prompts=prompts or dialogue.prompts,
         cast={**dialogue.cast, "judge": judge},
     )
 
@@ -175,30 +177,36 @@ def evaluations(recordings: Sequence[Recording]) -> list[Recording]:
 
 
 def write_run(
-    out: Path, source: SwapSource, items: Sequence[Rejudgement], lines: Mapping[str, ItemLine], judge: str
+    out: Path,
+    source: SwapSource,
+    items: Sequence[Rejudgement],
+    lines: Mapping[str, ItemLine],
+    judge: str,
+    prompts: str = "",
 ) -> Path:
     """Write a run directory like that of an evaluation, with the new levels, and return it."""
     folder = out / source.folder
     before = items[0].recording.dialogue.cast.get("judge") or "unknown"
     name = judge_name(judge, before)
-    records = [judged_again(item, lines[item.id], name) for item in items if item.id in lines]
+    records = [judged_again(item, lines[item.id], name, prompts) for item in items if item.id in lines]
     text = b"".join(encode_dialogue(record) + b"\n" for record in records)
     run = RunDir(folder)
     write_atomic(run.empa_dialogues, text)
     rubric = RunDir(source.root).rubric
     if rubric.exists():
         write_atomic(run.rubric, rubric.read_bytes())
-    write_atomic(run.manifest, encode(_manifest(source, items, name), str(run.manifest)) + b"\n")
+    write_atomic(run.manifest, encode(_manifest(source, items, name, prompts), str(run.manifest)) + b"\n")
     return folder
 
 
-def _manifest(source: SwapSource, items: Sequence[Rejudgement], judge: str) -> dict[str, Any]:
+def _manifest(source: SwapSource, items: Sequence[Rejudgement], judge: str, prompts: str) -> dict[str, Any]:
     """Return the evaluation's manifest with the new judge; for a test of a training run, one with what
     `mapo compare` needs."""
     original = read_manifest(RunDir(source.root).manifest) if RunDir(source.root).manifest.exists() else {}
     dialogue = items[0].recording.dialogue
     cast = {**dict.fromkeys(("user", "director"), "unknown"), **dialogue.cast, "judge": judge}
-    changes = {"cast": cast, "judged_again": {"run": source.name}}
+    changes: dict[str, Any] = {"cast": cast, "judged_again": {"run": source.name}}
+    changes |= {"prompts": prompts} if prompts else {}
     if kind_in_manifest(original) is Kind.EMPA:
         return {**original, **changes}
     cases = list(dict.fromkeys(item.recording.dialogue.scenario for item in items))
@@ -219,7 +227,8 @@ def has_fixed_start(root: Path) -> bool:
     return bool(path.exists() and read_manifest(path).get("start_levels"))
 
 
-def swap_manifest(judge: str, recordings: Sequence[Recording]) -> dict[str, Any]:
+def swap_manifest(judge: str, recordings: Sequence[Recording], prompts: str = "") -> dict[str, Any]:
     """Return the settings that a resumed swap must share."""
     messages = {rec.id: digest([[t.user, t.reply.text] for t in rec.dialogue.turns]) for rec in recordings}
-    return {"schema": SCHEMA, "judge": judge, "dialogues": digest(json.loads(json.dumps(messages)))}
+    settings = {"schema": SCHEMA, "judge": judge, "dialogues": digest(json.loads(json.dumps(messages)))}
+    return {**settings, **({"prompts": prompts} if prompts else {})}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import InputError, RubricError
+from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.scenarios.empa_cards import STORIES
+from mapo.scenarios.empa_cards import STORIES, load_json
+from mapo.scenarios.start_levels import read_start_levels
 from mapo.types import Goal, Mark, StartLevels
 from mapo.untrusted import read_file
 
@@ -30,28 +31,37 @@ class EmpaCard:
 def read_empa_cards(files: Mapping[str, Path], data: Path, rubric: Rubric) -> dict[str, EmpaCard]:
     """Read the cards in `files` with their stories. A start file in the folder of the cards comes before the
     one in `data`, the package's data folder."""
-    folders = {case: _set_folder(file) for case, file in files.items()}
-    stories: dict[Path, dict[str, Any]] = {}
-    starts: dict[Path, tuple[Path, dict[str, Any]]] = {}
-    for folder in dict.fromkeys(folders.values()):
-        stories[folder] = _by_case(folder / STORIES, "剧本编号")
-        start_file = next((x / START_FILE for x in (folder, data) if (x / START_FILE).exists()), None)
-        starts[folder] = (
-            (folder, {}) if start_file is None else (start_file, _by_case(start_file, "script_id"))
-        )
     cards = {}
+    sets = {folder: _CardSet(folder, data, rubric) for folder in map(_set_folder, files.values())}
     for case, file in files.items():
-        story = stories[folders[case]].get(case)
+        known = sets[_set_folder(file)]
+        story = known.stories.get(case)
         if file.suffix != ".md" or not isinstance(story, dict):
             raise InputError(
                 f"scenario {case} is not one of EMPA's cards with a story, which EMPA's prompts need",
                 where=str(file),
                 fix=f"Use a folder with cases/*.md and {STORIES} (--scenarios), or mapo's own prompts",
             )
-        start_file, entries = starts[folders[case]]
-        start, goal = _start(entries.get(case), f"{start_file}, {case}", rubric)
-        cards[case] = EmpaCard(_text(file), story, start, goal)
+        levels = known.levels.get(case)
+        start = {key: Mark(level) for key, level in levels.items()} if levels else None
+        cards[case] = EmpaCard(_text(file), story, start, known.goals.get(case) if start else None)
     return cards
+
+
+class _CardSet:
+    """Stories, start levels and goals of one folder of cards, by case."""
+
+    def __init__(self, folder: Path, data: Path, rubric: Rubric) -> None:
+        self.stories = _by_case(folder / STORIES, "剧本编号")
+        self.levels: dict[str, dict[str, int]] = {}
+        self.goals: dict[str, Goal] = {}
+        file = next((x / START_FILE for x in (folder, data) if (x / START_FILE).exists()), None)
+        if file is None:
+            return
+        self.levels = read_start_levels(file)
+        for case, entry in _by_case(file, "script_id").items():
+            if isinstance(entry, dict) and entry.get("epm"):
+                self.goals[case] = _goal(entry["epm"], len(rubric.axes), f"{file}, {case}, epm")
 
 
 def _set_folder(file: Path) -> Path:
@@ -69,12 +79,7 @@ def _text(file: Path) -> str:
 
 def _by_case(file: Path, key: str) -> dict[str, Any]:
     """Return the entries of a JSON file by case: an object, or a list in which the first of a case counts."""
-    if not file.exists():
-        return {}
-    try:
-        data = json.loads(read_file(file))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(file), fix="Restore EMPA's file") from None
+    data = load_json(file) if file.exists() else {}
     if isinstance(data, list):
         data = {item[key]: item for item in reversed(data) if isinstance(item, dict) and key in item}
     if not isinstance(data, dict):
@@ -82,29 +87,21 @@ def _by_case(file: Path, key: str) -> dict[str, Any]:
     return data
 
 
-def _start(entry: Any, where: str, rubric: Rubric) -> tuple[StartLevels | None, Goal | None]:
-    """Return the start levels and the goal of a precomputed entry."""
-    if not isinstance(entry, dict) or entry.get("status") != "success":
-        return None, None
+def _goal(values: Any, axes: int, where: str) -> Goal:
+    """Return the precomputed thresholds of a case."""
     try:
-        levels = {item.key: entry["iedr"][item.key] for item in rubric.indicators}
-        position = rubric.start(levels)
-        recorded = tuple(entry["P_0"][key] for key in rubric.keys)
-        values = entry.get("epm")
-        goal = None
-        if values:
-            near, crossing, energy = (
-                float(values[f"epsilon_{k}"]) for k in ("distance", "direction", "energy")
-            )
-            goal = Goal(tuple(float(x) for x in values["v_star_0"]), near, crossing, energy)
-    except (KeyError, TypeError, ValueError, RubricError) as error:
+        direction = tuple(float(x) for x in values["v_star_0"])
+        goal = Goal(direction, *(float(values[f"epsilon_{k}"]) for k in ("distance", "direction", "energy")))
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"the precomputed start cannot be read ({error!r})", where=where, fix="Restore EMPA's file"
+            f"the precomputed thresholds cannot be read ({error!r})", where=where, fix="Restore EMPA's file"
         ) from None
-    if recorded != position:
+    if len(direction) != axes or not all(
+        map(isfinite, (*direction, goal.distance, goal.crossing, goal.energy))
+    ):
         raise InputError(
-            f"P_0 is {list(recorded)}, but its levels give {list(position)}",
+            "the precomputed thresholds are not numbers for every axis",
             where=where,
-            fix="Restore EMPA's file, or remove it: then the judge fills in the start form",
+            fix="Restore EMPA's file",
         )
-    return {key: Mark(level) for key, level in levels.items()}, goal
+    return goal

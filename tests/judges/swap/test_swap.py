@@ -294,3 +294,15 @@ def test_an_order_that_neither_judge_separates_is_said_to_be_uncertain():
     unclear = Neighbours("a", "b", 1.0, (-2.0, 4.0), 0.5, (-3.0, 4.0))
     assert unclear.stays and not unclear.separated
     assert Neighbours("a", "b", 1.0, (0.5, 4.0), 0.5, None).separated
+
+
+def test_a_swap_takes_the_judge_s_prompts_from_a_folder(runs, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "judge_turn_ask.md").write_text("My question. Fill in turn $turn.")
+    with LoopbackServer(faulty_judges({"plain": JudgeErrors()}), models=("plain",), record=True) as server:
+        where = ("--judge", "plain", "--base-url", server.base_url, "--prompts", tmp_path / "mine")
+        mapo("judge", "swap", runs / "honest", *where, "--out", tmp_path / "again")
+    asked = [body["messages"][1]["content"] for body in server.bodies if len(body["messages"]) > 1]
+    assert any("My question." in text for text in asked)
+    manifest = json.loads((tmp_path / "again" / "manifest.json").read_text())
+    assert manifest["prompts"].startswith("mine ")
