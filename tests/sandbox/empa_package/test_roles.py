@@ -8,17 +8,20 @@ import sys
 
 import pytest
 
+from mapo.config import load_config
 from mapo.errors import AnswerError, EndpointError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING
+from mapo.players.session import open_cast
 from mapo.sandbox.cast import Job
 from mapo.sandbox.empa_package.package import load_package
 from mapo.sandbox.empa_package.prompts import EmpaPrompts
-from mapo.sandbox.empa_package.roles import parse_start, parse_turn
+from mapo.sandbox.empa_package.roles import EmpaJudge, parse_start, parse_turn
 from mapo.sandbox.model_cast import model_cast
 from mapo.sandbox.panel import model_judge, with_judges
 from mapo.sandbox.rollout import Rules, play
 from mapo.scenarios.sets import read_set
+from mapo.train.run import rules_of
 from support.cards import CARD, STORY, put_cards
 from support.command import mapo
 from support.miniature_empa import write_miniature
@@ -231,3 +234,20 @@ def test_an_answer_error_is_what_a_judge_raises(miniature, cards):
     judge = prompts.judge(Told("no form"), Job(cards.scenarios[0], "d"), EMPATHY, DEFAULT_SAMPLING)
     with pytest.raises(AnswerError, match="3 attempts"):
         asyncio.run(judge.start())
+
+
+@pytest.mark.usefixtures("miniature")
+def test_a_config_that_names_the_package_gets_its_roles(tmp_path, cards):
+    folder = tmp_path / "cards"
+    llm = ["roles.agents=llm", "roles.everyone.model=m", "roles.everyone.base_url=http://127.0.0.1:9/v1"]
+    splits = [f"scenarios.{split}={folder}" for split in ("train", "validation", "test")]
+    config = load_config(None, [*llm, *splits, "roles.prompts=empa", "rollout.system=true"])
+
+    async def cast():
+        async with open_cast(config, tmp_path / "run") as (casting, _, _):
+            return casting(Job(cards.scenarios[0], "d", step=1))
+
+    made = asyncio.run(cast())
+    assert made.prompts.startswith("empa ")
+    assert isinstance(made.judge, EmpaJudge)
+    assert rules_of(config).system(cards.scenarios[0]) == "You are the policy."

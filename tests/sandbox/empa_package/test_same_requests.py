@@ -107,7 +107,7 @@ def package(request, tmp_path, monkeypatch) -> tuple[Path, str]:
         case = "script_003"
         for archive, target in (("release", folder), ("cards", folder / "empa" / "data")):
             with tarfile.open(published(f"{archive}.tar.gz")) as tar:
-                tar.extractall(target, filter="data")
+                tar.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     importable(folder, monkeypatch)
     yield folder, case
     forget()
@@ -165,6 +165,9 @@ def test_all_requests_are_those_of_the_package(package, tmp_path, known_start):
     assert dialogue.ending.reason == "director"
     assert dialogue.profile == "released"
     assert (dialogue.goal is not None) == known_start
+    for folder, profile in ((tmp_path / "ours", ()), (tmp_path / "ours" / "empa", ("--profile", "released"))):
+        [score] = json.loads(mapo("score", folder, "--json", *profile).stdout)
+        assert score["differences"] == []
 
 
 def test_at_the_turn_limit_nobody_is_asked_again(package, tmp_path):
