@@ -32,7 +32,7 @@ def read_empa_cards(files: Mapping[str, Path], data: Path, rubric: Rubric) -> di
     """Read the cards in `files` with their stories. A start file in the folder of the cards comes before the
     one in `data`, the package's data folder."""
     cards = {}
-    sets = {folder: _CardSet(folder, data, rubric) for folder in map(_set_folder, files.values())}
+    sets = {folder: _CardSet(folder, data, rubric) for folder in set(map(_set_folder, files.values()))}
     for case, file in files.items():
         known = sets[_set_folder(file)]
         story = known.stories.get(case)

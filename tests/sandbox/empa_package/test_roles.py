@@ -14,12 +14,14 @@ from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING
 from mapo.players.session import open_cast
 from mapo.sandbox.cast import Job
+from mapo.sandbox.empa_package import cards as cards_module
 from mapo.sandbox.empa_package.package import load_package
 from mapo.sandbox.empa_package.prompts import EmpaPrompts
 from mapo.sandbox.empa_package.roles import EmpaJudge, parse_start, parse_turn
 from mapo.sandbox.model_cast import model_cast
 from mapo.sandbox.panel import model_judge, with_judges
 from mapo.sandbox.rollout import Rules, play
+from mapo.scenarios.empa_cards import load_json
 from mapo.scenarios.sets import read_set
 from mapo.train.run import rules_of
 from support.cards import CARD, STORY, put_cards
@@ -251,3 +253,14 @@ def test_a_config_that_names_the_package_gets_its_roles(tmp_path, cards):
     assert made.prompts.startswith("empa ")
     assert isinstance(made.judge, EmpaJudge)
     assert rules_of(config).system(cards.scenarios[0]) == "You are the policy."
+
+
+@pytest.mark.usefixtures("miniature")
+def test_the_stories_of_a_folder_are_read_once(tmp_path, monkeypatch):
+    (tmp_path / "many").mkdir()
+    stories = [{**STORY, "剧本编号": f"script_{n:03}"} for n in range(1, 4)]
+    several = read_set(put_cards(tmp_path / "many", CARD, CARD, CARD, stories=stories))
+    read = []
+    monkeypatch.setattr(cards_module, "load_json", lambda file: read.append(file) or load_json(file))
+    assert len(EmpaPrompts.load(several.files, EMPATHY).cards) == 3
+    assert len(read) == 1
