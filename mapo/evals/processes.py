@@ -13,7 +13,8 @@ from mapo.records import parse
 from mapo.store import RunDir
 from mapo.untrusted import open_regular, own_environment
 
-SECONDS_TO_END = 10
+SECONDS_TO_END = 30
+"""A training on verl takes up to 25 seconds to end its processes."""
 TAIL = 1 << 16
 """Bytes to read from the end of metrics.jsonl for its last line: the file grows long and is polled often."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mapo.models.ledger import Price, cost_of
+from mapo.planning.demand import START
 from mapo.planning.plan import Plan, RolePlan
 from mapo.players.spec import CastSpec, PanelSpec
 from mapo.show.tables import Table
@@ -28,7 +29,7 @@ def role_costs(plan: Plan, cast: CastSpec | None, prices: Mapping[str, Price]) -
     """
     costs = []
     for role in plan.roles:
-        player = (cast or {}).get(role.role)
+        player = (cast or {}).get("judge" if role.role == START else role.role)
         if player is None:
             continue
         if isinstance(player, PanelSpec):

@@ -27,11 +27,12 @@ def named_prompts(name: str, rubric: Rubric, files: Callable[[], Mapping[str, Pa
 
 
 def prompts_from_config(config: Config) -> RolePrompts:
-    """Return the prompts that a config names."""
+    """Return the prompts that a config names, for the scenarios that its run plays."""
     s = config.scenarios
 
     def files() -> dict[str, Path]:
-        sources = dict.fromkeys((s.train, s.validation, s.test))
+        played = [s.train, *([s.validation] * bool(config.eval.every))]
+        sources = dict.fromkeys([*played, *([s.test] * bool(config.eval.test_repeats))])
         return {case: file for source in sources for case, file in read_set(source, s.domain).files.items()}
 
     return named_prompts(config.roles.prompts, Rubric.load(domain_folder(s.domain)), files)

@@ -100,7 +100,7 @@ def reproduce(
     recipe.check(dry_run=dry_run)
     folder = out or Path("runs") / f"reproduce-{time.strftime('%Y%m%d-%H%M%S')}"
     stages = stages_of(chosen, recipe, folder)
-    scenarios = _check(chosen, recipe)
+    scenarios = _check(chosen, recipe, dry_run=dry_run)
     if dry_run:
         _print_estimate(chosen, recipe, stages, rates, prices, scenarios)
         return
@@ -111,17 +111,28 @@ def _names(text: str | None) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
-def _check(chosen: Experiment, recipe: Recipe) -> int:
-    """Load every config and the scenarios, so that mistakes show before anything runs. Return the number of
-    training scenarios."""
+def _check(chosen: Experiment, recipe: Recipe, *, dry_run: bool) -> int:
+    """Check configs and scenarios of all trainings, so that mistakes show before anything runs. Return the
+    number of training scenarios."""
     from mapo.evals.reproduce.stages import CLEAN_CARDS
     from mapo.scenarios.sets import load_scenarios
 
     trainings = dict.fromkeys(row.training for row in chosen.rows if row.training)
-    sources = {recipe.config(training).scenarios.train for training in trainings}
+    configs = [recipe.config(training) for training in trainings]
+    by_source = {config.scenarios.train: config for config in configs}
     if recipe.cards is None and not recipe.small:
         return CLEAN_CARDS
-    return max((len(load_scenarios(source)) for source in sources), default=0)
+    if dry_run:
+        return max((len(load_scenarios(source)) for source in by_source), default=0)
+    from mapo.local_model.requirements import require_torch
+
+    require_torch()
+    from mapo.players.prompts import prompts_from_config
+    from mapo.train.run import chosen_scenarios
+
+    if recipe.prompts:
+        prompts_from_config(configs[0])
+    return max((len(chosen_scenarios(config)["train"]) for config in by_source.values()), default=0)
 
 
 def _run(chosen: Experiment, recipe: Recipe, stages: list[Stage], out: Path, scenarios: int) -> None:
@@ -157,9 +168,11 @@ def _print_results(chosen: Experiment, recipe: Recipe, out: Path, scenarios: int
         read_results,
         result_table,
     )
+    from mapo.evals.reproduce.stages import SMALL_CASES, TEST_CASES
     from mapo.show.tables import print_line, print_tables
 
-    results, lines = read_results(chosen, out), deviations(chosen, recipe, scenarios)
+    cases = SMALL_CASES if recipe.small else TEST_CASES
+    results, lines = read_results(chosen, out, cases), deviations(chosen, recipe, scenarios)
     for line in context_lines(results):
         print_line(line, style="")
     print_tables([result_table(chosen, results, recipe.small)])

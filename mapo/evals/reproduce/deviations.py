@@ -6,6 +6,7 @@ compared. docs/reproduction.md has the complete table.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from mapo.config import Config, load_config
@@ -45,7 +46,12 @@ _SCRIPTS: dict[str, dict[str, Any]] = {
 def expected_settings(profile: str, size: str) -> dict[str, Any]:
     """Return the settings that a source states for a size."""
     if profile == "paper":
-        stated = {"optim.updates": 1, "rollout.temperature": 1.0, "reward.distance": "origin"}
+        stated = {
+            "optim.updates": 1,
+            "rollout.temperature": 1.0,
+            "reward.distance": "origin",
+            "advantage.scope": "batch",
+        }
         return {**_COMMON, **stated, **_PAPER[size]}
     stated = {"optim.updates": 2, "optim.epochs": 2, "rollout.scenarios": 16, "advantage.gamma": 0.85}
     return {**_COMMON, **stated, **_SCRIPTS[size]}
@@ -63,20 +69,46 @@ def deviations(experiment: Experiment, recipe: Recipe, scenarios: int | None) ->
     sizes = dict.fromkeys(row.size for row in experiment.rows)
     lines = [line for size in sizes for line in _settings(size, recipe)]
     lines += _cast(experiment, recipe)
-    if scenarios is not None and scenarios != CARDS:
-        lines.append(f"Training uses {scenarios} cards instead of {CARDS}, which contain the 30 test cases.")
+    lines += [*_cards(recipe, next(iter(sizes)), scenarios), *_prompts(recipe), *_assumed(recipe, sizes)]
+    return [*lines, "Every training and every test is run once, with one seed."]
+
+
+def _cards(recipe: Recipe, size: str, scenarios: int | None) -> list[str]:
+    if recipe.config(Training(size)).scenarios.contaminated:
+        return [
+            "As in the paper, the training cards contain the 30 test cases: scores include training on the "
+            "test set."
+        ]
+    if scenarios is None or scenarios == CARDS:
+        return []
+    return [f"Training uses {scenarios} cards instead of {CARDS}, which contain the 30 test cases."]
+
+
+def _prompts(recipe: Recipe) -> list[str]:
     if recipe.prompts != "empa":
-        lines.append(
+        lines = [
             "Judge, user and director have mapo's prompts. They judge more mildly than EMPA's, so scores are "
             "not comparable with the paper's (--prompts empa uses EMPA's own)."
-        )
-    if recipe.start_levels is None:
-        lines.append(
-            "Start levels are judged anew by the models of the run, not taken from EMPA's file "
-            "(--start-levels)."
-        )
-    lines.append("Every training and every test is run once, with one seed.")
-    return lines
+        ]
+        anew = "Start levels are judged anew, not taken from EMPA's file (--start-levels)."
+    else:
+        lines = [
+            "In training, the policy sees the dialogue as chat messages and the profile is 'published'; in "
+            "tests, as in EMPA's package, one message with the history, and the profile is 'released'.",
+            "A failed judgement is missing data; EMPA's package counts it as no movement.",
+        ]
+        anew = "Start levels are judged anew unless EMPA's package brings them (--start-levels)."
+    return lines + ([] if recipe.start_levels else [anew])
+
+
+def _assumed(recipe: Recipe, sizes: Collection[str]) -> list[str]:
+    """Return what neither source states and was therefore assumed."""
+    unstated = [size for size in sizes if size in ("7b", "14b")] if recipe.profile == "paper" else []
+    parts = ["gamma 0.85, as in the scripts"] * (recipe.profile == "paper")
+    parts += [f"16 scenarios per step for {' and '.join(unstated)}"] * bool(unstated)
+    replies = 256 if recipe.engine == "local" else 512
+    parts += [f"replies of at most {replies} tokens", "temperature 1 in tests, one dialogue per case"]
+    return [f"Not stated by the paper and assumed: {'; '.join(parts)}."]
 
 
 def _settings(size: str, recipe: Recipe) -> list[str]:

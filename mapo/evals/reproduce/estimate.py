@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mapo.config import Config, load_config, with_steps
 from mapo.evals.reproduce.experiments import MODELS, Experiment, Row, Training
 from mapo.evals.reproduce.stages import (
+    BILLIONS,
     SMALL_CASES,
     SMALL_TURNS,
     TEST_CASES,
@@ -23,20 +24,21 @@ from mapo.evals.reproduce.stages import (
     Recipe,
     Stage,
 )
-from mapo.models.ledger import Price, cost_of
+from mapo.models.ledger import Price
+from mapo.planning.costs import role_costs, total_cost
 from mapo.planning.demand import POLICY, Shape, shape_of
 from mapo.planning.plan import Plan, make_plan
 from mapo.planning.rates import EXAMPLE, Rates, merged, read_rates
 from mapo.players.casting import cast_from_config
-from mapo.players.spec import models_by_role
+from mapo.players.spec import CastSpec, ModelSpec
 from mapo.show.tables import Table
 
-BILLIONS = {"7b": 7.6, "8b": 8.2, "14b": 14.8, "32b": 32.8}
-"""Weights of the models, in billions."""
 UPDATE_FLOPS = 0.35 * 990e12
 """Assumed speed of an update: 35 % of the peak of an H100 in bfloat16."""
 FLOPS_PER_WEIGHT = 8
 """Forward, backward and, with gradient checkpointing, another forward pass, per weight and token."""
+START_FORM = {"prompt": 2100, "output": 400}
+"""Tokens of a start form, which the judge fills in where start levels are unknown."""
 EXAMPLE_BILLIONS = 8.0
 """The size of the policy that the example rates describe."""
 
@@ -85,12 +87,10 @@ def _training_cost(
     prices: Mapping[str, Price],
     scenarios: int | None,
 ) -> StageCost:
-    config = recipe.config(training)
-    steps = steps_of(config, scenarios)
+    config = with_steps(recipe.config(training), scenarios or 0)
     cards = 1 if recipe.engine == "local" or recipe.small else config.verl.nodes * config.verl.gpus
     plan = make_plan(shape_of(config), _rates(training.size, config, cards, recipe, rates))
-    models = {role: spec.model for role, spec in models_by_role(cast_from_config(config)).items()}
-    return _stage_cost(stage.name, plan, steps, cards, models, prices)
+    return _stage_cost(stage.name, plan, cards, cast_from_config(config), prices)
 
 
 def _test_cost(
@@ -108,14 +108,10 @@ def _test_cost(
     )
     adapted = merged(dict(rates), {"update": {"seconds": 0.0, "tokens_per_s": None}})
     plan = make_plan(shape, _rates(row.size, config, 1, recipe, adapted))
-    tester = recipe.tester.model if recipe.tester else TEST_MODEL
-    models = {"user": tester, "director": tester, "judge": row.judge or tester}
-    return _stage_cost(stage.name, plan, 1, 1, models, prices)
-
-
-def steps_of(config: Config, scenarios: int | None) -> int:
-    """Return the number of steps of a training."""
-    return with_steps(config, scenarios or 0).optim.steps
+    tester = recipe.tester or ModelSpec(TEST_MODEL)
+    judge = replace(tester, model=row.judge) if row.judge else tester
+    cast = None if recipe.small else {"user": tester, "director": tester, "judge": judge}
+    return _stage_cost(stage.name, plan, 1, cast, prices)
 
 
 def _rates(size: str, config: Config, cards: int, recipe: Recipe, changes: Mapping[str, Any]) -> Rates:
@@ -127,29 +123,23 @@ def _rates(size: str, config: Config, cards: int, recipe: Recipe, changes: Mappi
     speeds = ("tokens_per_s", "throughput", "prefill_per_s")
     per_replica = {key: policy[key] * scale * parallel for key in speeds}
     update = cards * UPDATE_FLOPS / (FLOPS_PER_WEIGHT * BILLIONS[size] * 1e9)
-    assumed = {
+    assumed: dict[str, Any] = {
         "servers": {"policy": {**per_replica, "replicas": max(1, cards // parallel)}},
         "update": {"tokens_per_s": update},
     }
     if recipe.small:
         assumed["calls"] = {"policy": {"output": 40.0}}
+    elif recipe.start_levels is None:
+        assumed["calls"] = {"start": START_FORM}
     return read_rates(merged(merged(data, assumed), dict(changes)), "the rates")
 
 
 def _stage_cost(
-    name: str, plan: Plan, steps: int, cards: int, models: Mapping[str, str], prices: Mapping[str, Price]
+    name: str, plan: Plan, cards: int, cast: CastSpec | None, prices: Mapping[str, Price]
 ) -> StageCost:
-    """Return the estimate of `steps` times a plan."""
-    served = [role for role in plan.roles if role.role != POLICY]
-    unpriced = sorted({models[role.role] for role in served} - set(prices))
-    cost = sum(
-        cost_of(
-            {"prompt": role.prompt, "cached": role.cached, "completion": role.output},
-            prices[models[role.role]],
-        )
-        for role in served
-        if models[role.role] in prices
-    )
+    """Return the estimate of all steps of a plan."""
+    served, steps = [role for role in plan.roles if role.role != POLICY], plan.shape.steps
+    costs = role_costs(plan, cast, prices)
     hours = steps * plan.step_s / 3600
     return StageCost(
         name,
@@ -159,8 +149,8 @@ def _stage_cost(
         output=steps * sum(role.output for role in served),
         hours=hours,
         gpu_hours=hours * cards,
-        cost=None if unpriced else steps * cost,
-        unpriced=tuple(unpriced),
+        cost=total_cost(costs),
+        unpriced=tuple(sorted({cost.model for cost in costs if cost.step is None})),
     )
 
 
@@ -201,7 +191,10 @@ def estimate_table(costs: Sequence[StageCost], experiment: Experiment) -> Table:
     ]
     models = ", ".join(MODELS[size] for size in dict.fromkeys(row.size for row in experiment.rows))
     unpriced = sorted({model for c in costs for model in c.unpriced})
-    note = "At most: every dialogue reaches its turn limit. Hours: at least, by the rates of `mapo plan`."
+    note = (
+        "Every dialogue is counted with its turn limit, calls with the sizes of the rates. Hours are lower "
+        "bounds (`mapo plan`); the speed of the policy is scaled by its size."
+    )
     if unpriced:
         note += f" No price is known for {', '.join(unpriced)} (--prices)."
     return Table(columns, rows, title=f"{experiment.title}: {models}", note=note)

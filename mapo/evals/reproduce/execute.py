@@ -101,6 +101,10 @@ class StageRunner:
 
     async def _run(self, stage: Stage) -> str | None:
         """Run one stage; return why it failed, if it did."""
+        if stage.kind == "export" and stage.folder.exists():
+            # Exports appear complete or not at all; this one was killed before it was recorded.
+            self.files.write(stage, finished=True, seconds=0.0)
+            return None
         begin, earlier = time.monotonic(), float(self.files.read(stage).get("seconds", 0.0))
         log = RunDir(self.out).logs / f"{stage.name}.log"
         self.files.write(stage, finished=False, seconds=earlier)

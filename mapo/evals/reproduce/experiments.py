@@ -7,6 +7,7 @@ row has none. Two experiments report slightly different scores for the same trai
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -210,8 +211,10 @@ def experiment(name: str, sizes: Sequence[str], judge_names: Sequence[str] = ())
 
 
 def safe_name(text: str | None) -> str:
-    """Return a text as part of a file name."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text or "").strip("-").lower() or "none"
+    """Return a text as part of a file name. Texts that differ have names that differ."""
+    text = text or "none"
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in text).strip("-").lower()
+    return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}".strip("-")
 
 
 def _toml_string(text: str) -> str:

@@ -10,26 +10,32 @@ from typing import Any
 from mapo.errors import MapoError
 from mapo.evals.reproduce.experiments import MODELS, Experiment, Row
 from mapo.evals.reproduce.stages import TEST_CASES, test_folder
+from mapo.runs.contamination import notice_of
+from mapo.runs.files import read_object
 from mapo.scoring.reference import reference_rows
 from mapo.scoring.score import Score, score
 from mapo.show.tables import Cell, NumberCell, Table, interval_text, markdown_table, markdown_text
+from mapo.store import RunDir
 
 SCHEMA = "mapo.reproduction/1"
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A row with its measured score, or the reason why there is none."""
+    """A row with its measured score. `problem` says why there is none or why it is incomplete, `notice` that
+    the policy was trained on test scenarios."""
 
     row: Row
     score: Score | None
     problem: str = ""
+    notice: str = ""
 
     @property
     def difference(self) -> float | None:
-        """The measured score minus the paper's; None without both, or if the paper gives a range."""
+        """The measured score minus the paper's; None without both, for an incomplete test, or if the paper
+        gives a range."""
         published = self.row.published
-        if self.score is None or published.low is None or published.low != published.high:
+        if self.score is None or self.problem or published.low is None or published.low != published.high:
             return None
         return self.score.composite.epm_q - published.low
 
@@ -42,20 +48,25 @@ class RowResult:
             "published": asdict(self.row.published),
             "measured": self.score.as_json() if self.score else None,
             "problem": self.problem,
+            "notice": self.notice,
         }
 
 
-def read_results(experiment: Experiment, out: Path) -> list[RowResult]:
-    """Read the test of every row."""
-    return [_read(row, test_folder(out, row)) for row in experiment.rows]
+def read_results(experiment: Experiment, out: Path, cases: int) -> list[RowResult]:
+    """Read the test of every row; a complete one has `cases` dialogues."""
+    return [_read(row, test_folder(out, row), cases) for row in experiment.rows]
 
 
-def _read(row: Row, folder: Path) -> RowResult:
+def _read(row: Row, folder: Path, cases: int) -> RowResult:
     try:
         models = score(folder).models if folder.is_dir() else []
     except MapoError as error:
         return RowResult(row, None, str(error))
-    return RowResult(row, models[0].score) if models else RowResult(row, None, "not tested yet")
+    if not models:
+        return RowResult(row, None, "not tested yet")
+    measured = models[0].score
+    problem = f"incomplete: {measured.n} of {cases} cases" if measured.n != cases else ""
+    return RowResult(row, measured, problem, notice_of(read_object(RunDir(folder).manifest)[0]))
 
 
 def result_table(experiment: Experiment, results: Sequence[RowResult], small: bool) -> Table:
@@ -69,7 +80,7 @@ def result_table(experiment: Experiment, results: Sequence[RowResult], small: bo
         rows.append(
             [
                 "embedded" if small else MODELS[result.row.size],
-                result.row.label,
+                f"{result.row.label} ({result.problem})" if result.problem else result.row.label,
                 epm_q,
                 f"{measured.passes}/{measured.n}" if measured else "-",
                 published.text,
@@ -82,6 +93,7 @@ def result_table(experiment: Experiment, results: Sequence[RowResult], small: bo
         rows += [[name, "", *cells] for name, *cells in reference_rows(known.domain, len(columns) - 1)]
     notice = next((r.score.context.notice for r in results if r.score and r.score.context.notice), "")
     note = "The paper's EMPA score is read as EPM-Q. Below EPM-Q: 95 % bootstrap interval over scenarios."
+    note += "".join(f" {line}" for line in dict.fromkeys(r.notice for r in results if r.notice))
     if small:
         sizes = ", ".join(MODELS[size] for size in dict.fromkeys(row.size for row in experiment.rows))
         note += f" The paper's figures are those of {sizes}."

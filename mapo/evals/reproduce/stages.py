@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from mapo.config import SPLITS, Config, load_config, shipped_configs
+from mapo.config import Config, load_config, shipped_configs
 from mapo.errors import InputError
 from mapo.evals.reproduce.experiments import Experiment, Row, Training
 from mapo.players.spec import ModelSpec
 
 PROFILES = ("paper", "scripts")
-LORA = "model.lora={rank = 32, alpha = 64.0}"
+ONE_CARD = (
+    "model.lora",
+    "roles.requests",
+    "rollout.max_tokens",
+    "rollout.context",
+    "rollout.at_once",
+    "optim.lr",
+    "optim.weight_decay",
+    "optim.tokens",
+)
+"""The settings in which the configs for one card (paper-SIZE-lora) differ from those for several."""
 LOCAL_SIZES = ("7b", "8b", "14b")
 """The sizes whose training with LoRA fits on one card of 80 GB."""
 NO_TESTS = ["eval.every=0", "eval.test_repeats=0"]
@@ -26,6 +37,10 @@ TEST_MODEL = "gemini-2.5-pro"
 """The model of user, director and judge in the paper's tests; the one of a dry run that names none."""
 CLEAN_CARDS = 697
 """EMPA's training cards without the official test cases."""
+BILLIONS = {"7b": 7.6, "8b": 8.2, "14b": 14.8, "32b": 32.8}
+"""Weights of the models, in billions."""
+KV_BYTES = {"7b": 57_344, "8b": 147_456, "14b": 163_840, "32b": 262_144}
+"""Bytes of the KV cache per token, in bfloat16."""
 SMALL_CASES = 4
 SMALL_TURNS = 15
 SMALL = [
@@ -105,12 +120,9 @@ class Recipe:
         if self.small:
             settings += SMALL
         else:
-            settings += [
-                f"scenarios.{split}={self.cards_name}:{'train' if split == 'train' else 'test'}"
-                for split in SPLITS
-            ]
+            settings += [f"scenarios.{split}={self.cards_name}:{split}" for split in ("train", "test")]
             if self.engine == "local" and not self.config_name(training.size).endswith("-lora"):
-                settings.append(LORA)
+                settings += _one_card(training.size)
             settings += [f"scenarios.start_levels={self.start_levels}"] if self.start_levels else []
             settings += [f'roles.prompts="{self.prompts}"'] if self.prompts else []
         return [*settings, *self.settings]
@@ -118,6 +130,18 @@ class Recipe:
     def config(self, training: Training) -> Config:
         """Return the complete config of a training."""
         return load_config(self.config_name(training.size), self.settings_of(training))
+
+
+def _one_card(size: str) -> list[str]:
+    """Return the settings with which a training of this size fits on one card."""
+    config: Any = load_config(f"paper-{size}-lora")
+    values = {}
+    for key in ONE_CARD:
+        section, name = key.split(".")
+        values[key] = getattr(getattr(config, section), name)
+    lora = values.pop("model.lora").model_dump()
+    table = ", ".join(f"{key} = {value}" for key, value in lora.items())
+    return [f"model.lora={{{table}}}", *(f"{key}={value}" for key, value in values.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,24 +209,29 @@ def _test_stage(row: Row, recipe: Recipe, out: Path) -> Stage:
 
 
 def _test_arguments(row: Row, recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Return the arguments of a test: what is tested, and the addresses of the models that test."""
+    """Return the arguments of a test: what is tested, and how (addresses and concurrency)."""
     if recipe.small:
         limits = ["--limit", str(SMALL_CASES), "--max-turns", str(SMALL_TURNS), "--max-tokens", "48"]
         return ["--agents", "scripted", "--no-system", *limits], []
     tester = recipe.tester or ModelSpec(TEST_MODEL)
-    chosen = ["--scenarios", recipe.cards_name, "--cases", "official", "--agents-model", tester.model]
-    chosen += ["--max-turns", str(TEST_TURNS), "--context", str(_context(row, recipe))]
+    rollout = recipe.config(Training(row.size)).rollout
+    context = rollout.context or 32768
+    chosen = ["--scenarios", f"{recipe.cards_name}:test", "--agents-model", tester.model]
+    chosen += ["--max-turns", str(TEST_TURNS), "--max-tokens", str(rollout.max_tokens)]
+    chosen += ["--context", str(context)]
     chosen += ["--judge-model", row.judge] if row.judge else []
     chosen += ["--start-levels", str(recipe.start_levels)] if recipe.start_levels else []
     chosen += ["--prompts", recipe.prompts] if recipe.prompts else []
-    addresses = ["--agents-base-url", tester.base_url] if tester.base_url else []
-    return chosen, [*addresses, "--agents-key-env", tester.key_env]
+    how = ["--concurrency", str(_concurrency(row.size, context))]
+    how += ["--agents-base-url", tester.base_url] if tester.base_url else []
+    return chosen, [*how, "--agents-key-env", tester.key_env]
 
 
-def _context(row: Row, recipe: Recipe) -> int:
-    """Return the context of a test: a dialogue of 45 turns needs about three times that of a training one."""
-    config = load_config(recipe.config_name(row.size), recipe.settings)
-    return max(32768, config.rollout.context or 0)
+def _concurrency(size: str, context: int) -> int:
+    """Return how many dialogues of a test fit into the KV cache of one card, which is allocated in full."""
+    memory = 141e9 if size == "32b" else 80e9
+    free = memory - 2e9 * BILLIONS[size] - 8e9
+    return max(1, min(32, int(free / (KV_BYTES[size] * context)) - 1))
 
 
 def _is_address(setting: str) -> bool:

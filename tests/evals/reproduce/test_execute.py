@@ -82,3 +82,10 @@ def test_a_stopped_stage_is_not_finished_and_counts_its_time(tmp_path):
     record = json.loads(StageFiles(tmp_path).path(sleeping[0]).read_text())
     assert record["finished"] is False
     assert record["seconds"] > 0.9
+
+
+def test_an_export_that_was_killed_after_it_appeared_is_finished(tmp_path):
+    exported = stage(tmp_path, "model", "export", str(tmp_path / "nothing"), "--out", str(tmp_path / "model"))
+    exported.folder.mkdir()
+    assert not run(tmp_path, [exported]).failed
+    assert StageFiles(tmp_path).finished(exported)

@@ -39,9 +39,9 @@ def test_the_reward_experiment_has_figures_for_8b_only():
 def test_judges_test_one_training_and_train_with_each():
     rows = experiment("judges", ["32b"], ["a/Judge 1", "b"]).rows
     assert [row.test for row in rows] == [
-        "32b-mapo-judged-by-a-judge-1",
+        "32b-mapo-judged-by-a-judge-1-2cca5d",
         "32b-mapo-judged-by-b",
-        "32b-mapo-judge-a-judge-1",
+        "32b-mapo-judge-a-judge-1-2cca5d",
         "32b-mapo-judge-b",
     ]
     assert rows[0].published.text == "83.4 to 84.2"
@@ -66,3 +66,8 @@ def test_wrong_names_are_refused(name, sizes, judges, problem):
 def test_the_name_of_a_judge_cannot_end_the_toml_string():
     setting = Training("7b", judge='x"\ny = 1').settings[-1]
     assert tomllib.loads(setting) == {"roles": {"judge": {"model": 'x"\ny = 1'}}}
+
+
+def test_judges_with_similar_names_have_trainings_of_their_own():
+    rows = experiment("judges", ["8b"], ["a b", "a-b", "A-b", "a.b"]).rows
+    assert len({row.test for row in rows}) == 8

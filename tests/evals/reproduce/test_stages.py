@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tarfile
+
 import pytest
 
 from mapo.errors import InputError
@@ -11,6 +13,8 @@ from mapo.evals.reproduce.experiments import SIZES, Training, experiment
 from mapo.evals.reproduce.stages import CLEAN_CARDS, PROFILES, Recipe, stages_of
 from mapo.players.spec import ModelSpec
 from mapo.show.tables import plain_rows
+from mapo.train.run import chosen_scenarios
+from support.published import published
 
 TESTER = ModelSpec("gemini-2.5-pro", "http://tester/v1", "KEY")
 
@@ -34,7 +38,9 @@ def test_stages_train_export_and_test_each_model_once(tmp_path):
     assert train[:2] == ("train", "paper-7b")
     assert f"scenarios.train={tmp_path}:train" in train
     assert 'advantage.method="grpo"' in train
-    assert test[test.index("--cases") + 1] == "official"
+    assert test[test.index("--scenarios") + 1] == f"{tmp_path}:test"
+    # 80 GB less weights and 8 GB, by 57,344 bytes for each of 32,768 tokens, less one spare slot
+    assert test[test.index("--concurrency") + 1] == "29"
     assert test[test.index("--agents-base-url") + 1] == "http://tester/v1"
     assert stages[3].after == ("model-7b-grpo",)
 
@@ -59,7 +65,9 @@ def test_the_shipped_configs_are_what_their_source_states(tmp_path, profile, siz
         if setting(config, key) != value
     }
     # The paper writes the distance to the origin; its code and data use the distance to the target zone.
-    assert different == ({"reward.distance": ("zone", "origin")} if profile == "paper" else {})
+    # The later paper reads the batch part as over the group.
+    known = {"reward.distance": ("zone", "origin"), "advantage.scope": ("group", "batch")}
+    assert different == (known if profile == "paper" else {})
 
 
 def test_every_deviation_is_named(tmp_path):
@@ -76,7 +84,9 @@ def test_every_deviation_is_named(tmp_path):
         assert part in text
     exact = recipe(tmp_path, prompts="empa", start_levels=tmp_path / "levels.json")
     text = "\n".join(deviations(experiment("table1", ["7b"]), exact, CLEAN_CARDS))
-    assert "prompts" not in text
+    assert "mapo's prompts" not in text
+    assert "one message with the history" in text
+    assert "gamma 0.85" in text
     assert "Start levels" not in text
     assert "gemini" not in text
 
@@ -90,11 +100,12 @@ def test_the_estimate_counts_dialogues_calls_hours_and_money(tmp_path):
     train, test = by_name["train-7b-mapo"], by_name["test-7b-mapo"]
     steps = 88  # two epochs over 697 cards, 16 per step
     assert train.dialogues == steps * 16 * 4
-    # per dialogue of 15 turns: 15 judgements, and 14 calls each of director and user, with 2 % repeated
-    assert train.calls == pytest.approx(train.dialogues * (15 + 14 + 14) * 1.02)
+    # per dialogue of 15 turns: 15 judgements, and 14 calls each of director and user, with 2 % repeated;
+    # per scenario of a step: one start form
+    assert train.calls == pytest.approx(train.dialogues * (15 + 14 + 14) * 1.02 + steps * 16)
     assert train.gpu_hours == pytest.approx(8 * train.hours)
     assert test.dialogues == 30
-    assert test.calls == pytest.approx(30 * (45 + 44 + 44) * 1.02)
+    assert test.calls == pytest.approx(30 * (45 + 44 + 44) * 1.02 + 30)
     assert test.cost and test.cost > 0
     rows = plain_rows(estimate_table(costs, chosen))
     assert rows[-1][0] == "all"
@@ -130,3 +141,41 @@ def test_incomplete_recipes_are_refused(tmp_path, options, problem):
 def test_32b_needs_verl(tmp_path):
     with pytest.raises(InputError, match="does not fit"):
         recipe(tmp_path, engine="local").config_name("32b")
+
+
+@pytest.mark.parametrize("size", ["7b", "8b", "14b"])
+def test_the_scripts_settings_fit_on_one_card_too(tmp_path, size):
+    paper = recipe(tmp_path, engine="local").config(Training(size))
+    scripts = recipe(tmp_path, engine="local", profile="scripts").config(Training(size))
+    assert scripts.model.lora == paper.model.lora
+    assert scripts.model.lora is not None
+    assert (scripts.rollout.at_once, scripts.rollout.context) == (
+        paper.rollout.at_once,
+        paper.rollout.context,
+    )
+    assert (scripts.optim.lr, scripts.optim.updates) == (2e-5, 2)
+
+
+def test_the_contaminated_set_is_named(tmp_path):
+    settings = (f"scenarios.train={tmp_path}:published-727", "scenarios.contaminated=true")
+    text = "\n".join(deviations(experiment("table1", ["7b"]), recipe(tmp_path, settings=settings), 727))
+    assert "training on the test set" in text
+
+
+def test_a_panel_of_judges_and_start_forms_have_a_price(tmp_path):
+    settings = ('roles.judges=[{model = "a"}, {model = "b"}]',)
+    used, chosen = recipe(tmp_path, settings=settings), experiment("table1", ["7b"])
+    prices = dict.fromkeys(
+        ("a", "b", "gemini-2.5-pro", "Qwen/Qwen3-235B-A22B-Instruct-2507"), (1.0, 1.0, 1.0)
+    )
+    costs = estimate(stages_of(chosen, used, tmp_path), used, {}, prices, CLEAN_CARDS)
+    assert all(cost.cost for cost in costs)
+
+
+def test_real_cards_can_be_trained_on_and_tested(tmp_path):
+    with tarfile.open(published("cards.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    splits = chosen_scenarios(recipe(tmp_path).config(Training("7b")))
+    assert (len(splits["train"]), len(splits["test"])) == (CLEAN_CARDS, 30)
+    settings = (f"scenarios.train={tmp_path}:published-727", "scenarios.contaminated=true")
+    assert len(chosen_scenarios(recipe(tmp_path, settings=settings).config(Training("7b")))["train"]) == 727
