@@ -136,6 +136,7 @@ def empa(
     130 or 143 it was stopped by a signal.
     """
     from mapo.cli.common.stop import until_stopped
+    from mapo.config import EMPA_PROMPTS
     from mapo.domain_folders import domain_folder
     from mapo.evals.compare.entries import read_json
     from mapo.evals.empa.benchmark import EmpaPlan
@@ -176,6 +177,8 @@ def empa(
         ),
     )
     templates = _chosen_prompts(prompts, source, domain, chosen, rubric, cast)
+    if prompts == EMPA_PROMPTS and model.startswith("local:"):
+        say("warning: EMPA's frequency and presence penalties of 0.7 do not apply to a local policy")
     defaults = _defaults_of(templates)
     rules = Rules(
         rubric,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mapo.config import Config, load_config
+from mapo.config import EMPA_PROMPTS, Config, load_config
 from mapo.evals.reproduce.experiments import Experiment, Training
 from mapo.evals.reproduce.stages import TEST_MODEL, Recipe
 from mapo.players.casting import cast_from_config
@@ -85,7 +85,7 @@ def _cards(recipe: Recipe, size: str, scenarios: int | None) -> list[str]:
 
 
 def _prompts(recipe: Recipe) -> list[str]:
-    if recipe.prompts != "empa":
+    if recipe.prompts != EMPA_PROMPTS:
         lines = [
             "Judge, user and director have mapo's prompts. They judge more mildly than EMPA's, so scores are "
             "not comparable with the paper's (--prompts empa uses EMPA's own)."
@@ -96,6 +96,7 @@ def _prompts(recipe: Recipe) -> list[str]:
             "In training, the policy sees the dialogue as chat messages and the profile is 'published'; in "
             "tests, as in EMPA's package, one message with the history, and the profile is 'released'.",
             "A failed judgement is missing data; EMPA's package counts it as no movement.",
+            "EMPA's frequency and presence penalties do not apply to a local policy.",
         ]
         anew = "Start levels are judged anew unless EMPA's package brings them (--start-levels)."
     return lines + ([] if recipe.start_levels else [anew])

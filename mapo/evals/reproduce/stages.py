@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config, load_config, shipped_configs
+from mapo.config import EMPA_PROMPTS, Config, load_config, shipped_configs
 from mapo.errors import InputError
 from mapo.evals.reproduce.experiments import Experiment, Row, Training
 from mapo.players.spec import ModelSpec
@@ -217,8 +217,9 @@ def _test_arguments(row: Row, recipe: Recipe) -> tuple[list[str], list[str]]:
     rollout = recipe.config(Training(row.size)).rollout
     context = rollout.context or 32768
     chosen = ["--scenarios", f"{recipe.cards_name}:test", "--agents-model", tester.model]
-    chosen += ["--max-turns", str(TEST_TURNS), "--max-tokens", str(rollout.max_tokens)]
-    chosen += ["--context", str(context)]
+    chosen += ["--max-turns", str(TEST_TURNS), "--context", str(context)]
+    if recipe.prompts != EMPA_PROMPTS:  # EMPA's package has a limit of its own
+        chosen += ["--max-tokens", str(rollout.max_tokens)]
     chosen += ["--judge-model", row.judge] if row.judge else []
     chosen += ["--start-levels", str(recipe.start_levels)] if recipe.start_levels else []
     chosen += ["--prompts", recipe.prompts] if recipe.prompts else []

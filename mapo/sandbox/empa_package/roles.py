@@ -1,8 +1,9 @@
 """User, director, judge and policy whose requests are written by EMPA's package.
 
 Deviations from the package, all in what happens to answers: a judgement that does not fit the form after
-three attempts is missing data (the package counts it as no movement, and a missing level as 0); an empty
-message of the user breaks the dialogue (the package sends it); text up to `</think>` is removed.
+three attempts is missing data (the package counts it as no movement, and a missing level as 0); so is a start
+form, which then breaks the dialogue (the package asks once and takes a missing level as 1); an empty message
+of the user breaks the dialogue (the package sends it); text up to `</think>` is removed.
 """
 
 from __future__ import annotations
@@ -268,13 +269,13 @@ def _mark(data: object, key: str, levels: range) -> Mark:
             where=f"{key}_level",
             fix=f"Use one of the integers {', '.join(map(str, levels))}",
         )
-    texts = []
-    for name in ("evidence", "reasoning"):
-        text = data.get(f"{key}_{name}")
-        if not isinstance(text, str) and text != 0:
-            raise InputError("not a string", where=f"{key}_{name}", fix="Use a string")
-        texts.append("" if str(text).strip() == "0" else str(text).strip()[:LONGEST])
-    return Mark(level, *texts)
+    return Mark(level, _text(data.get(f"{key}_evidence")), _text(data.get(f"{key}_reasoning")))
+
+
+def _text(value: object) -> str:
+    """Return a text of a form, "" if it is missing: the package reads levels only."""
+    text = value.strip() if isinstance(value, str) else ""
+    return "" if text == "0" else text[:LONGEST]
 
 
 class EmpaPolicy:

@@ -127,12 +127,12 @@ def test_a_panel_of_judges_gets_the_package_s_prompts(cards):
     assert chats[0].requests[0].messages[0].content.startswith("miniature start form")
 
 
-def test_levels_outside_the_table_and_missing_texts_are_refused():
+def test_levels_outside_the_table_are_refused():
     for changes in (
         {"C_Prog_level": 3},
         {"A_Neg_level": 1},
         {"P_Neg_level": True},
-        {"P_Neg_reasoning": None},
+        {"P_Neg_level": None},
     ):
         with pytest.raises(InputError, match=next(iter(changes))):
             parse_turn(turn_form(**changes), EMPATHY)
@@ -146,6 +146,12 @@ def test_evidence_0_is_none():
     form = parse_turn(turn_form(C_Neg_evidence="0", A_Neg_evidence=0), EMPATHY)
     assert form["C"].regression.evidence == form["A"].regression.evidence == ""
     assert form["C"].progress.evidence == "words"
+
+
+def test_only_levels_decide_whether_a_form_is_usable():
+    form = parse_turn(turn_form(P_Neg_reasoning=None, C_Prog_evidence=["odd"]), EMPATHY)
+    assert form["P"].regression.reason == form["C"].progress.evidence == ""
+    assert form["C"].progress.level == parse_turn(turn_form(), EMPATHY)["C"].progress.level
 
 
 def test_without_the_package_the_hint_says_how_to_install_it(monkeypatch):
