@@ -226,7 +226,8 @@ def _print_estimate(
 
     print_line("Stages:", style="bold")
     for number, stage in enumerate(stages, 1):
-        print_line(f"{number:2}. {stage.kind:6} mapo {' '.join(map(quote, stage.arguments))}", style="")
+        # Not wrapped, so that the commands can be copied.
+        typer.echo(f"{number:2}. mapo {join(stage.arguments)}")
     changes: dict[str, Any] = read_toml(rates) if rates else {}
     costs = estimate(stages, recipe, changes, read_prices(prices), scenarios)
     print_tables([estimate_table(costs, chosen)])

@@ -9,6 +9,7 @@ vary with other cases of this kind, not with another run or another judge.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError
 from mapo.evals.compare.columns import Column, Meaning, columns_of, meaning_of
 from mapo.evals.compare.entries import SCORES, Case, Entry, count, read_benchmark
 from mapo.evals.compare.entries_empa import EMPA, read_empa, read_training
@@ -30,6 +31,8 @@ ORDER = [(EMPA, name) for name in ("passes", "EPM-Q")] + [(b, n) for b, ns in SC
 RESAMPLES = 10_000
 FEW = 10
 """Number of common cases below which a note warns about a comparison."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ def read_run(run: str) -> list[Entry]:
         return read_benchmark(root, name)
     if kind is Kind.TRAINING:
         return read_training(root, name)
-    return _read_all(root, _runs_in(root), name) if kind is Kind.RUNS else read_empa(root, name)
+    several = kind in (Kind.RUNS, Kind.ABLATION)
+    return _read_all(root, _runs_in(root), name) if several else read_empa(root, name)
 
 
 def _runs_in(root: Path) -> list[Path]:
@@ -94,8 +98,19 @@ def _runs_in(root: Path) -> list[Path]:
 
 
 def _read_all(root: Path, folders: Sequence[Path], name: str | None) -> list[Entry]:
-    """Read every run in a folder of runs."""
-    entries = [entry for folder in folders for entry in read_run(str(folder))]
+    """Read every run in a folder of runs. Runs that cannot be read are left out with a logged warning, unless
+    all of them are."""
+    entries: list[Entry] = []
+    problems: list[MapoError] = []
+    for folder in folders:
+        try:
+            entries += read_run(str(folder))
+        except MapoError as error:
+            problems.append(error)
+    if problems and not entries:
+        raise problems[0]
+    for problem in problems:
+        _log.warning("left out: %s", problem)
     if name is not None and len({entry.model for entry in entries}) > 1:
         fix = f"Omit '{name}=', or pass each folder with its own name"
         raise InputError("the folder holds several models", where=str(root), fix=fix)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from mapo import Ending, Rubric, StopReason
-from mapo.errors import InputError, RecordError
+from mapo.errors import InputError, MapoError, RecordError
 from mapo.evals.compare import comparison as comparing
-from mapo.evals.compare.comparison import Comparison, compare, compared, paired, split_name
+from mapo.evals.compare.comparison import Comparison, compare, compared, paired, read_run, split_name
 from mapo.evals.compare.entries import Case, Entry, count, read_benchmark, split_settings
 from mapo.evals.compare.entries_empa import read_empa
 from mapo.evals.compare.tables import FORMS, differences_table, figure, legend, print_comparison
@@ -27,6 +27,7 @@ from mapo.measure.stats import bootstrap, sign_flip, small_sample_level, t_quant
 from mapo.store import JsonlWriter, write_atomic
 from support.builders import dialogue, marks
 from support.published import published
+from support.report_runs import training
 
 RUBRIC = Rubric.load("empathy")
 
@@ -472,12 +473,12 @@ def test_an_incomplete_score_has_a_note_in_the_csv(tmp_path):
     assert line["sampling"] == "max_tokens 60" and line["judge"] == line["settings"] == ""
 
 
-def test_a_folder_with_a_run_that_did_not_end_is_refused(tmp_path):
+def test_a_run_that_did_not_end_is_left_out_of_a_folder(tmp_path, caplog):
     emobench(tmp_path / "runs" / "x-emobench", "x")
     (tmp_path / "runs" / "early").mkdir()
     (tmp_path / "runs" / "early" / "manifest.json").write_text('{"schema": "mapo.eqbench3/1"}')
-    with pytest.raises(InputError, match="is not finished"):
-        compare([str(tmp_path / "runs")])
+    assert compare([str(tmp_path / "runs")]).models == ["x"]
+    assert "is not finished" in caplog.text
 
 
 def test_a_folder_of_runs_is_read_one_level_down(tmp_path):
@@ -716,3 +717,17 @@ def test_passes_with_an_unmet_axis_stand_beside_the_passes():
     rows = [entry("a", passes=2, unmet=1, n=4, of=4), entry("b", passes=2, n=4, of=4)]
     column = SimpleNamespace(name="passes")
     assert [figure(row, column) for row in rows] == ["2/4 (1 unmet)", "2/4"]
+
+
+def test_a_folder_of_runs_leaves_out_what_cannot_be_read(tmp_path, caplog):
+    training(tmp_path / "runs" / "good", cases=4)
+    broken = training(tmp_path / "runs" / "broken", cases=4)
+    for file in (broken / "eval").rglob("*.jsonl"):
+        file.write_text("")
+    names = {entry.model for entry in read_run(str(tmp_path / "runs"))}
+    assert names == {"good, before", "good, after"}
+    assert "left out" in caplog.text
+    for file in (tmp_path / "runs" / "good" / "eval").rglob("*.jsonl"):
+        file.write_text("")
+    with pytest.raises(MapoError):
+        read_run(str(tmp_path / "runs"))
