@@ -241,7 +241,7 @@ async def open_training(
         async with sampler:
             yield t
     except Exception as error:
-        if processes.is_leader:
+        if t.metrics:  # without it another process may be training in this folder
             write_stop_reason(run, error)
         raise
     finally:

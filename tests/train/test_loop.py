@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 
 import pytest
 
 from mapo.config import load_config
-from mapo.errors import InputError, JudgeError, TrainError
+from mapo.errors import InputError, JudgeError, StoreError, TrainError
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Cast
 from mapo.sandbox.domain import scripted_cast
-from mapo.store import read_dialogues, read_jsonl
+from mapo.store import JsonlWriter, read_dialogues, read_jsonl
 from mapo.train import checkpoint
 from mapo.train.callbacks import Callbacks, TrainingDisplay
 from mapo.train.export import find_checkpoint
@@ -253,6 +254,14 @@ def test_a_checkpoint_that_was_making_room_is_resumed_from(model, whole, tmp_pat
     display.close()
     assert "resumed at step 4\n" in capsys.readouterr().err
     assert small.weights(out, 4) == small.weights(whole[0], 4)
+
+
+def test_a_second_process_leaves_nothing_in_a_run_that_is_being_trained(model, whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "run")
+    (out / "summary.json").unlink()
+    with JsonlWriter(out / "metrics.jsonl"), pytest.raises(StoreError, match="another process"):
+        small.trained(model, out, "eval.test_repeats=1", resume=True)
+    assert not (out / "stopped.txt").exists()
 
 
 def test_a_damaged_checkpoint_costs_one_step(model, whole, tmp_path):

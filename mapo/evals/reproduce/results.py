@@ -71,7 +71,7 @@ def _read(row: Row, folder: Path, cases: int) -> RowResult:
 
 def result_table(experiment: Experiment, results: Sequence[RowResult], small: bool) -> Table:
     """Return the table beside the paper's figures."""
-    columns = ["model", "", "EPM-Q", "passes", "paper: score", "passes", "difference"]
+    columns = ["model", "", "EPM-Q", "passes", "paper: score", "paper: passes", "difference"]
     rows: list[list[Cell]] = []
     for result in results:
         measured, published = result.score, result.row.published
@@ -92,11 +92,13 @@ def result_table(experiment: Experiment, results: Sequence[RowResult], small: bo
     if known and known.reference:
         rows += [[name, "", *cells] for name, *cells in reference_rows(known.domain, len(columns) - 1)]
     notice = next((r.score.context.notice for r in results if r.score and r.score.context.notice), "")
-    note = "The paper's EMPA score is read as EPM-Q. Below EPM-Q: 95 % bootstrap interval over scenarios."
+    note = "The paper's EMPA score is read as EPM-Q."
+    if any(r.score and r.score.intervals for r in results):
+        note += " Below EPM-Q: 95 % bootstrap interval over scenarios."
     note += "".join(f" {line}" for line in dict.fromkeys(r.notice for r in results if r.notice))
     if small:
         sizes = ", ".join(MODELS[size] for size in dict.fromkeys(row.size for row in experiment.rows))
-        note += f" The paper's figures are those of {sizes}."
+        note += f" The paper's figures are those of {sizes}, not comparable with this test of the pipeline."
     return Table(columns, rows, title=notice or experiment.title, note=note, left=2)
 
 

@@ -47,7 +47,7 @@ SMALL = [
     "optim.steps=2",
     "optim.updates=1",
     "rollout.scenarios=2",
-    "rollout.max_turns=8",
+    "rollout.max_turns=12",
     "run.processes=1",
     "run.checkpoint_every=2",
 ]
