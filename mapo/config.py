@@ -543,8 +543,10 @@ def _config_path(source: str | Path | None) -> Path:
         return known[name]
     path = Path(name)
     if not path.is_file():
+        similar = get_close_matches(name, known, 1)
+        meant = f"Did you mean {similar[0]}? " if similar else ""
         raise InputError(
-            f"there is no config '{name}'", fix=f"Use a TOML file, or one of: {', '.join(known)}"
+            f"there is no config '{name}'", fix=f"{meant}Use a TOML file, or one of: {', '.join(known)}"
         )
     return path
 

@@ -225,3 +225,8 @@ def test_evaluations_need_room_for_their_minimum():
     assert load_config(None, ["eval.min_turns=20"]).eval.min_turns == 20  # of at most 45
     with pytest.raises(InputError, match=r"eval\.min_turns is 20, but evaluations have at most 15 turns"):
         load_config(None, ["eval.min_turns=20", "eval.max_turns=15"])
+
+
+def test_a_mistyped_config_is_suggested():
+    with pytest.raises(InputError, match="Did you mean pocket"):
+        load_config("pockt")

@@ -130,7 +130,10 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        problem = f"The server cannot listen on this address ({error.strerror or error})."
+        # The text of the error repeats the address, so the reason comes from its number.
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise StoreError(
-            problem, where=f"{host}, port {port}", fix="Choose another --port or --host"
+            f"the server cannot listen there: {reason.lower()}",
+            where=f"{host}, port {port}",
+            fix="Choose another --port or --host",
         ) from None

@@ -54,7 +54,9 @@ def test_the_index_is_kept_fresh_and_errors_do_not_end_it(index, root, monkeypat
 
 def test_a_port_that_is_taken_is_said(tmp_path):
     taken = serving._listening("127.0.0.1", 0)
-    with pytest.raises(StoreError, match="cannot listen"):
+    with pytest.raises(
+        StoreError, match=r"port \d+: the server cannot listen there: address already in use\. Choose"
+    ):
         serving.serve(tmp_path, host="127.0.0.1", port=taken.getsockname()[1], say=lambda _: None)
     taken.close()
 
