@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mapo.measure.stats import Interval, t_interval
+from mapo.text import counted
 
 SPIKE = 3.0
 """A step above this multiple of the run's median norm is a spike."""
@@ -116,8 +117,19 @@ def _details(ratio: PeakRatio, batch: Mapping[int, RunGradient], mixed: Mapping[
     return (
         f"the peak norm before clipping is {ratio.mean:.2f}{ends} times that of the mixed one over {n} "
         f"seed{'' if n == 1 else 's'}; steps above {SPIKE:g} times the run's median: batch {_share(batch)}, "
-        f"mixed {_share(mixed)}"
+        f"mixed {_share(mixed)}{_left_out(batch, mixed)}"
     )
+
+
+def _left_out(batch: Mapping[int, RunGradient], mixed: Mapping[int, RunGradient]) -> str:
+    """Say which seeds are not compared: a gradient that is not finite ends a run before its summary."""
+    lines = [
+        f"; {counted(len(missing), f'{name} run')} did not finish and {'is' if len(missing) == 1 else 'are'} "
+        "left out, whatever ended it"
+        for name, missing in (("batch", mixed.keys() - batch.keys()), ("mixed", batch.keys() - mixed.keys()))
+        if missing
+    ]
+    return "".join(lines)
 
 
 def _share(runs: Mapping[int, RunGradient]) -> str:

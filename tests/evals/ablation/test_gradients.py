@@ -47,3 +47,11 @@ def test_verdicts(batch, verdict):
 def test_without_both_methods_or_norms_there_is_no_claim():
     assert gradient_claims({"": {"batch": peaks(1.0)}}) == []
     assert gradient_claims({"": {"batch": {0: RunGradient()}, "mapo": peaks(1.0)}}) == []
+
+
+def test_runs_that_did_not_finish_are_named():
+    both = {"batch": peaks(4.0, 5.0), "mapo": peaks(1.0, 1.0, 1.0)}
+    [claim] = gradient_claims({"": both})
+    assert "; 1 batch run did not finish and is left out, whatever ended it" in claim["told"]
+    [claim] = gradient_claims({"": {"batch": peaks(4.0), "mapo": peaks(1.0)}})
+    assert "did not finish" not in claim["told"]
