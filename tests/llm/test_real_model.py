@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from mapo import Job, Rubric, Rules, StopReason, play_all
+from mapo.models.chat import Sampling
 from mapo.models.endpoint import Endpoint
 from mapo.sandbox.model_cast import model_cast, policy_system
 from mapo.scenarios.sets import load_scenarios
@@ -34,7 +35,9 @@ def test_a_whole_dialogue_ends_and_its_forms_parse(url):
     async def go():
         roles = ("policy", "user", "director", "judge")
         chats = {role: Endpoint("smollm2", url, role=role, timeout=900) for role in roles}
-        casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)
+        # This model often does not stop by itself.
+        short_answers = {role: Sampling(max_tokens=256) for role in ("user", "director")}
+        casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC, short_answers)
         rules = Rules(RUBRIC, min_turns=2, max_turns=2, system=policy_system, max_tokens=60)
         try:
             return await play_all([Job(short, "d", seed=1)], lambda _: chats["policy"], casting, rules)
