@@ -36,7 +36,7 @@ def test_a_whole_dialogue_ends_and_its_forms_parse(url):
         roles = ("policy", "user", "director", "judge")
         chats = {role: Endpoint("smollm2", url, role=role, timeout=900) for role in roles}
         # This model often does not stop by itself.
-        short_answers = {role: Sampling(max_tokens=256) for role in ("user", "director")}
+        short_answers = {"user": Sampling(max_tokens=128), "director": Sampling(max_tokens=128)}
         casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC, short_answers)
         rules = Rules(RUBRIC, min_turns=2, max_turns=2, system=policy_system, max_tokens=60)
         try:

@@ -150,7 +150,8 @@ def test_shipped_configs_make_a_config_of_verl(name, tmp_path):
     model = tmp_path / "model"  # theirs need not be here
     tiny.tokenizer().save_pretrained(model)
     tiny.model("llama", max_position_embeddings=2**17).config.save_pretrained(model)
-    config = load_config(name, [f"model.source={model}"])
+    builtin = [f"scenarios.{split}=builtin:{split}" for split in ("train", "validation", "test")]
+    config = load_config(name, [f"model.source={model}", *builtin])  # EMPA's cards need not be here either
     command, environment = prepare(config, root, resume=False)
     OverridesParser.create().parse_overrides(command[3:])
     found = composed(command)
