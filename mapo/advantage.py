@@ -1,50 +1,84 @@
 """Turn rewards -> turn advantages. NumPy in, NumPy out.
 
-Every critic-free estimator normalises a value per turn within a set of peers. The estimators differ only in
-the value and in the peers. A *group* is the set of dialogues played from the same scenario (siblings), r_t
-the reward of turn t, and G_t = sum over k >= t of gamma^(k-t) r_k its Monte Carlo return, discounted per
-turn.
+Every critic-free estimator compares a value per turn with that of its peers. The estimators differ in the
+value, in the peers and in how differences are scaled. A *group* is the set of dialogues played from the same
+scenario (siblings), r_t the reward of turn t, G_t = sum over k >= t of gamma^(k-t) r_k its Monte Carlo
+return, discounted per turn, and z the difference from the peers' mean in standard deviations.
 
-    method            value       peers
-    turn              G_t         the siblings' turns with the same index
-    batch             r_t         all turns of all siblings (scope "batch": all turns of the batch)
-    mapo              turn_weight * (turn) + (1 - turn_weight) * (batch)               arXiv:2603.06194
-    grpo              sum of r    the siblings; one value for all turns of a dialogue  arXiv:2402.03300
-    reinforce++       G_1         all dialogues of the batch; one value per dialogue   arXiv:2501.03262
-    reinforce++_turn  r_t         all turns of the batch
+    method            advantage                                                    arXiv
+    mapo              a z(G_t, siblings at turn t) + (1 - a) z(r_t, siblings' turns)   2603.06194
+    turn, batch       one of the two alone
+    grpo              z(sum of r, siblings)                                        2402.03300
+    reinforce++       z(G_1, all dialogues of the batch)                           2501.03262
+    reinforce++_turn  z(r_t, all turns of the batch)
+    kevin             z(G_t, all turns of the siblings)                            2507.11948, 2511.14846
+    rloo              sum of r - its mean over the other siblings                  2402.14740
+    rloo_turn         G_t - its mean over the other siblings at turn t
+    turn_gae          GAE with V_t = the siblings' mean of G_t as the critic       1506.02438
+    mt_grpo           z(outcome, siblings) + c z(r_t, siblings at turn t)          2505.11821
+    gigpo             z(sum of r, siblings) + c z(G_t, siblings' turns in the same state)  2505.10978
+    gdpo              z(sum over axes of w_k z(sum of r_k, siblings), all dialogues)       2601.05242
 
-Normalisation. z = (x - mean) / (std + 1e-8), with the population standard deviation. If a peer set has fewer
-than two members or no variance, z = 0. By Samuelson's inequality, |z| <= sqrt(n - 1) for n peers.
+with a = turn_weight and c = step_weight. Where a value belongs to a dialogue, all its turns get it.
 
-Horizon. For mapo, turn and batch, `horizon` selects the turns that count. "available": a turn index counts
-while at least two siblings reach it. "shortest": it counts up to the length of the group's shortest dialogue
-(among those with a scored turn). Turns that do not count are excluded from the statistics and masked in the
-loss, but their rewards remain part of the returns of earlier turns. The other methods do not compare turns of
-siblings and use every scored turn.
+Scale. "std": z as above, with the population standard deviation plus 1e-8. "none": the bare difference (Dr.
+GRPO, 2503.20783). "batch": the difference divided by the standard deviation of all differences in the batch
+(REINFORCE++-baseline, 2501.03262). The default is that of each method's paper: "none" for rloo and rloo_turn,
+"batch" for turn_gae, "std" for the others. With fewer than two peers, or with nothing to divide by, the
+result is 0. By Samuelson's inequality, |z| <= sqrt(n - 1) for n peers.
+
+Endings. An ending cuts off future reward: siblings that go on collect more, good or bad. With "cut", as
+published, the turn that wins a dialogue looks worse than those of its siblings that still earn, and a
+dialogue that collapses early looks better than one that goes on failing. With "continued" (default), a
+dialogue that ended before its longest peer earns, in the statistics only, the mean reward of its last five
+scored turns for each turn up to the peer's length. The continued turns are part of the returns and sums, and
+the reward of the last turn becomes the mean of itself and the continued turns. docs/method.md has the
+argument and the measurements.
+
+Horizon. For mapo, turn, batch, rloo_turn and turn_gae, `horizon` selects the turns that count. "available": a
+turn index counts while at least two siblings reach it. "shortest": it counts up to the length of the group's
+shortest dialogue (among those with a scored turn). Turns that do not count are excluded from the statistics
+and masked in the loss, but their rewards remain part of the returns of earlier turns. The other methods use
+every scored turn.
 
 Missing data. Unscored turns (None or NaN) are excluded from the statistics and masked in the loss. In the
 returns of earlier turns they count as 0 and the discount still advances. A dialogue without a scored turn
 belongs to no peer set.
 
-Drift. If dialogues differ in length, adding a constant to all rewards changes the turn-level advantage,
-because longer dialogues collect the constant more often. Rewards that are always negative (`adr`) therefore
-favour whatever ends a dialogue early; `idr` has no such constant.
+Drift. With `endings="cut"`, adding a constant to all rewards changes comparisons of returns if dialogues
+differ in length, because longer dialogues collect the constant more often. With "continued" all siblings
+have equally many turns, and the constant cancels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mapo.errors import RewardError
+from mapo.estimators import (
+    EPS,
+    ESTIMATORS,
+    Batch,
+    Estimator,
+    continued_return,
+    discounted_sums,
+    pace,
+    remaining_turns,
+)
 from mapo.ragged import Bools, Floats, Ints, Ragged, segment_sums
+
+__all__ = ["ENDINGS", "EPS", "HORIZONS", "METHODS", "SCALES", "SCOPES", "Advantages", "advantages"]
 
 SCOPES = ("group", "batch")
 HORIZONS = ("available", "shortest")
-EPS = 1e-8
+SCALES = ("std", "none", "batch")
+ENDINGS = ("continued", "cut")
+METHODS = tuple(ESTIMATORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +86,8 @@ class Advantages:
     """Advantages of a batch: each field has one array per dialogue, with one entry per turn.
 
     `mixed` is the advantage used for training, whatever the method. `turn` and `batch` are its turn-level and
-    batch-level parts, 0 if the method has no such part. Where `mask` is False, all three are 0.
+    batch-level parts, 0 if the method has no such part. `returns` are the returns that were compared. Where
+    `mask` is False, the three advantages are 0.
     """
 
     turn: list[Floats]
@@ -71,160 +106,194 @@ def advantages(
     turn_weight: float = 0.5,
     scope: str = "group",
     horizon: str = "available",
+    endings: str = "continued",
+    scale: str | None = None,
+    lam: float = 0.95,
+    step_weight: float = 1.0,
+    outcome: Sequence[float] | ArrayLike | None = None,
+    states: Sequence[Sequence[Hashable]] | None = None,
+    axes: Sequence[Mapping[str, Sequence[float | None]]] | None = None,
+    axis_weights: Mapping[str, float] | None = None,
 ) -> Advantages:
     """Return the advantage of every turn of every dialogue. The module docstring describes the methods.
 
     `rewards` has one sequence of turn rewards per dialogue; lengths may differ, and None or NaN marks an
     unscored turn. `groups` names the group of each dialogue; siblings need not be adjacent.
+
+    Some methods need more, one entry per dialogue: mt_grpo the `outcome`, a number; gigpo the `states` before
+    each turn, equal values for equal states and None for unknown ones; gdpo the rewards of each turn on each
+    of the `axes`. `axis_weights` weighs the axes, 1 by default.
     """
-    _check_options(method, gamma, turn_weight, scope, horizon)
-    batch = Ragged.of(rewards, groups)
-    r, scored = np.where(batch.scored, batch.values, 0.0), batch.scored
-    returns = _returns(r, batch, gamma)
-
-    inputs = _Inputs(batch, r, returns, scored, turn_weight, scope)
-    if method in ("mapo", "turn", "batch"):
-        inputs = replace(inputs, mask=scored & _within_horizon(batch, horizon))
-    turn_level, batch_level, mixed = ESTIMATORS[method](inputs)
-    return Advantages(*batch.split(turn_level, batch_level, mixed, returns, inputs.mask))
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """Input of every estimator: all turns of the batch as flat arrays, and which of them count (`mask`)."""
-
-    batch: Ragged
-    r: Floats
-    returns: Floats
-    mask: Bools
-    turn_weight: float
-    scope: str
-
-    @property
-    def zeros(self) -> Floats:
-        return np.zeros_like(self.r)
-
-
-_Estimate = tuple[Floats, Floats, Floats]
-"""Turn-level, batch-level and mixed advantage of every turn."""
-
-
-def _mapo(x: _Inputs) -> _Estimate:
-    """A = a * z(G_t among siblings at turn t) + (1 - a) * z(r_t among all turns), with a = turn_weight."""
-    turn_level, batch_level = _turn_level(x), _batch_level(x)
-    return turn_level, batch_level, x.turn_weight * turn_level + (1.0 - x.turn_weight) * batch_level
-
-
-def _turn_only(x: _Inputs) -> _Estimate:
-    turn_level = _turn_level(x)
-    return turn_level, x.zeros, turn_level
+    _check_options(method, gamma, turn_weight, scope, horizon, endings, scale, lam, step_weight)
+    estimator = ESTIMATORS[method]
+    ragged = Ragged.of(rewards, groups)
+    _check_needs(method, estimator, outcome=outcome, states=states, axes=axes, dialogues=len(rewards))
+    r, mask = np.where(ragged.scored, ragged.values, 0.0), ragged.scored
+    ahead = np.zeros_like(ragged.lengths)
+    if endings == "continued":
+        ahead = remaining_turns(ragged, estimator.siblings)
+    recent = pace(r, ragged)
+    rest = continued_return(recent, ahead, gamma)
+    if estimator.horizon:
+        mask = mask & _within_horizon(ragged, horizon)
+    batch = Batch(
+        ragged=ragged,
+        r=r,
+        settled=_settled(r, ragged, recent, ahead),
+        returns=_returns(r, rest, ragged, gamma),
+        totals=_totals(r, ragged, ahead),
+        rest=rest,
+        mask=mask,
+        gamma=gamma,
+        turn_weight=turn_weight,
+        scope=scope,
+        scale=scale or estimator.scale,  # type: ignore[arg-type]
+        lam=lam,
+        step_weight=step_weight,
+    )
+    if estimator.needs == "outcome":
+        batch = replace(batch, outcome=_outcomes(() if outcome is None else outcome, ragged))
+    if estimator.needs == "states":
+        batch = replace(batch, states=_state_codes(states or (), ragged))
+    if estimator.needs == "axes":
+        batch = _with_axes(batch, axes or (), axis_weights, ahead)
+    turn_level, batch_level, mixed = estimator.estimate(batch)
+    return Advantages(*ragged.split(turn_level, batch_level, mixed, batch.returns, mask))
 
 
-def _batch_only(x: _Inputs) -> _Estimate:
-    batch_level = _batch_level(x)
-    return x.zeros, batch_level, batch_level
-
-
-def _grpo(x: _Inputs) -> _Estimate:
-    """A = z(sum of r among siblings), the same for all turns of a dialogue."""
-    total = segment_sums(x.r, x.batch.starts, x.batch.lengths)
-    return x.zeros, x.zeros, _per_dialogue(x, total, x.batch.group_of_dialogue)
-
-
-def _reinforce(x: _Inputs) -> _Estimate:
-    """A = z(G_1 among all dialogues of the batch), the same for all turns of a dialogue."""
-    first_return = np.zeros(len(x.batch.lengths))
-    first_return[x.batch.has_scored] = x.returns[x.batch.starts[x.batch.has_scored]]
-    return x.zeros, x.zeros, _per_dialogue(x, first_return, np.zeros(len(first_return), np.intp))
-
-
-def _reinforce_turn(x: _Inputs) -> _Estimate:
-    return _batch_only(replace(x, scope="batch"))
-
-
-ESTIMATORS: dict[str, Callable[[_Inputs], _Estimate]] = {
-    "mapo": _mapo,
-    "turn": _turn_only,
-    "batch": _batch_only,
-    "grpo": _grpo,
-    "reinforce++": _reinforce,
-    "reinforce++_turn": _reinforce_turn,
-}
-METHODS = tuple(ESTIMATORS)
-
-
-def _turn_level(x: _Inputs) -> Floats:
-    """z(G_t) among the siblings' turns with the same index."""
-    return _zscore(x.returns, x.batch.cell, x.mask)
-
-
-def _batch_level(x: _Inputs) -> Floats:
-    """z(r_t) among all turns of the group, or of the whole batch."""
-    group = x.batch.group_of_turn
-    return _zscore(x.r, group if x.scope == "group" else np.zeros_like(group), x.mask)
-
-
-def _per_dialogue(x: _Inputs, values: Floats, peers: Ints) -> Floats:
-    """Normalise one value per dialogue and assign it to all turns of the dialogue that count."""
-    normalised = _zscore(values, peers, x.batch.has_scored)
-    return np.where(x.mask, np.repeat(normalised, x.batch.lengths), 0.0)
-
-
-def _check_options(method: str, gamma: float, turn_weight: float, scope: str, horizon: str) -> None:
-    for name, value, known in (
-        ("method", method, METHODS),
-        ("scope", scope, SCOPES),
-        ("horizon", horizon, HORIZONS),
-    ):
-        if not isinstance(value, str) or value not in known:
-            raise RewardError(f"unknown {name} {value!r}", fix=f"Use one of: {', '.join(known)}")
-    for name, number in (("gamma", gamma), ("turn_weight", turn_weight)):
-        if not isinstance(number, int | float | np.number) or not 0.0 <= number <= 1.0:
-            raise RewardError(f"{name} is {number!r}", fix="Use a number from 0 to 1")
-
-
-def _returns(r: Floats, batch: Ragged, gamma: float) -> Floats:
-    """Return G_t = r_t + gamma * G_{t+1} for all dialogues at once, from the last turn index to the first.
-
-    With dialogues sorted by decreasing length, those that reach a turn index form a prefix, so the work is
-    proportional to the number of turns, however uneven the lengths.
-    """
-    returns = r.copy()
-    order = np.argsort(-batch.lengths, kind="stable")
-    starts = batch.starts[order]
-    reaching = np.searchsorted(-batch.lengths[order], -np.arange(batch.lengths.max(initial=0)), side="left")
-    with np.errstate(over="ignore", invalid="ignore"):
-        for t in range(len(reaching) - 2, -1, -1):
-            position = starts[: reaching[t + 1]] + t
-            returns[position] += gamma * returns[position + 1]
+def _returns(r: Floats, rest: Floats, ragged: Ragged, gamma: float) -> Floats:
+    returns = discounted_sums(r, rest, ragged, gamma)
     if not (np.abs(returns) < 1e150).all():  # squares must stay finite
         raise RewardError("the rewards are too large to compute a variance", fix="Scale them down")
     return returns
 
 
-def _within_horizon(batch: Ragged, horizon: str) -> Bools:
+def _totals(values: Floats, ragged: Ragged, ahead: Ints) -> Floats:
+    """Return the sum of each dialogue's values, with `ahead` more turns at its pace."""
+    return segment_sums(values, ragged.starts, ragged.lengths) + pace(values, ragged) * ahead
+
+
+def _settled(r: Floats, ragged: Ragged, recent: Floats, ahead: Ints) -> Floats:
+    """Return the rewards, each dialogue's last one averaged with those of the turns that continue it."""
+    settled = r.copy()
+    continued = np.flatnonzero(ahead)
+    last = (ragged.starts + ragged.lengths - 1)[continued]
+    more = ahead[continued]
+    settled[last] = (r[last] + recent[continued] * more) / (1 + more)
+    return settled
+
+
+def _within_horizon(ragged: Ragged, horizon: str) -> Bools:
     """Return which turns lie within the horizon."""
     if horizon == "shortest":
-        shortest = np.full(batch.group_of_dialogue.max(initial=-1) + 1, np.iinfo(np.intp).max)
-        np.minimum.at(shortest, batch.group_of_dialogue[batch.has_scored], batch.lengths[batch.has_scored])
-        return np.asarray(batch.turn_index < shortest[batch.group_of_turn])
-    return np.asarray(np.bincount(batch.cell)[batch.cell] >= 2)
+        shortest = np.full(ragged.group_of_dialogue.max(initial=-1) + 1, np.iinfo(np.intp).max)
+        np.minimum.at(
+            shortest, ragged.group_of_dialogue[ragged.has_scored], ragged.lengths[ragged.has_scored]
+        )
+        return np.asarray(ragged.turn_index < shortest[ragged.group_of_turn])
+    return np.asarray(np.bincount(ragged.cell)[ragged.cell] >= 2)
 
 
-def _zscore(x: Floats, peers: Ints, member: Bools) -> Floats:
-    """Return (x - mean) / (std + EPS) among members with the same peer code, 0 for peer sets without
-    variance.
-    """
-    if not member.all():
-        result = np.zeros_like(x)
-        result[member] = _zscore(x[member], peers[member], member[member])
-        return result
-    n = np.bincount(peers)
-    count = np.maximum(n, 1)
-    # Subtracting one member first makes the deviation of equal values exactly 0, however large they are.
-    reference = np.zeros(len(n))
-    reference[peers] = x
-    x = x - reference[peers]
-    deviation = x - (np.bincount(peers, weights=x) / count)[peers]
-    std = np.sqrt(np.bincount(peers, weights=deviation * deviation) / count)
-    return np.asarray(deviation * np.where(std > 0, 1.0 / (std + EPS), 0.0)[peers])
+# ---- additional input
+
+
+def _outcomes(outcome: Any, ragged: Ragged) -> Floats:
+    values = _as_floats(outcome, "outcome")
+    if len(values) != len(ragged.lengths) or not np.isfinite(values).all():
+        raise RewardError(
+            "the outcomes are not one finite number per dialogue",
+            where="outcome",
+            fix="Pass a number per dialogue, such as 1 for success and 0 for anything else",
+        )
+    return values
+
+
+def _state_codes(states: Any, ragged: Ragged) -> Ints:
+    """Return one code per turn: equal for equal states of the same group, -1 for unknown states."""
+    _check_lengths(states, ragged, "states")
+    codes: dict[Hashable, int] = {}
+    flat = (
+        -1 if state is None else codes.setdefault((group, state), len(codes))
+        for group, row in zip(ragged.group_of_dialogue.tolist(), states, strict=True)
+        for state in row
+    )
+    try:
+        return np.fromiter(flat, np.intp, len(ragged.values))
+    except TypeError:
+        raise RewardError(
+            "a state cannot be compared with others", where="states", fix="Use strings, numbers or tuples"
+        ) from None
+
+
+def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, ahead: Ints) -> Batch:
+    """Return the batch with each dialogue's summed reward on each axis."""
+    ragged = batch.ragged
+    names = list(axes[0]) if len(ragged.lengths) else []
+    if not all(isinstance(row, Mapping) and list(row) == names for row in axes):
+        raise RewardError(
+            "the dialogues have different axes", where="axes", fix="Name the same axes everywhere"
+        )
+    totals = np.zeros((len(ragged.lengths), len(names)))
+    for k, name in enumerate(names):
+        rows = [row[name] for row in axes]
+        _check_lengths(rows, ragged, f"axes, {name}")
+        flat = [value for row in rows for value in row]
+        values = _as_floats([np.nan if value is None else value for value in flat], f"axes, {name}")
+        if not np.isfinite(values[ragged.scored]).all():
+            raise RewardError(
+                "a scored turn has no finite reward on this axis", where=f"axes, {name}", fix="Pass a number"
+            )
+        totals[:, k] = _totals(np.where(ragged.scored, values, 0.0), ragged, ahead)
+    weight = np.array([float((weights or {}).get(name, 1.0)) for name in names])
+    return replace(batch, axes=totals, axis_weights=weight)
+
+
+def _as_floats(values: Any, where: str) -> Floats:
+    try:
+        return np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise RewardError("these are not numbers", where=where, fix="Pass numbers") from None
+
+
+def _check_lengths(rows: Any, ragged: Ragged, where: str) -> None:
+    lengths = [len(row) for row in rows]
+    if lengths != ragged.lengths.tolist():
+        raise RewardError(
+            "there is not one entry per turn of every dialogue", where=where, fix="Pass one per reward"
+        )
+
+
+def _check_needs(method: str, estimator: Estimator, *, dialogues: int, **given: Any) -> None:
+    need = estimator.needs
+    if need is not None and given[need] is None and dialogues:
+        raise RewardError(
+            f"the method '{method}' needs `{need}`",
+            fix=f"Pass {need}=..., one entry per dialogue, or use a method that needs rewards only",
+        )
+
+
+def _check_options(
+    method: str,
+    gamma: float,
+    turn_weight: float,
+    scope: str,
+    horizon: str,
+    endings: str,
+    scale: str | None,
+    lam: float,
+    step_weight: float,
+) -> None:
+    for name, value, known in (
+        ("method", method, METHODS),
+        ("scope", scope, SCOPES),
+        ("horizon", horizon, HORIZONS),
+        ("endings", endings, ENDINGS),
+        ("scale", "std" if scale is None else scale, SCALES),
+    ):
+        if not isinstance(value, str) or value not in known:
+            raise RewardError(f"unknown {name} {value!r}", fix=f"Use one of: {', '.join(known)}")
+    for name, number in (("gamma", gamma), ("turn_weight", turn_weight), ("lam", lam)):
+        if not isinstance(number, int | float | np.number) or not 0.0 <= number <= 1.0:
+            raise RewardError(f"{name} is {number!r}", fix="Use a number from 0 to 1")
+    if not isinstance(step_weight, int | float | np.number) or not 0.0 <= step_weight < np.inf:
+        raise RewardError(f"step_weight is {step_weight!r}", fix="Use a number that is not negative")

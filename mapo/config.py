@@ -228,10 +228,22 @@ class Advantage(_Section):
     turn_weight: float = Field(default=0.5, ge=0, le=1)
     scope: Literal["group", "batch"] = "group"
     horizon: Literal["available", "shortest"] = "available"
+    endings: Literal["continued", "cut"] = "continued"
+    """Whether a dialogue that ends before its siblings is continued at its pace in the statistics, or cut off
+    there, as in the paper.
+    """
+    scale: Literal["std", "none", "batch"] | None = None
+    """How differences from the peers are scaled (default: as in the method's paper)."""
+    lam: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of turn_gae."""
+    step_weight: float = Field(default=1.0, ge=0, le=1_000)
+    """Weight of the second part of mt_grpo and gigpo."""
+    states: Literal["binned", "exact"] = "binned"
+    """States that gigpo takes as equal: the same bin of positions, or the same position and user message."""
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments for `mapo.advantages`."""
-        return self.model_dump()
+        return self.model_dump(exclude={"states"})
 
 
 class Optim(_Section):
@@ -402,12 +414,23 @@ def load_config(
     """
     path = _config_path(source)
     data = _read_layers(path, flat)
+    if flat:
+        set_earlier_defaults(data)
     _drop_excluded(data, {text.partition("=")[0].strip() for text in overrides})
     for override in overrides:
         _override(data, override)
     _resolve_folders(data, Path())
     _check_splits(data, str(path))
     return read_config(data, str(path), overrides)
+
+
+def set_earlier_defaults(data: dict[str, Any]) -> None:
+    """Add the settings that the config of a run from an earlier version lacks, if their defaults have changed
+    since: its credit was computed in that way.
+    """
+    section = data.get("advantage")
+    if isinstance(section, dict):
+        section.setdefault("endings", "cut")
 
 
 def with_steps(config: Config, scenarios: int) -> Config:

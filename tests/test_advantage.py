@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import mapo
 from mapo import RewardError, advantages
-from mapo.advantage import EPS, HORIZONS, METHODS, SCOPES
+from mapo.advantage import ENDINGS, HORIZONS, METHODS, SCALES, SCOPES
+from support.slow_advantages import slow_advantages
 
 finite = st.floats(-50, 50).map(lambda x: round(x, 3))
 cell = st.one_of(finite, st.none(), st.just(float("nan")))
@@ -22,76 +25,31 @@ options = st.fixed_dictionaries(
         "turn_weight": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
         "scope": st.sampled_from(SCOPES),
         "horizon": st.sampled_from(HORIZONS),
+        "endings": st.sampled_from(ENDINGS),
+        "scale": st.sampled_from([None, *SCALES]),
+        "lam": st.sampled_from([0.0, 0.7, 1.0]),
+        "step_weight": st.sampled_from([0.0, 0.5, 1.0]),
     }
 )
 
 
-def z(x, peers):
-    """(x - mean) / (population std + 1e-8); 0 for fewer than two peers or no spread."""
-    if len(peers) < 2 or max(peers) == min(peers):
-        return 0.0
-    mean = sum(peers) / len(peers)
-    std = math.sqrt(sum((p - mean) ** 2 for p in peers) / len(peers))
-    return (x - mean) / (std + EPS)
-
-
-def slow(rewards, groups, method, gamma, turn_weight, scope, horizon):
-    """The definition, spelt out turn by turn."""
-    n = len(rewards)
-    r = [[None if x is None or math.isnan(x) else float(x) for x in row] for row in rewards]
-    returns = [
-        [
-            sum(gamma ** (k - t) * row[k] for k in range(t, len(row)) if row[k] is not None)
-            for t in range(len(row))
-        ]
-        for row in r
-    ]
-    alive = [any(x is not None for x in row) for row in r]
-
-    def counts(i, t):
-        if r[i][t] is None:
-            return False
-        siblings = [j for j in range(n) if groups[j] == groups[i]]
-        if horizon == "shortest":
-            return t < min(len(r[j]) for j in siblings if alive[j])
-        return sum(t < len(r[j]) for j in siblings) >= 2
-
-    turn, batch, mixed, mask = ([[0.0] * len(row) for row in r] for _ in range(4))
-    for i, row in enumerate(r):
-        siblings = [j for j in range(n) if groups[j] == groups[i]]
-        for t, reward in enumerate(row):
-            mask[i][t] = False
-            if method in ("mapo", "turn", "batch") and counts(i, t):
-                peers = [returns[j][t] for j in siblings if t < len(r[j]) and counts(j, t)]
-                turn[i][t] = z(returns[i][t], peers) if method != "batch" else 0.0
-                pool = siblings if scope == "group" else range(n)
-                peers = [r[j][u] for j in pool for u in range(len(r[j])) if counts(j, u)]
-                batch[i][t] = z(reward, peers) if method != "turn" else 0.0
-                mask[i][t] = True
-            if method == "mapo":
-                mixed[i][t] = turn_weight * turn[i][t] + (1 - turn_weight) * batch[i][t]
-            elif method in ("turn", "batch"):
-                mixed[i][t] = {"turn": turn, "batch": batch}[method][i][t]
-            else:
-                mask[i][t] = reward is not None
-                if reward is None:
-                    continue
-                if method == "grpo":
-                    totals = [sum(x for x in r[j] if x is not None) for j in siblings if alive[j]]
-                    mixed[i][t] = z(sum(x for x in row if x is not None), totals)
-                elif method == "reinforce++":
-                    mixed[i][t] = z(returns[i][0], [returns[j][0] for j in range(n) if alive[j]])
-                else:
-                    mixed[i][t] = batch[i][t] = z(reward, [x for other in r for x in other if x is not None])
-    return turn, batch, mixed, returns, mask
+def inputs(rewards, random):
+    """What some methods need beside the rewards, at random."""
+    return {
+        "outcome": [random.choice([0.0, 1.0]) for _ in rewards],
+        "states": [[random.choice(["a", "b", (1, 2), None]) for _ in row] for row in rewards],
+        "axes": [{k: [round(random.uniform(-3, 3), 2) for _ in row] for k in "CA"} for row in rewards],
+        "axis_weights": {"C": 2.0},
+    }
 
 
 @given(ragged, options, st.randoms())
 def test_equals_the_obvious_loop(rewards, opts, random):
     groups = [random.choice("abc") for _ in rewards]
+    opts |= inputs(rewards, random)
     got = advantages(rewards, groups, **opts)
     for name, want in zip(
-        ("turn", "batch", "mixed", "returns", "mask"), slow(rewards, groups, **opts), strict=True
+        ("turn", "batch", "mixed", "returns", "mask"), slow_advantages(rewards, groups, **opts), strict=True
     ):
         have = getattr(got, name)
         assert len(have) == len(rewards)
@@ -140,16 +98,35 @@ def test_samuelson_bound_is_reached_by_one_outlier():
 def test_shift_and_positive_scale_change_nothing(rewards, shift, scale, opts):
     x = np.array(rewards)
     assume(x.std() > 0.1 and (x[:, ::-1].cumsum(1).std(0) > 0.1).all())
+    assume((opts["scale"] or "std") == "std" and opts["method"] != "kevin")
+    opts |= inputs(rewards, random.Random(0)) | {"lam": 1.0, "states": [list(range(5))] * len(x)}
     before = advantages(list(x), ["s"] * len(x), **opts).mixed
     after = advantages(list(scale * x + shift), ["s"] * len(x), **opts).mixed
-    np.testing.assert_allclose(np.array(after), np.array(before), atol=1e-4)
+    if opts["method"] in ("rloo", "rloo_turn"):  # bare differences by default
+        before = [scale * row for row in before] if opts["scale"] is None else before
+    np.testing.assert_allclose(np.array(after), np.array(before), atol=1e-4, rtol=1e-4)
+
+
+@given(ragged, st.floats(-10, 10), options, st.randoms())
+def test_with_dialogues_continued_a_shift_changes_nothing_whatever_the_lengths(rewards, shift, opts, rng):
+    """All peers have equally many turns, so each collects the constant equally often."""
+    rewards = [[x for x in row if x is not None and not math.isnan(x)] for row in rewards]
+    groups = [rng.choice("ab") for _ in rewards]
+    # equal states at one turn index only: returns of different turns collect the constant differently
+    opts |= inputs(rewards, rng) | {"endings": "continued", "scale": "none"}
+    opts["states"] = [list(range(len(row))) for row in rewards]
+    assume(opts["method"] not in ("kevin", "reinforce++_turn") and opts["lam"] == 1.0)
+    before = advantages(rewards, groups, **opts)
+    after = advantages([[x + shift for x in row] for row in rewards], groups, **opts)
+    for a, b in zip(before.mixed, after.mixed, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_shift_does_matter_when_lengths_differ():
     """A constant is collected once a turn: the turn part then favours the longer dialogue."""
     rewards = [[1.0, 1.0, 1.0], [1.5, 1.5]]
-    low = advantages([[x - 2 for x in row] for row in rewards], ["s", "s"], "turn").mixed
-    high = advantages(rewards, ["s", "s"], "turn").mixed
+    low = advantages([[x - 2 for x in row] for row in rewards], ["s", "s"], "turn", endings="cut").mixed
+    high = advantages(rewards, ["s", "s"], "turn", endings="cut").mixed
     assert low[0][0] < 0 and high[0][0] == 0  # sums -3 against -1; 3 against 3
 
 
@@ -157,8 +134,10 @@ def test_shift_does_matter_when_lengths_differ():
 def test_permuting_dialogues_permutes_advantages(rewards, opts, random):
     groups = [random.choice("ab") for _ in rewards]
     order = random.sample(range(len(rewards)), len(rewards))
-    straight = advantages(rewards, groups, **opts)
-    shuffled = advantages([rewards[i] for i in order], [groups[i] for i in order], **opts)
+    more = inputs(rewards, random)
+    straight = advantages(rewards, groups, **opts, **more)
+    more |= {name: [more[name][i] for i in order] for name in ("outcome", "states", "axes")}
+    shuffled = advantages([rewards[i] for i in order], [groups[i] for i in order], **opts, **more)
     for name in ("turn", "batch", "mixed", "returns", "mask"):
         for place, i in enumerate(order):
             a, b = getattr(shuffled, name)[place], getattr(straight, name)[i]
@@ -232,16 +211,21 @@ def test_an_unscored_turn_is_not_a_zero():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_degenerate_inputs_give_zeros_not_errors(method):
+    def advantages(rewards, groups, method):
+        return mapo.advantages(rewards, groups, method, **inputs(rewards, random.Random(0)))
+
     empty = advantages([], [], method)
     assert empty.mixed == [] and empty.mask == []
     no_turns = advantages([[], []], ["s", "s"], method)
     assert [len(x) for x in no_turns.mixed] == [0, 0]
-    flat = advantages([[0.1, 0.1], [0.1, 0.1]], ["s", "s"], method)
-    assert all((x == 0).all() for x in flat.mixed)
+    if method not in ("mt_grpo", "gdpo", "kevin", "gigpo"):  # which compare outcomes, axes, different turns
+        flat = advantages([[0.1, 0.1], [0.1, 0.1]], ["s", "s"], method)
+        assert all((x == 0).all() for x in flat.mixed)
     unscored = advantages([[None], [None]], ["s", "s"], method)
     assert not np.concatenate(unscored.mask).any()
-    big_and_flat = advantages([[1e9 + 0.1] * 7, [1e9 + 0.1] * 7], ["s", "s"], method)
-    assert all((x == 0).all() for x in big_and_flat.mixed)
+    if method not in ("mt_grpo", "gdpo", "kevin", "gigpo", "turn_gae"):  # which compare different turns
+        big_and_flat = advantages([[1e9 + 0.1] * 7, [1e9 + 0.1] * 7], ["s", "s"], method)
+        assert all((x == 0).all() for x in big_and_flat.mixed)
 
 
 def test_one_member_group_has_no_siblings_to_compare_with():
@@ -330,8 +314,184 @@ def test_bad_input_is_refused_with_its_place(rewards, groups, place, words):
         {"horizon": "far"},
         {"gamma": 1.5},
         {"turn_weight": float("nan")},
+        {"endings": "happy"},
+        {"scale": "max"},
+        {"lam": 2},
+        {"step_weight": -1},
     ],
 )
 def test_bad_options_are_refused(option):
     with pytest.raises(RewardError, match=next(iter(option))):
         advantages([[1.0]], ["s"], **option)
+
+
+# ---- endings
+
+
+@pytest.mark.parametrize("gamma", [0.85, 1.0])
+def test_winning_is_not_punished(gamma):
+    """One dialogue moves twice as fast and passes at turn 12; its siblings go on to turn 14."""
+    rewards, groups = [[2.0] * 11 + [0.3], *[[1.0] * 14] * 3], ["s"] * 4
+    cut = advantages(rewards, groups, gamma=gamma, endings="cut")
+    assert cut.turn[0][-1] == pytest.approx(-math.sqrt(3), abs=1e-6)
+    assert cut.mixed[0][-1] == pytest.approx(-1.926, abs=1e-3)
+    # pace 8.3 / 5 = 1.66: G_12 = 0.3 + gamma 1.66 + gamma^2 1.66, the siblings' 1 + gamma + gamma^2
+    got = advantages(rewards, groups, gamma=gamma)
+    assert got.returns[0][-1] == pytest.approx(0.3 + gamma * 1.66 + gamma**2 * 1.66)
+    assert got.turn[0][-1] == pytest.approx(math.sqrt(3), abs=1e-6)
+    # the last reward stands for three turns: (0.3 + 2 * 1.66) / 3 = 1.2067, close to the mean of all turns
+    assert got.batch[0][-1] == pytest.approx(0, abs=0.01)
+    assert got.mixed[0][-1] > 0.8 and (got.mixed[0] > 0.8).all()
+    assert all((row[:12] < 0).all() for row in got.mixed[1:])
+
+
+@pytest.mark.parametrize("gamma", [0.85, 1.0])
+@pytest.mark.parametrize("method", METHODS)
+def test_collapsing_early_is_not_rewarded(method, gamma):
+    """All turns are equally bad, and one dialogue collapses three turns before its siblings."""
+    rewards, groups = [[-1.5] * 12, *[[-1.5] * 15] * 3], ["s"] * 4
+    more = {
+        "outcome": [0.0] * 4,
+        "states": [list(range(len(row))) for row in rewards],
+        "axes": [{"C": row, "A": [0.0] * len(row)} for row in rewards],
+    }
+    got = advantages(rewards, groups, method, gamma=gamma, **more)
+    if method in ("kevin",):  # compares turns of different indices: late ones have less to lose
+        got = advantages(rewards, groups, method, gamma=0.0, **more)
+    np.testing.assert_allclose(np.concatenate(got.mixed), 0, atol=1e-6)
+    cut = advantages(rewards, groups, "mapo", gamma=gamma, endings="cut")
+    assert cut.mixed[0] == pytest.approx(np.full(12, math.sqrt(3) / 2), abs=1e-6)
+
+
+def test_hand_computed_continuation():
+    # Six turns, pace (1 + 2 + 3 + 4 + 5) / 5 = 3; two more turns to the sibling's length of 8
+    rewards = [[9.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 8]
+    got = advantages(rewards, ["s", "s"], gamma=0.5)
+    assert got.returns[0][5] == 5 + 0.5 * 3 + 0.25 * 3
+    assert got.returns[0][4] == 4 + 0.5 * got.returns[0][5]
+    total = advantages(rewards, ["s", "s"], "rloo").mixed
+    assert total[0][0] == 24 + 2 * 3
+    settled = advantages(rewards, ["s", "s"], "batch", scale="none").mixed
+    others = [9, 1, 2, 3, 4, *[0.0] * 6]  # turns 7 and 8 of the sibling have no peer and do not count
+    assert settled[0][5] == pytest.approx((5 + 3 + 3) / 3 - np.mean([*others, 11 / 3]))
+
+
+def test_unscored_turns_at_the_end_are_turns_and_not_part_of_the_pace():
+    rewards = [[4.0, 2.0, None], [1.0] * 5]
+    got = advantages(rewards, ["s", "s"], gamma=1.0)
+    assert got.returns[0].tolist() == [4 + 2 + 2 * 3, 2 + 2 * 3, 2 * 3]  # pace 3, two more turns
+    # the last turn is unscored, so no reward is averaged with the continued turns
+    assert got.batch[0][1] == advantages(rewards, ["s", "s"], endings="cut").batch[0][1]
+    # nothing is known of a dialogue without a scored turn: nobody is continued to its length
+    alone = advantages([[4.0, 2.0], [1.0, 1.0], [None] * 9], ["s"] * 3, gamma=1.0)
+    assert alone.returns[0].tolist() == [6, 2]
+
+
+@given(st.integers(1, 6), st.integers(2, 5), options, st.randoms())
+def test_groups_that_end_together_are_not_changed(turns, siblings, opts, rng):
+    rewards = [[round(rng.uniform(-9, 9), 2) for _ in range(turns)] for _ in range(2 * siblings)]
+    groups = ["a", "b"] * siblings
+    opts |= inputs(rewards, rng)
+    cut, continued = (advantages(rewards, groups, **opts | {"endings": e}) for e in ("cut", "continued"))
+    for name in ("turn", "batch", "mixed", "returns", "mask"):
+        for a, b in zip(getattr(cut, name), getattr(continued, name), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@given(ragged, st.floats(0.1, 10), options, st.randoms())
+def test_bare_differences_scale_with_the_rewards(rewards, factor, opts, rng):
+    groups = [rng.choice("ab") for _ in rewards]
+    opts |= inputs(rewards, rng) | {"scale": "none"}
+    assume(opts["method"] not in ("mt_grpo", "gdpo"))
+    before = advantages(rewards, groups, **opts)
+    after = advantages([[None if x is None else factor * x for x in row] for row in rewards], groups, **opts)
+    for a, b in zip(before.mixed, after.mixed, strict=True):
+        np.testing.assert_allclose(factor * a, b, atol=1e-6)
+
+
+# ---- other estimators, by hand
+
+
+TWO = ([[1.0, 3.0], [2.0, 0.0]], ["s", "s"])
+"""Returns with gamma 0.5: (2.5, 3) and (2, 0); sums 4 and 2."""
+
+
+def test_kevin_by_hand():
+    got = np.concatenate(advantages(*TWO, "kevin", gamma=0.5).mixed)
+    values = np.array([2.5, 3.0, 2.0, 0.0])
+    np.testing.assert_allclose(got, (values - values.mean()) / values.std(), atol=1e-7)
+
+
+def test_rloo_by_hand():
+    three = ([[1.0], [2.0], [6.0]], ["s"] * 3)
+    assert [x[0] for x in advantages(*three, "rloo").mixed] == [1 - 4, 2 - 3.5, 6 - 1.5]
+    got = advantages(*TWO, "rloo_turn", gamma=0.5).mixed
+    assert [x.tolist() for x in got] == [[0.5, 3.0], [-0.5, -3.0]]
+    # the same direction as GRPO without a standard deviation: n / (n - 1) times as much
+    grpo = advantages(*three, "grpo", scale="none").mixed
+    np.testing.assert_allclose([1.5 * x[0] for x in grpo], [-3, -1.5, 4.5])
+
+
+def test_scale_batch_by_hand():
+    # Group differences +-1 and +-3; their standard deviation over the batch is sqrt(5)
+    got = advantages([[1.0], [3.0], [0.0], [6.0]], ["a", "a", "b", "b"], "grpo", scale="batch").mixed
+    np.testing.assert_allclose([x[0] for x in got], np.array([-1, 1, -3, 3]) / math.sqrt(5), atol=1e-7)
+    std = advantages([[1.0], [3.0], [0.0], [6.0]], ["a", "a", "b", "b"], "grpo").mixed
+    np.testing.assert_allclose([x[0] for x in std], [-1, 1, -1, 1], atol=1e-7)
+
+
+def test_turn_gae_by_hand():
+    # V = (2.25, 1.5), and 0 after the end. d = (1 + .5 * 1.5 - 2.25, 3 - 1.5), (2 + .75 - 2.25, -1.5)
+    got = advantages(*TWO, "turn_gae", gamma=0.5, lam=0.8, scale="none").mixed
+    np.testing.assert_allclose(got, [[-0.5 + 0.4 * 1.5, 1.5], [0.5 - 0.4 * 1.5, -1.5]])
+    one = advantages(*TWO, "turn_gae", gamma=0.5, lam=1.0, scale="none").mixed
+    np.testing.assert_allclose(one, advantages(*TWO, "turn", gamma=0.5, scale="none").mixed)
+
+
+def test_mt_grpo_by_hand():
+    got = advantages(*TWO, "mt_grpo", outcome=[0, 1], step_weight=0.5).mixed
+    np.testing.assert_allclose(got, [[-1 - 0.5, -1 + 0.5], [1 + 0.5, 1 - 0.5]], atol=1e-6)
+    same = advantages(*TWO, "mt_grpo", outcome=[1, 1]).mixed  # all succeed: only the turns differ
+    np.testing.assert_allclose(same, [[-1, 1], [1, -1]], atol=1e-6)
+
+
+def test_gigpo_by_hand():
+    # sums 4 and 2: z = +-1. G: (2.5, 3), (2, 0). State x at turn 1 of both, y once, unknown once
+    got = advantages(*TWO, "gigpo", gamma=0.5, states=[["x", "y"], ["x", None]]).mixed
+    np.testing.assert_allclose(got, [[1 + 1, 1], [-1 - 1, -1]], atol=1e-6)
+    # a state may recur at another turn, also of the same dialogue; groups do not mix
+    states = [["x", "x"], ["y", "y"]]
+    within = advantages(*TWO, "gigpo", gamma=0.5, states=states).turn
+    np.testing.assert_allclose(within, [[-1, 1], [1, -1]], atol=1e-6)
+    apart = advantages(TWO[0], ["a", "b"], "gigpo", states=[["x", "y"], ["x", "y"]]).turn
+    assert not np.concatenate(apart).any()
+
+
+def test_gdpo_by_hand():
+    # C sums to 4 and 2, A to 0 and 30: z = (1, -1) and (-1, 1). Weights 2 and 1: total +-1, whitened +-1
+    axes = [{"C": [1.0, 3.0], "A": [0.0, 0.0]}, {"C": [2.0, 0.0], "A": [10.0, 20.0]}]
+    got = advantages(*TWO, "gdpo", axes=axes, axis_weights={"C": 2.0}).mixed
+    np.testing.assert_allclose(got, [[1, 1], [-1, -1]], atol=1e-6)
+    equal = advantages(*TWO, "gdpo", axes=axes).mixed  # the axes cancel
+    np.testing.assert_allclose(equal, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "words"),
+    [
+        ("mt_grpo", {}, "needs `outcome`"),
+        ("gigpo", {}, "needs `states`"),
+        ("gdpo", {}, "needs `axes`"),
+        ("mt_grpo", {"outcome": [1.0]}, "one finite number per dialogue"),
+        ("mt_grpo", {"outcome": [1.0, None]}, "one finite number per dialogue"),
+        ("mt_grpo", {"outcome": ["a", "b"]}, "not numbers"),
+        ("gigpo", {"states": [["x"], ["x", "y"]]}, "one entry per turn"),
+        ("gigpo", {"states": [[[], "x"], ["x", "y"]]}, "cannot be compared"),
+        ("gdpo", {"axes": [{"C": [1, 2]}, {"A": [1, 2]}]}, "different axes"),
+        ("gdpo", {"axes": [{"C": [1, 2]}, {"C": [1]}]}, "one entry per turn"),
+        ("gdpo", {"axes": [{"C": [1, 2]}, {"C": [None, 1]}]}, "no finite reward"),
+    ],
+)
+def test_missing_or_wrong_input_is_refused(method, more, words):
+    with pytest.raises(RewardError, match=words):
+        advantages(*TWO, method, **more)

@@ -153,6 +153,11 @@ class Rubric:
             for key in self.keys
         )
 
+    def regression(self, levels: Levels) -> Vector:
+        """Return the regression of a turn form per axis: the part of the step vector that is not positive."""
+        _same_keys("turn form", levels, self.keys)
+        return tuple(self._value(key, "regression", levels[key].regression) for key in self.keys)
+
     def _value(self, key: str, kind: str, mark: Mark) -> float:
         axis, level = self._axis[key], _level_of(mark, f"turn form, {key}.{kind}")
         table, sign = (axis.progress, 1) if kind == "progress" else (axis.regression, -1)

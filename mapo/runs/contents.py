@@ -74,7 +74,7 @@ def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
     if not isinstance(section, dict):
         return None, f"{RunDir.config.name} has no [advantage], so the credit is unknown"
     try:
-        return Advantage.model_validate(section), ""
+        return Advantage.model_validate({"endings": "cut", **section}), ""  # the default of earlier versions
     except (ValueError, RecursionError):
         return None, f"{RunDir.config.name} has no valid [advantage], so the credit is unknown"
 

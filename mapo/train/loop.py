@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from mapo.advantage import Advantages, advantages
+from mapo.advantage import Advantages
+from mapo.credit import compute_credit
 from mapo.errors import TrainError
 from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
@@ -30,7 +31,7 @@ async def train(t: Training) -> None:
         dialogues = await play_step(t, step)
         usable = [d for d in dialogues if d.usable]
         rewards = [d.rewards for d in usable]
-        credit = turn_advantages(t, step, usable, rewards)
+        credit = turn_advantages(t, step, usable)
         played = time.monotonic()
         t.callbacks.update_begins(step)
         stats = update(t, rows_of(usable, credit), step)
@@ -56,9 +57,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
     return await play_jobs(t, jobs, t.dialogue_file(step), t.rules, partial(t.callbacks.step_begins, step))
 
 
-def turn_advantages(
-    t: Training, step: int, dialogues: Sequence[Dialogue], rewards: Sequence[Sequence[float | None]]
-) -> Advantages:
+def turn_advantages(t: Training, step: int, dialogues: Sequence[Dialogue]) -> Advantages:
     """Return the advantage of every turn. Siblings are compared within their group."""
     if not dialogues:
         raise TrainError(
@@ -66,7 +65,7 @@ def turn_advantages(
             where=str(t.dialogue_file(step)),
             fix="Fix what the `error` of each dialogue says, then resume",
         )
-    return advantages(rewards, [d.group for d in dialogues], **t.config.advantage.options())
+    return compute_credit(dialogues, t.config.advantage, t.rules.rubric)
 
 
 def step_record(

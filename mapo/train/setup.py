@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any
 
 from mapo import __version__
-from mapo.config import Config, dump_config, read_config, without_addresses
+from mapo.config import Config, dump_config, read_config, set_earlier_defaults, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.policy import LocalPolicy, folder_of
@@ -224,6 +224,7 @@ def load_run_config(root: Path) -> Config:
         raise InputError(
             f"the config cannot be read ({error})", where=str(path), fix="Check the run directory"
         ) from None
+    set_earlier_defaults(data)
     return read_config(data, str(path))
 
 

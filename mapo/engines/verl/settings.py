@@ -11,9 +11,9 @@ import math
 import re
 from pathlib import Path
 
-from mapo.advantage import ESTIMATORS
 from mapo.config import Config
 from mapo.errors import InputError
+from mapo.estimators import ESTIMATORS
 from mapo.store import RunDir
 
 _ACTOR, _ROLLOUT, _MODEL = (
