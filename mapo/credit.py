@@ -6,6 +6,7 @@ and gdpo the rewards per axis; all of them are read off the records.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -39,6 +40,24 @@ def credit_inputs(dialogues: Sequence[Dialogue], settings: Advantage, rubric: Ru
             "axis_weights": dict(zip(rubric.keys, rubric.weights, strict=True)),
         }
     return {}
+
+
+def turns_in_state(dialogues: Sequence[Dialogue], settings: Advantage, credit: Advantages) -> list[list[int]]:
+    """Return, for every turn, how many trained turns of its group begin in the same state, itself included;
+    0 for turns that are not trained.
+    """
+    keys = [[(d.group, state) for state in states_of(d, settings.states)] for d in dialogues]
+    trained = [mask.tolist() for mask in credit.mask]
+    counts = Counter(
+        key
+        for row, mask in zip(keys, trained, strict=True)
+        for key, counts in zip(row, mask, strict=True)
+        if counts
+    )
+    return [
+        [counts[key] if trains else 0 for key, trains in zip(row, mask, strict=True)]
+        for row, mask in zip(keys, trained, strict=True)
+    ]
 
 
 def outcome_of(dialogue: Dialogue) -> float:

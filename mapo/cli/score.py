@@ -28,12 +28,17 @@ def score(
         str | None,
         typer.Option(help="Rules for the recomputation: published or released (default: as recorded)."),
     ] = None,
-    by: Annotated[str | None, typer.Option(help="Break down by case, category or axis.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Break down by case, category, axis, difficulty or dialogue.")
+    ] = None,
     rubric: Annotated[
         str | None, typer.Option(help="Name or TOML file of a rubric (default: as recorded).")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
+        bool,
+        typer.Option(
+            "--all", help="Also show the nine sub-indices of EPM-Q, alignment and movement per axis."
+        ),
     ] = False,
 ) -> None:
     """Compute EPM-Q of recorded dialogues from the judge's levels.

@@ -7,10 +7,14 @@ and harms on another can look neutral in the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
+from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
-from mapo.types import Dialogue, Turn, Vector
+from mapo.types import Dialogue, Levels, Turn, Vector
 
 REGRESSION = "regression"
 """The name of the column beside the axes."""
@@ -39,6 +43,63 @@ def positions_before(dialogue: Dialogue) -> list[Vector]:
     return positions
 
 
+# ---- means
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """Means over scored turns: the reward on each axis, the weighted regression, and the share of turns with
+    any regression. None if no turn is scored.
+    """
+
+    axes: dict[str, float | None] = field(default_factory=dict)
+    regression: float | None = None
+    regressed: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as they are named in metrics.jsonl and in scores."""
+        return {"axis_rewards": self.axes, REGRESSION: self.regression, "regressed": self.regressed}
+
+
+def movement_of(dialogues: Iterable[Dialogue], rubric: Rubric) -> Movement:
+    """Return the mean movement of recorded dialogues."""
+    rewards: dict[str, list[float]] = {key: [] for key in rubric.keys}
+    harm: list[float] = []
+    for dialogue in dialogues:
+        for key, row in axis_rewards(dialogue, rubric).items():
+            rewards[key] += [value for value in row if value is not None]
+        harm += [value for value in regressions(dialogue, rubric) if value is not None]
+    return _means(rewards, harm)
+
+
+def movement_of_paths(paths: Iterable[Trajectory]) -> Movement:
+    """Return the mean movement of recomputed dialogues of one rubric."""
+    rewards: dict[str, list[float]] = {}
+    harm: list[float] = []
+    for path in paths:
+        for key in path.rubric.keys:
+            rewards.setdefault(key, [])
+        for before, after in pairwise(path.states):
+            if after.step is not None:
+                removed = _removed(before.position, after.position, path.rubric)
+                for key, value in zip(path.rubric.keys, removed, strict=True):
+                    rewards[key].append(value)
+        harm += [_weighted_regression(levels, path.rubric) for levels in path.forms]
+    return _means(rewards, harm)
+
+
+def _means(rewards: dict[str, list[float]], harm: list[float]) -> Movement:
+    return Movement(
+        {key: _mean(values) for key, values in rewards.items()},
+        _mean(harm),
+        _mean([float(value < 0) for value in harm]),
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
 def _removed(before: Sequence[float], after: Sequence[float], rubric: Rubric) -> list[float]:
     return [
         max(0.0, -rubric.zone - a) - max(0.0, -rubric.zone - b) for a, b in zip(before, after, strict=True)
@@ -48,5 +109,8 @@ def _removed(before: Sequence[float], after: Sequence[float], rubric: Rubric) ->
 def _regression(turn: Turn, rubric: Rubric) -> float | None:
     if turn.levels is None or turn.reward is None:
         return None
-    harm = rubric.regression(turn.levels)
-    return sum(w * x for w, x in zip(rubric.weights, harm, strict=True))
+    return _weighted_regression(turn.levels, rubric)
+
+
+def _weighted_regression(levels: Levels, rubric: Rubric) -> float:
+    return sum(w * x for w, x in zip(rubric.weights, rubric.regression(levels), strict=True))

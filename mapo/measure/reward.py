@@ -5,6 +5,9 @@ The default, `idr`, rewards movement: by how much the turn reduced the distance 
 sum to D_0 - D_T, so moving back and forth earns nothing. `adr` (absolute distance reward) rewards the state
 itself. It also charges each turn for the turns before it, and because every turn costs something, ending a
 dialogue early looks favourable.
+
+A reward is one number per turn. The movement on each axis, and regression on its own, are in
+`mapo.measure.axes`.
 """
 
 from __future__ import annotations

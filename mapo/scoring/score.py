@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from mapo.errors import InputError
 from mapo.measure.alignment import mean_alignment, mean_dynamic_alignment
+from mapo.measure.axes import Movement, movement_of_paths
 from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
@@ -21,7 +22,7 @@ from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
-BY = ("case", "category", "axis", "difficulty")
+BY = ("case", "category", "axis", "difficulty", "dialogue")
 PARTS = ("outcome", "efficiency", "stability", "epm_q")
 
 
@@ -50,6 +51,8 @@ class Score:
     alignment: float = 0.0
     dynamic_alignment: float = 0.0
     """Mean alignment of steps with the fixed and with the current direction (`mapo.measure.alignment`)."""
+    movement: Movement = field(default_factory=Movement)
+    """Mean reward per axis and regression over the scored turns (`mapo.measure.axes`)."""
 
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
@@ -62,6 +65,7 @@ class Score:
             "passes_unmet": self.unmet,
             "alignment": self.alignment,
             "dynamic_alignment": self.dynamic_alignment,
+            **self.movement.as_json(),
             "indices": self.composite.indices,
             **{part: getattr(self.composite, part) for part in PARTS},
             "intervals": self.intervals,
@@ -152,8 +156,8 @@ def _by_model(folders: Sequence[Folder]) -> list[tuple[str, list[Result]]]:
 def _grouped(results: Sequence[Result], by: str | None) -> dict[str, list[Result]]:
     groups: dict[str, list[Result]] = {}
     for result in results if by else ():
-        key = {"case": result.case, "axis": result.axis}.get(by or "", result.tags.get(by or "", "unknown"))
-        groups.setdefault(key, []).append(result)
+        own = {"case": result.case, "axis": result.axis, "dialogue": result.id or result.case}
+        groups.setdefault(own.get(by or "") or result.tags.get(by or "", "unknown"), []).append(result)
     return dict(sorted(groups.items()))
 
 
@@ -187,6 +191,7 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         unmet=sum(r.passed and bool(r.unmet) for r in results),
         alignment=_mean([mean_alignment(r.path) for r in results]),
         dynamic_alignment=_mean([mean_dynamic_alignment(r.path) for r in results]),
+        movement=movement_of_paths(r.path for r in results),
     )
 
 

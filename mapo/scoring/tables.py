@@ -54,7 +54,7 @@ def print_scores(
     references = label and context.reference and len(rows) > len(scores)
     note = REFERENCE_NOTE if references else ""
     table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice, note=note)
-    print_tables([table, *([_indices(label, scores), _alignment(label, scores)] if everything else [])])
+    print_tables([table, *(_detail_tables(label, scores) if everything else ())])
     for line in _remarks(scores, named=bool(label)):
         print_line(line)
 
@@ -68,6 +68,10 @@ def _main_row(score: Score) -> list[Cell]:
         f"{score.turns:.1f}",
         *(f"{getattr(score.composite, part):.2f}" for part in _COMPONENTS),
     ]
+
+
+def _detail_tables(label: str, scores: Sequence[Score]) -> list[Table]:
+    return [_indices(label, scores), _alignment(label, scores), *movement_tables(label, scores)]
 
 
 def _indices(label: str, scores: Sequence[Score]) -> Table:
@@ -100,6 +104,31 @@ def _alignment(label: str, scores: Sequence[Score]) -> Table:
         title="Alignment of steps, mean cosine",
         note="fixed: with the direction of need at the start. dynamic: with that before each turn; it falls "
         "when a need that is already met is met again.",
+    )
+
+
+def movement_tables(label: str, scores: Sequence[Score]) -> list[Table]:
+    """Return the mean reward per axis and regression, one table for each set of axes."""
+    by_axes: dict[tuple[str, ...], list[Score]] = {}
+    for score in scores:
+        by_axes.setdefault(tuple(score.movement.axes), []).append(score)
+    return [_movement(label, group) for group in by_axes.values()]
+
+
+def _movement(label: str, scores: Sequence[Score]) -> Table:
+    rows: list[list[Cell]] = []
+    for score in scores:
+        m = score.movement
+        harm = "–" if m.regression is None else f"{m.regression:.2f}"
+        share = "–" if m.regressed is None else f"{100 * m.regressed:.1f} %"
+        rewards = ("–" if x is None else f"{x:+.2f}" for x in m.axes.values())
+        rows.append([score.name, *rewards, harm, share])
+    return Table(
+        [label, *scores[0].movement.axes, "regression", "turns with regression"],
+        rows,
+        title="Movement per scored turn",
+        note="Per axis: the deficit that a turn removes, on average. Regression is part of it and also shown "
+        "on its own.",
     )
 
 

@@ -30,7 +30,6 @@ async def train(t: Training) -> None:
         t.sampler.stats.clear()
         dialogues = await play_step(t, step)
         usable = [d for d in dialogues if d.usable]
-        rewards = [d.rewards for d in usable]
         credit = turn_advantages(t, step, usable)
         played = time.monotonic()
         t.callbacks.update_begins(step)
@@ -38,7 +37,7 @@ async def train(t: Training) -> None:
         t.sampler.forget_all()
         t.done = step
         seconds = {"rollout_s": played - began, "update_s": time.monotonic() - played}
-        record = step_record(t, dialogues, rewards, credit, stats, seconds)
+        record = step_record(t, dialogues, credit, stats, seconds)
         if t.config.eval.due(step, t.config.optim.steps):
             await validate(t, record)
         save_step(t, record)
@@ -71,19 +70,20 @@ def turn_advantages(t: Training, step: int, dialogues: Sequence[Dialogue]) -> Ad
 def step_record(
     t: Training,
     dialogues: Sequence[Dialogue],
-    rewards: Sequence[Sequence[float | None]],
     credit: Advantages,
     stats: dict[str, Any],
     seconds: dict[str, float],
 ) -> dict[str, Any]:
     """Return the line of metrics.jsonl for this step."""
+    usable = [d for d in dialogues if d.usable]
     # Tokens sampled in this session only: a resumed step may have dialogues from disk.
     work = t.processes.gather([(t.sampler.stats.sampled, t.sampler.stats.seconds)])
     return {
         "step": t.done,
-        **metrics.dialogue_metrics(dialogues, t.train_scenarios),
+        **metrics.dialogue_metrics(dialogues, t.train_scenarios, t.rules.rubric),
         "score": t.score_of(dialogues),
-        **metrics.credit_metrics(rewards, credit),
+        **metrics.credit_metrics([d.rewards for d in usable], credit),
+        **metrics.state_metrics(usable, credit, t.config.advantage),
         **stats,
         **seconds,
         "model_s": max(busy for _, busy in work),

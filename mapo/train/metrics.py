@@ -1,8 +1,9 @@
 """Metrics of a training step for metrics.jsonl and trackers.
 
 Rewards and returns by turn show where in a dialogue the policy improves. The standard deviations of the
-turn-level and batch-level advantages and their correlation show the effect of mixing them. Endings, lengths
-and the share of unscored turns show how reliable the other numbers are.
+turn-level and batch-level advantages and their correlation show the effect of mixing them. Rewards per axis
+and regression show what the reward sums up. Endings, lengths and the share of unscored turns show how
+reliable the other numbers are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ import torch
 from numpy.typing import NDArray
 
 from mapo.advantage import Advantages
+from mapo.config import Advantage
+from mapo.credit import turns_in_state
 from mapo.errors import InputError
+from mapo.estimators import ESTIMATORS
+from mapo.measure.axes import movement_of
+from mapo.measure.rubric import Rubric
 from mapo.scenarios.scenario import Scenario
 from mapo.scoring.health import health
 from mapo.store import write_error
@@ -33,9 +39,11 @@ from mapo.types import Dialogue
 Floats = NDArray[np.float64]
 
 
-def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario] = ()) -> dict[str, Any]:
+def dialogue_metrics(
+    dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario] = (), rubric: Rubric | None = None
+) -> dict[str, Any]:
     """Return metrics of all dialogues of a step, broken ones included. `health` describes the simulated users
-    (docs/sandbox.md)."""
+    (docs/sandbox.md). The movement per axis needs the `rubric`."""
     turns = [turn for d in dialogues for turn in d.turns]
     rewards = [turn.reward for turn in turns if turn.reward is not None]
     lengths = [len(turn.reply.token_ids or ()) for turn in turns]
@@ -46,6 +54,7 @@ def dialogue_metrics(dialogues: Sequence[Dialogue], scenarios: Sequence[Scenario
         "turns": len(turns) / max(1, len(dialogues)),
         "unscored": sum(turn.levels is None for turn in turns) / max(1, len(turns)),
         "reward": _mean(rewards),
+        **(movement_of(dialogues, rubric).as_json() if rubric else {}),
         "reply_tokens": _mean(lengths),
         "cut": sum(turn.reply.finish == "length" for turn in turns) / max(1, len(turns)),
         "health": health(dialogues, {s.id: s for s in scenarios}).as_json(),
@@ -67,6 +76,16 @@ def credit_metrics(rewards: Sequence[Sequence[float | None]], credit: Advantages
         "parts_correlation": _correlation(turn, batch),
         "turns_trained": int(mask.sum()),
     }
+
+
+def state_metrics(
+    dialogues: Sequence[Dialogue], credit: Advantages, settings: Advantage
+) -> dict[str, float | None]:
+    """Return, for methods that compare turns in the same state, the share of trained turns with a peer."""
+    if settings.method not in ESTIMATORS or ESTIMATORS[settings.method].needs != "states":
+        return {}
+    peers = [n for row in turns_in_state(dialogues, settings, credit) for n in row if n]
+    return {"matched": _mean([float(n > 1) for n in peers])}
 
 
 def memory_gb() -> float:

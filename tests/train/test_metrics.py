@@ -37,9 +37,10 @@ def test_dialogue_metrics_by_hand():
 def test_credit_metrics_by_hand():
     rewards = [[1.0, 2.0], [3.0, None, 4.0]]
     got = credit_metrics(rewards, advantages(rewards, ["s", "s"], gamma=1.0))
-    # totals 3 and 7; turn 1: (1 + 3) / 2; turn 2: 2 alone; turn 3: 4 alone; returns at turn 1: 3 and 7
+    # totals 3 and 7; turn 1: (1 + 3) / 2; turn 2: 2 alone; turn 3: 4 alone
     assert got["return"] == 5.0 and got["reward_by_turn"] == [2.0, 2.0, 4.0]
-    assert got["return_by_turn"][0] == 5.0
+    # returns at turn 1: 3, continued for one turn at the mean of 1 and 2, and 7
+    assert got["return_by_turn"][0] == (3 + 1.5 + 7) / 2
     assert got["turns_trained"] == 3  # the second turn of one is unscored; the third has no sibling
     assert got["turn_part_std"] > 0 and -1 <= got["parts_correlation"] <= 1
 

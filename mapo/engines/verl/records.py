@@ -104,10 +104,13 @@ def step_record(
     return {
         "step": step,
         **numbers.dialogue_metrics(
-            dialogues, load_scenarios(config.scenarios.train, config.scenarios.domain)
+            dialogues,
+            load_scenarios(config.scenarios.train, config.scenarios.domain),
+            Rubric.load(config.scenarios.domain),
         ),
         "score": step_score.composite.epm_q if step_score else None,
         **numbers.credit_metrics(rewards, credit),
+        **numbers.state_metrics(usable, credit, config.advantage),
         "lr": learning_rate_at(config, step),
         **{key: _finite(measured[name]) for key, name in _NAMES.items() if name in measured},
         "rollout_s": rollout,
