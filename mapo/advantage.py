@@ -65,12 +65,13 @@ from mapo.estimators import (
     ESTIMATORS,
     Batch,
     Estimator,
+    continuation,
     continued_return,
     discounted_sums,
-    pace,
-    remaining_turns,
+    settled,
+    totals,
 )
-from mapo.ragged import Bools, Floats, Ints, Ragged, segment_sums
+from mapo.ragged import Bools, Floats, Ints, Ragged
 
 __all__ = ["ENDINGS", "EPS", "HORIZONS", "METHODS", "SCALES", "SCOPES", "Advantages", "advantages"]
 
@@ -129,19 +130,16 @@ def advantages(
     ragged = Ragged.of(rewards, groups)
     _check_needs(method, estimator, outcome=outcome, states=states, axes=axes, dialogues=len(rewards))
     r, mask = np.where(ragged.scored, ragged.values, 0.0), ragged.scored
-    ahead = np.zeros_like(ragged.lengths)
-    if endings == "continued":
-        ahead = remaining_turns(ragged, estimator.siblings)
-    recent = pace(r, ragged)
-    rest = continued_return(recent, ahead, gamma)
+    more = continuation(ragged, endings, estimator.siblings)
+    rest = continued_return(more.pace, more.turns, gamma)
     if estimator.horizon:
         mask = mask & _within_horizon(ragged, horizon)
     batch = Batch(
         ragged=ragged,
         r=r,
-        settled=_settled(r, ragged, recent, ahead),
+        settled=settled(r, ragged, more),
         returns=_returns(r, rest, ragged, gamma),
-        totals=_totals(r, ragged, ahead),
+        totals=totals(r, ragged, more.turns),
         rest=rest,
         mask=mask,
         gamma=gamma,
@@ -156,7 +154,7 @@ def advantages(
     if estimator.needs == "states":
         batch = replace(batch, states=_state_codes(states or (), ragged))
     if estimator.needs == "axes":
-        batch = _with_axes(batch, axes or (), axis_weights, ahead)
+        batch = _with_axes(batch, axes or (), axis_weights, more.turns)
     turn_level, batch_level, mixed = estimator.estimate(batch)
     return Advantages(*ragged.split(turn_level, batch_level, mixed, batch.returns, mask))
 
@@ -166,21 +164,6 @@ def _returns(r: Floats, rest: Floats, ragged: Ragged, gamma: float) -> Floats:
     if not (np.abs(returns) < 1e150).all():  # squares must stay finite
         raise RewardError("the rewards are too large to compute a variance", fix="Scale them down")
     return returns
-
-
-def _totals(values: Floats, ragged: Ragged, ahead: Ints) -> Floats:
-    """Return the sum of each dialogue's values, with `ahead` more turns at its pace."""
-    return segment_sums(values, ragged.starts, ragged.lengths) + pace(values, ragged) * ahead
-
-
-def _settled(r: Floats, ragged: Ragged, recent: Floats, ahead: Ints) -> Floats:
-    """Return the rewards, each dialogue's last one averaged with those of the turns that continue it."""
-    settled = r.copy()
-    continued = np.flatnonzero(ahead)
-    last = (ragged.starts + ragged.lengths - 1)[continued]
-    more = ahead[continued]
-    settled[last] = (r[last] + recent[continued] * more) / (1 + more)
-    return settled
 
 
 def _within_horizon(ragged: Ragged, horizon: str) -> Bools:
@@ -233,7 +216,7 @@ def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, ahe
         raise RewardError(
             "the dialogues have different axes", where="axes", fix="Name the same axes everywhere"
         )
-    totals = np.zeros((len(ragged.lengths), len(names)))
+    sums = np.zeros((len(ragged.lengths), len(names)))
     for k, name in enumerate(names):
         rows = [row[name] for row in axes]
         _check_lengths(rows, ragged, f"axes, {name}")
@@ -243,9 +226,9 @@ def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, ahe
             raise RewardError(
                 "a scored turn has no finite reward on this axis", where=f"axes, {name}", fix="Pass a number"
             )
-        totals[:, k] = _totals(np.where(ragged.scored, values, 0.0), ragged, ahead)
+        sums[:, k] = totals(np.where(ragged.scored, values, 0.0), ragged, ahead)
     weight = np.array([float((weights or {}).get(name, 1.0)) for name in names])
-    return replace(batch, axes=totals, axis_weights=weight)
+    return replace(batch, axes=sums, axis_weights=weight)
 
 
 def _as_floats(values: Any, where: str) -> Floats:

@@ -102,6 +102,38 @@ def discounted_sums(x: Floats, last: Floats, ragged: Ragged, factor: float) -> F
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How each dialogue goes on after its end: for so many turns, at this pace."""
+
+    turns: Ints
+    pace: Floats
+
+
+def continuation(ragged: Ragged, endings: str, siblings: bool) -> Continuation:
+    """Return how dialogues are continued to their longest peer; for 0 turns if endings are "cut"."""
+    recent = pace(np.where(ragged.scored, ragged.values, 0.0), ragged)
+    continued = endings == "continued"
+    return Continuation(
+        remaining_turns(ragged, siblings) if continued else np.zeros_like(ragged.lengths), recent
+    )
+
+
+def totals(values: Floats, ragged: Ragged, more: Ints) -> Floats:
+    """Return the sum of each dialogue's values, with so many more turns at its pace."""
+    return segment_sums(values, ragged.starts, ragged.lengths) + pace(values, ragged) * more
+
+
+def settled(r: Floats, ragged: Ragged, more: Continuation) -> Floats:
+    """Return the rewards, each dialogue's last one averaged with those of the turns that continue it."""
+    result = r.copy()
+    continued = np.flatnonzero(more.turns)
+    last = (ragged.starts + ragged.lengths - 1)[continued]
+    n = more.turns[continued]
+    result[last] = (r[last] + more.pace[continued] * n) / (1 + n)
+    return result
+
+
 def remaining_turns(ragged: Ragged, siblings: bool) -> Ints:
     """Return how many turns each dialogue ended before its longest peer: a sibling, or any dialogue."""
     peers = ragged.group_of_dialogue if siblings else np.zeros_like(ragged.group_of_dialogue)

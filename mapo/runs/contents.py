@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage
+from mapo.credit import compute_credit
 from mapo.errors import MapoError
+from mapo.estimators import ESTIMATORS
 from mapo.measure.rubric import SHIPPED, Rubric
 from mapo.models.ledger import cost_of
 from mapo.runs.files import read_bytes, read_object
 from mapo.store import JOURNAL, RunDir
-from mapo.types import StopReason
+from mapo.types import Dialogue, StopReason
 from mapo.untrusted import parse_toml
 
 MAX_MAGNITUDE = 1e12
@@ -82,11 +85,48 @@ def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
 def credit(
     rewards: Sequence[Sequence[float | None]], groups: Sequence[str], settings: Advantage
 ) -> Advantages | str:
-    """Return the credit of a batch, from the function that training uses; or the reason why there is none."""
+    """Return the credit of a batch, from the function that training uses; or the reason why there is none.
+
+    Methods that need more than rewards need the dialogues: see `dialogue_credit`.
+    """
     try:
         return advantages(rewards, groups, **settings.options())
     except MapoError as error:
         return str(error)
+
+
+def dialogue_credit(
+    dialogues: Sequence[Dialogue], settings: Advantage, rubric: Rubric | None
+) -> Advantages | str:
+    """Return the credit of a batch of recorded dialogues by any method; or the reason why there is none.
+    Rewards that are not plausible numbers count as unscored.
+    """
+    if needs_of(settings) is None:
+        return credit([plausible_rewards(d) for d in dialogues], [d.group for d in dialogues], settings)
+    if rubric is None:
+        return f"the method '{settings.method}' needs the rubric of the dialogues, which is unknown"
+    try:
+        return compute_credit([with_plausible_rewards(d) for d in dialogues], settings, rubric)
+    except MapoError as error:
+        return str(error)
+    except (ValueError, OverflowError):  # positions that do not fit the rubric
+        return "the records do not fit the rubric"
+
+
+def needs_of(settings: Advantage) -> str | None:
+    """Return what the method needs beside the rewards; None if nothing."""
+    estimator = ESTIMATORS.get(settings.method)
+    return estimator.needs if estimator else None
+
+
+def plausible_rewards(dialogue: Dialogue) -> list[float | None]:
+    """Return the rewards of a dialogue, None where they are not plausible numbers."""
+    return [number(turn.reward) for turn in dialogue.turns]
+
+
+def with_plausible_rewards(dialogue: Dialogue) -> Dialogue:
+    turns = (replace(turn, reward=number(turn.reward)) for turn in dialogue.turns)
+    return replace(dialogue, turns=tuple(turns))
 
 
 def read_rubric(path: Path, name: str) -> tuple[Rubric | None, str]:

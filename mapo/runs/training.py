@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Advantage, Config, read_config
+from mapo.config import Advantage, Config, read_config, set_earlier_defaults
 from mapo.records import decode_dialogue, parse
 from mapo.runs import contents, files
 from mapo.store import TESTS, BadLine, RunDir, step_of, steps_of
@@ -117,6 +117,7 @@ def read_ledger(root: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 def _config(settings: dict[str, Any], path: Path, problems: list[str]) -> Config | None:
     try:
+        set_earlier_defaults(settings)
         return read_config(settings, str(path)) if settings else None
     except (ValueError, RecursionError) as error:  # an InputError is a ValueError too
         problems.append(f"{path}: not all settings are valid ({str(error)[:200]})")

@@ -19,6 +19,7 @@ source = "tiny"
 [advantage]
 method = "{method}"
 gamma = 0.85
+{advantage}
 [reward]
 name = "idr"
 [optim]
@@ -96,12 +97,19 @@ def step_talks(rubric: Rubric, step: int, siblings: int = 3, scenarios: int = 2)
 
 
 def training(
-    root: Path, name: str = "first", steps: int = 3, *, method: str = "mapo", done: bool = True
+    root: Path,
+    name: str = "first",
+    steps: int = 3,
+    *,
+    method: str = "mapo",
+    advantage: str = "",
+    done: bool = True,
 ) -> Path:
-    """A whole training run of a few small steps."""
+    """A whole training run of a few small steps. `advantage` are further lines of that section; without any,
+    the run is one of an earlier version."""
     run, rubric = root / name, Rubric.load("empathy")
     run.mkdir(parents=True)
-    (run / "config.toml").write_text(CONFIG.format(method=method, steps=steps))
+    (run / "config.toml").write_text(CONFIG.format(method=method, steps=steps, advantage=advantage))
     (run / "manifest.json").write_text(json.dumps({"schema": "mapo.train/1", "method": method, "seed": 7}))
     with open(run / "metrics.jsonl", "w") as file:
         file.writelines(json.dumps(metrics_line(step)) + "\n" for step in range(1, steps + 1))

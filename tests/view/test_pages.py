@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mapo import Rubric, advantages
+from mapo.measure.axes import regressions
 from mapo.report import build
 from mapo.report.document import numbers
 from mapo.report.document.page import html_page
@@ -200,7 +201,9 @@ def test_a_dialogue_shows_the_credit_the_trainer_gave(shown):
     rubric = Rubric.load("empathy")
     talks = view_runs.step_talks(rubric, 2)
     rewards = [[t.reward for t in d.turns] for d in talks]
-    credit = advantages(rewards, [d.group for d in talks], "mapo", gamma=0.85)
+    harm = regressions(talks[1], rubric)
+    groups = [d.group for d in talks]
+    credit = advantages(rewards, groups, "mapo", gamma=0.85, endings="cut")  # a run of an earlier version
     page = text(shown.get(ONE))
     assert "001_scenario" not in page.partition("<h2")[0]
     for t in range(len(rewards[1])):
@@ -208,6 +211,7 @@ def test_a_dialogue_shows_the_credit_the_trainer_gave(shown):
         numbers = re.findall(r'<td class="n[^"]*">([^<]+)</td>', panel)
         wanted = [
             rewards[1][t],
+            harm[t],
             credit.returns[1][t],
             credit.turn[1][t],
             credit.batch[1][t],

@@ -8,39 +8,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mapo.advantage import Advantages
 from mapo.config import Advantage
-from mapo.runs.contents import credit
+from mapo.errors import MapoError
+from mapo.estimators import ESTIMATORS
+from mapo.measure.rubric import Rubric
+from mapo.runs.contents import credit, dialogue_credit, needs_of, plausible_rewards
+from mapo.types import Dialogue
+from mapo.view.pages.explanation import Continued, CreditedBatch, TurnCredit
 
-Floats = NDArray[np.float64]
+LOADED = 64_000_000
+"""Bytes of dialogues that are read for a method that needs more than rewards."""
 
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Mean, standard deviation and number of the values that a value is compared with."""
-
-    mean: float
-    std: float
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnCredit:
-    """The credit of one turn. Where `counts` is False the turn is masked in the loss and its parts are 0."""
-
-    ret: float
-    turn: float
-    batch: float
-    mixed: float
-    counts: bool
-    turn_peers: Peers | None
-    batch_peers: Peers | None
+Load = Callable[[sqlite3.Row], Dialogue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,56 +32,58 @@ class Credit:
     settings: Advantage | None
     turns: dict[int, list[TurnCredit]]
     problem: str = ""
+    continued: dict[int, Continued] | None = None
 
     def largest_of(self, numbers: Iterable[int]) -> float:
         """Return the largest part in these dialogues, the scale of the bars."""
         turns = [turn for n in numbers for turn in self.turns.get(n, ())]
-        return max((abs(x) for t in turns for x in (t.turn, t.batch, t.mixed)), default=0.0)
+        values = (x for t in turns for x in (t.turn, t.batch, t.mixed, *(part.value for part in t.parts)))
+        return max(map(abs, values), default=0.0)
+
+    def continuation_of(self, number: int) -> Continued | None:
+        """Return how a dialogue is continued; None if it is not."""
+        return (self.continued or {}).get(number)
+
+    @property
+    def compares(self) -> str:
+        """What the method compares, as a formula."""
+        known = ESTIMATORS.get(self.settings.method) if self.settings else None
+        return known.formula if known else ""
 
 
-def credit_of(rows: Sequence[sqlite3.Row], settings: Advantage | None, problem: str = "") -> Credit:
-    """Return the credit of a batch without broken dialogues. Without settings there is none but `problem`."""
+def credit_of(
+    rows: Sequence[sqlite3.Row],
+    settings: Advantage | None,
+    problem: str = "",
+    *,
+    load: Load | None = None,
+    rubric: Rubric | None = None,
+) -> Credit:
+    """Return the credit of a batch without broken dialogues. Without settings there is none but `problem`.
+
+    Methods that need more than rewards `load` the dialogues of the batch and need their `rubric`.
+    """
     if settings is None:
         return Credit(None, {}, problem)
     usable = [row for row in rows if not row["error"]]
-    rewards = [json.loads(row["rewards"]) for row in usable]
-    groups = [row["grp"] for row in usable]
-    computed = credit(rewards, groups, settings)
+    dialogues: list[Dialogue] = []
+    if needs_of(settings) is None or load is None:
+        rewards = [json.loads(row["rewards"]) for row in usable]
+        computed = credit(rewards, [row["grp"] for row in usable], settings)
+    elif sum(row["size"] for row in usable) > LOADED:
+        computed = f"the method '{settings.method}' needs all dialogues of the step, which are too large"
+    else:
+        try:
+            dialogues = [replace(load(row), group=row["grp"]) for row in usable]
+        except MapoError as error:
+            return Credit(settings, {}, str(error))
+        rewards = [plausible_rewards(d) for d in dialogues]
+        computed = dialogue_credit(dialogues, settings, rubric)
     if isinstance(computed, str):
         return Credit(settings, {}, computed)
-    values = [np.array([np.nan if r is None else r for r in row], dtype=np.float64) for row in rewards]
-    turns = {row["n"]: _turns(i, computed, values, groups, settings.scope) for i, row in enumerate(usable)}
-    return Credit(settings, turns)
-
-
-def _turns(
-    i: int, computed: Advantages, rewards: Sequence[Floats], groups: Sequence[str], scope: str
-) -> list[TurnCredit]:
-    siblings = [k for k, group in enumerate(groups) if group == groups[i]]
-    peers = siblings if scope == "group" else range(len(groups))
-    every = _peers([rewards[k][t] for k in peers for t in np.flatnonzero(computed.mask[k])])
-    return [
-        TurnCredit(
-            ret=float(computed.returns[i][t]),
-            turn=float(computed.turn[i][t]),
-            batch=float(computed.batch[i][t]),
-            mixed=float(computed.mixed[i][t]),
-            counts=bool(computed.mask[i][t]),
-            turn_peers=_peers(
-                [
-                    computed.returns[k][t]
-                    for k in siblings
-                    if t < len(computed.mask[k]) and computed.mask[k][t]
-                ]
-            ),
-            batch_peers=every,
-        )
-        for t in range(len(rewards[i]))
-    ]
-
-
-def _peers(values: Sequence[float]) -> Peers | None:
-    if not values:
-        return None
-    array = np.asarray(values, dtype=np.float64)
-    return Peers(float(array.mean()), float(array.std()), len(array))
+    batch = CreditedBatch(rewards, [row["grp"] for row in usable], computed, settings, dialogues, rubric)
+    return Credit(
+        settings,
+        {row["n"]: batch.turns(i) for i, row in enumerate(usable)},
+        continued={row["n"]: more for i, row in enumerate(usable) if (more := batch.continued(i))},
+    )

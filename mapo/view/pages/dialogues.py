@@ -100,7 +100,9 @@ def one(request: Request) -> Response:
     settings, problem = advantage_of(config_of(files)[0])
     rubric = rubric_of(files, dialogue.rubric)
     trained = row["part"] == "train"
-    credit = credit_of(batch, settings, problem) if trained else Credit(settings, {})
+    credit = Credit(settings, {})
+    if trained:
+        credit = credit_of(batch, settings, problem, load=transcript.dialogue_at, rubric=rubric)
     siblings = transcript.siblings_of(row, batch)
     return page(
         request,
@@ -113,7 +115,8 @@ def one(request: Request) -> Response:
         trained=trained,
         replacement=None if row["counts"] else _replacement(row, batch),
         largest=max(credit.largest_of(each["n"] for each in siblings), 1e-9),
-        beside=transcript.side_by_side(siblings, credit) if len(siblings) > 1 else None,
+        continued=credit.continuation_of(row["n"]),
+        beside=transcript.side_by_side(siblings, credit, rubric) if len(siblings) > 1 else None,
         titles={axis.key: axis.title for axis in rubric.axes} if rubric else {},
         neighbours=neighbours(batch, row),
         pairs=_pairs(len(dialogue.start)),

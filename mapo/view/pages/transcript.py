@@ -10,6 +10,7 @@ from typing import Any
 
 from mapo.errors import MapoError
 from mapo.measure.alignment import dynamic_alignment
+from mapo.measure.axes import axis_rewards, regressions
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import number
@@ -18,7 +19,8 @@ from mapo.store import RunDir
 from mapo.types import Dialogue, Turn
 from mapo.view.index import queries
 from mapo.view.index.files import RunFiles
-from mapo.view.pages.credit import Credit, TurnCredit
+from mapo.view.pages.credit import Credit
+from mapo.view.pages.explanation import TurnCredit
 
 CLIP = 4000
 """Characters of a message on a page; a link leads to the rest."""
@@ -46,6 +48,7 @@ def turns_of(
 ) -> list[dict[str, Any]]:
     """Return everything the page shows about each turn."""
     titles = {axis.key: axis.title for axis in rubric.axes} if rubric else {}
+    rewards, harm = movement_of(dialogue, rubric)
     before = dialogue.start
     turns = []
     for i, turn in enumerate(dialogue.turns):
@@ -59,7 +62,8 @@ def turns_of(
                 "reply": clipped(turn.reply.text),
                 "cut": turn.reply.finish == "length",
                 "direction": turn.direction,
-                "levels": _levels(turn, titles),
+                "levels": _levels(turn, titles, {key: row[i] for key, row in rewards.items()}),
+                "regression": harm[i] if harm else None,
                 "unscored": turn.unscored or ("no judgement" if turn.levels is None else ""),
                 "axes": list(zip(keys, position, moved or [None] * len(position), strict=False)),
                 "state": turn.state,
@@ -82,11 +86,25 @@ def _dynamic_alignment(
     return number(dynamic_alignment(step, before, rubric))
 
 
-def _levels(turn: Turn, titles: dict[str, str]) -> list[dict[str, Any]]:
+def movement_of(
+    dialogue: Dialogue, rubric: Rubric | None
+) -> tuple[dict[str, list[float | None]], list[float | None]]:
+    """Return the reward of each turn on each axis, and its regression; empty where the record does not fit
+    the rubric."""
+    if rubric is None:
+        return {}, []
+    try:
+        return axis_rewards(dialogue, rubric), regressions(dialogue, rubric)
+    except (MapoError, ValueError):
+        return {}, []
+
+
+def _levels(turn: Turn, titles: dict[str, str], rewards: dict[str, float | None]) -> list[dict[str, Any]]:
     return [
         {
             "axis": key,
             "title": titles.get(key, key),
+            "reward": rewards.get(key),
             "progress": marks.progress,
             "regression": marks.regression,
         }
@@ -112,8 +130,8 @@ def siblings_of(row: sqlite3.Row, batch: Sequence[sqlite3.Row]) -> list[sqlite3.
     return [row, *others]
 
 
-def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
-    """Align siblings by turn, with reward, return and credit of each."""
+def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit, rubric: Rubric | None) -> dict[str, Any]:
+    """Align siblings by turn, with reward, movement per axis, return and credit of each."""
     columns, problems = [], []
     for row in rows[:SIBLINGS]:
         try:
@@ -121,10 +139,11 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
         except MapoError as error:
             problems.append(str(error))
     length = max((len(d.turns) for _, d in columns), default=0)
+    movements = [movement_of(d, rubric if rubric and d.rubric == rubric.name else None) for _, d in columns]
     lines = []
     for t in range(length):
         cells: list[dict[str, Any] | None] = []
-        for row, d in columns:
+        for (row, d), (rewards, harm) in zip(columns, movements, strict=True):
             turn = d.turns[t] if t < len(d.turns) else None
             credited = credit.turns.get(row["n"])
             cells.append(
@@ -132,6 +151,8 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
                     "user": clipped(turn.user, 600),
                     "reply": clipped(turn.reply.text, 1200),
                     "reward": turn.reward,
+                    "axes": [(key, values[t]) for key, values in rewards.items()],
+                    "regression": harm[t] if harm else None,
                     "credit": credited[t] if credited and t < len(credited) else None,
                 }
                 if turn
@@ -141,6 +162,7 @@ def side_by_side(rows: Sequence[sqlite3.Row], credit: Credit) -> dict[str, Any]:
         lines.append({"number": t + 1, "cells": cells, "peers": peers})
     return {
         "columns": [row for row, _ in columns],
+        "continued": [credit.continuation_of(row["n"]) for row, _ in columns],
         "lines": lines,
         "problems": problems,
         "more": len(rows) - len(columns),
