@@ -27,6 +27,7 @@ from mapo.report.document.blocks import (
 from mapo.report.document.numbers import Point
 from mapo.report.sections.held_out import score_row
 from mapo.report.sections.judgements import judgements
+from mapo.report.sections.movement import movement
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.report.training import ledger_table, problem_list, setting_text
@@ -100,6 +101,7 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         Table(
             ["model, rubric, profile", *SCORE_COLUMNS], [score_row(label, s) for label, s in scores.items()]
         ),
+        *movement(models, "model, rubric, profile"),
         *_breakdown(models[first]),
         *_endings(scores),
         *trajectories([DialogueSet(k, v, look(i)) for i, (k, v) in enumerate(list(models.items())[:4])]),

@@ -21,6 +21,7 @@ from mapo.report.sections.credit import credit
 from mapo.report.sections.held_out import held_out
 from mapo.report.sections.judgements import judgements
 from mapo.report.sections.learning import dialogue_statistics, learning, speed
+from mapo.report.sections.movement import movement, movement_by_step
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.runs.contamination import notice_of
@@ -41,8 +42,10 @@ def training_report(run: TrainingRun) -> Report:
     blocks: list[Block] = [
         *_status(run),
         *held_out(before, after),
+        *movement({"before": before, "after": after}),
         *judgements({"before": run.before, "after": run.after}, rubric),
         *learning(run),
+        *movement_by_step(run),
         *dialogue_statistics(run),
         *_user_health(run),
         *credit(run),

@@ -148,7 +148,7 @@ def test_a_real_run_is_told_as_it_was_recorded(real):
 def test_the_credit_shown_is_the_credit_that_trained(real):
     run = read_training(real)
     for line in run.steps:
-        usable, found = numbers.step_credit(run.played[line["step"]], run.advantage)
+        usable, found = numbers.step_credit(run.played[line["step"]], run.advantage, real)
         mask = np.concatenate(found.mask)
         assert np.concatenate(found.mixed)[mask].std() == pytest.approx(line["advantage_std"])
         returns = numbers.known_returns(usable, found)
@@ -169,7 +169,8 @@ def test_a_training_run(tmp_path):
     report = build([str(root)])
     assert report.title == "mapo on pocket" and "seed 0" in report.lead and "7 min of training" in report.lead
     assert headings(report) == [
-        "Held-out test", "Judgements", "Learning", "Update", "Training dialogues",
+        "Held-out test", "Movement per axis", "Judgements", "Learning", "Update", "Reward per axis",
+        "Training dialogues",
         "Simulated users",
         "Reward and credit", "Trajectories", "One dialogue, before and after", "Speed",
         "Configuration",
@@ -338,7 +339,7 @@ def test_an_empa_evaluation(tmp_path):
     assert {"fig_breakdown", "fig_trajectories"} <= drawn(report)
     heads = [b.columns[0] for b in report.blocks if isinstance(b, Table)]
     assert heads == [
-        "model, rubric, profile", "by category", "by difficulty", "ending",
+        "model, rubric, profile", "model, rubric, profile", "by category", "by difficulty", "ending",
         "axis", "share of", "role", "setting",
     ]  # fmt: skip
     difficulty = next(b for b in report.blocks if isinstance(b, Table) and b.columns[0] == "by difficulty")

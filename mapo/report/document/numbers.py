@@ -7,7 +7,7 @@ t over seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,16 @@ from mapo.advantage import Advantages
 from mapo.config import Advantage
 from mapo.errors import InputError
 from mapo.measure.epmq import weigh
+from mapo.measure.rubric import Rubric
 from mapo.measure.stats import Floats, Interval, bootstrap, reportable, t_interval
-from mapo.runs.contents import credit, endings_by_step, find_rubric, number, read_rubric
+from mapo.runs.contents import (
+    dialogue_credit,
+    endings_by_step,
+    find_rubric,
+    number,
+    plausible_rewards,
+    read_rubric,
+)
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue
 
@@ -145,24 +153,23 @@ def endings(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[Point]]:
 # ---- by turn
 
 
-def rewards_of(dialogues: Sequence[Dialogue]) -> list[list[float | None]]:
-    return [[number(turn.reward) for turn in d.turns] for d in dialogues]
+def rewards_of(dialogues: Iterable[Dialogue]) -> list[list[float | None]]:
+    return [plausible_rewards(d) for d in dialogues]
 
 
-def credit_of(
-    dialogues: Sequence[Dialogue], groups: Sequence[str], settings: Advantage | None
-) -> Advantages | None:
-    """Return the credit of dialogues treated as one batch; None if it cannot be computed."""
-    found = credit(rewards_of(dialogues), groups, settings) if settings else ""
-    return None if isinstance(found, str) else found
+def rubric_of(dialogues: Sequence[Dialogue], root: Path) -> Rubric | None:
+    """Return the rubric of dialogues of the run in `root`; None if it is unknown."""
+    name = next((d.rubric for d in dialogues if d.turns), "")
+    return read_rubric(find_rubric(root), name)[0] if name else None
 
 
 def step_credit(
-    dialogues: Sequence[Dialogue], settings: Advantage | None
-) -> tuple[list[Dialogue], Advantages | None]:
-    """Return a step's usable dialogues and their credit, computed as in training."""
+    dialogues: Sequence[Dialogue], settings: Advantage, root: Path
+) -> tuple[list[Dialogue], Advantages | str]:
+    """Return a step's usable dialogues and their credit, computed as in training, or the reason why there is
+    none. `root` is the run directory, which may have a rubric of its own."""
     usable = [d for d in dialogues if d.usable and d.turns]
-    return usable, credit_of(usable, [d.group for d in usable], settings)
+    return usable, dialogue_credit(usable, settings, rubric_of(usable, root))
 
 
 def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
@@ -177,7 +184,7 @@ def quantiles_by_turn(rows: Sequence[Sequence[float | None]]) -> Floats:
 
 
 def known_returns(dialogues: Sequence[Dialogue], credit: Advantages) -> list[list[float | None]]:
-    """Return the return of every scored turn; None for unscored turns."""
+    """Return the return of every scored turn, as it is compared; None for unscored turns."""
     return [
         [
             None if number(turn.reward) is None else number(float(g))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mapo.estimators import ESTIMATORS
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Paragraph
 from mapo.report.document.numbers import series
@@ -21,17 +22,21 @@ def credit(run: TrainingRun) -> list[Block]:
     """Show rewards and returns by turn, early and late in training, and the two parts of the advantage."""
     first, last = (by_turn(run, part) for part in numbers.thirds(sorted(run.played)))
     parts = [first, last] if first.title != last.title else [last]
-    blocks = by_turn_pictures(parts, gamma_of(run), [BEFORE, AFTER][-len(parts) :])
+    blocks = by_turn_pictures(parts, about_returns(run), [BEFORE, AFTER][-len(parts) :])
     if run.advantage is None and run.played:
         blocks.append(Paragraph(f"Returns and credit are not available: {run.uncredited}."))
+    elif run.played and not last.returns:
+        blocks.append(Paragraph(f"Returns and credit are not available: {last.problem}."))
+    method = run.advantage.method if run.advantage else ""
+    second, caption = _PARTS.get(method, ("second part", ""))
     deviations = {
         name: line
         for name, key in (
-            ("turn level", "turn_part_std"),
+            (second, "turn_part_std"),
             ("batch level", "batch_part_std"),
-            ("mixed", "advantage_std"),
+            ("mixed" if method in ("", "mapo") else "advantage", "advantage_std"),
         )
-        if (line := series(run.steps, key))
+        if (line := series(run.steps, key)) and (method in ("", "mapo") or any(p.y for p in line))
     }
     panels = []
     if deviations:
@@ -47,35 +52,69 @@ def credit(run: TrainingRun) -> list[Block]:
             )
         )
     if panels:
-        caption = (
-            "The turn-level advantage compares a turn's return with the same turn of its siblings. The "
-            "batch-level advantage compares its own reward with all turns of all siblings. The less the two "
-            "correlate, the more mixing them shrinks the advantage."
-        )
-        blocks.append(Picture("fig_parts", caption, panels))
+        blocks.append(Picture("fig_parts", caption or _formula(method), panels))
     return [Heading("Reward and credit"), *blocks] if blocks else []
 
 
-@dataclass(frozen=True, slots=True)
+_MIXED = (
+    "turn level",
+    "The turn-level advantage compares a turn's return with the same turn of its siblings. The "
+    "batch-level advantage compares its own reward with all turns of all siblings. The less the two "
+    "correlate, the more mixing them shrinks the advantage.",
+)
+_PARTS = {
+    "": _MIXED,
+    "mapo": _MIXED,
+    "turn": ("turn level", ""),
+    "rloo_turn": ("turn level", ""),
+    "turn_gae": ("turn level", ""),
+    "mt_grpo": ("turn level", ""),
+    "gigpo": ("same state", ""),
+}
+"""Name of the part that metrics.jsonl calls the turn part, and the caption, by method."""
+
+
+def _formula(method: str) -> str:
+    """Say what a method compares."""
+    known = ESTIMATORS.get(method)
+    return f"Spread of the advantage of {method}: {known.formula}." if known else "Spread of the advantage."
+
+
+@dataclass(slots=True)
 class ByTurn:
-    """Rewards and returns of many dialogues, [dialogue][turn]."""
+    """Rewards and returns of many dialogues, [dialogue][turn]; `problem` says why there are no returns."""
 
     title: str
     rewards: Rows
     returns: Rows
+    problem: str = ""
 
 
 def by_turn(run: TrainingRun, steps: Sequence[int], title: str = "") -> ByTurn:
     found = ByTurn(title or _name(steps), [], [])
     for step in steps:
-        usable, advantages = numbers.step_credit(run.played[step], run.advantage)
+        if run.advantage is None:
+            found.rewards.extend(numbers.rewards_of(d for d in run.played[step] if d.usable and d.turns))
+            continue
+        usable, computed = numbers.step_credit(run.played[step], run.advantage, run.root)
         found.rewards.extend(numbers.rewards_of(usable))
-        found.returns.extend(numbers.known_returns(usable, advantages) if advantages else [])
+        if isinstance(computed, str):
+            found.problem = found.problem or computed
+        else:
+            found.returns.extend(numbers.known_returns(usable, computed))
     return found
 
 
-def gamma_of(run: TrainingRun) -> str:
-    return f"discount {run.advantage.gamma:g} per turn" if run.advantage else ""
+def about_returns(run: TrainingRun) -> str:
+    """Describe the returns of a run: their discount, and whether dialogues that ended are continued."""
+    if run.advantage is None:
+        return ""
+    discount = f"discount {run.advantage.gamma:g} per turn"
+    if run.advantage.endings == "cut":
+        return discount
+    known = ESTIMATORS.get(run.advantage.method)
+    longest = "longest sibling" if known is None or known.siblings else "longest dialogue of the step"
+    return f"{discount}; dialogues that ended are continued at their pace to the length of their {longest}"
 
 
 def by_turn_pictures(parts: Sequence[ByTurn], discount: str, looks: Sequence[Look]) -> list[Block]:

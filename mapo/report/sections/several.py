@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, format_number
-from mapo.report.sections.credit import by_turn, by_turn_pictures, gamma_of
+from mapo.report.sections.credit import about_returns, by_turn, by_turn_pictures
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.runs.claim import digest
 from mapo.runs.contents import number
@@ -152,8 +152,8 @@ def late_turns(groups: Groups) -> list[Block]:
         if part.rewards:
             parts.append(part)
             looks.append(look)
-    discounts = {discount for runs_of_group in groups.values() if (discount := gamma_of(runs_of_group[0]))}
-    discount = discounts.pop() if len(discounts) == 1 else "discount as configured per run"
+    about = {text for runs_of_group in groups.values() if (text := about_returns(runs_of_group[0]))}
+    discount = about.pop() if len(about) == 1 else "discount and endings as configured per run"
     found = by_turn_pictures(parts, discount, looks)
     return [Heading("Reward and return by turn, late in training"), *found] if found else []
 

@@ -146,18 +146,18 @@ def test_rewards_and_returns_by_turn_are_the_trainers(run):
 
 
 def test_credit_is_what_the_trainer_gives(run):
-    usable, found = numbers.step_credit(run.played[2], run.advantage)
+    usable, found = numbers.step_credit(run.played[2], run.advantage, run.root)
     expected = advantages(numbers.rewards_of(usable), ["2_s"] * 4, "mapo", gamma=0.5)
     for ours, theirs in zip(found.mixed, expected.mixed, strict=True):
         assert list(ours) == list(theirs)
-    assert numbers.credit_of([], [], run.advantage).mixed == []
-    assert numbers.credit_of(usable, ["2_s"] * 4, None) is None
+    assert numbers.step_credit([], run.advantage, run.root)[1].mixed == []
 
 
 def test_what_no_estimator_takes_has_no_credit(run):
     nonsense = run.advantage.model_copy(update={"gamma": -1.0})
-    assert numbers.credit_of(run.played[1], ["s"] * 4, nonsense) is None
-    assert by_turn(replace(run, advantage=nonsense), [1]).returns == []
+    assert "gamma is -1.0" in numbers.step_credit(run.played[1], nonsense, run.root)[1]
+    found = by_turn(replace(run, advantage=nonsense), [1])
+    assert found.returns == [] and "gamma is -1.0" in found.problem
 
 
 def test_broken_and_unknown_dialogues_are_left_out(run):
