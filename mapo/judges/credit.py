@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Advantage, Reward
+from mapo.estimators import ESTIMATORS
 from mapo.judges.sample import Recording
 from mapo.measure.reward import REWARDS, Distance
 from mapo.runs.contents import advantage_of, read_settings
 from mapo.store import RunDir
+
+METHODS = ("mapo", "turn", "batch", "grpo")
+"""Methods whose advantages every audit measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,21 @@ class CreditSettings:
     turn_weight: float = Advantage().turn_weight
     scope: str = Advantage().scope
     horizon: str = Advantage().horizon
+    endings: str = Advantage().endings
+    scale: str | None = Advantage().scale
+    lam: float = Advantage().lam
+    step_weight: float = Advantage().step_weight
+    methods: tuple[str, ...] = METHODS
+    """Methods whose advantages are measured: the usual ones, and those of the runs that need rewards only."""
     assumed: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    """Methods of the runs that are not measured, because they need more than the rewards."""
 
     @property
     def advantage_options(self) -> dict[str, Any]:
         """Keyword arguments for `mapo.advantages`, except the method."""
-        return {key: getattr(self, key) for key in ("gamma", "turn_weight", "scope", "horizon")}
+        keys = ("gamma", "turn_weight", "scope", "horizon", "endings", "scale", "lam", "step_weight")
+        return {key: getattr(self, key) for key in keys}
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as written to audit.json."""
@@ -46,9 +59,18 @@ def credit_settings(
 ) -> tuple[CreditSettings, list[Recording]]:
     """Return the settings shared by the runs in `roots`, and the recordings with that reward."""
     reward, distance, reward_note = _reward(recordings)
-    options, options_note = _advantage_options(roots)
-    assumed = tuple(note for note in (reward_note, options_note) if note)
-    settings = CreditSettings(reward, distance, **options, assumed=assumed)
+    advantages = _advantages(roots)
+    options, options_note = _advantage_options(advantages)
+    used = dict.fromkeys(a.method for a in advantages if a.method in ESTIMATORS)
+    more = tuple(m for m in used if m not in METHODS and ESTIMATORS[m].needs is None)
+    settings = CreditSettings(
+        reward,
+        distance,
+        **options,
+        methods=(*METHODS, *more),
+        assumed=tuple(note for note in (reward_note, options_note) if note),
+        unmeasured=tuple(m for m in used if ESTIMATORS[m].needs is not None),
+    )
     return settings, [replace(recording, reward=reward, distance=distance) for recording in recordings]
 
 
@@ -67,16 +89,20 @@ def _reward(recordings: Sequence[Recording]) -> tuple[str, Distance, str]:
     return name, "origin" if distance == "origin" else "zone", ""
 
 
-def _advantage_options(roots: Sequence[Path]) -> tuple[Mapping[str, Any], str]:
+def _advantages(roots: Sequence[Path]) -> list[Advantage]:
+    """Return the advantage settings of the runs that have any."""
+    found = (advantage_of(read_settings(RunDir(root).config)[0])[0] for root in roots)
+    return [advantage for advantage in found if advantage is not None]
+
+
+def _advantage_options(advantages: Sequence[Advantage]) -> tuple[Mapping[str, Any], str]:
     """Return the advantage options, and why the defaults were used (empty if they were not)."""
-    options = []
-    for root in roots:
-        settings, _ = read_settings(RunDir(root).config)
-        advantage, _ = advantage_of(settings)
-        if advantage is not None:
-            options.append({key: value for key, value in advantage.options().items() if key != "method"})
+    options = [
+        {key: value for key, value in advantage.options().items() if key != "method"}
+        for advantage in advantages
+    ]
     default = CreditSettings().advantage_options
-    usual = ", ".join(f"{key} {value}" for key, value in default.items())
+    usual = ", ".join(f"{key} {value}" for key, value in default.items() if value is not None)
     if not options:
         return default, f"{usual}: no run has advantage settings"
     if any(other != options[0] for other in options):

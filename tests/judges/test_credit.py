@@ -42,6 +42,10 @@ def test_the_runs_terms_are_taken_where_they_agree(tmp_path):
         "turn_weight": 0.25,
         "scope": "group",
         "horizon": "shortest",
+        "endings": "cut",  # recordings of earlier versions do not say
+        "scale": None,
+        "lam": 0.95,
+        "step_weight": 1.0,
     }
     assert {(t.reward, t.distance) for t in talks} == {("potential", "origin")}
     assert terms.as_json()["gamma"] == 0.5

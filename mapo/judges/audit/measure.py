@@ -27,7 +27,6 @@ from mapo.measure.rubric import Rubric
 from mapo.measure.stats import Interval
 from mapo.sandbox.cast import flat_levels
 
-METHODS = ("mapo", "turn", "batch", "grpo")
 DEFAULTS = CreditSettings()
 
 
@@ -177,7 +176,7 @@ def _reliability(
     first, second = [a for _, a, _ in twice], [b for _, _, b in twice]
     reliability = tuple(
         advantage_reliability(first, second, used_groups, method, **settings.advantage_options)
-        for method in METHODS
+        for method in settings.methods
     )
     return siblings, sibling_reliability(first, second, groups) if siblings else None, reliability
 

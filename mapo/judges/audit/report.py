@@ -16,7 +16,7 @@ from mapo.judges.audit.measure import Findings
 from mapo.judges.audit.noise import TARGET, group_size_for
 from mapo.judges.audit.probes import LANGUAGE_PROBE, PROBES
 from mapo.judges.audit.verdict import BOTH, Verdict
-from mapo.judges.credit import CreditSettings
+from mapo.judges.credit import METHODS, CreditSettings
 from mapo.measure.stats import Interval
 from mapo.show.tables import Cell, NumberCell, Table, interval_text, markdown_table, markdown_text
 from mapo.store import RunDir, write_atomic
@@ -122,12 +122,13 @@ def _noise(audit: Audit) -> Table:
 
 
 def _training(audit: Audit) -> Table:
+    methods = ("mapo", "grpo", *(m for m in audit.credit.methods if m not in METHODS))
     rows: list[list[Cell]] = []
     for found in audit.findings:
         mapo = found.reliability_of("mapo")
         derived = mapo.as_json() if mapo else {}
         correlations = []
-        for method in ("mapo", "grpo"):
+        for method in methods:
             correlation = found.reliability_of(method)
             correlations.append(
                 estimate(
@@ -146,12 +147,13 @@ def _training(audit: Audit) -> Table:
             ]
         )
     note = (
-        "mapo, grpo: correlation of the method's advantages with those of the same judge without noise. "
+        f"{', '.join(methods)}: correlation of the method's advantages with those of the same judge without "
+        "noise. "
         "Batch multiplier: how many times more dialogues are needed to offset judge noise. Group size, "
         f"repeats: siblings per group, or averaged answers per turn, needed for a correlation of {TARGET:g} "
         "(-: no number is enough)."
     )
-    columns = ["judge", "mapo", "grpo", "batch multiplier", "group size", "repeats"]
+    columns = ["judge", *methods, "batch multiplier", "group size", "repeats"]
     return Table(columns, rows, title="Effect of noise on training", note=note)
 
 

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from mapo.errors import InputError
+from mapo.estimators import ESTIMATORS
 from mapo.evals.items import ItemLine
 from mapo.judges.audit.answers import RECORDED, answers_by_judge, recorded_answers
 from mapo.judges.audit.judge_agreement import Agreement, agreement, self_agreement
@@ -157,6 +158,11 @@ def build_audit(
         notes=[
             f"'{RECORDED}' is the judge of the records: {', '.join(record_judges)}",
             *(f"assumed {assumption}" for assumption in plan.credit.assumed),
+            *(
+                f"the advantages of {method}, used in training, are not measured: they need "
+                f"{ESTIMATORS[method].needs} beside the rewards"
+                for method in plan.credit.unmeasured
+            ),
             *(f"{SMALL_SAMPLE}{warning}" for warning in plan.warnings()),
             *notes,
         ],
