@@ -40,24 +40,28 @@ class Look(NamedTuple):
     symbol: str
 
 
-LOOKS = (
-    Look(COLOURS[0], "-", "o", "solid", "circle"),
-    Look(COLOURS[1], "--", "s", "dash", "square"),
-    Look(COLOURS[2], "-.", "^", "dashdot", "triangle-up"),
-    Look(COLOURS[3], ":", "D", "dot", "diamond"),
-    Look(COLOURS[4], (0, (8, 2, 1.5, 2)), "v", "longdashdot", "triangle-down"),
-    Look(COLOURS[5], (0, (8, 3)), "P", "longdash", "cross"),
+_LINES = (
+    ("-", "o", "solid", "circle"),
+    ("--", "s", "dash", "square"),
+    ("-.", "^", "dashdot", "triangle-up"),
+    (":", "D", "dot", "diamond"),
+    ((0, (8, 2, 1.5, 2)), "v", "longdashdot", "triangle-down"),
+    ((0, (8, 3)), "P", "longdash", "cross"),
 )
+LOOKS = tuple(Look(COLOURS[i % 6], *_LINES[(i + i // 6) % 6]) for i in range(18))
+"""The first six differ in colour and line; after that, colours return with other lines."""
 BEFORE, AFTER = LOOKS[1], LOOKS[0]
 """Dialogues before and after training."""
-METHODS = {
-    "mapo": LOOKS[0],
-    "turn": LOOKS[1],
-    "batch": LOOKS[2],
-    "grpo": LOOKS[3],
-    "reinforce++": LOOKS[4],
-    "reinforce++_turn": LOOKS[5],
-}
+METHODS = dict(
+    zip(
+        (
+            *("mapo", "turn", "batch", "grpo", "reinforce++", "reinforce++_turn"),
+            *("kevin", "rloo", "rloo_turn", "turn_gae", "mt_grpo", "gigpo", "gdpo"),
+        ),
+        LOOKS,
+        strict=False,
+    )
+)
 ENDINGS = {
     "success": COLOURS[2],
     "timeout": COLOURS[0],

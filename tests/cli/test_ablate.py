@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from mapo.advantage import METHODS
 from mapo.cli.training import ablate
 from mapo.errors import InputError, StoreError
+from mapo.estimators import ESTIMATORS
 from mapo.evals.ablation import processes
 from mapo.evals.processes import locked
 from mapo.scripted.notice import scripted_world
@@ -71,8 +72,9 @@ def call(*args: object):
     return done.exit_code, done.output
 
 
-def test_the_default_methods_are_all_there_are():
-    assert ablate.METHODS.split(",") == list(METHODS)
+def test_the_default_methods_are_those_of_the_paper():
+    assert ablate.METHODS.split(",") == list(METHODS)[:6]
+    assert all(ESTIMATORS[method].needs is None for method in ablate.METHODS.split(","))
 
 
 @pytest.mark.figures

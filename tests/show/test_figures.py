@@ -18,7 +18,11 @@ STATIC = Path(mapo.__file__).parent / "view" / "static"
 
 def test_every_method_has_a_look_of_its_own():
     assert tuple(figures.METHODS) == advantage.METHODS
-    assert len({look.colour for look in figures.METHODS.values()}) == len(advantage.METHODS)
+    assert len({(look.colour, look.dash) for look in figures.METHODS.values()}) == len(advantage.METHODS)
+
+
+def test_the_methods_of_the_paper_have_colours_of_their_own():
+    assert len({look.colour for look in list(figures.METHODS.values())[:6]}) == 6
 
 
 def test_every_ending_has_a_colour_of_its_own():

@@ -25,6 +25,8 @@ LABELS = {
     "advantage.turn_weight": "turn_weight",
     "advantage.scope": "scope",
     "advantage.horizon": "horizon",
+    "advantage.endings": "endings",
+    "advantage.scale": "scale",
     "advantage.gamma": "gamma",
     "optim.lr": "lr",
     "model.source": "model",

@@ -10,10 +10,11 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config, dump_config, load_config
+from mapo.config import Config, dump_config, load_config, set_earlier_defaults
 from mapo.errors import InputError
 from mapo.evals.ablation.cells import METHOD, REWARD, SEED, GridCell, axes_of, cells_of, toml_value
 from mapo.runs.provenance import provenance
@@ -173,7 +174,10 @@ def _check_same(
         )
     # A setting that did not exist when the grid was started had its default.
     defaults = _flat(_shared_settings(Config().model_dump(mode="json"), axes))
-    then, current = {**defaults, **_flat(earlier["settings"])}, _flat(now)
+    recorded = deepcopy(earlier["settings"])
+    if "advantage.endings" not in axes:
+        set_earlier_defaults(recorded)
+    then, current = {**defaults, **_flat(recorded)}, _flat(now)
     changed = [key for key in {**current, **then} if then.get(key) != current.get(key)]
     if changed:
         raise InputError(
