@@ -3,8 +3,9 @@
     .venv-verl/bin/python benchmarks/verl_advantage.py [--dialogues 128] [--tokens 30000] [--turns 15]
 
 Each dialogue is one long row; groups have 4 dialogues. Every estimator gets the same tensors on the CPU,
-where verl computes advantages, through verl's `compute_advantage`. The estimators alternate, and the median
-of the repeats counts. Ratios are meaningful on a noisy machine; absolute times are not.
+where verl computes advantages, through verl's `compute_advantage`. Estimators that need more than rewards are
+left out. The estimators alternate, and the median of the repeats counts. Ratios are meaningful on a noisy
+machine; absolute times are not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ with warnings.catch_warnings():  # raised while importing verl
 
 from mapo import advantages
 from mapo.engines.verl.settings import METHODS
+from mapo.estimators import ESTIMATORS
 
 VERL_ESTIMATORS = {
     "gae": AdvantageEstimator.GAE,
@@ -82,7 +84,8 @@ def main() -> None:
     torch.set_num_threads(1)
     tensors, turn_rewards = random_batch(args.dialogues, args.tokens, args.turns)
     uid = np.array([f"s{i // 4}" for i in range(args.dialogues)], dtype=object)
-    durations: dict[str, list[float]] = {name: [] for name in [*METHODS, *VERL_ESTIMATORS]}
+    names = [name for name, method in METHODS.items() if ESTIMATORS[method].needs is None]
+    durations: dict[str, list[float]] = {name: [] for name in [*names, *VERL_ESTIMATORS]}
     for repeat in range(args.repeats + 1):
         for name, times in durations.items():
             time_s, result = seconds(tensors, uid, name)

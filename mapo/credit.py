@@ -17,6 +17,8 @@ from mapo.measure.axes import axis_rewards, positions_before
 from mapo.measure.rubric import Rubric
 from mapo.types import Dialogue, StopReason
 
+STATES = ("binned", "exact")
+"""What `states_of` can take as the state before a turn."""
 BIN = 3.0
 """Width of the bins of a position on each axis: the largest progress of one turn in the shipped rubrics."""
 
@@ -58,6 +60,11 @@ def turns_in_state(dialogues: Sequence[Dialogue], settings: Advantage, credit: A
         [counts[key] if trains else 0 for key, trains in zip(row, mask, strict=True)]
         for row, mask in zip(keys, trained, strict=True)
     ]
+
+
+def hashable(state: Any) -> Any:
+    """Return a state that went through JSON, which makes lists of tuples, as it was before."""
+    return tuple(map(hashable, state)) if isinstance(state, list | tuple) else state
 
 
 def outcome_of(dialogue: Dialogue) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from mapo.credit import credit_inputs
 from mapo.engines.verl.row import ResponseRow, response_row
 from mapo.engines.verl.worker import get_worker
 from mapo.errors import EndpointError, InputError
@@ -108,11 +109,14 @@ class DialogueLoop(AgentLoopBase):  # type: ignore[misc]
             )
             worker.record(dialogue, split, step)
         response = response_row(dialogue)
-        return loop_output(response, dialogue, policy) if response else []
+        inputs = credit_inputs([dialogue], worker.config.advantage, worker.rules.rubric)
+        return loop_output(response, dialogue, policy, inputs) if response else []
 
 
-def loop_output(row: ResponseRow, dialogue: Dialogue, policy: TokenPolicy) -> TurnRewards:
-    """Return a played dialogue in the form verl expects."""
+def loop_output(
+    row: ResponseRow, dialogue: Dialogue, policy: TokenPolicy, inputs: dict[str, Any]
+) -> TurnRewards:
+    """Return a played dialogue in the form verl expects, with the `inputs` that the estimator needs."""
     rewards = [turn.reward for turn in dialogue.turns if turn.reward is not None]
     turns, role_seconds = len(dialogue.turns), (dialogue.seconds or 0.0) - policy.seconds
     return TurnRewards(
@@ -126,6 +130,7 @@ def loop_output(row: ResponseRow, dialogue: Dialogue, policy: TokenPolicy) -> Tu
         metrics=AgentLoopMetrics(generate_sequences=policy.seconds, tool_calls=max(0.0, role_seconds)),
         extra_fields={
             **policy.versions,
+            "credit_inputs": inputs,
             "reward_extra_info": {"turns": turns, "unscored": turns - len(rewards)},
         },
     )

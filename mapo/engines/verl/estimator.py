@@ -7,6 +7,9 @@ last token, plus per-token KL penalties if verl adds them).
 The tokens of an unscored turn are masked out of the loss, so the turn has no ones. It must still count as a
 turn, because otherwise later turns would be compared with the wrong turns of siblings. The value `UNSCORED`
 on its last token marks it. Padding rows that verl adds to a batch have no ones and no marks, and are ignored.
+
+Some methods need more than rewards (`Estimator.needs`). verl passes nothing else to an estimator, so
+MapoTrainer hands it the `inputs` that the agent loop attached to each row.
 """
 
 from __future__ import annotations
@@ -21,11 +24,26 @@ import torch
 from numpy.typing import NDArray
 
 from mapo.advantage import Advantages, advantages
+from mapo.credit import hashable
+from mapo.errors import RewardError
+from mapo.estimators import ESTIMATORS
 
 UNSCORED = 2.0**-100
 """Reward on the last token of an unscored turn, where the mask is 0. Too small to change any sum or mean."""
 
-OPTIONS = {"gamma": float, "turn_weight": float, "scope": str, "horizon": str}
+OPTIONS = {
+    "gamma": float,
+    "turn_weight": float,
+    "scope": str,
+    "horizon": str,
+    "endings": str,
+    "scale": str,
+    "lam": float,
+    "step_weight": float,
+}
+
+Inputs = Sequence[Mapping[str, Any] | None]
+"""For each row, `mapo.credit.credit_inputs` of its dialogue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +103,37 @@ def parse_options(config: Any) -> dict[str, Any]:
     return {name: OPTIONS[name](value) for name, value in options.items() if value is not None}
 
 
-def compute_credit(turns: TurnSpans, index: Any, method: str, options: Mapping[str, Any]) -> Advantages:
+def compute_credit(
+    turns: TurnSpans, index: Any, method: str, options: Mapping[str, Any], inputs: Inputs | None = None
+) -> Advantages:
     """Compute the advantages of all turns. `index` has each row's prompt id; equal ids mark siblings."""
     groups = [str(name) for name in index]
-    return advantages(turns.rewards_by_row(), groups, method, **options)
+    return advantages(turns.rewards_by_row(), groups, method, **options, **join_inputs(turns, method, inputs))
+
+
+def join_inputs(turns: TurnSpans, method: str, inputs: Inputs | None) -> dict[str, Any]:
+    """Return the keyword arguments of `mapo.advantages` that the method needs beside the rewards.
+
+    A padding row has the inputs of the row that verl copied, but no turns.
+    """
+    need = ESTIMATORS[method].needs
+    if need is None:
+        return {}
+    rows = [row for row in inputs or () if row is not None and need in row]
+    if len(rows) < turns.shape[0]:
+        raise RewardError(
+            f"the method '{method}' needs `{need}`, which verl does not pass to estimators",
+            where="algorithm.adv_estimator",
+            fix="Train with `mapo train --engine verl`, or use a method that needs rewards only",
+        )
+    values = [row[need][0] for row in rows]
+    played = np.bincount(turns.row, minlength=len(rows))
+    if need == "states":
+        values = [list(map(hashable, row)) if n else [] for row, n in zip(values, played, strict=True)]
+    if need == "axes":
+        values = [row if n else dict.fromkeys(row, ()) for row, n in zip(values, played, strict=True)]
+    shared = {name: value for row in rows[:1] for name, value in row.items() if name != need}
+    return {need: values, **shared}
 
 
 def estimate(
@@ -98,12 +143,13 @@ def estimate(
     response_mask: torch.Tensor,
     index: Any,
     config: Any = None,
+    inputs: Inputs | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (advantages, returns) per token, 0 for tokens that are not trained."""
     with torch.no_grad():
         turns = find_turns(token_level_rewards, response_mask)
-        credit = compute_credit(turns, index, method, parse_options(config))
+        credit = compute_credit(turns, index, method, parse_options(config), inputs)
         return (
             to_tokens(turns, credit.mixed, token_level_rewards),
             to_tokens(turns, credit.returns, token_level_rewards),

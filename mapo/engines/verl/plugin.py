@@ -1,8 +1,9 @@
 """Plugin that verl loads in each of its processes (entry point `verl.plugins`). It registers the estimators.
 
-Select one with `algorithm.adv_estimator`: mapo, mapo_turn, mapo_batch, mapo_grpo, mapo_reinforce_pp or
-mapo_reinforce_pp_turn. Options are in `+algorithm.mapo.*`. verl ignores errors in plugins; set
-VERL_USE_EXTERNAL_MODULES=mapo.engines.verl.plugin to have them raised.
+Select one with `algorithm.adv_estimator`: mapo, or mapo_NAME for another method of `mapo.advantage`, with _pp
+instead of ++ (mapo_turn, mapo_reinforce_pp). Options are in `+algorithm.mapo.*`. Methods that need more than
+rewards (mt_grpo, gigpo, gdpo) work only with MapoTrainer, that is, with `mapo train --engine verl`. verl
+ignores errors in plugins; set VERL_USE_EXTERNAL_MODULES=mapo.engines.verl.plugin to have them raised.
 """
 
 from __future__ import annotations

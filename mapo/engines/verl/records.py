@@ -14,8 +14,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mapo.advantage import advantages
 from mapo.config import Config
+from mapo.credit import compute_credit
 from mapo.engines.verl.settings import learning_rate_at
 from mapo.engines.verl.worker import dialogue_file
 from mapo.errors import JudgeError, TrainError
@@ -96,20 +96,18 @@ def step_record(
     """Return a step's line of metrics.jsonl, from its dialogues and verl's measurements."""
     dialogues = dialogues_of(run, config, "train", step)
     usable = [d for d in dialogues if d.usable]
-    rewards = [d.rewards for d in usable]
-    credit = advantages(rewards, [d.group for d in usable], **config.advantage.options())
+    rubric = Rubric.load(config.scenarios.domain)
+    credit = compute_credit(usable, config.advantage, rubric)
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
     step_score = score(config, "", dialogues)
     return {
         "step": step,
         **numbers.dialogue_metrics(
-            dialogues,
-            load_scenarios(config.scenarios.train, config.scenarios.domain),
-            Rubric.load(config.scenarios.domain),
+            dialogues, load_scenarios(config.scenarios.train, config.scenarios.domain), rubric
         ),
         "score": step_score.composite.epm_q if step_score else None,
-        **numbers.credit_metrics(rewards, credit),
+        **numbers.credit_metrics([d.rewards for d in usable], credit),
         **numbers.state_metrics(usable, credit, config.advantage),
         "lr": learning_rate_at(config, step),
         **{key: _finite(measured[name]) for key, name in _NAMES.items() if name in measured},

@@ -152,10 +152,7 @@ def _training(config: Config, context: int) -> Settings:
     o, a = config.optim, config.advantage
     return {
         "algorithm.adv_estimator": verl_name(a.method),
-        "+algorithm.mapo.gamma": a.gamma,
-        "+algorithm.mapo.turn_weight": a.turn_weight,
-        "+algorithm.mapo.scope": a.scope,
-        "+algorithm.mapo.horizon": a.horizon,
+        **{f"+algorithm.mapo.{name}": value for name, value in a.options().items() if name != "method"},
         "algorithm.use_kl_in_reward": False,
         f"{_ACTOR}.strategy": "fsdp2",
         f"{_ACTOR}.ppo_mini_batch_size": config.rollout.scenarios // o.updates,

@@ -10,6 +10,7 @@ import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +19,7 @@ import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -25,7 +27,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from mapo.config import load_config
 from mapo.engines.verl import records
-from mapo.engines.verl.estimator import compute_credit, find_turns, loss_mask, parse_options
+from mapo.engines.verl.estimator import compute_credit, estimate, find_turns, loss_mask, parse_options
 from mapo.engines.verl.settings import METHODS, checkpoint_due, schedule_end
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir
@@ -101,15 +103,20 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
 
         A turn is excluded if no sibling reaches it. It must not count in the mean over tokens either.
         """
-        batch = super()._compute_advantage(batch, metrics)
         location = {"keys": batch.keys, "partition_id": batch.partition_id}
+        name = self.config.algorithm.adv_estimator
+        method = METHODS[name]
+        extra = tq.kv_batch_get(**location, select_fields=["extra_fields"])["extra_fields"]
+        inputs = [fields.get("credit_inputs") for fields in extra]
+        ADV_ESTIMATOR_REGISTRY[name] = partial(estimate, method, inputs=inputs)
+        super()._compute_advantage(batch, metrics)
         names = ["rm_scores", "advantages", "old_log_probs", "rollout_log_probs"]
         data = tq.kv_batch_get(**location, select_fields=["uid", "response_mask", *names])
         nested = data["response_mask"]
         mask, rewards, *rest = (data[name].to_padded_tensor(0) for name in ("response_mask", *names))
         turns = find_turns(rewards, mask)
-        method = METHODS[self.config.algorithm.adv_estimator]
-        credit = compute_credit(turns, list(data["uid"]), method, parse_options(self.config.algorithm))
+        options = parse_options(self.config.algorithm)
+        credit = compute_credit(turns, list(data["uid"]), method, options, inputs)
         trained = loss_mask(turns, credit, mask)
         metrics.update(token_metrics(trained.bool(), *rest))
         rows = [row[:length] for row, length in zip(trained, nested.offsets().diff().tolist(), strict=True)]

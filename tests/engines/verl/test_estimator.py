@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from mapo import RewardError, advantages
 from mapo.engines.verl.estimator import (
+    OPTIONS,
     UNSCORED,
     compute_credit,
     estimate,
@@ -17,6 +20,7 @@ from mapo.engines.verl.estimator import (
     loss_mask,
     parse_options,
 )
+from mapo.estimators import ESTIMATORS
 from support.verl_rows import Batch, methods, options, rows, same
 
 TURN = {"gap": 2, "length": 3, "reward": 1.0, "kl": 0.0}
@@ -36,6 +40,7 @@ def test_tokens_carry_their_turns_advantage_and_return(made, method, told, kl):
         response_mask=batch.mask,
         index=np.array(groups, dtype=object),
         config={"mapo": told},
+        inputs=batch.inputs(method),
     )
     assert same(found, batch.tokens(expected.mixed))
     assert same(returns, batch.tokens(expected.returns))
@@ -47,7 +52,8 @@ def test_the_mask_of_the_loss_is_the_estimators(made, method, told):
     batch = Batch(made)
     groups = batch.groups()
     turns = find_turns(batch.rewards, batch.mask)
-    mask = loss_mask(turns, compute_credit(turns, groups, method, told), batch.mask)
+    credit = compute_credit(turns, groups, method, told, batch.inputs(method))
+    mask = loss_mask(turns, credit, batch.mask)
     assert mask.dtype == batch.mask.dtype
     assert torch.equal(mask, batch.tokens(batch.credit(method, told, groups).mask).to(torch.int64))
 
@@ -105,6 +111,23 @@ def test_an_unscored_turn_holds_the_place_of_its_successors():
     assert second.tolist() == pytest.approx([-1.0] * 3)
     assert float(torch.tensor(UNSCORED, dtype=torch.float32)) == UNSCORED
     assert float(torch.tensor(1.0) + UNSCORED) == 1.0
+
+
+@pytest.mark.parametrize("method", [name for name, e in ESTIMATORS.items() if e.needs])
+@pytest.mark.parametrize("inputs", [None, [{}, {}], [None, None]])
+def test_a_method_that_needs_more_than_verl_passes_says_what_to_do(method, inputs):
+    batch = Batch([[TURN], [TURN]])
+    given = {"token_level_rewards": batch.rewards, "response_mask": batch.mask, "index": ["s", "s"]}
+    told = f"the method '{method}' needs `{ESTIMATORS[method].needs}`, which verl does not pass .*mapo train"
+    with pytest.raises(RewardError, match=told) as problem:
+        estimate(method, **given, inputs=inputs)
+    assert "\n" not in str(problem.value)
+
+
+def test_options_are_those_of_the_estimators():
+    own = {"method", "outcome", "states", "axes", "axis_weights"}
+    known = {p.name for p in inspect.signature(advantages).parameters.values() if p.kind == p.KEYWORD_ONLY}
+    assert set(OPTIONS) == known - own
 
 
 def test_options_come_from_the_settings():

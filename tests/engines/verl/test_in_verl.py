@@ -17,7 +17,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -28,26 +29,35 @@ with warnings.catch_warnings():  # theirs, on being imported
     import torch
     from hydra import compose, initialize_config_dir
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from msgspec import msgpack
     from omegaconf import OmegaConf
-    from tensordict import TensorDict
+    from tensordict import NonTensorStack, TensorDict
+    from transfer_queue import KVBatchMeta
     from verl import DataProto
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, DictConfigWrap
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
     from verl.trainer.ppo.ray_trainer import compute_advantage
+    from verl.trainer.ppo.v1 import trainer_base
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
     from verl.workers.rollout.replica import TokenOutput
 
-from mapo.config import load_config, shipped_configs
+from mapo import Rubric
+from mapo.advantage import ENDINGS, SCALES
+from mapo.config import Advantage, load_config, shipped_configs
+from mapo.credit import compute_credit, credit_inputs
 from mapo.engines.verl import records, trainer
 from mapo.engines.verl import worker as workers
-from mapo.engines.verl.dialogue import DialogueLoop, TurnRewards
+from mapo.engines.verl.dialogue import DialogueLoop, TurnRewards, loop_output
 from mapo.engines.verl.estimator import UNSCORED
 from mapo.engines.verl.launch import prepare
+from mapo.engines.verl.row import response_row
 from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, schedule_end
-from mapo.errors import AnswerError, InputError, JudgeError, TrainError
+from mapo.errors import AnswerError, InputError, JudgeError, RewardError, TrainError
+from mapo.estimators import ESTIMATORS
 from mapo.local_model.policy import POCKET
 from mapo.sandbox.rollout import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
@@ -58,11 +68,16 @@ from support.verl_rows import Batch, dialogue, options, rows, same
 
 pytestmark = [pytest.mark.verl, pytest.mark.filterwarnings("default")]
 
+RUBRIC = Rubric.load("empathy")
+
 
 # ---- advantages
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+ALONE = sorted(name for name, method in METHODS.items() if ESTIMATORS[method].needs is None)
+
+
+@pytest.mark.parametrize("name", ALONE)
 @settings(max_examples=40)
 @given(made=rows, told=options)
 def test_verls_own_path_gives_our_advantages(name, made, told):
@@ -81,11 +96,21 @@ def test_verls_own_path_gives_our_advantages(name, made, told):
         assert found["advantages"].dtype == torch.float32
 
 
-def test_an_unknown_option_is_refused_in_verl_too():
+@pytest.fixture
+def data():
     batch = Batch([[{"gap": 1, "length": 1, "reward": 1.0, "kl": 0.0}]])
-    data = DataProto.from_single_dict(
+    return DataProto.from_single_dict(
         {"token_level_rewards": batch.rewards, "response_mask": batch.mask, "uid": np.array(["s"], object)}
     )
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - set(ALONE)))
+def test_a_method_that_needs_more_is_refused_where_verl_is_alone(name, data):
+    with pytest.raises(RewardError, match=f"method '{METHODS[name]}' needs .*mapo train --engine verl"):
+        compute_advantage(data, name, config=OmegaConf.create({}))
+
+
+def test_an_unknown_option_is_refused_in_verl_too(data):
     with pytest.raises(ValueError, match=r"algorithm\.mapo\.gama"):
         compute_advantage(data, "mapo", config=OmegaConf.create({"mapo": {"gama": 1}}))
 
@@ -429,6 +454,81 @@ def test_rejection_of_tokens_is_refused(tmp_path):
     command, _ = prepare(config, root, resume=False)
     with pytest.raises(InputError, match="rollout_rs. is not supported"):
         trainer.MapoTrainer(composed(command))
+
+
+class Queue:
+    """verl's queue: rows by key, whose tensors are nested when they are read."""
+
+    def __init__(self, rows: dict[str, dict]) -> None:
+        self.rows = rows
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        assert partition_id == "train"
+        columns = {
+            name: [self.rows[key][name] for key in keys]
+            for name in select_fields
+            if name in self.rows[keys[0]]
+        }
+        stacked = {
+            name: torch.nested.as_nested_tensor(column, layout=torch.jagged)
+            if isinstance(column[0], torch.Tensor)
+            else NonTensorStack(*column)
+            for name, column in columns.items()
+        }
+        return TensorDict(stacked, batch_size=len(keys))
+
+    def kv_batch_put(self, keys, partition_id, fields):
+        for at, key in enumerate(keys):
+            self.rows[key] |= {name: value[at] for name, value in fields.items()}
+        return KVBatchMeta(keys=keys, tags=[{}] * len(keys), partition_id=partition_id)
+
+
+def attached(told: Advantage, talk) -> dict:
+    """A dialogue as it is found in the queue."""
+    policy = SimpleNamespace(versions={}, seconds=0.0)
+    inputs = credit_inputs([talk], told, RUBRIC)
+    row = loop_output(response_row(talk), talk, policy, inputs).as_dict()
+    row["uid"] = talk.group
+    row["extra_fields"] = msgpack.decode(msgpack.encode(row["extra_fields"]))
+    row["old_log_probs"] = row["rollout_log_probs"]
+    return row
+
+
+@pytest.mark.parametrize("endings", ENDINGS)
+@pytest.mark.parametrize("name", sorted(METHODS))
+@settings(max_examples=10, deadline=None)
+@given(made=rows, scale=st.sampled_from([None, *SCALES]), states=st.sampled_from(["binned", "exact"]))
+def test_the_trainer_gives_verl_our_advantages_and_mask(name, endings, made, scale, states):
+    talks = [dialogue(row, f"d{i}", f"s{i // 4}") for i, row in enumerate(made) if row]
+    assume(talks)
+    told = Advantage(method=METHODS[name], endings=endings, scale=scale, states=states)
+    ours = object.__new__(trainer.MapoTrainer)
+    algorithm = {"adv_estimator": name, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0}
+    algorithm |= {"mapo": {k: v for k, v in told.options().items() if k != "method"}}
+    ours.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}})
+    played = {f"{talk.id}_0_0": attached(told, talk) for talk in talks}
+    template, _ = construct_minimal_padding_template(next(iter(played.values())), {}, eos_token_id=0)
+    padding = {**template, "uid": "pad", "old_log_probs": template["rollout_log_probs"]}
+    queue = Queue({**played, "pad_0_0": padding})
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (trainer, trainer_base):
+            patch.setattr(module, "tq", queue)
+        patch.setitem(ADV_ESTIMATOR_REGISTRY, name, None)
+        ours._compute_advantage(KVBatchMeta(list(queue.rows), [{}] * len(queue.rows), "train"), {})
+    credit = compute_credit(talks, told, RUBRIC)
+    for talk, advantage, mask in zip(talks, credit.mixed, credit.mask, strict=True):
+        row = queue.rows[f"{talk.id}_0_0"]
+        turn_of = [t for t, turn in enumerate(talk.turns) for _ in turn.reply.token_ids]
+        sampled = [i for i, x in enumerate(row["responses"].tolist()) if x in _sampled_ids(talk)]
+        assert same(row["advantages"][sampled], torch.tensor(advantage[turn_of]))
+        assert row["response_mask"][sampled].tolist() == mask[turn_of].tolist()
+        assert int(row["response_mask"].sum()) == int(mask[turn_of].sum())
+        assert torch.equal(row["response_mask"], row["loss_mask"])
+    assert not queue.rows["pad_0_0"]["response_mask"].any()
+
+
+def _sampled_ids(talk) -> set[int]:
+    return {i for turn in talk.turns for i in turn.reply.token_ids}
 
 
 def test_token_metrics_cover_only_trained_tokens():

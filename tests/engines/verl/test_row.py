@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo import InputError, Reply, advantages
-from mapo.engines.verl.estimator import UNSCORED, compute_credit, estimate, find_turns, loss_mask
+from mapo import InputError, Reply, Rubric
+from mapo.config import Advantage
+from mapo.credit import compute_credit, credit_inputs
+from mapo.engines.verl.estimator import UNSCORED, estimate, find_turns, loss_mask
+from mapo.engines.verl.estimator import compute_credit as credit_of_rows
 from mapo.engines.verl.row import response_row
 from mapo.rows import rows_of
 from support.verl_rows import dialogue, methods, options, rows, same, spoken
 
+RUBRIC = Rubric.load("empathy")
 SAID = {"gap": 2, "length": 3, "reward": 0.5, "kl": 0.0}
 
 
@@ -46,18 +51,24 @@ def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(made,
         for i, row in enumerate(made)
     ]
     usable = [t for t in talks if t.error is None]
-    credit = advantages(
-        [[turn.reward for turn in t.turns] for t in usable], [t.group for t in usable], method, **told
-    )
+    settings = Advantage(**{"method": method, "gamma": 1.0, **told})
+    credit = compute_credit(usable, settings, RUBRIC)
     local = {usable[row.dialogue].id: row for row in rows_of(usable, credit)}
     ours = {t.id: row for t in talks if (row := response_row(t))}
     assert set(local) <= set(ours) <= {t.id for t in usable}
     mask, paid = (padded([getattr(row, name) for row in ours.values()]) for name in ("mask", "rewards"))
     groups = [talk.group for talk in usable if talk.id in ours]
     turns = find_turns(paid, mask)
-    kept = loss_mask(turns, compute_credit(turns, groups, method, told), mask)
+    inputs = [credit_inputs([talk], settings, RUBRIC) for talk in usable if talk.id in ours]
+    inputs = json.loads(json.dumps(inputs))  # verl's queue makes lists of tuples too
+    kept = loss_mask(turns, credit_of_rows(turns, groups, method, told, inputs), mask)
     found, _ = estimate(
-        method, token_level_rewards=paid, response_mask=mask, index=groups, config={"mapo": told}
+        method,
+        token_level_rewards=paid,
+        response_mask=mask,
+        index=groups,
+        config={"mapo": told},
+        inputs=inputs,
     )
     for at, (name, row) in enumerate(ours.items()):
         if name not in local:

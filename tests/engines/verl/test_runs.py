@@ -17,7 +17,8 @@ import pytest
 
 pytest.importorskip("verl.protocol")
 
-from mapo import advantages
+from mapo import Rubric
+from mapo.credit import compute_credit
 from mapo.engines.verl.records import dialogues_of
 from mapo.store import RunDir, read_steps
 from mapo.testing.server import LoopbackServer
@@ -144,8 +145,7 @@ def check_advantages(run: RunDir, lines: list[dict]) -> None:
     config = load_run_config(run.root)
     for line in lines:
         played = [d for d in dialogues_of(run, config, "train", line["step"]) if d.error is None]
-        rewards = [[turn.reward for turn in d.turns] for d in played]
-        credit = advantages(rewards, [d.group for d in played], "mapo", gamma=config.advantage.gamma)
+        credit = compute_credit(played, config.advantage, Rubric.load("empathy"))
         said = np.array([len(turn.reply.token_ids) for d in played for turn in d.turns])
         kept = np.concatenate(credit.mask)
         carried = np.repeat(np.concatenate(credit.mixed)[kept], said[kept])  # one a token
@@ -174,6 +174,7 @@ def mapo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_roles_behind_endpoints_that_fail_one_call_in_ten(tmp_path):
+    """With a method that needs more than rewards: the states before each turn, as the positions in bins."""
     out = tmp_path / "run"
     kinds = ("503", "drop", "not-json", "empty", "cut-body")
     fault = lambda number, _: kinds[number // 10 % len(kinds)] if number % 10 == 0 else None  # noqa: E731
@@ -181,10 +182,12 @@ def test_roles_behind_endpoints_that_fail_one_call_in_ten(tmp_path):
         roles = [f'roles.{role}={{model="{role}"}}' for role in ("user", "director", "judge")]
         everyone = f'roles.everyone={{model="judge", base_url="{server.base_url}"}}'
         settings = ["roles.agents=llm", everyone, *roles, "roles.timeout=5", "rollout.scenarios=2"]
+        settings += ["advantage.method=gigpo", "advantage.endings=cut", "advantage.step_weight=0.5"]
         finish(start(out, *settings, "optim.steps=3", "eval.test_repeats=0", "eval.every=100"), out)
         assert sum(server.faults.values()) > 0.08 * server.calls
     lines = read_steps(out / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(line["dialogues"] == 8 for line in lines)
+    check_advantages(RunDir(out), lines)
     ledgers = [json.loads(file.read_bytes()) for file in out.glob("ledger*.json")]
     assert ledgers and "OPENAI_API_KEY" not in json.dumps(ledgers)

@@ -22,6 +22,7 @@ from mapo.engines.verl.settings import (
     verl_name,
 )
 from mapo.errors import InputError
+from mapo.estimators import ESTIMATORS
 
 TABLES = {split: Path(f"/r/verl/{split}.parquet") for split in ("train", "validation", "test")}
 RAY = "+ray_kwargs.ray_init"
@@ -55,6 +56,10 @@ def test_what_decides_the_course_is_handed_on():
     found = told(
         "advantage.method=reinforce++_turn",
         "advantage.horizon=shortest",
+        "advantage.endings=cut",
+        "advantage.scale=none",
+        "advantage.lam=0.5",
+        "advantage.step_weight=2",
         "optim.kl=0.01",
         "eval.temperature=0",
         "verl.tensor_parallel=2",
@@ -62,7 +67,18 @@ def test_what_decides_the_course_is_handed_on():
         'verl.settings=["trainer.balance_batch=false", "trainer.nnodes=7"]',
     )
     assert found["algorithm.adv_estimator"] == "mapo_reinforce_pp_turn"
-    assert found["+algorithm.mapo.horizon"] == "shortest"
+    mapo = {name.rpartition(".")[2]: value for name, value in found.items() if ".mapo." in name}
+    assert mapo == {
+        "gamma": "0.85",
+        "turn_weight": "0.5",
+        "scope": "group",
+        "horizon": "shortest",
+        "endings": "cut",
+        "scale": "none",
+        "lam": "0.5",
+        "step_weight": "2.0",
+    }
+    assert told()["+algorithm.mapo.scale"] == "null"  # as in the method's paper
     assert found["actor_rollout_ref.actor.use_kl_loss"] == "true"
     assert found["actor_rollout_ref.actor.kl_loss_coef"] == "0.01"
     assert found["actor_rollout_ref.rollout.val_kwargs.do_sample"] == "false"
@@ -95,7 +111,7 @@ def test_every_process_finds_our_environment_whoever_started_ray():
 def test_every_method_has_a_name_of_its_own_in_verl():
     assert [verl_name(method) for method in METHODS.values()] == list(METHODS)
     assert all(name.replace("_", "").isalnum() and name.startswith("mapo") for name in METHODS)
-    assert len(set(METHODS.values())) == len(METHODS) == 6
+    assert list(METHODS.values()) == list(ESTIMATORS)
 
 
 @pytest.mark.parametrize(
