@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from datasets import Dataset
@@ -11,7 +13,7 @@ from mapo.engines.trl import MAPOConfig, MAPOTrainer, Sandbox, rollout_of, scena
 from mapo.sandbox.cast import Cast
 from mapo.scenarios.sets import load_scenarios
 from mapo.train.loss import token_logprobs
-from mapo.types import Dialogue, Direction, Reply, Turn
+from mapo.types import Dialogue, Direction, Ending, PotentialState, Reply, StopReason, Turn
 from support import tiny
 from support.builders import marks
 
@@ -55,8 +57,10 @@ def settings(out, **changed):
 
 
 def told(reply_seed, place, rewards):
-    """A dialogue of random words, whose turns earned `rewards`; None: it broke."""
+    """A dialogue of random words and steps, whose turns earned `rewards`; None: it broke."""
     chance = np.random.default_rng([reply_seed, place])
+    steps = np.random.default_rng([9, reply_seed, place])
+    start = position = (-9.0, -6.0, -3.0)
 
     def words(low, high):
         return tuple(chance.integers(3, 200, chance.integers(low, high)).tolist())
@@ -64,9 +68,15 @@ def told(reply_seed, place, rewards):
     turns = []
     for reward in rewards or [1.0]:
         said = words(1, 7)
-        turns.append(Turn("", Reply("", "stop", words(2, 9), said, (0.0,) * len(said)), reward=reward))
+        step = steps.choice([-3.0, 0.0, 3.0], 3).tolist()
+        position = tuple(x + d for x, d in zip(position, step, strict=True))
+        state = PotentialState(len(turns) + 1, position, 0.0, False, 0.0, 0.0)
+        reply = Reply("", "stop", words(2, 9), said, (0.0,) * len(said))
+        turns.append(Turn("", reply, state=state, reward=reward))
     broke = "the user is gone" if rewards is None else None
-    return Dialogue(str(place), "s", "m", "r", "p", {}, (), tuple(turns), group=str(place // 4), error=broke)
+    ending = Ending(StopReason.SUCCESS if place % 2 else StopReason.TIMEOUT)
+    known = {"group": str(place // 4), "error": broke, "ending": ending}
+    return Dialogue(str(place), "s", "m", "r", "p", {}, start, tuple(turns), **known)
 
 
 def scored(model, dialogue, noise=0.0):
@@ -82,7 +92,7 @@ def scored(model, dialogue, noise=0.0):
         with torch.no_grad():
             logp = token_logprobs(model, torch.tensor([ids]), mask).logprobs.numpy()
         logp = logp + noise * chance.standard_normal(len(logp))
-        turns.append(Turn("", _with(turn.reply, tuple(logp.tolist())), reward=turn.reward))
+        turns.append(replace(turn, reply=_with(turn.reply, tuple(logp.tolist()))))
     return Dialogue(**{**fields(dialogue), "turns": tuple(turns)})
 
 
@@ -99,7 +109,8 @@ def canned(dialogues):
 
     def rollout(prompts, trainer):
         first = trainer.accelerator.process_index * len(prompts)
-        return rollout_of(dialogues[first : first + len(prompts)], filler=0)
+        mine = dialogues[first : first + len(prompts)]
+        return {**rollout_of(mine, filler=0), **trainer.args.credit_inputs(mine, RUBRIC)}
 
     return rollout
 

@@ -9,6 +9,14 @@ Each key has one entry per dialogue, in the order of the prompts:
     turn_rewards     one number per turn, None for an unscored turn; None instead of the list for a broken
                      dialogue
 
+Some methods need one key more, whose entry may be None for a broken dialogue:
+
+    outcome          mt_grpo: a number, such as 1 for success and 0 for anything else
+    states           gigpo: the state before each turn, equal for equal states (a string, a number or a tuple
+                     of them); None if it is unknown
+    axes             gdpo: a dict with one number per turn for each axis, None for unscored turns; beside it
+                     `axis_weights`, one dict for the whole batch, may give the axes other weights than 1
+
 A broken dialogue is excluded from loss and statistics; its siblings are not affected. This module does not
 import torch.
 """
@@ -22,7 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapo.advantage import Advantages
+from mapo.credit import hashable
 from mapo.errors import InputError, RewardError
+from mapo.estimators import ESTIMATORS
 from mapo.rows import Row, rows_of
 from mapo.types import Dialogue
 
@@ -66,14 +76,21 @@ def _row(dialogue: Dialogue) -> Row | None:
     return rows[0] if rows else None
 
 
-def check_rollout(output: Mapping[str, Any], count: int) -> dict[str, Any]:
+def check_rollout(output: Mapping[str, Any], count: int, method: str = "mapo") -> dict[str, Any]:
     """Return a rollout's output for `count` prompts with TRL's `env_mask` added.
 
-    Raise InputError if the output does not follow the contract.
+    Raise InputError if the output does not follow the contract, or lacks what the method needs.
     """
     if missing := [key for key in KEYS if key not in output]:
         raise InputError(f"the returned dict has no {', '.join(missing)}", where="rollout_func", fix=_FIX)
-    for key in KEYS:
+    need = ESTIMATORS[method].needs
+    if need and need not in output:
+        raise InputError(
+            f"the returned dict has no {need}, which the method '{method}' needs",
+            where="rollout_func",
+            fix=_FIX,
+        )
+    for key in (*KEYS, need) if need else KEYS:
         values = output[key]
         if key == "logprobs" and values is None:
             continue
@@ -82,11 +99,22 @@ def check_rollout(output: Mapping[str, Any], count: int) -> dict[str, Any]:
             raise InputError(
                 f"{key} is {kind}, but there are {count} prompts", where="rollout_func", fix=_FIX
             )
-    rewards = [_parse_rewards(values, index) for index, values in enumerate(output["turn_rewards"])]
+    rewards = [
+        None if values is None else _parse_rewards(values, f"rollout_func, turn_rewards[{index}]")
+        for index, values in enumerate(output["turn_rewards"])
+    ]
     for index in range(count):
         _check_dialogue(output, rewards[index], index)
     mask = [[int(turn >= 0) for turn in turns] for turns in output["turn_ids"]]
-    return {**output, "turn_rewards": rewards, "env_mask": mask}
+    parsed = {**output, "turn_rewards": rewards, "env_mask": mask}
+    if need:
+        parsed[need] = [
+            None if row is None else _parse_input(need, entry, len(row), f"rollout_func, {need}[{index}]")
+            for index, (entry, row) in enumerate(zip(output[need], rewards, strict=True))
+        ]
+    if need == "axes" and output.get("axis_weights") is not None:
+        parsed["axis_weights"] = _parse_weights(output["axis_weights"])
+    return parsed
 
 
 def _check_dialogue(output: Mapping[str, Any], rewards: Rewards, index: int) -> None:
@@ -117,10 +145,53 @@ def _check_dialogue(output: Mapping[str, Any], rewards: Rewards, index: int) -> 
         )
 
 
-def _parse_rewards(values: Any, index: int) -> Rewards:
-    if values is None:
-        return None
-    where = f"rollout_func, turn_rewards[{index}]"
+def _parse_input(need: str, entry: Any, turns: int, where: str) -> Any:
+    """Return a dialogue's entry of the key that the method needs, as JSON values but for tuples."""
+    if need == "outcome":
+        if not _is_number(entry):
+            raise InputError(f"{entry!r} is not a finite number", where=where, fix=_FIX)
+        return float(entry)
+    if need == "states":
+        return [_parse_state(state, where) for state in _per_turn(entry, turns, where)]
+    if not isinstance(entry, Mapping):
+        raise InputError(f"the entry is a {type(entry).__name__}", where=where, fix="Use a dict of axes")
+    return {
+        str(name): _parse_rewards(_per_turn(row, turns, f"{where}, {name}"), f"{where}, {name}")
+        for name, row in entry.items()
+    }
+
+
+def _per_turn(entry: Any, turns: int, where: str) -> Any:
+    kind = f"a list of {len(entry)}" if isinstance(entry, list | tuple) else f"a {type(entry).__name__}"
+    if not isinstance(entry, list | tuple | np.ndarray) or len(entry) != turns:
+        raise InputError(f"the entry is {kind}, but there are {turns} turn_rewards", where=where, fix=_FIX)
+    return entry
+
+
+def _parse_state(state: Any, where: str) -> Any:
+    if isinstance(state, list | tuple):
+        return tuple(_parse_state(part, where) for part in state)
+    value = state.item() if isinstance(state, np.generic) else state
+    if not isinstance(value, str | int | float | None):
+        raise InputError(
+            f"a state is a {type(state).__name__}", where=where, fix="Use strings, numbers or tuples of them"
+        )
+    return value
+
+
+def _parse_weights(weights: Any) -> dict[str, float]:
+    if not isinstance(weights, Mapping) or not all(map(_is_number, weights.values())):
+        raise InputError(
+            f"{weights!r} is not a dict of numbers", where="rollout_func, axis_weights", fix=_FIX
+        )
+    return {str(name): float(weight) for name, weight in weights.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | np.bool_) and bool(np.isfinite(value))
+
+
+def _parse_rewards(values: Any, where: str) -> list[float | None]:
     if not isinstance(values, list | tuple | np.ndarray):
         raise RewardError(
             f"the entry is a {type(values).__name__}", where=where, fix="Use a list of numbers, or None"
@@ -129,6 +200,19 @@ def _parse_rewards(values: Any, index: int) -> Rewards:
         if isinstance(reward, bool) or not isinstance(reward, int | float | np.number | None):
             raise RewardError(f"{reward!r} is not a number", where=where, fix="Use None for an unscored turn")
     return [None if reward is None or np.isnan(reward) else float(reward) for reward in values]
+
+
+def all_entries(need: str, entries: Sequence[Any]) -> list[Any]:
+    """Return the entries of all processes as `mapo.advantages` takes them.
+
+    Broken dialogues have no turns. States are hashable again after their way through JSON.
+    """
+    if need == "outcome":
+        return [0.0 if entry is None else entry for entry in entries]
+    if need == "states":
+        return [list(map(hashable, entry or ())) for entry in entries]
+    names = next((list(entry) for entry in entries if entry is not None), [])
+    return [{name: [] for name in names} if entry is None else entry for entry in entries]
 
 
 def token_advantages(

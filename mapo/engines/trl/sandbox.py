@@ -107,7 +107,8 @@ class Sandbox:
             dialogues = self._loop.run(self._play(self._sampler, jobs, trainer.temperature))
         finally:
             model.train(training)  # sampling disables dropout
-        return rollout_of(dialogues, filler=trainer.processing_class.pad_token_id)
+        rollout = rollout_of(dialogues, filler=trainer.processing_class.pad_token_id)
+        return {**rollout, **trainer.args.credit_inputs(dialogues, self.rules.rubric)}
 
     def disconnect(self, *endpoints: Endpoint) -> None:
         """Close the connections of endpoints that played roles. A later call opens new ones."""

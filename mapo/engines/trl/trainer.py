@@ -17,12 +17,23 @@ from typing import Any, ClassVar
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from mapo.advantage import HORIZONS, METHODS, SCOPES, Advantages, advantages
-from mapo.engines.trl.contract import Rewards, check_rollout, dialogue_return, token_advantages
+from mapo.advantage import ENDINGS, HORIZONS, METHODS, SCALES, SCOPES, Advantages, advantages
+from mapo.config import Advantage
+from mapo.credit import STATES, credit_inputs
+from mapo.engines.trl.contract import (
+    Rewards,
+    all_entries,
+    check_rollout,
+    dialogue_return,
+    token_advantages,
+)
 from mapo.engines.trl.sandbox import Sandbox
 from mapo.errors import InputError, TrainError
+from mapo.estimators import ESTIMATORS
+from mapo.measure.rubric import Rubric
 from mapo.train.metrics import credit_metrics
 from mapo.train.processes import ProcessGroup
+from mapo.types import Dialogue
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 """Rollout function as defined by TRL. It gets this process's prompts, siblings adjacent, and the trainer."""
@@ -45,6 +56,15 @@ class MAPOConfig(GRPOConfig):
     )
     scope: str = _option("group", f"Dialogues the batch-level advantage compares with: {', '.join(SCOPES)}.")
     horizon: str = _option("available", f"Turns that are trained: {', '.join(HORIZONS)}.")
+    endings: str = _option(
+        "continued", f"What dialogues that end before their siblings count as: {', '.join(ENDINGS)}."
+    )
+    scale: str | None = _option(
+        None, f"Scale of differences: {', '.join(SCALES)} (default: as in the method's paper)."
+    )
+    lam: float = _option(0.95, "Lambda of turn_gae.")
+    step_weight: float = _option(1.0, "Weight of the second part of mt_grpo and gigpo.")
+    states: str = _option("binned", f"States that gigpo takes as equal, in a Sandbox: {', '.join(STATES)}.")
     epsilon_high: float | None = _option(0.28, "Upper clip of the probability ratio.")
     delta: float | None = _option(10.0, "Dual clip: upper limit of the ratio for negative advantages.")
 
@@ -55,9 +75,18 @@ class MAPOConfig(GRPOConfig):
                 fix="Use 2 or more: turns are compared with those of sibling dialogues",
             )
         self.credit([], [])  # validates the options before anything is played
+        if self.states not in STATES:
+            raise InputError(f"unknown states {self.states!r}", fix=f"Use one of: {', '.join(STATES)}")
         super().__post_init__()
 
-    def credit(self, rewards: Sequence[Sequence[float | None]], groups: Sequence[Hashable]) -> Advantages:
+    def credit_inputs(self, dialogues: Sequence[Dialogue], rubric: Rubric) -> dict[str, Any]:
+        """Return the keys that the method needs beside those of `rollout_of`."""
+        settings = Advantage.model_validate({"method": self.method, "states": self.states})
+        return credit_inputs(dialogues, settings, rubric)
+
+    def credit(
+        self, rewards: Sequence[Sequence[float | None]], groups: Sequence[Hashable], **inputs: Any
+    ) -> Advantages:
         return advantages(
             rewards,
             groups,
@@ -66,6 +95,11 @@ class MAPOConfig(GRPOConfig):
             turn_weight=self.turn_weight,
             scope=self.scope,
             horizon=self.horizon,
+            endings=self.endings,
+            scale=self.scale,
+            lam=self.lam,
+            step_weight=self.step_weight,
+            **inputs,
         )
 
 
@@ -97,7 +131,7 @@ class MAPOTrainer(GRPOTrainer):
         if isinstance(rollout_func, Sandbox):
             rollout_func.begin(self)
         self.rollout_func = lambda prompts, trainer: check_rollout(
-            rollout_func(prompts, trainer), len(prompts)
+            rollout_func(prompts, trainer), len(prompts), args.method
         )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,7 +140,7 @@ class MAPOTrainer(GRPOTrainer):
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         rewards: list[Rewards] = [row["turn_rewards"] for row in inputs]
         all_rewards = self._process_group().gather(rewards)
-        credit = self._credit(all_rewards)
+        credit = self._credit(all_rewards, self._credit_inputs(inputs))
         first = self.accelerator.process_index * len(inputs)
         completions = batch["completion_ids"]
         turn_ids = [row["turn_ids"] for row in inputs]
@@ -122,7 +156,16 @@ class MAPOTrainer(GRPOTrainer):
         accelerator = self.accelerator
         return ProcessGroup(accelerator.process_index, accelerator.num_processes, str(accelerator.device))
 
-    def _credit(self, all_rewards: Sequence[Rewards]) -> Advantages:
+    def _credit_inputs(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what the method needs beside the rewards, for the batch of all processes."""
+        need = ESTIMATORS[self.args.method].needs
+        if need is None:
+            return {}
+        entries = all_entries(need, self._process_group().gather([row[need] for row in rows]))
+        weights = {"axis_weights": rows[0].get("axis_weights")} if need == "axes" else {}
+        return {need: entries, **weights}
+
+    def _credit(self, all_rewards: Sequence[Rewards], inputs: dict[str, Any]) -> Advantages:
         """Compute the advantages of the batch of all processes. Broken dialogues count as having no turns."""
         if self.model.training and all(row is None for row in all_rewards):
             raise TrainError(
@@ -132,7 +175,7 @@ class MAPOTrainer(GRPOTrainer):
         siblings = self.num_generations if self.model.training else self.num_generations_eval
         config: MAPOConfig = self.args
         groups = [index // siblings for index in range(len(all_rewards))]
-        return config.credit([row or [] for row in all_rewards], groups)
+        return config.credit([row or [] for row in all_rewards], groups, **inputs)
 
     def _log_metrics(self, all_rewards: Sequence[Rewards], credit: Advantages) -> None:
         """Add mapo's metrics to TRL's, and replace the advantages in TRL's completion table by mean ones."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from trl import GRPOConfig
 
 from mapo.engines.trl import MAPOTrainer, rollout_of
-from mapo.engines.trl.contract import check_rollout, dialogue_return
-from mapo.errors import InputError, RewardError
+from mapo.engines.trl.contract import all_entries, check_rollout, dialogue_return
+from mapo.errors import InputError
 from mapo.types import Dialogue, Reply, Turn
 from support.trl_rollouts import canned, fields, in_sandbox, model_of, rows, sandbox, settings, told
 
@@ -20,10 +22,21 @@ def test_siblings_are_needed(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"method": "ppo"}, {"scope": "world"}, {"horizon": "far"}, {"gamma": 2.0}, {"turn_weight": -1.0}],
+    [
+        {"method": "ppo"},
+        {"scope": "world"},
+        {"horizon": "far"},
+        {"gamma": 2.0},
+        {"turn_weight": -1.0},
+        {"endings": "happy"},
+        {"scale": "mad"},
+        {"lam": 1.5},
+        {"step_weight": -1.0},
+        {"states": "blurred"},
+    ],
 )
 def test_options_no_estimator_knows_are_refused_before_anything_is_loaded(options, tmp_path):
-    with pytest.raises(RewardError, match=next(iter(options))):
+    with pytest.raises(InputError, match=next(iter(options))):
         settings(tmp_path, **options)
 
 
@@ -91,6 +104,55 @@ def test_what_a_rollout_of_ones_own_returns():
 def test_a_rollout_that_breaks_the_contract_is_refused(changed, match):
     with pytest.raises(InputError, match=match):
         check_rollout({**GOOD, **changed}, 2)
+
+
+def test_what_a_method_needs_is_checked_and_made_plain():
+    rollout = {**GOOD, "turn_rewards": [[1, None], None]}
+    found = check_rollout({**rollout, "outcome": [np.True_, "gone"]}, 2, "mt_grpo")
+    assert found["outcome"] == [1.0, None]
+    found = check_rollout({**rollout, "states": [[[1, "a"], None], None]}, 2, "gigpo")
+    assert found["states"] == [[(1, "a"), None], None]
+    found = check_rollout({**rollout, "states": [np.array([3, 4]), None]}, 2, "gigpo")
+    assert json.dumps(found["states"]) == "[[3, 4], null]"
+    axes = [{"C": [np.float32(0.5), np.nan], "A": (1, None)}, None]
+    found = check_rollout({**rollout, "axes": axes, "axis_weights": {"C": 2}}, 2, "gdpo")
+    assert found["axes"] == [{"C": [0.5, None], "A": [1.0, None]}, None]
+    assert found["axis_weights"] == {"C": 2.0}
+    assert check_rollout({**rollout, "states": "mood"}, 2)["states"] == "mood"  # of no concern to mapo
+
+
+def test_dialogues_that_broke_have_no_turns_in_what_a_method_needs():
+    assert all_entries("outcome", [1.0, None]) == [1.0, 0.0]
+    assert all_entries("states", [[[1, [2, "a"]], None], None]) == [[(1, (2, "a")), None], []]
+    assert all_entries("axes", [None, {"C": [1.0]}]) == [{"C": []}, {"C": [1.0]}]
+    assert all_entries("axes", [None]) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("method", "changed", "match"),
+    [
+        ("mt_grpo", {}, "has no outcome, which the method 'mt_grpo' needs"),
+        ("gigpo", {}, "has no states, which the method 'gigpo' needs"),
+        ("gdpo", {}, "has no axes, which the method 'gdpo' needs"),
+        ("mt_grpo", {"outcome": [1.0]}, "outcome is a list of 1, but there are 2 prompts"),
+        ("mt_grpo", {"outcome": [1.0, None]}, r"outcome\[1\]: None is not a finite number"),
+        ("mt_grpo", {"outcome": [np.inf, 1.0]}, r"outcome\[0\]: inf is not a finite number"),
+        ("gigpo", {"states": [[1], [1]]}, r"states\[0\]: the entry is a list of 1, but there are 2"),
+        ("gigpo", {"states": [[1, 2], None]}, r"states\[1\]: the entry is a NoneType"),
+        ("gigpo", {"states": [[1, {2}], [1]]}, r"states\[0\]: a state is a set"),
+        ("gdpo", {"axes": [[1, 2], [1]]}, r"axes\[0\]: the entry is a list\. Use a dict of axes"),
+        ("gdpo", {"axes": [{"C": [1]}, {"C": [1]}]}, r"axes\[0\], C: the entry is a list of 1"),
+        ("gdpo", {"axes": [{"C": [1, "2"]}, {"C": [1]}]}, r"axes\[0\], C: '2' is not a number"),
+        (
+            "gdpo",
+            {"axes": [{"C": [1, None]}, {"C": [1]}], "axis_weights": [1.0]},
+            "axis_weights: .* not a dict of numbers",
+        ),
+    ],
+)
+def test_a_rollout_without_what_its_method_needs_is_refused(method, changed, match):
+    with pytest.raises(InputError, match=match):
+        check_rollout({**GOOD, **changed}, 2, method)
 
 
 def test_a_rollout_that_forgets_the_turns_is_refused():

@@ -11,7 +11,8 @@ import torch
 from peft import LoraConfig
 
 from mapo import Rules
-from mapo.advantage import advantages
+from mapo.config import Advantage
+from mapo.credit import compute_credit
 from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
 from mapo.errors import AnswerError, InputError, JudgeError
 from mapo.local_model.policy import load_policy
@@ -90,7 +91,8 @@ def test_the_trainer_gets_the_tokens_that_were_sampled(tmp_path):
     assert [t.reward for t in done[0].turns] and done[0].system == ""
 
 
-def test_faults_are_those_of_the_local_engine(tmp_path, caplog):
+@pytest.mark.parametrize("method", ["mapo", "mt_grpo", "gigpo", "gdpo"])
+def test_faults_are_those_of_the_local_engine(method, tmp_path, caplog):
     def fault(who, turns, job):
         if who == "user" and job.id.endswith("_1") and len(turns) == 1:
             raise RuntimeError("the line is dead")
@@ -98,7 +100,7 @@ def test_faults_are_those_of_the_local_engine(tmp_path, caplog):
             raise AnswerError("no form")
 
     done = []
-    trainer = in_sandbox(tmp_path, sandbox(fault, on_done=done.append))
+    trainer = in_sandbox(tmp_path, sandbox(fault, on_done=done.append), method=method)
     made = []
     plain = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda rows: made.append(plain(rows)) or made[-1]
@@ -107,9 +109,8 @@ def test_faults_are_those_of_the_local_engine(tmp_path, caplog):
     dialogues = [by_place[i] for i in range(8)]
     assert [d.error is not None for d in dialogues] == [False, True, False, False] * 2
     usable = [d for d in dialogues if d.error is None]
-    rewards = [[t.reward for t in d.turns] for d in usable]
-    assert rewards[1][1] is None
-    credit = advantages(rewards, [d.group for d in usable], gamma=0.85)
+    assert usable[1].rewards[1] is None
+    credit = compute_credit(usable, Advantage(method=method), RUBRIC)
     expected = rows_of(usable, credit)
     places = [i for i in range(8) if i not in (1, 5)]
     for place, row in zip(places, expected, strict=True):

@@ -16,12 +16,28 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from mapo.advantage import METHODS, advantages
-from mapo.errors import TrainError
+from mapo.advantage import METHODS, SCALES
+from mapo.config import Advantage
+from mapo.credit import compute_credit
+from mapo.engines.trl import MAPOTrainer, rollout_of
+from mapo.errors import InputError, TrainError
+from mapo.estimators import ESTIMATORS
 from mapo.rows import rows_of
 from mapo.train.batch import micro_batches
 from mapo.train.loss import policy_loss
-from support.trl_rollouts import REWARDS, in_sandbox, model_of, rows, sandbox, scored, told, trainer_of
+from support import tiny
+from support.trl_rollouts import (
+    REWARDS,
+    RUBRIC,
+    in_sandbox,
+    model_of,
+    rows,
+    sandbox,
+    scored,
+    settings,
+    told,
+    trainer_of,
+)
 
 
 class Gradients(TrainerCallback):
@@ -32,7 +48,7 @@ class Gradients(TrainerCallback):
 def local_gradients(model, dialogues, options, **clips):
     """What the local engine makes of the same dialogues."""
     usable = [d for d in dialogues if d.error is None]
-    credit = advantages([[t.reward for t in d.turns] for d in usable], [d.group for d in usable], **options)
+    credit = compute_credit(usable, Advantage(**options), RUBRIC)
     found = rows_of(usable, credit)
     model.zero_grad()
     total = sum(row.trained for row in found)
@@ -52,10 +68,15 @@ OPTIONS = [
     {"method": "mapo", "gamma": 0.85, "turn_weight": 0.3},
     {"method": "mapo", "gamma": 1.0, "scope": "batch", "horizon": "shortest"},
     *({"method": method, "gamma": 0.9} for method in METHODS if method != "mapo"),
+    *({"method": "mapo", "endings": "cut", "scale": scale} for scale in SCALES),
+    {"method": "turn_gae", "lam": 0.5, "scale": "none", "endings": "cut"},
+    {"method": "mt_grpo", "step_weight": 0.25, "scale": "none", "endings": "cut"},
+    {"method": "gigpo", "states": "exact", "step_weight": 2.0, "scale": "batch"},
+    {"method": "gdpo", "endings": "cut", "scale": "none"},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: f"{o['method']}-{o.get('horizon', '')}")
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 def test_gradients_are_the_local_engines(options, tmp_path):
     """One optimizer step of two micro-batches, as TRL takes it."""
     model = model_of()
@@ -90,6 +111,22 @@ def test_gradients_are_the_local_engines_off_policy_with_every_clip_at_work(tmp_
     batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer._compute_loss(model, batch).backward()
     assert distance({name: p.grad for name, p in model.named_parameters()}, expected) < 1e-5
+
+
+@pytest.mark.parametrize("method", [name for name, e in ESTIMATORS.items() if e.needs])
+def test_a_rollout_without_what_the_method_needs_ends_the_run_before_training(method, tmp_path):
+    dialogues = [told(0, i, r) for i, r in enumerate(REWARDS)]
+    trainer = MAPOTrainer(
+        model_of(),
+        args=settings(tmp_path, method=method),
+        train_dataset=rows(),
+        rollout_func=lambda prompts, trainer: rollout_of(dialogues, filler=0),
+        processing_class=tiny.tokenizer(),
+    )
+    match = f"the returned dict has no {ESTIMATORS[method].needs}, which the method '{method}' needs"
+    with pytest.raises(InputError, match=match):
+        trainer.train()
+    assert trainer.state.global_step == 0
 
 
 def test_unscored_turns_and_broken_dialogues_leave_loss_and_statistics(tmp_path):
@@ -132,7 +169,13 @@ def step_of(out, processes):
     torch.set_num_threads(1)
     said, dialogues = [], [told(0, i, r) for i, r in enumerate(REWARDS)]
     trainer, made = trainer_of(
-        out, dialogues, model_of(), per_device_train_batch_size=8 // processes, num_generations=8, optim="sgd"
+        out,
+        dialogues,
+        model_of(),
+        per_device_train_batch_size=8 // processes,
+        num_generations=8,
+        optim="sgd",
+        method="gigpo",  # its states are gathered too
     )
     trainer.train()
     sizes = [sum(len(t.reply.token_ids) + len(t.reply.prompt_ids) for t in d.turns) for d in dialogues]
