@@ -161,17 +161,18 @@ def _parse_input(need: str, entry: Any, turns: int, where: str) -> Any:
     }
 
 
-def _per_turn(entry: Any, turns: int, where: str) -> Any:
-    kind = f"a list of {len(entry)}" if isinstance(entry, list | tuple) else f"a {type(entry).__name__}"
-    if not isinstance(entry, list | tuple | np.ndarray) or len(entry) != turns:
+def _per_turn(entry: Any, turns: int, where: str) -> list[Any]:
+    values = entry.tolist() if isinstance(entry, np.ndarray) else entry
+    if not isinstance(values, list | tuple) or len(values) != turns:
+        kind = f"a list of {len(values)}" if isinstance(values, list | tuple) else f"a {type(entry).__name__}"
         raise InputError(f"the entry is {kind}, but there are {turns} turn_rewards", where=where, fix=_FIX)
-    return entry
+    return list(values)
 
 
 def _parse_state(state: Any, where: str) -> Any:
-    if isinstance(state, list | tuple):
-        return tuple(_parse_state(part, where) for part in state)
-    value = state.item() if isinstance(state, np.generic) else state
+    value = state.tolist() if isinstance(state, np.ndarray | np.generic) else state
+    if isinstance(value, list | tuple):
+        return tuple(_parse_state(part, where) for part in value)
     if not isinstance(value, str | int | float | None):
         raise InputError(
             f"a state is a {type(state).__name__}", where=where, fix="Use strings, numbers or tuples of them"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
 from trl import GRPOConfig
 
+from mapo.config import Advantage
+from mapo.credit import STATES
 from mapo.engines.trl import MAPOTrainer, rollout_of
 from mapo.engines.trl.contract import all_entries, check_rollout, dialogue_return
 from mapo.errors import InputError
@@ -38,6 +41,10 @@ def test_siblings_are_needed(tmp_path):
 def test_options_no_estimator_knows_are_refused_before_anything_is_loaded(options, tmp_path):
     with pytest.raises(InputError, match=next(iter(options))):
         settings(tmp_path, **options)
+
+
+def test_states_are_those_of_the_config():
+    assert get_args(Advantage.model_fields["states"].annotation) == STATES
 
 
 def test_a_dialogue_of_several_rows_is_refused():
@@ -114,6 +121,8 @@ def test_what_a_method_needs_is_checked_and_made_plain():
     assert found["states"] == [[(1, "a"), None], None]
     found = check_rollout({**rollout, "states": [np.array([3, 4]), None]}, 2, "gigpo")
     assert json.dumps(found["states"]) == "[[3, 4], null]"
+    found = check_rollout({**rollout, "states": [[np.array([3, 4]), np.int64(5)], None]}, 2, "gigpo")
+    assert found["states"] == [[(3, 4), 5], None]
     axes = [{"C": [np.float32(0.5), np.nan], "A": (1, None)}, None]
     found = check_rollout({**rollout, "axes": axes, "axis_weights": {"C": 2}}, 2, "gdpo")
     assert found["axes"] == [{"C": [0.5, None], "A": [1.0, None]}, None]
@@ -138,6 +147,11 @@ def test_dialogues_that_broke_have_no_turns_in_what_a_method_needs():
         ("mt_grpo", {"outcome": [1.0, None]}, r"outcome\[1\]: None is not a finite number"),
         ("mt_grpo", {"outcome": [np.inf, 1.0]}, r"outcome\[0\]: inf is not a finite number"),
         ("gigpo", {"states": [[1], [1]]}, r"states\[0\]: the entry is a list of 1, but there are 2"),
+        (
+            "gigpo",
+            {"states": [np.array([1]), [1]]},
+            r"states\[0\]: the entry is a list of 1, but there are 2",
+        ),
         ("gigpo", {"states": [[1, 2], None]}, r"states\[1\]: the entry is a NoneType"),
         ("gigpo", {"states": [[1, {2}], [1]]}, r"states\[0\]: a state is a set"),
         ("gdpo", {"axes": [[1, 2], [1]]}, r"axes\[0\]: the entry is a list\. Use a dict of axes"),
