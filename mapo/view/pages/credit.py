@@ -58,10 +58,12 @@ def credit_of(
     *,
     load: Load | None = None,
     rubric: Rubric | None = None,
+    shown: sqlite3.Row | None = None,
 ) -> Credit:
     """Return the credit of a batch without broken dialogues. Without settings there is none but `problem`.
 
-    Methods that need more than rewards `load` the dialogues of the batch and need their `rubric`.
+    Methods that need more than rewards `load` the dialogues of the batch and need their `rubric`. For one
+    dialogue that is `shown`, only its group is returned, and only it is explained.
     """
     if settings is None:
         return Credit(None, {}, problem)
@@ -82,8 +84,9 @@ def credit_of(
     if isinstance(computed, str):
         return Credit(settings, {}, computed)
     batch = CreditedBatch(rewards, [row["grp"] for row in usable], computed, settings, dialogues, rubric)
+    wanted = [(i, row) for i, row in enumerate(usable) if shown is None or row["grp"] == shown["grp"]]
     return Credit(
         settings,
-        {row["n"]: batch.turns(i) for i, row in enumerate(usable)},
-        continued={row["n"]: more for i, row in enumerate(usable) if (more := batch.continued(i))},
+        {row["n"]: batch.turns(i, explained=shown is None or row["n"] == shown["n"]) for i, row in wanted},
+        continued={row["n"]: more for i, row in wanted if (more := batch.continued(i))},
     )

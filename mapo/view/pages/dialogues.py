@@ -102,7 +102,7 @@ def one(request: Request) -> Response:
     trained = row["part"] == "train"
     credit = Credit(settings, {})
     if trained:
-        credit = credit_of(batch, settings, problem, load=transcript.dialogue_at, rubric=rubric)
+        credit = credit_of(batch, settings, problem, load=transcript.dialogue_at, rubric=rubric, shown=row)
     siblings = transcript.siblings_of(row, batch)
     return page(
         request,

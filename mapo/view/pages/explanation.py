@@ -11,7 +11,17 @@ import numpy as np
 from mapo.advantage import Advantages
 from mapo.config import Advantage
 from mapo.credit import outcome_of, states_of
-from mapo.estimators import ESTIMATORS, Continuation, Scale, compare, continuation, settled, totals
+from mapo.estimators import (
+    ESTIMATORS,
+    PACE_TURNS,
+    Continuation,
+    Scale,
+    compare,
+    continuation,
+    continued_return,
+    settled,
+    totals,
+)
 from mapo.measure.axes import axis_rewards
 from mapo.measure.rubric import Rubric
 from mapo.ragged import Floats, Ragged
@@ -31,10 +41,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """How a dialogue that ended before its longest peer is continued: for so many turns, at this pace."""
+    """How a dialogue that ended before its longest peer is continued: for so many turns, at this pace, which
+    is the mean reward of the `last` scored turns."""
 
     turns: int
     pace: float
+    last: int
     longest: str
 
 
@@ -96,6 +108,7 @@ class CreditedBatch:
         self.more: Continuation = continuation(ragged, settings.endings, estimator.siblings)
         self.rewards, self.settled = ragged.split(self.r, settled(self.r, ragged, self.more))
         self.totals = totals(self.r, ragged, self.more.turns)
+        self.rest = continued_return(self.more.pace, self.more.turns, settings.gamma)
         self._peers: dict[Hashable, Peers | None] = {}
         self._members: dict[str, list[int]] = {}
         for i, group in enumerate(groups):
@@ -113,9 +126,14 @@ class CreditedBatch:
     def continued(self, i: int) -> Continued | None:
         turns = int(self.more.turns[i])
         longest = "longest sibling" if self.siblings else "longest dialogue of the batch"
-        return Continued(turns, float(self.more.pace[i]), longest) if turns else None
+        if not turns:
+            return None
+        start = self.ragged.starts[i]
+        scored = int(self.ragged.scored[start : start + self.ragged.lengths[i]].sum())
+        return Continued(turns, float(self.more.pace[i]), min(scored, PACE_TURNS), longest)
 
-    def turns(self, i: int) -> list[TurnCredit]:
+    def turns(self, i: int, *, explained: bool = True) -> list[TurnCredit]:
+        """Return the credit of a dialogue's turns, with reasons if it is `explained`."""
         computed, sums = self.computed, self.method in ("grpo", "rloo", "gigpo")
         return [
             TurnCredit(
@@ -127,7 +145,7 @@ class CreditedBatch:
                 turn_peers=self._at_turn(i, t, computed.returns),
                 total=float(self.totals[i]) if sums else None,
                 parts=self._parts(i, t) if computed.mask[i][t] else (),
-                why=tuple(self._why(i, t)) if computed.mask[i][t] else (),
+                why=tuple(self._why(i, t)) if explained and computed.mask[i][t] else (),
             )
             for t in range(len(self.rewards[i]))
         ]
@@ -348,7 +366,8 @@ class CreditedBatch:
         reasons.append(
             Reason(
                 f"Advantage: the weighted sum ({weights}) is {signed(float(everyone[i]))}. All {len(spread)} "
-                f"dialogues of the batch have a standard deviation of {num(float(spread.std()))}.",
+                f"dialogues of the batch have a mean of {signed(float(spread.mean()))} (standard deviation "
+                f"{num(float(spread.std()))}).",
                 result,
             )
         )
@@ -361,11 +380,9 @@ class CreditedBatch:
         turns = int(self.more.turns[i])
         if not turns:
             return ""
-        pace, gamma = float(self.more.pace[i]), self.settings.gamma
-        after = sum(gamma**k for k in range(turns)) * gamma ** (len(self.rewards[i]) - t)
-        return (
-            f", of which {signed(pace * after)} from {plural(turns, 'continued turn')} at {signed(pace)} each"
-        )
+        part = float(self.rest[i]) * self.settings.gamma ** (len(self.rewards[i]) - t)
+        each = signed(float(self.more.pace[i]))
+        return f", of which {signed(part)} from {plural(turns, 'continued turn')} at {each} each"
 
     def _sum_note(self, i: int) -> str:
         turns, pace = int(self.more.turns[i]), float(self.more.pace[i])

@@ -154,7 +154,15 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"num": num, "signed": signed, "when": when, "ago": ago, "part": part_name, "short": short}
+    env.filters |= {
+        "num": num,
+        "signed": signed,
+        "moved": moved,
+        "when": when,
+        "ago": ago,
+        "part": part_name,
+        "short": short,
+    }
     env.filters |= {"duration": duration, "kind": kind_name, "ending": ending_label, "plural": plural}
     env.filters |= {"condition": condition, "direction": direction_label, "sentence": sentence}
     env.globals |= {"address": address, "spark": spark, "bar": bar}
@@ -185,6 +193,11 @@ def signed(value: float | None, digits: int = 2) -> str:
     if not any(digit in text for digit in "123456789"):
         return text.removeprefix("−")  # a value that rounds to zero has no sign
     return f"+{text}" if value is not None and value > 0 else text
+
+
+def moved(value: float | None) -> str:
+    """Format a movement on an axis, which is mostly a whole number."""
+    return signed(value, 0 if value is not None and float(value).is_integer() else 2)
 
 
 def sentence(text: str) -> str:
