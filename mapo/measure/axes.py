@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from mapo.errors import InputError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.types import Dialogue, Levels, Turn, Vector
@@ -101,6 +102,11 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _removed(before: Sequence[float], after: Sequence[float], rubric: Rubric) -> list[float]:
+    if not len(before) == len(after) == len(rubric.axes):
+        raise InputError(
+            f"the positions {list(before)} and {list(after)} do not fit the rubric '{rubric.name}'",
+            fix="Use the rubric with which the dialogue was judged",
+        )
     return [
         max(0.0, -rubric.zone - a) - max(0.0, -rubric.zone - b) for a, b in zip(before, after, strict=True)
     ]

@@ -109,8 +109,8 @@ def dialogue_credit(
         return compute_credit([with_plausible_rewards(d) for d in dialogues], settings, rubric)
     except MapoError as error:
         return str(error)
-    except (ValueError, OverflowError):  # positions that do not fit the rubric
-        return "the records do not fit the rubric"
+    except (ValueError, OverflowError):
+        return "the positions of the records are not plausible numbers"
 
 
 def needs_of(settings: Advantage) -> str | None:

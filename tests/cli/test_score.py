@@ -596,3 +596,16 @@ def test_only_the_first_reasons_are_listed_where_nothing_can_be_scored(tmp_path)
         (tmp_path / f"{number}_result.json").write_text("{}")
     done = mapo("score", tmp_path)
     assert done.returncode == 2 and "error: ... and 6 more" in done.stderr
+
+
+def test_scores_have_the_movement_per_axis_and_regression_of_every_dialogue(tmp_path):
+    harmful = dialogue(RUBRIC, [marks(RUBRIC, 1, -1)] * 12, id="harm")
+    [model] = scored(put(tmp_path / "run", good(id="good"), harmful), "--by", "dialogue")
+    rows = {row["key"]: row for row in model["by"]}
+    assert set(rows) == {"good", "harm"}
+    assert rows["good"]["regression"] == 0 and rows["good"]["regressed"] == 0
+    # level -1 is worth -2 on each of three axes
+    assert rows["harm"]["regression"] == -6 and rows["harm"]["regressed"] == 1
+    assert set(model["axis_rewards"]) == {"C", "A", "P"}
+    assert model["regression"] == -3 and model["regressed"] == 0.5
+    assert rows["good"]["axis_rewards"]["C"] > 0 > rows["harm"]["axis_rewards"]["C"]

@@ -112,3 +112,25 @@ def test_terms_change_what_is_found_and_are_written_down():
     assert audit.findings[0].reliability[0].r == other
     data = audit.as_json()
     assert data["terms"]["gamma"] == 0.0 and "assumed gamma 0: nobody said" in data["notes"]
+
+
+def test_the_method_of_the_runs_is_measured_too(tmp_path):
+    new = OWN.replace("mapo", "kevin") + "endings = 'continued'\nscale = 'none'\nlam = 0.5\nstep_weight = 2\n"
+    terms, _ = credit_settings(by("idr/zone"), [trained(tmp_path / "a", new)])
+    assert terms.methods == ("mapo", "turn", "batch", "grpo", "kevin") and not terms.unmeasured
+    options = terms.advantage_options
+    assert (options["endings"], options["scale"], options["lam"]) == ("continued", "none", 0.5)
+    assert options["step_weight"] == 2
+    plan = AuditPlan(("it",), RECORDINGS, turns=1, dialogues=6, repeats=2, pairs=False, credit=terms)
+    asked = [question for question in plan.questions() if question.probe == "plain"]
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(noise=0.3))}, asked), {})
+    assert [r.method for r in audit.findings[0].reliability] == list(terms.methods)
+
+
+def test_a_method_that_needs_more_than_rewards_is_named_as_not_measured(tmp_path):
+    terms, _ = credit_settings(by("idr/zone"), [trained(tmp_path / "a", OWN.replace("mapo", "gdpo"))])
+    assert terms.unmeasured == ("gdpo",) and "gdpo" not in terms.methods
+    plan = AuditPlan(("it",), RECORDINGS, turns=1, dialogues=6, repeats=2, pairs=False, credit=terms)
+    asked = [question for question in plan.questions() if question.probe == "plain"]
+    audit = build_audit(plan, lines_of(plan, {"it": faulty(JudgeErrors(noise=0.3))}, asked), {})
+    assert any("gdpo, used in training, are not measured: they need axes" in note for note in audit.notes)

@@ -149,3 +149,10 @@ def test_entries_after_the_last_snapshot_of_a_killed_run_are_counted(tmp_path, f
     assert row["cost"] == (pytest.approx(ledger.total_cost) if flushed else None)
     [loaded] = Ledger.load(path).as_rows()
     assert {name: loaded[name] for name in run.COUNTS} == {name: row[name] for name in run.COUNTS}
+
+
+def test_a_run_of_an_earlier_version_has_cut_endings(tmp_path):
+    old = read_training(view_runs.training(tmp_path, "old"))
+    assert old.config.advantage.endings == old.advantage.endings == "cut"
+    new = read_training(view_runs.training(tmp_path, "new", advantage='endings = "continued"'))
+    assert new.config.advantage.endings == new.advantage.endings == "continued"

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from mapo import advantages
-from mapo.config import load_config
+from mapo import Rubric, Trajectory, advantages
+from mapo.config import Advantage, load_config
+from mapo.credit import compute_credit
 from mapo.errors import InputError, StoreError
-from mapo.train.metrics import TensorBoard, credit_metrics, dialogue_metrics, flat, memory_gb, open_trackers
+from mapo.train.metrics import (
+    TensorBoard,
+    credit_metrics,
+    dialogue_metrics,
+    flat,
+    memory_gb,
+    open_trackers,
+    state_metrics,
+)
 from mapo.train.run import rules_of
 from mapo.types import Dialogue, Ending, Reply, StopReason, Turn
 
@@ -89,3 +100,28 @@ def test_memory_is_measured():
 def test_the_reward_potential_is_discounted_as_the_advantage():
     config = load_config(None, ["reward.name=potential", "advantage.gamma=0.5"])
     assert (rules_of(config).reward, rules_of(config).gamma) == ("potential", 0.5)
+
+
+def test_movement_per_axis_is_a_metric_of_its_own():
+    rubric = Rubric.load("empathy")
+    path = Trajectory(rubric, (-4.0, -2.0, 0.0))
+    forms = [rubric.levels(C=(2, 0), A=(0, -1)), rubric.levels(C=(1, 0))]
+    turns = [Turn("hi", Reply("ho"), form, path.judge(form), 1.0) for form in forms]
+    made = Dialogue("d", "s", "m", "empathy", "published", {}, path.start, tuple(turns))
+    got = dialogue_metrics([made, dialogue([], StopReason.BROKEN, "gone")], (), rubric)
+    # beyond the zone of 1: C 3 -> 0 -> 0, A 1 -> 3 -> 3; regression of A -2 in one of two turns
+    assert got["axis_rewards"] == {"C": 1.5, "A": -1.0, "P": 0.0}
+    assert (got["regression"], got["regressed"]) == (-1.0, 0.5)
+    assert flat(got)["axis_rewards/C"] == 1.5
+
+
+def test_matched_turns_are_counted_where_states_are_compared():
+    talks = [dialogue([1.0, 2.0]), dialogue([3.0, None])]
+    for settings in (Advantage(method="gigpo"), Advantage(method="gigpo", states="exact")):
+        credit = compute_credit(talks, settings, Rubric.load("empathy"))
+        # without positions all states of a bin are equal, and so are all user messages
+        assert state_metrics(talks, credit, settings) == {"matched": 1.0}
+    other = replace(talks[1], turns=(replace(talks[1].turns[0], user="hm"), talks[1].turns[1]))
+    credit = compute_credit([talks[0], other], settings, Rubric.load("empathy"))
+    assert state_metrics([talks[0], other], credit, settings) == {"matched": pytest.approx(2 / 3)}
+    assert state_metrics(talks, credit, Advantage()) == {}
