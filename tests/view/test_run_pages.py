@@ -417,3 +417,30 @@ def test_a_turn_shows_its_alignment_with_the_fixed_and_the_current_direction(ind
     index.refresh()
     page = page_of(client, "/run/r/d/dialogues:empa.jsonl/1")
     assert page.count(" fixed</span>, <span") == 2 and page.count(" dynamic</span>") == 2
+
+
+def test_rewards_per_axis_and_regression_are_lines_of_their_own(index, root, client):
+    run = view_runs.training(root, steps=2)
+    view_runs.training(root, "second", steps=2)
+    for name in ("first", "second"):
+        lines = [
+            {**view_runs.metrics_line(k), "axis_rewards": {"C": 1.0 * k, "A": "x", "<b>": -1.0}}
+            | {"regression": -0.5 * k, "regressed": 0.25}
+            for k in (1, 2)
+        ]
+        (root / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run.exists()
+    index.refresh()
+    figures = client.get("/api/figures?run=first").json()
+    assert {line["name"]: line["y"] for line in figures["axes"]["data"]} == {
+        "C": [1.0, 2.0], "&lt;b&gt;": [-1.0, -1.0], "regression": [-0.5, -1.0],
+    }  # fmt: skip
+    assert figures["regressed"]["data"][0]["y"] == [0.25, 0.25]
+    both = client.get("/api/figures?run=first&run=second").json()
+    assert [line["name"] for line in both["axes"]["data"]] == ["first", "second"]
+
+
+def test_a_run_without_rewards_per_axis_has_no_chart_of_them(index, root, client):
+    view_runs.training(root)
+    index.refresh()
+    assert "axes" not in client.get("/api/figures?run=first").json()

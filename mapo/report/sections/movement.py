@@ -41,7 +41,7 @@ def movement_by_step(run: TrainingRun) -> list[Block]:
         return []
     caption = (
         "Training dialogues by step. The reward of an axis is the part of its deficit that a turn removed; "
-        "regression is the weighted sum of the judge's regression levels, which the rewards include."
+        "regression is the weighted sum of what the regression levels stand for, which the rewards include."
     )
     return [Heading("Reward per axis"), Picture("fig_axes", caption, panels)]
 

@@ -8,6 +8,7 @@ from html import escape
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from mapo.measure.axes import REGRESSION
 from mapo.runs.contents import endings_by_step, number
 from mapo.scoring.reference import reference_lines
 from mapo.show.figures import COLOURS, ENDINGS, FAINT, LOOKS, Look, look, looks_of, rgba
@@ -27,6 +28,8 @@ Steps = Sequence[Mapping[str, Any]]
 PLOTS = {
     "reward": ("Reward per turn", "mean reward"),
     "epm_q": ("EPM-Q", "EPM-Q (points)"),
+    "axes": ("Reward per axis, and regression", "mean per turn"),
+    "regressed": ("Turns with regression", "share of turns"),
     "grad_norm": ("Gradient norm", "norm, before clipping"),
     "entropy": ("Entropy", "nats per token"),
     "kl": ("KL divergence", "nats per token"),
@@ -37,6 +40,8 @@ PLOTS = {
     "unscored": ("Unscored turns", "share of turns"),
 }
 """The charts of a training run: key -> title, label of the y axis."""
+AXES = 12
+"""Axes in a chart."""
 LABEL = 80
 """Characters of a name in a chart."""
 RADAR_LABEL = 28
@@ -78,6 +83,9 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str,
         look = _Lines(own, name if len(runs) > 1 else "")
         traces["reward"] += _reward(db, key, steps, look)
         traces["epm_q"] += _epm_q(db, key, steps, look)
+        harm = _column(steps, REGRESSION)
+        traces["axes"] += _axes(steps, harm) if len(runs) == 1 else look.line(harm, REGRESSION)
+        traces["regressed"] += look.line(_column(steps, "regressed"), "turns with regression")
         traces["grad_norm"] += look.line(_column(steps, "grad_norm"), "gradient norm")
         traces["entropy"] += look.line(_column(steps, "entropy"), "entropy")
         traces["kl"] += look.line(_column(steps, "kl_start"), "from start")
@@ -207,6 +215,21 @@ def _epm_q(db: sqlite3.Connection, key: str, steps: Steps, look: _Lines) -> list
     return training + look.band(validation, "validation", second=True)
 
 
+def _axes(steps: Steps, harm: Sequence[tuple[float, float]]) -> list[Trace]:
+    """Return the reward of each axis and regression, as the run recorded them."""
+    recorded = [(line["step"], line.get("axis_rewards")) for line in steps]
+    rows = [(step, row) for step, row in recorded if isinstance(row, dict)]
+    names = list(dict.fromkeys(key for _, row in rows for key in list(row)[:AXES]))[:AXES]
+    lines = {
+        label(key): [(step, value) for step, row in rows if (value := number(row.get(key))) is not None]
+        for key in names
+    }
+    lines = {**{name: points for name, points in lines.items() if points}, REGRESSION: list(harm)}
+    return [
+        t for i, (name, points) in enumerate(lines.items()) for t in _Lines(look(i), name).line(points, "")
+    ]
+
+
 def _endings(db: sqlite3.Connection, key: str, lines: Steps, look: _Lines, *, alone: bool) -> list[Trace]:
     """Return the endings as the run recorded them; for the current step, of the finished dialogues."""
     by = _merged(endings_by_step(lines), queries.endings_by_step(db, key))
@@ -259,11 +282,11 @@ def _layout(key: str, traces: Sequence[Trace], *, stacked: bool) -> dict[str, An
     steps = [x for trace in traces for x in trace["x"]]
     few = max(steps) - min(steps) <= 12
     yaxis: dict[str, Any] = {"title": {"text": PLOTS[key][1]}}
-    if key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings"):
+    if key in ("grad_norm", "entropy", "clip", "speed", "length", "unscored", "endings", "regressed"):
         yaxis["rangemode"] = "tozero"
     if key == "endings" and not stacked:
         yaxis["title"] = {"text": "share ending in success"}
-    if key in ("unscored", "clip") and not any(y for trace in traces for y in trace["y"]):
+    if key in ("unscored", "clip", "regressed") and not any(y for trace in traces for y in trace["y"]):
         yaxis["range"] = [0, 0.05]  # otherwise the axis of a line at zero would reach 100 %
     return {
         "xaxis": {"title": {"text": "step"}, **({"dtick": 1} if few else {})},
