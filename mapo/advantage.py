@@ -32,8 +32,9 @@ published, the turn that wins a dialogue looks worse than those of its siblings 
 dialogue that collapses early looks better than one that goes on failing. With "continued" (default), a
 dialogue that ended before its longest peer earns, in the statistics only, the mean reward of its last five
 scored turns for each turn up to the peer's length. The continued turns are part of the returns and sums, and
-the reward of the last turn becomes the mean of itself and the continued turns. docs/method.md has the
-argument and the measurements.
+the reward of the last turn becomes the mean of itself and the continued turns. "held" repeats the last scored
+reward instead, for rewards that are levels and not movements (`adr`). docs/method.md has the argument and the
+measurements.
 
 Horizon. For mapo, turn, batch, rloo_turn and turn_gae, `horizon` selects the turns that count. "available": a
 turn index counts while at least two siblings reach it. "shortest": it counts up to the length of the group's
@@ -46,8 +47,8 @@ returns of earlier turns they count as 0 and the discount still advances. A dial
 belongs to no peer set.
 
 Drift. With `endings="cut"`, adding a constant to all rewards changes comparisons of returns if dialogues
-differ in length, because longer dialogues collect the constant more often. With "continued" all siblings
-have equally many turns, and the constant cancels.
+differ in length, because longer dialogues collect the constant more often. With "continued" or "held" all
+siblings have equally many turns, and the constant cancels.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from mapo.estimators import (
     EPS,
     ESTIMATORS,
     Batch,
+    Continuation,
     Estimator,
     continuation,
     continued_return,
@@ -78,7 +80,7 @@ __all__ = ["ENDINGS", "EPS", "HORIZONS", "METHODS", "SCALES", "SCOPES", "Advanta
 SCOPES = ("group", "batch")
 HORIZONS = ("available", "shortest")
 SCALES = ("std", "none", "batch")
-ENDINGS = ("continued", "cut")
+ENDINGS = ("continued", "held", "cut")
 METHODS = tuple(ESTIMATORS)
 
 
@@ -139,7 +141,7 @@ def advantages(
         r=r,
         settled=settled(r, ragged, more),
         returns=_returns(r, rest, ragged, gamma),
-        totals=totals(r, ragged, more.turns),
+        totals=totals(r, ragged, more),
         rest=rest,
         mask=mask,
         gamma=gamma,
@@ -154,7 +156,7 @@ def advantages(
     if estimator.needs == "states":
         batch = replace(batch, states=_state_codes(states or (), ragged))
     if estimator.needs == "axes":
-        batch = _with_axes(batch, axes or (), axis_weights, more.turns)
+        batch = _with_axes(batch, axes or (), axis_weights, more)
     turn_level, batch_level, mixed = estimator.estimate(batch)
     return Advantages(*ragged.split(turn_level, batch_level, mixed, batch.returns, mask))
 
@@ -208,7 +210,7 @@ def _state_codes(states: Any, ragged: Ragged) -> Ints:
         ) from None
 
 
-def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, ahead: Ints) -> Batch:
+def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, more: Continuation) -> Batch:
     """Return the batch with each dialogue's summed reward on each axis."""
     ragged = batch.ragged
     names = list(axes[0]) if len(ragged.lengths) else []
@@ -226,7 +228,7 @@ def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, ahe
             raise RewardError(
                 "a scored turn has no finite reward on this axis", where=f"axes, {name}", fix="Pass a number"
             )
-        sums[:, k] = totals(np.where(ragged.scored, values, 0.0), ragged, ahead)
+        sums[:, k] = totals(np.where(ragged.scored, values, 0.0), ragged, more)
     weight = np.array([float((weights or {}).get(name, 1.0)) for name in names])
     return replace(batch, axes=sums, axis_weights=weight)
 

@@ -228,9 +228,10 @@ class Advantage(_Section):
     turn_weight: float = Field(default=0.5, ge=0, le=1)
     scope: Literal["group", "batch"] = "group"
     horizon: Literal["available", "shortest"] = "available"
-    endings: Literal["continued", "cut"] = "continued"
-    """Whether a dialogue that ends before its siblings is continued at its pace in the statistics, or cut off
-    there, as in the paper.
+    endings: Literal["auto", "continued", "held", "cut"] = "auto"
+    """What a dialogue that ends before its siblings earns up to their length, in the statistics: its pace
+    ("continued"), its last reward ("held"), or nothing, as in the paper ("cut"). "auto" is "held" for the
+    reward `adr`, which is a level and not a movement, and "continued" for the others.
     """
     scale: Literal["std", "none", "batch"] | None = None
     """How differences from the peers are scaled (default: as in the method's paper)."""
@@ -241,8 +242,14 @@ class Advantage(_Section):
     states: Literal["binned", "exact"] = "binned"
     """States that gigpo takes as equal: the same bin of positions, or the same position and user message."""
 
+    def resolved(self, reward: str) -> Advantage:
+        """Return the settings for a reward, with `endings` chosen."""
+        if self.endings != "auto":
+            return self
+        return self.model_copy(update={"endings": "held" if reward == "adr" else "continued"})
+
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments for `mapo.advantages`."""
+        """Return the keyword arguments for `mapo.advantages`; the settings must be resolved."""
         return self.model_dump(exclude={"states"})
 
 

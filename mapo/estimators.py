@@ -104,24 +104,27 @@ def discounted_sums(x: Floats, last: Floats, ragged: Ragged, factor: float) -> F
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How each dialogue goes on after its end: for so many turns, at this pace."""
+    """How each dialogue goes on after its end: for so many turns, at this pace, the mean of the last `window`
+    scored turns.
+    """
 
     turns: Ints
     pace: Floats
+    window: int
 
 
 def continuation(ragged: Ragged, endings: str, siblings: bool) -> Continuation:
     """Return how dialogues are continued to their longest peer; for 0 turns if endings are "cut"."""
-    recent = pace(np.where(ragged.scored, ragged.values, 0.0), ragged)
-    continued = endings == "continued"
-    return Continuation(
-        remaining_turns(ragged, siblings) if continued else np.zeros_like(ragged.lengths), recent
-    )
+    window = 1 if endings == "held" else PACE_TURNS
+    turns = np.zeros_like(ragged.lengths) if endings == "cut" else remaining_turns(ragged, siblings)
+    recent = pace(np.where(ragged.scored, ragged.values, 0.0), ragged, window)
+    return Continuation(turns, recent, window)
 
 
-def totals(values: Floats, ragged: Ragged, more: Ints) -> Floats:
-    """Return the sum of each dialogue's values, with so many more turns at its pace."""
-    return segment_sums(values, ragged.starts, ragged.lengths) + pace(values, ragged) * more
+def totals(values: Floats, ragged: Ragged, more: Continuation) -> Floats:
+    """Return the sum of each dialogue's values, those of the turns that continue it included."""
+    played = segment_sums(values, ragged.starts, ragged.lengths)
+    return played + pace(values, ragged, more.window) * more.turns
 
 
 def settled(r: Floats, ragged: Ragged, more: Continuation) -> Floats:
@@ -143,8 +146,8 @@ def remaining_turns(ragged: Ragged, siblings: bool) -> Ints:
     return np.asarray(np.where(ragged.has_scored, longest[peers] - lengths, 0))
 
 
-def pace(values: Floats, ragged: Ragged) -> Floats:
-    """Return the mean of each dialogue's last scored values; 0 if it has none."""
+def pace(values: Floats, ragged: Ragged, window: int) -> Floats:
+    """Return the mean of each dialogue's last `window` scored values; 0 if it has none."""
     count = np.cumsum(ragged.scored)
     in_dialogue = segment_sums(ragged.scored, ragged.starts, ragged.lengths).astype(np.intp)
     before_end = np.repeat(np.cumsum(in_dialogue), ragged.lengths) - count  # scored turns after this one
@@ -152,10 +155,10 @@ def pace(values: Floats, ragged: Ragged) -> Floats:
     final = ragged.scored & (before_end == 0)
     last[np.repeat(np.arange(len(last)), ragged.lengths)[final]] = values[final]
     # Subtracting the last value first makes the mean of equal values exact.
-    recent = ragged.scored & (before_end < PACE_TURNS)
+    recent = ragged.scored & (before_end < window)
     difference = np.where(recent, values - np.repeat(last, ragged.lengths), 0.0)
     sums = segment_sums(difference, ragged.starts, ragged.lengths)
-    return np.asarray(last + sums / np.maximum(np.minimum(in_dialogue, PACE_TURNS), 1))
+    return np.asarray(last + sums / np.maximum(np.minimum(in_dialogue, window), 1))
 
 
 def continued_return(value: Floats, turns: Ints, gamma: float) -> Floats:

@@ -113,7 +113,7 @@ def test_with_dialogues_continued_a_shift_changes_nothing_whatever_the_lengths(r
     rewards = [[x for x in row if x is not None and not math.isnan(x)] for row in rewards]
     groups = [rng.choice("ab") for _ in rewards]
     # equal states at one turn index only: returns of different turns collect the constant differently
-    opts |= inputs(rewards, rng) | {"endings": "continued", "scale": "none"}
+    opts |= inputs(rewards, rng) | {"endings": rng.choice(["continued", "held"]), "scale": "none"}
     opts["states"] = [list(range(len(row))) for row in rewards]
     assume(opts["method"] not in ("kevin", "reinforce++_turn") and opts["lam"] == 1.0)
     before = advantages(rewards, groups, **opts)
@@ -376,6 +376,13 @@ def test_hand_computed_continuation():
     assert settled[0][5] == pytest.approx((5 + 3 + 3) / 3 - np.mean([*others, 11 / 3]))
 
 
+def test_held_repeats_the_last_reward():
+    got = advantages([[-9.0, -5.0, -2.0], [-4.0] * 5], ["s", "s"], gamma=1.0, endings="held")
+    assert got.returns[0].tolist() == [-16 - 4, -7 - 4, -2 - 4]
+    # the winner has the lower distance at the end, though its last five rewards have a lower mean
+    assert got.turn[0][-1] > 0 > advantages([[-9.0, -5.0, -2.0], [-4.0] * 5], ["s", "s"]).turn[0][-1]
+
+
 def test_unscored_turns_at_the_end_are_turns_and_not_part_of_the_pace():
     rewards = [[4.0, 2.0, None], [1.0] * 5]
     got = advantages(rewards, ["s", "s"], gamma=1.0)
@@ -392,7 +399,9 @@ def test_groups_that_end_together_are_not_changed(turns, siblings, opts, rng):
     rewards = [[round(rng.uniform(-9, 9), 2) for _ in range(turns)] for _ in range(2 * siblings)]
     groups = ["a", "b"] * siblings
     opts |= inputs(rewards, rng)
-    cut, continued = (advantages(rewards, groups, **opts | {"endings": e}) for e in ("cut", "continued"))
+    cut, continued = (
+        advantages(rewards, groups, **opts | {"endings": e}) for e in ("cut", rng.choice(ENDINGS))
+    )
     for name in ("turn", "batch", "mixed", "returns", "mask"):
         for a, b in zip(getattr(cut, name), getattr(continued, name), strict=True):
             np.testing.assert_array_equal(a, b)

@@ -33,7 +33,7 @@ class CreditSettings:
     turn_weight: float = Advantage().turn_weight
     scope: str = Advantage().scope
     horizon: str = Advantage().horizon
-    endings: str = Advantage().endings
+    endings: str = Advantage().resolved(Reward().name).endings
     scale: str | None = Advantage().scale
     lam: float = Advantage().lam
     step_weight: float = Advantage().step_weight

@@ -77,9 +77,11 @@ def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
     if not isinstance(section, dict):
         return None, f"{RunDir.config.name} has no [advantage], so the credit is unknown"
     try:
-        return Advantage.model_validate({"endings": "cut", **section}), ""  # the default of earlier versions
+        advantage = Advantage.model_validate({"endings": "cut", **section})  # "cut": in earlier versions
     except (ValueError, RecursionError):
         return None, f"{RunDir.config.name} has no valid [advantage], so the credit is unknown"
+    reward = settings.get("reward")
+    return advantage.resolved(str(reward.get("name")) if isinstance(reward, dict) else ""), ""
 
 
 def credit(

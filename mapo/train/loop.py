@@ -64,7 +64,8 @@ def turn_advantages(t: Training, step: int, dialogues: Sequence[Dialogue]) -> Ad
             where=str(t.dialogue_file(step)),
             fix="Fix what the `error` of each dialogue says, then resume",
         )
-    return compute_credit(dialogues, t.config.advantage, t.rules.rubric)
+    settings = t.config.advantage.resolved(t.config.reward.name)
+    return compute_credit(dialogues, settings, t.rules.rubric)
 
 
 def step_record(

@@ -189,7 +189,7 @@ def rules_of(config: Config) -> Rules:
 
 def check_options(config: Config) -> None:
     """Check the options of the estimator, which otherwise fails only after the first dialogues."""
-    advantages([], [], **config.advantage.options())
+    advantages([], [], **config.advantage.resolved(config.reward.name).options())
 
 
 @asynccontextmanager

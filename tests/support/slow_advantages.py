@@ -77,7 +77,7 @@ def slow_advantages(
         peers = siblings[i] if method not in ACROSS_GROUPS else [j for j in range(n) if alive[j]]
         scored = [x for x, known in zip(row, r[i], strict=True) if known is not None]
         extra = max(len(r[j]) for j in peers) - len(row)
-        return values + [mean(scored[-PACE:])] * extra, extra
+        return values + [mean(scored[-1 if endings == "held" else -PACE :])] * extra, extra
 
     def sums(values):
         return [

@@ -37,7 +37,7 @@ def rows(talks):
 
 
 def shown(method, talks=TALKS, **options):
-    settings = Advantage(method=method, **options)
+    settings = Advantage(method=method, **options).resolved("idr")
     credit = credit_of(rows(talks), settings, load=lambda row: talks[row["n"]], rubric=EMPATHY)
     assert not credit.problem
     return credit, compute_credit(talks, settings, EMPATHY)

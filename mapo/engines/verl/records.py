@@ -97,7 +97,7 @@ def step_record(
     dialogues = dialogues_of(run, config, "train", step)
     usable = [d for d in dialogues if d.usable]
     rubric = Rubric.load(config.scenarios.domain)
-    credit = compute_credit(usable, config.advantage, rubric)
+    credit = compute_credit(usable, config.advantage.resolved(config.reward.name), rubric)
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
     rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
     step_score = score(config, "", dialogues)

@@ -149,7 +149,7 @@ def _model(config: Config, model: str) -> Settings:
 
 
 def _training(config: Config, context: int) -> Settings:
-    o, a = config.optim, config.advantage
+    o, a = config.optim, config.advantage.resolved(config.reward.name)
     return {
         "algorithm.adv_estimator": verl_name(a.method),
         **{f"+algorithm.mapo.{name}": value for name, value in a.options().items() if name != "method"},

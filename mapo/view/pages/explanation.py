@@ -13,7 +13,6 @@ from mapo.config import Advantage
 from mapo.credit import outcome_of, states_of
 from mapo.estimators import (
     ESTIMATORS,
-    PACE_TURNS,
     Continuation,
     Scale,
     compare,
@@ -107,7 +106,7 @@ class CreditedBatch:
         self.r = np.where(ragged.scored, ragged.values, 0.0)
         self.more: Continuation = continuation(ragged, settings.endings, estimator.siblings)
         self.rewards, self.settled = ragged.split(self.r, settled(self.r, ragged, self.more))
-        self.totals = totals(self.r, ragged, self.more.turns)
+        self.totals = totals(self.r, ragged, self.more)
         self.rest = continued_return(self.more.pace, self.more.turns, settings.gamma)
         self._peers: dict[Hashable, Peers | None] = {}
         self._members: dict[str, list[int]] = {}
@@ -130,7 +129,7 @@ class CreditedBatch:
             return None
         start = self.ragged.starts[i]
         scored = int(self.ragged.scored[start : start + self.ragged.lengths[i]].sum())
-        return Continued(turns, float(self.more.pace[i]), min(scored, PACE_TURNS), longest)
+        return Continued(turns, float(self.more.pace[i]), min(scored, self.more.window), longest)
 
     def turns(self, i: int, *, explained: bool = True) -> list[TurnCredit]:
         """Return the credit of a dialogue's turns, with reasons if it is `explained`."""
@@ -334,7 +333,7 @@ class CreditedBatch:
         for key, weight in zip(self.rubric.keys, self.rubric.weights, strict=True):
             flat = [value or 0.0 for row in rows for value in row[key]]
             values = np.where(ragged.scored, np.array(flat, dtype=np.float64), 0.0)
-            sums = totals(values, ragged, self.more.turns)
+            sums = totals(values, ragged, self.more)
             found[key] = (
                 weight,
                 sums,
