@@ -117,7 +117,8 @@ def test_movement_per_axis_is_a_metric_of_its_own():
 
 def test_matched_turns_are_counted_where_states_are_compared():
     talks = [dialogue([1.0, 2.0]), dialogue([3.0, None])]
-    for settings in (Advantage(method="gigpo"), Advantage(method="gigpo", states="exact")):
+    for states in ("binned", "exact"):
+        settings = Advantage(method="gigpo", states=states, endings="cut")
         credit = compute_credit(talks, settings, Rubric.load("empathy"))
         # without positions all states of a bin are equal, and so are all user messages
         assert state_metrics(talks, credit, settings) == {"matched": 1.0}

@@ -47,7 +47,7 @@ def number(text):
     return float(text.replace("−", "-").replace(",", ""))
 
 
-@pytest.mark.parametrize("endings", ["continued", "cut"])
+@pytest.mark.parametrize("endings", ["continued", "held", "cut"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_turn_that_counts_has_its_advantage_and_an_explanation(method, endings):
     credit, trained = shown(method, endings=endings)
@@ -59,7 +59,7 @@ def test_every_turn_that_counts_has_its_advantage_and_an_explanation(method, end
                 assert turn.why[-1].result == pytest.approx(turn.mixed)
 
 
-@pytest.mark.parametrize("endings", ["continued", "cut"])
+@pytest.mark.parametrize("endings", ["continued", "held", "cut"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_comparison_gives_its_result(method, endings):
     """(value - mean of the peers) / standard deviation of the peers, as far as the digits shown go."""
@@ -164,3 +164,10 @@ def test_a_run_of_an_earlier_version_is_shown_with_cut_endings(root, index, clie
     index.refresh()
     page = client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
     assert "continued" not in page
+
+
+def test_a_held_reward_is_named_as_such(root, index, client):
+    view_runs.training(root, steps=1, advantage='endings = "held"')
+    index.refresh()
+    page = client.get("/run/first/d/dialogues:step_00001.jsonl/1").text
+    assert "goes on for 2 turns at its last reward" in page and "at its pace" not in page

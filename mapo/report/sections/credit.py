@@ -114,7 +114,8 @@ def about_returns(run: TrainingRun) -> str:
         return discount
     known = ESTIMATORS.get(run.advantage.method)
     longest = "longest sibling" if known is None or known.siblings else "longest dialogue of the step"
-    return f"{discount}; dialogues that ended are continued at their pace to the length of their {longest}"
+    pace = "last reward" if run.advantage.endings == "held" else "pace"
+    return f"{discount}; dialogues that ended are continued at their {pace} to the length of their {longest}"
 
 
 def by_turn_pictures(parts: Sequence[ByTurn], discount: str, looks: Sequence[Look]) -> list[Block]:

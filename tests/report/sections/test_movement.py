@@ -101,3 +101,8 @@ def test_what_cannot_be_credited_says_why(tmp_path):
     file.write_text("".join(json.dumps({**line, "rubric": "unknown"}) + "\n" for line in lines))
     page = html_page(build([str(root)]))
     assert "Returns and credit are not available: the method &#39;gdpo&#39; needs the rubric" in page
+
+
+def test_the_caption_says_that_the_last_reward_is_held(tmp_path):
+    root = view_runs.training(tmp_path, steps=1, advantage='endings = "held"')
+    assert "continued at their last reward to the length" in html_page(build([str(root)]))
