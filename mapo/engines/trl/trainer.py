@@ -57,7 +57,9 @@ class MAPOConfig(GRPOConfig):
     scope: str = _option("group", f"Dialogues the batch-level advantage compares with: {', '.join(SCOPES)}.")
     horizon: str = _option("available", f"Turns that are trained: {', '.join(HORIZONS)}.")
     endings: str = _option(
-        "continued", f"What dialogues that end before their siblings count as: {', '.join(ENDINGS)}."
+        "auto",
+        f"How dialogues that end before their siblings go on in the statistics: {', '.join(ENDINGS)}. "
+        "auto: held in a Sandbox whose reward is adr, else continued.",
     )
     scale: str | None = _option(
         None, f"Scale of differences: {', '.join(SCALES)} (default: as in the method's paper)."
@@ -95,7 +97,7 @@ class MAPOConfig(GRPOConfig):
             turn_weight=self.turn_weight,
             scope=self.scope,
             horizon=self.horizon,
-            endings=self.endings,
+            endings="continued" if self.endings == "auto" else self.endings,
             scale=self.scale,
             lam=self.lam,
             step_weight=self.step_weight,
@@ -130,6 +132,8 @@ class MAPOTrainer(GRPOTrainer):
         self.rows: list[dict[str, Any]] = []
         if isinstance(rollout_func, Sandbox):
             rollout_func.begin(self)
+            if args.endings == "auto":
+                args.endings = Advantage().resolved(rollout_func.rules.reward).endings
         self.rollout_func = lambda prompts, trainer: check_rollout(
             rollout_func(prompts, trainer), len(prompts), args.method
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_faults_are_those_of_the_local_engine(method, tmp_path, caplog):
     assert [d.error is not None for d in dialogues] == [False, True, False, False] * 2
     usable = [d for d in dialogues if d.error is None]
     assert usable[1].rewards[1] is None
-    credit = compute_credit(usable, Advantage(method=method), RUBRIC)
+    credit = compute_credit(usable, Advantage(method=method).resolved("idr"), RUBRIC)
     expected = rows_of(usable, credit)
     places = [i for i in range(8) if i not in (1, 5)]
     for place, row in zip(places, expected, strict=True):
@@ -119,6 +120,16 @@ def test_faults_are_those_of_the_local_engine(method, tmp_path, caplog):
         assert made[0]["tool_mask"][place, :n].tolist() == row.mask[start:].astype(int).tolist()
         assert made[0]["advantages"][place, :n].tolist() == row.advantages[start:].tolist()
     assert not made[0]["tool_mask"][[1, 5]].any()
+
+
+@pytest.mark.parametrize(
+    ("reward", "told", "endings"),
+    [("adr", {}, "held"), ("idr", {}, "continued"), ("adr", {"endings": "cut"}, "cut")],
+)
+def test_the_sandboxs_reward_decides_about_endings_as_in_the_local_engine(reward, told, endings, tmp_path):
+    played = sandbox()
+    played.rules = replace(played.rules, reward=reward)
+    assert in_sandbox(tmp_path, played, **told).args.endings == endings
 
 
 def test_a_deaf_judge_stops_the_run(tmp_path):

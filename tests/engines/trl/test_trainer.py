@@ -48,7 +48,7 @@ class Gradients(TrainerCallback):
 def local_gradients(model, dialogues, options, **clips):
     """What the local engine makes of the same dialogues."""
     usable = [d for d in dialogues if d.error is None]
-    credit = compute_credit(usable, Advantage(**options), RUBRIC)
+    credit = compute_credit(usable, Advantage(**options).resolved("idr"), RUBRIC)
     found = rows_of(usable, credit)
     model.zero_grad()
     total = sum(row.trained for row in found)
@@ -69,6 +69,7 @@ OPTIONS = [
     {"method": "mapo", "gamma": 1.0, "scope": "batch", "horizon": "shortest"},
     *({"method": method, "gamma": 0.9} for method in METHODS if method != "mapo"),
     *({"method": "mapo", "endings": "cut", "scale": scale} for scale in SCALES),
+    {"method": "mapo", "endings": "held"},
     {"method": "turn_gae", "lam": 0.5, "scale": "none", "endings": "cut"},
     {"method": "mt_grpo", "step_weight": 0.25, "scale": "none", "endings": "cut"},
     {"method": "gigpo", "states": "exact", "step_weight": 2.0, "scale": "batch"},

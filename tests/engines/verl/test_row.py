@@ -51,7 +51,7 @@ def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(made,
         for i, row in enumerate(made)
     ]
     usable = [t for t in talks if t.error is None]
-    settings = Advantage(**{"method": method, "gamma": 1.0, **told})
+    settings = Advantage(**{"method": method, "gamma": 1.0, "endings": "continued", **told})
     credit = compute_credit(usable, settings, RUBRIC)
     local = {usable[row.dialogue].id: row for row in rows_of(usable, credit)}
     ours = {t.id: row for t in talks if (row := response_row(t))}

@@ -145,7 +145,7 @@ def check_advantages(run: RunDir, lines: list[dict]) -> None:
     config = load_run_config(run.root)
     for line in lines:
         played = [d for d in dialogues_of(run, config, "train", line["step"]) if d.error is None]
-        credit = compute_credit(played, config.advantage, Rubric.load("empathy"))
+        credit = compute_credit(played, config.advantage.resolved(config.reward.name), Rubric.load("empathy"))
         said = np.array([len(turn.reply.token_ids) for d in played for turn in d.turns])
         kept = np.concatenate(credit.mask)
         carried = np.repeat(np.concatenate(credit.mixed)[kept], said[kept])  # one a token

@@ -79,6 +79,8 @@ def test_what_decides_the_course_is_handed_on():
         "step_weight": "2.0",
     }
     assert told()["+algorithm.mapo.scale"] == "null"  # as in the method's paper
+    assert told()["+algorithm.mapo.endings"] == "continued"
+    assert told("reward.name=adr")["+algorithm.mapo.endings"] == "held"
     assert found["actor_rollout_ref.actor.use_kl_loss"] == "true"
     assert found["actor_rollout_ref.actor.kl_loss_coef"] == "0.01"
     assert found["actor_rollout_ref.rollout.val_kwargs.do_sample"] == "false"
