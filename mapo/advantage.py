@@ -194,13 +194,16 @@ def _outcomes(outcome: Any, ragged: Ragged) -> Floats:
 
 
 def _state_codes(states: Any, ragged: Ragged) -> Ints:
-    """Return one code per turn: equal for equal states of the same group, -1 for unknown states."""
+    """Return one code per turn, equal for equal states of the same group. Unknown states equal no other."""
     _check_lengths(states, ragged, "states")
     codes: dict[Hashable, int] = {}
     flat = (
-        -1 if state is None else codes.setdefault((group, state), len(codes))
-        for group, row in zip(ragged.group_of_dialogue.tolist(), states, strict=True)
-        for state in row
+        codes.setdefault(
+            (dialogue, turn, "unknown") if state is None else (group, state),  # never of equal length
+            len(codes),
+        )
+        for dialogue, (group, row) in enumerate(zip(ragged.group_of_dialogue.tolist(), states, strict=True))
+        for turn, state in enumerate(row)
     )
     try:
         return np.fromiter(flat, np.intp, len(ragged.values))

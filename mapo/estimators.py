@@ -32,7 +32,7 @@ class Batch:
     `r` are the rewards. Where dialogues are continued after their end, the other values include the continued
     turns: `settled` has the rewards with the last one averaged over them, `returns` the returns G_t, `totals`
     the summed reward of each dialogue, and `rest` the return after its last turn. `mask` says which turns
-    count. `states` has one code per turn (-1: unknown), `outcome` one number per dialogue, `axes` the summed
+    count. `states` has one code per turn, `outcome` one number per dialogue, `axes` the summed
     reward of each dialogue on each axis.
     """
 
@@ -307,7 +307,7 @@ def mt_grpo(x: Batch) -> Estimate:
 
 def gigpo(x: Batch) -> Estimate:
     assert x.states is not None
-    step = compare(x.returns, x.states, x.mask & (x.states >= 0), x.scale)
+    step = compare(x.returns, x.states, x.mask, x.scale)
     whole = _to_turns(x, _among_siblings(x, x.totals))
     return step, x.zeros, whole + x.step_weight * step
 

@@ -504,3 +504,10 @@ def test_gdpo_by_hand():
 def test_missing_or_wrong_input_is_refused(method, more, words):
     with pytest.raises(RewardError, match=words):
         advantages(*TWO, method, **more)
+
+
+def test_a_turn_in_an_unknown_state_counts_as_one_without_peers():
+    got = advantages([[0.0], [1.0], [5.0]], ["s"] * 3, "gigpo", scale="batch",
+                     states=[["a"], ["a"], [None]])  # fmt: skip
+    # differences -1/2, 1/2 and 0, over their standard deviation sqrt(1/6)
+    assert [row[0] for row in got.turn] == pytest.approx([-math.sqrt(1.5), math.sqrt(1.5), 0.0])
