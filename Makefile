@@ -144,7 +144,7 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/prefix.py
 	$(BIN)/python benchmarks/rollout.py
-	$(BIN)/python benchmarks/stopping_bias.py
+	$(BIN)/python benchmarks/endings.py
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/view.py
 
