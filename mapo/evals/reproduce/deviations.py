@@ -28,6 +28,7 @@ _COMMON: dict[str, Any] = {
     "model.thinking": False,
     "model.lora": None,
     "advantage.horizon": "shortest",
+    "advantage.endings": "cut",
 }
 _PAPER: dict[str, dict[str, Any]] = {
     "7b": {"rollout.max_turns": 15, "optim.epochs": 2},
