@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/advantage.py [dialogues]
 
-Runs every method on dialogues of 5 to 45 turns in groups of 4. Two loops compute the same numbers:
+Runs every method on dialogues of 5 to 45 turns in groups of 4, with ended dialogues continued (the default)
+and cut. For the methods of the paper, two loops compute the same numbers, with endings cut:
 
 - obvious: each turn collects its peers and normalises among them. Only values that are the same for the whole
   batch are computed once; otherwise reinforce++ would take hours.
@@ -19,6 +20,8 @@ import argparse
 import math
 import statistics
 import time
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +29,22 @@ from mapo import advantages
 from mapo.advantage import METHODS
 
 EPS = 1e-8
+PAPER = ("mapo", "turn", "batch", "grpo", "reinforce++", "reinforce++_turn")
 
 
 def make(dialogues: int) -> tuple[list[list[float]], list[int]]:
     rng = np.random.default_rng(0)
     rewards = [rng.normal(size=n).tolist() for n in rng.integers(5, 46, size=dialogues)]
     return rewards, [i // 4 for i in range(dialogues)]
+
+
+def inputs_of(rewards: list[list[float]], method: str) -> dict[str, Any]:
+    """Return what a method needs beside the rewards."""
+    if method == "mt_grpo":
+        return {"outcome": [float(row[-1] > 0) for row in rewards]}
+    if method == "gigpo":
+        return {"states": [[round(x) for x in row] for row in rewards]}
+    return {"axes": [{"C": row, "A": row, "P": row} for row in rewards]} if method == "gdpo" else {}
 
 
 def moments(values: list[float]) -> tuple[float, float]:
@@ -154,16 +167,21 @@ def main() -> None:
     rewards, groups = make(dialogues)
     turns = sum(map(len, rewards))
     print(f"{dialogues} dialogues, {turns} turns; median times and ratios to `advantages`\n")
-    print(f"{'method':18} {'advantages':>12} {'obvious':>12} {'hoisted':>12} {'obvious':>9} {'hoisted':>9}")
+    head = f"{'method':18} {'continued':>12} {'cut':>12} {'obvious':>12} {'hoisted':>12}"
+    print(f"{head} {'obvious':>9} {'hoisted':>9}")
     for method in METHODS:
-        fast, result = timed(advantages, rewards, groups, method, repeat=7)
+        inputs = inputs_of(rewards, method)
+        default, _ = timed(partial(advantages, **inputs), rewards, groups, method, repeat=7)
+        cut = partial(advantages, endings="cut", **inputs)
+        fast, result = timed(cut, rewards, groups, method, repeat=7)
         times = []
-        for function in (obvious, hoisted):
+        for function in (obvious, hoisted) if method in PAPER else ():
             slow, expected = timed(function, rewards, groups, method, repeat=1 if function is obvious else 3)
             np.testing.assert_allclose(np.concatenate(result.mixed), np.concatenate(expected), atol=1e-7)
             times.append(slow)
-        milliseconds = " ".join(f"{1e3 * t:9.0f} ms" for t in (fast, *times))
-        print(f"{method:18} {milliseconds} {times[0] / fast:8.1f}x {times[1] / fast:8.1f}x")
+        milliseconds = " ".join(f"{1e3 * t:9.0f} ms" for t in (default, fast, *times))
+        ratios = " ".join(f"{t / fast:8.1f}x" for t in times)
+        print(f"{method:18} {milliseconds} {ratios}")
     print("\nscaling (mapo): time per turn, absolute and relative to the smallest size")
     base = None
     for size in (dialogues // 8, dialogues // 4, dialogues // 2, dialogues, 2 * dialogues):
