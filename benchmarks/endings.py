@@ -16,7 +16,8 @@ the person is still there. With it:
   gradient   per family, reward, estimator and treatment of endings, over many groups of four:
                cosine   of the expected policy gradient to the true one
                snr      length of the expected gradient of one group over its standard deviation
-               wrong    share of turns in states in which the better reply has the lower expected advantage
+               wrong    share of turns in states in which the better reply has the lower mean advantage, by
+                        more than two standard errors, among states with 100 samples of each reply
                win      mean advantage of the turn that wins; fail: of the turn at which a failure ends
   learning   success and distance covered after 60 updates of a tabular policy, learning rate tuned per row
   branching  siblings that share the first turns of a dialogue against independent ones, per turn played
@@ -144,9 +145,18 @@ def true_gap(f: Family, reward: str, good: float) -> np.ndarray:
     return q[:-1, :, 1] - q[:-1, :, 0]
 
 
+SUMMED = "summed"
+"""sum over k >= t of gamma^(k-t) (r_k - the siblings' mean of r_k): baselines at every later turn index, whose
+number depends on when the dialogue ends (the construction that verl issue 7244 warns of)."""
+
+
 def credit(p: Played, reward: str, groups: np.ndarray, method: str, **options: Any):
     """Return the advantage and the mask of every turn, concatenated."""
     rows = [row[:n] for row, n in zip(p.rewards(reward), p.length, strict=True)]
+    if method == SUMMED:
+        above = advantages(rows, groups.tolist(), "turn", gamma=0.0, scale="none", endings="cut").mixed
+        got = advantages(above, groups.tolist(), "turn", gamma=GAMMA, scale="none", endings="cut")
+        return np.concatenate(got.returns), np.concatenate(got.mask)
     more: dict[str, Any] = {}
     if method == "mt_grpo":
         more["outcome"] = (p.end == SUCCESS).astype(float)
@@ -183,11 +193,14 @@ def quality(
     code, states = (state * 2 + action)[used], f.limit * (FAR + 1) * (RUN + 1)
     n = np.bincount(code, minlength=2 * states).reshape(states, 2)
     sums = np.bincount(code, weights=value[used], minlength=2 * states).reshape(states, 2)
+    squares = np.bincount(code, weights=value[used] ** 2, minlength=2 * states).reshape(states, 2)
     mean_by_action = sums / np.maximum(n, 1)
+    error = np.sqrt(((squares / np.maximum(n, 1) - mean_by_action**2) / np.maximum(n, 1)).sum(axis=1))
     expected = np.zeros(states)
     expected[state] = truth
     weight = n.sum(axis=1) * (n.min(axis=1) >= 100)
-    wrong = weight[(mean_by_action[:, 1] - mean_by_action[:, 0]) * expected < 0].sum() / max(weight.sum(), 1)
+    difference = (mean_by_action[:, 1] - mean_by_action[:, 0]) * np.sign(expected)
+    wrong = weight[difference < -2 * error].sum() / max(weight.sum(), 1)
     last = (t == p.length[row] - 1) & used
 
     def mean_at(end: int) -> float:
@@ -218,8 +231,9 @@ def gradients(count: int) -> list[dict[str, Any]]:
         print(f"| *{f.name}: {shares}, {p.length.mean():.1f} turns* |||||||||||")
         for reward in ("idr", "adr"):
             gap = true_gap(f, reward, f.good)
-            for method in (m for m in METHODS if m != "gdpo"):  # with one axis, GDPO is GRPO
-                for endings in ("cut", "continued", "held"):
+            methods = [m for m in METHODS if m != "gdpo"]  # with one axis, GDPO is GRPO
+            for method in (*methods, SUMMED):
+                for endings in ("cut", "continued", "held") if method != SUMMED else ("cut",):
                     value, used = credit(p, reward, groups, method, endings=endings)
                     m = quality(f, p, groups, value, used, gap)
                     rows.append(

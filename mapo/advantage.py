@@ -33,7 +33,8 @@ dialogue that collapses early looks better than one that goes on failing. With "
 dialogue that ended before its longest peer earns, in the statistics only, the mean reward of its last five
 scored turns for each turn up to the peer's length. The continued turns are part of the returns and sums, and
 the reward of the last turn becomes the mean of itself and the continued turns. "held" repeats the last scored
-reward instead, for rewards that are levels and not movements (`adr`). docs/method.md has the argument and the
+reward instead, for rewards that are levels and not movements (`adr`). A dialogue whose only reward comes with
+its last turn has an outcome and no pace; it is never continued. docs/method.md has the argument and the
 measurements.
 
 Horizon. For mapo, turn, batch, rloo_turn and turn_gae, `horizon` selects the turns that count. "available": a
@@ -154,9 +155,9 @@ def advantages(
     if estimator.needs == "outcome":
         batch = replace(batch, outcome=_outcomes(() if outcome is None else outcome, ragged))
     if estimator.needs == "states":
-        batch = replace(batch, states=_state_codes(states or (), ragged))
+        batch = replace(batch, states=_state_codes(() if states is None else states, ragged))
     if estimator.needs == "axes":
-        batch = _with_axes(batch, axes or (), axis_weights, more)
+        batch = _with_axes(batch, () if axes is None else axes, axis_weights, more)
     turn_level, batch_level, mixed = estimator.estimate(batch)
     return Advantages(*ragged.split(turn_level, batch_level, mixed, batch.returns, mask))
 
@@ -184,7 +185,7 @@ def _within_horizon(ragged: Ragged, horizon: str) -> Bools:
 
 def _outcomes(outcome: Any, ragged: Ragged) -> Floats:
     values = _as_floats(outcome, "outcome")
-    if len(values) != len(ragged.lengths) or not np.isfinite(values).all():
+    if len(values) != len(ragged.lengths) or not (np.abs(values) < 1e150).all():
         raise RewardError(
             "the outcomes are not one finite number per dialogue",
             where="outcome",
@@ -216,8 +217,10 @@ def _state_codes(states: Any, ragged: Ragged) -> Ints:
 def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, more: Continuation) -> Batch:
     """Return the batch with each dialogue's summed reward on each axis."""
     ragged = batch.ragged
-    names = list(axes[0]) if len(ragged.lengths) else []
-    if not all(isinstance(row, Mapping) and list(row) == names for row in axes):
+    if not isinstance(axes, list | tuple) or len(axes) != len(ragged.lengths):
+        raise RewardError("there is not one entry per dialogue", where="axes", fix="Pass a list of mappings")
+    names = list(axes[0]) if axes and isinstance(axes[0], Mapping) else []
+    if not all(isinstance(row, Mapping) and set(row) == set(names) for row in axes):
         raise RewardError(
             "the dialogues have different axes", where="axes", fix="Name the same axes everywhere"
         )
@@ -227,25 +230,38 @@ def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, mor
         _check_lengths(rows, ragged, f"axes, {name}")
         flat = [value for row in rows for value in row]
         values = _as_floats([np.nan if value is None else value for value in flat], f"axes, {name}")
-        if not np.isfinite(values[ragged.scored]).all():
+        if not (np.abs(values[ragged.scored]) < 1e150).all():
             raise RewardError(
                 "a scored turn has no finite reward on this axis", where=f"axes, {name}", fix="Pass a number"
             )
         sums[:, k] = totals(np.where(ragged.scored, values, 0.0), ragged, more)
-    weight = np.array([float((weights or {}).get(name, 1.0)) for name in names])
-    return replace(batch, axes=sums, axis_weights=weight)
+    return replace(batch, axes=sums, axis_weights=_weights(weights, names))
+
+
+def _weights(weights: Any, names: Sequence[str]) -> Floats:
+    given = {} if weights is None else weights
+    known = isinstance(given, Mapping) and (not names or set(given) <= set(names))
+    if not known or not all(
+        isinstance(w, int | float | np.number) and 0 <= w < np.inf for w in given.values()
+    ):
+        raise RewardError(
+            "these are not weights of the axes",
+            where="axis_weights",
+            fix=f"Pass a number from 0 for some of: {', '.join(map(str, names))}",
+        )
+    return np.array([float(given.get(name, 1.0)) for name in names])
 
 
 def _as_floats(values: Any, where: str) -> Floats:
-    try:
-        return np.asarray(values, dtype=np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        raise RewardError("these are not numbers", where=where, fix="Pass numbers") from None
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
+        raise RewardError("these are not numbers", where=where, fix="Pass a plain list of numbers")
+    return array.astype(np.float64)
 
 
 def _check_lengths(rows: Any, ragged: Ragged, where: str) -> None:
-    lengths = [len(row) for row in rows]
-    if lengths != ragged.lengths.tolist():
+    sized = all(isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows)
+    if not sized or [len(row) for row in rows] != ragged.lengths.tolist():
         raise RewardError(
             "there is not one entry per turn of every dialogue", where=where, fix="Pass one per reward"
         )

@@ -231,7 +231,7 @@ class Advantage(_Section):
     endings: Literal["auto", "continued", "held", "cut"] = "auto"
     """What a dialogue that ends before its siblings earns up to their length, in the statistics: its pace
     ("continued"), its last reward ("held"), or nothing, as in the paper ("cut"). "auto" is "held" for the
-    reward `adr`, which is a level and not a movement, and "continued" for the others.
+    reward `adr`, which is a level, "cut" for `outcome`, which is paid once, and "continued" for the others.
     """
     scale: Literal["std", "none", "batch"] | None = None
     """How differences from the peers are scaled (default: as in the method's paper)."""
@@ -246,7 +246,8 @@ class Advantage(_Section):
         """Return the settings for a reward, with `endings` chosen."""
         if self.endings != "auto":
             return self
-        return self.model_copy(update={"endings": "held" if reward == "adr" else "continued"})
+        chosen = {"adr": "held", "outcome": "cut"}.get(reward, "continued")
+        return self.model_copy(update={"endings": chosen})
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments for `mapo.advantages`; the settings must be resolved."""

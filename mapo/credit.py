@@ -53,8 +53,8 @@ def turns_in_state(dialogues: Sequence[Dialogue], settings: Advantage, credit: A
     counts = Counter(
         key
         for row, mask in zip(keys, trained, strict=True)
-        for key, counts in zip(row, mask, strict=True)
-        if counts
+        for key, trains in zip(row, mask, strict=True)
+        if trains
     )
     return [
         [counts[key] if trains else 0 for key, trains in zip(row, mask, strict=True)]

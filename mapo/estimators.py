@@ -116,9 +116,21 @@ class Continuation:
 def continuation(ragged: Ragged, endings: str, siblings: bool) -> Continuation:
     """Return how dialogues are continued to their longest peer; for 0 turns if endings are "cut"."""
     window = 1 if endings == "held" else PACE_TURNS
-    turns = np.zeros_like(ragged.lengths) if endings == "cut" else remaining_turns(ragged, siblings)
-    recent = pace(np.where(ragged.scored, ragged.values, 0.0), ragged, window)
-    return Continuation(turns, recent, window)
+    if endings == "cut":
+        return Continuation(np.zeros_like(ragged.lengths), np.zeros(len(ragged.lengths)), window)
+    values = np.where(ragged.scored, ragged.values, 0.0)
+    turns = np.where(_has_pace(values, ragged), remaining_turns(ragged, siblings), 0)
+    return Continuation(turns, pace(values, ragged, window), window)
+
+
+def _has_pace(values: Floats, ragged: Ragged) -> Bools:
+    """Return whether a dialogue earned anything before its last turn. One reward at the end is an outcome: it
+    says nothing about the turns that might have followed.
+    """
+    earlier = values != 0
+    played = ragged.lengths > 1
+    earlier[(ragged.starts + ragged.lengths - 1)[played]] = False
+    return segment_sums(earlier, ragged.starts, ragged.lengths) > 0
 
 
 def totals(values: Floats, ragged: Ragged, more: Continuation) -> Floats:
@@ -163,10 +175,14 @@ def pace(values: Floats, ragged: Ragged, window: int) -> Floats:
 
 def continued_return(value: Floats, turns: Ints, gamma: float) -> Floats:
     """Return value + gamma * value + ..., with so many terms, summed in the order of `discounted_sums`."""
-    total = np.zeros_like(value)
-    for k in range(turns.max(initial=0)):
-        total = np.where(k < turns, value + gamma * total, total)
-    return total
+    order = np.argsort(-turns, kind="stable")
+    reaching = np.searchsorted(-turns[order], -np.arange(turns.max(initial=0)), side="left")
+    total, ordered = np.zeros_like(value), value[order]
+    for n in reaching:  # of dialogues that go on for more than 0, 1, 2, ... turns
+        total[:n] = ordered[:n] + gamma * total[:n]
+    result = np.zeros_like(value)
+    result[order] = total
+    return result
 
 
 # ---- comparisons
@@ -199,6 +215,16 @@ def compare(x: Floats, peers: Ints, member: Bools, scale: Scale, *, leave_one_ou
         difference = difference * (count / np.maximum(count - 1, 1))[peers]
     difference = np.where(n[peers] > 1, difference, 0.0)
     return over_batch(difference) if scale == "batch" else np.asarray(difference * inverse)
+
+
+def _above_mean(x: Floats, peers: Ints, member: Bools) -> Floats:
+    """Return every x minus the mean of the members with its peer code; 0 if there are none."""
+    n = np.bincount(peers, weights=member) if len(peers) else np.zeros(0)
+    reference = np.zeros(len(n))
+    reference[peers[member]] = x[member]  # makes the difference of equal values exactly 0
+    x = x - reference[peers]
+    mean = np.bincount(peers, weights=np.where(member, x, 0.0)) / np.maximum(n, 1) if len(peers) else n
+    return np.where(n[peers] > 0, x - mean[peers], 0.0)
 
 
 def over_batch(x: Floats) -> Floats:
@@ -278,18 +304,14 @@ def rloo_turn(x: Batch) -> Estimate:
 
 def turn_gae(x: Batch) -> Estimate:
     """Generalised advantage estimation; the value of a turn index is the siblings' mean return there."""
-    ragged, known = x.ragged, np.repeat(x.ragged.has_scored, x.ragged.lengths)
-    cell = ragged.cell
-    n = np.bincount(cell, weights=known) if len(cell) else np.zeros(0)
-    value = (np.bincount(cell, weights=np.where(known, x.returns, 0.0)) / np.maximum(n, 1))[cell]
-    following = np.zeros_like(value)
-    following[:-1] = value[1:]
-    last = np.zeros(len(value), bool)
-    played = ragged.lengths > 0
-    last[(ragged.starts + ragged.lengths - 1)[played]] = True
-    following = np.where(last, np.repeat(x.rest, ragged.lengths), following)
-    delta = np.where(known, x.r + x.gamma * following - value, 0.0)
-    advantage = discounted_sums(delta, np.zeros(len(x.rest)), ragged, x.gamma * x.lam)
+    ragged, cell = x.ragged, x.ragged.cell
+    # d_t = r_t + gamma V_{t+1} - V_t = e_t - gamma e_{t+1}, where e_t = G_t - V_t and e is 0 after the end
+    error = _above_mean(x.returns, cell, ragged.scored)
+    following = np.zeros_like(error)
+    following[:-1] = error[1:]
+    following[(ragged.starts + ragged.lengths - 1)[ragged.lengths > 0]] = 0.0
+    delta = error - x.gamma * following
+    advantage = discounted_sums(delta, np.zeros(len(ragged.lengths)), ragged, x.gamma * x.lam)
     advantage = np.where(x.mask, advantage, 0.0)
     if x.scale == "batch":
         advantage[x.mask] = over_batch(advantage[x.mask])
@@ -318,7 +340,8 @@ def gdpo(x: Batch) -> Estimate:
     total = np.zeros(len(x.ragged.lengths))
     for axis, weight in enumerate(x.axis_weights):
         total += weight * _among_siblings(x, x.axes[:, axis])
-    total[np.abs(total) < TIE] = 0.0
+    if x.scale == "std":
+        total[np.abs(total) < TIE] = 0.0
     everyone = np.zeros(len(total), np.intp)
     return x.zeros, x.zeros, _to_turns(x, compare(total, everyone, x.ragged.has_scored, "std"))
 

@@ -70,10 +70,11 @@ def test_every_run_has_its_page(old):
     index.close()
 
 
-def test_a_killed_training_goes_on_from_its_checkpoint(old):
+@pytest.mark.parametrize("named", [(), ("runs/stopped/config.toml",)], ids=["unnamed", "named"])
+def test_a_killed_training_goes_on_from_its_checkpoint(old, named):
     run = RunDir(Path("runs/stopped"))
     before = run.metrics.read_bytes()
-    done = mapo("train", "--out", run.root, "--resume")
+    done = mapo("train", *named, "--out", run.root, "--resume")
     assert done.returncode == 0, done.stderr
     assert run.metrics.read_bytes().startswith(before)
     assert [line["step"] for line in read_jsonl(run.metrics)] == [1, 2, 3, 4]

@@ -60,7 +60,7 @@ def credit_settings(
     """Return the settings shared by the runs in `roots`, and the recordings with that reward."""
     reward, distance, reward_note = _reward(recordings)
     advantages = _advantages(roots)
-    options, options_note = _advantage_options(advantages)
+    options, options_note = _advantage_options(advantages, reward)
     used = dict.fromkeys(a.method for a in advantages if a.method in ESTIMATORS)
     more = tuple(m for m in used if m not in METHODS and ESTIMATORS[m].needs is None)
     settings = CreditSettings(
@@ -95,13 +95,13 @@ def _advantages(roots: Sequence[Path]) -> list[Advantage]:
     return [advantage for advantage in found if advantage is not None]
 
 
-def _advantage_options(advantages: Sequence[Advantage]) -> tuple[Mapping[str, Any], str]:
+def _advantage_options(advantages: Sequence[Advantage], reward: str) -> tuple[Mapping[str, Any], str]:
     """Return the advantage options, and why the defaults were used (empty if they were not)."""
     options = [
         {key: value for key, value in advantage.options().items() if key != "method"}
         for advantage in advantages
     ]
-    default = CreditSettings().advantage_options
+    default = CreditSettings(endings=Advantage().resolved(reward).endings).advantage_options
     usual = ", ".join(f"{key} {value}" for key, value in default.items() if value is not None)
     if not options:
         return default, f"{usual}: no run has advantage settings"

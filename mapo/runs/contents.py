@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mapo.advantage import Advantages, advantages
-from mapo.config import Advantage
+from mapo.config import Advantage, set_earlier_defaults
 from mapo.credit import compute_credit
 from mapo.errors import MapoError
 from mapo.estimators import ESTIMATORS
@@ -77,7 +77,9 @@ def advantage_of(settings: Mapping[str, Any]) -> tuple[Advantage | None, str]:
     if not isinstance(section, dict):
         return None, f"{RunDir.config.name} has no [advantage], so the credit is unknown"
     try:
-        advantage = Advantage.model_validate({"endings": "cut", **section})  # "cut": in earlier versions
+        known = {"advantage": dict(section)}
+        set_earlier_defaults(known)
+        advantage = Advantage.model_validate(known["advantage"])
     except (ValueError, RecursionError):
         return None, f"{RunDir.config.name} has no valid [advantage], so the credit is unknown"
     reward = settings.get("reward")

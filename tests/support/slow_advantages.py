@@ -75,6 +75,8 @@ def slow_advantages(
         if endings == "cut" or not alive[i]:
             return values, 0
         peers = siblings[i] if method not in ACROSS_GROUPS else [j for j in range(n) if alive[j]]
+        if all(x in (None, 0.0) for x in r[i][: max(1, len(r[i]) - 1)]):
+            return values, 0  # an outcome, or nothing at all
         scored = [x for x, known in zip(row, r[i], strict=True) if known is not None]
         extra = max(len(r[j]) for j in peers) - len(row)
         return values + [mean(scored[-1 if endings == "held" else -PACE :])] * extra, extra
@@ -185,7 +187,8 @@ def gae(r, long_returns, siblings, alive, turns, gamma, lam):
     def value(i, t):
         if t == len(r[i]):
             return long_returns[i][t]  # what follows the end: the continued turns, or nothing
-        return mean([long_returns[j][t] for j in siblings[i] if t < len(r[j])])
+        known = [long_returns[j][t] for j in siblings[i] if t < len(r[j]) and r[j][t] is not None]
+        return mean(known) if known else long_returns[i][t]
 
     found = {}
     for i, t in turns:

@@ -17,7 +17,13 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
-from mapo.cli.training.checks import check_inherited_axes, check_policy, check_roles, check_run_config
+from mapo.cli.training.checks import (
+    check_inherited_axes,
+    check_policy,
+    check_roles,
+    check_run_config,
+    is_config_of,
+)
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -227,7 +233,8 @@ def _read_configs(
         raise InputError(f"{key} varies over the grid", fix=f"Use the option {OPTIONS.get(key, '--vary')}")
     from_grid = not files and RunDir(out).config.is_file()
     source = str(RunDir(out).config) if from_grid else files[0] if files else None
-    configs = configs_of(source, overrides, cells, engine=engine, flat=from_grid)
+    flat = from_grid or is_config_of(out, files)
+    configs = configs_of(source, overrides, cells, engine=engine, flat=flat)
     if from_grid:
         for config in configs.values():
             check_run_config(config, out, "mapo ablate", overrides)

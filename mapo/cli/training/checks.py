@@ -72,6 +72,12 @@ def _warn_about_turn_limits(config: Config) -> None:
             )
 
 
+def is_config_of(out: Path, files: Sequence[str]) -> bool:
+    """Return whether the config that is named is the one in the run directory `out`."""
+    own = RunDir(out).config
+    return bool(files) and own.is_file() and Path(files[0]).is_file() and own.samefile(files[0])
+
+
 def check_run_config(config: Config, out: Path, command: str, overrides: Sequence[str] = ()) -> None:
     """Check a config that was read from a run directory because none was given. Raise InputError if it would
     execute code or send a key.

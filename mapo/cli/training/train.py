@@ -13,7 +13,13 @@ import typer
 
 from mapo.cli.common.messages import say
 from mapo.cli.common.stop import until_stopped
-from mapo.cli.training.checks import check_policy, check_roles, check_run_config, resume_command
+from mapo.cli.training.checks import (
+    check_policy,
+    check_roles,
+    check_run_config,
+    is_config_of,
+    resume_command,
+)
 from mapo.store import RunDir
 
 if TYPE_CHECKING:
@@ -78,7 +84,8 @@ def _read_settings(settings: list[str], out: Path | None, resume: bool) -> tuple
     from_run = resume and not files and out is not None and RunDir(out).config.is_file()
     if from_run and out is not None:
         files = [str(RunDir(out).config)]
-    config = load_config(files[0] if files else None, overrides, flat=from_run)
+    flat = resume and out is not None and is_config_of(out, files)
+    config = load_config(files[0] if files else None, overrides, flat=flat)
     if from_run and out is not None:
         check_run_config(config, out, "mapo train", overrides)
     config = resolve_steps(config)

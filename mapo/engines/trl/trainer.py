@@ -87,8 +87,14 @@ class MAPOConfig(GRPOConfig):
         return credit_inputs(dialogues, settings, rubric)
 
     def credit(
-        self, rewards: Sequence[Sequence[float | None]], groups: Sequence[Hashable], **inputs: Any
+        self,
+        rewards: Sequence[Sequence[float | None]],
+        groups: Sequence[Hashable],
+        reward: str = "",
+        **inputs: Any,
     ) -> Advantages:
+        """Return the advantages. `reward` is the name of the rewards, if they have one in mapo."""
+        auto = self.endings == "auto"
         return advantages(
             rewards,
             groups,
@@ -97,7 +103,7 @@ class MAPOConfig(GRPOConfig):
             turn_weight=self.turn_weight,
             scope=self.scope,
             horizon=self.horizon,
-            endings="continued" if self.endings == "auto" else self.endings,
+            endings=Advantage().resolved(reward).endings if auto else self.endings,
             scale=self.scale,
             lam=self.lam,
             step_weight=self.step_weight,
@@ -130,10 +136,10 @@ class MAPOTrainer(GRPOTrainer):
             )
         super().__init__(model, reward_funcs=dialogue_return, args=args, train_dataset=train_dataset, **trl)
         self.rows: list[dict[str, Any]] = []
+        self._reward = ""
         if isinstance(rollout_func, Sandbox):
             rollout_func.begin(self)
-            if args.endings == "auto":
-                args.endings = Advantage().resolved(rollout_func.rules.reward).endings
+            self._reward = rollout_func.rules.reward
         self.rollout_func = lambda prompts, trainer: check_rollout(
             rollout_func(prompts, trainer), len(prompts), args.method
         )
@@ -179,7 +185,7 @@ class MAPOTrainer(GRPOTrainer):
         siblings = self.num_generations if self.model.training else self.num_generations_eval
         config: MAPOConfig = self.args
         groups = [index // siblings for index in range(len(all_rewards))]
-        return config.credit([row or [] for row in all_rewards], groups, **inputs)
+        return config.credit([row or [] for row in all_rewards], groups, self._reward, **inputs)
 
     def _log_metrics(self, all_rewards: Sequence[Rewards], credit: Advantages) -> None:
         """Add mapo's metrics to TRL's, and replace the advantages in TRL's completion table by mean ones."""

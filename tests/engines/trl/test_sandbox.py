@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig
 
 from mapo import Rules
+from mapo.advantage import advantages
 from mapo.config import Advantage
 from mapo.credit import compute_credit
 from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
@@ -124,12 +125,22 @@ def test_faults_are_those_of_the_local_engine(method, tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("reward", "told", "endings"),
-    [("adr", {}, "held"), ("idr", {}, "continued"), ("adr", {"endings": "cut"}, "cut")],
+    [
+        ("adr", {}, "held"),
+        ("idr", {}, "continued"),
+        ("outcome", {}, "cut"),
+        ("adr", {"endings": "cut"}, "cut"),
+    ],
 )
 def test_the_sandboxs_reward_decides_about_endings_as_in_the_local_engine(reward, told, endings, tmp_path):
     played = sandbox()
     played.rules = replace(played.rules, reward=reward)
-    assert in_sandbox(tmp_path, played, **told).args.endings == endings
+    trainer = in_sandbox(tmp_path, played, **told)
+    rewards = [[2.0, 1.0, 3.0], [1.0] * 5]
+    got = trainer.args.credit(rewards, [0, 0], trainer._reward)
+    wanted = advantages(rewards, [0, 0], gamma=0.85, endings=endings)
+    assert [row.tolist() for row in got.returns] == [row.tolist() for row in wanted.returns]
+    assert trainer.args.endings == told.get("endings", "auto")  # the config can be used again
 
 
 def test_a_deaf_judge_stops_the_run(tmp_path):
