@@ -146,8 +146,8 @@ def true_gap(f: Family, reward: str, good: float) -> np.ndarray:
 
 
 SUMMED = "summed"
-"""sum over k >= t of gamma^(k-t) (r_k - the siblings' mean of r_k): baselines at every later turn index, whose
-number depends on when the dialogue ends (the construction that verl issue 7244 warns of)."""
+"""sum over k >= t of gamma^(k-t) (r_k - the siblings' mean of r_k): a baseline at every later turn index, and
+the policy decides how many there are (the construction that verl issue 7244 warns of)."""
 
 
 def credit(p: Played, reward: str, groups: np.ndarray, method: str, **options: Any):
@@ -195,7 +195,8 @@ def quality(
     sums = np.bincount(code, weights=value[used], minlength=2 * states).reshape(states, 2)
     squares = np.bincount(code, weights=value[used] ** 2, minlength=2 * states).reshape(states, 2)
     mean_by_action = sums / np.maximum(n, 1)
-    error = np.sqrt(((squares / np.maximum(n, 1) - mean_by_action**2) / np.maximum(n, 1)).sum(axis=1))
+    variance = np.maximum(squares / np.maximum(n, 1) - mean_by_action**2, 0.0)
+    error = np.sqrt((variance / np.maximum(n, 1)).sum(axis=1))
     expected = np.zeros(states)
     expected[state] = truth
     weight = n.sum(axis=1) * (n.min(axis=1) >= 100)
