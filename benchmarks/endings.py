@@ -201,7 +201,7 @@ def quality(
     expected[state] = truth
     weight = n.sum(axis=1) * (n.min(axis=1) >= 100)
     difference = (mean_by_action[:, 1] - mean_by_action[:, 0]) * np.sign(expected)
-    wrong = weight[difference < -2 * error].sum() / max(weight.sum(), 1)
+    wrong = weight[difference < -2 * error].sum() / weight.sum() if weight.sum() else math.nan
     last = (t == p.length[row] - 1) & used
 
     def mean_at(end: int) -> float:

@@ -28,7 +28,7 @@ with warnings.catch_warnings():  # raised while importing verl
 
 from mapo import advantages
 from mapo.engines.verl.settings import METHODS
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 
 VERL_ESTIMATORS = {
     "gae": AdvantageEstimator.GAE,

@@ -56,25 +56,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mapo.errors import RewardError
-from mapo.estimators import (
+from mapo.estimators.inputs import check_needs, outcomes, state_codes, with_axes
+from mapo.estimators.methods import (
     EPS,
     ESTIMATORS,
     Batch,
-    Continuation,
-    Estimator,
     continuation,
     continued_return,
     discounted_sums,
     settled,
     totals,
 )
-from mapo.ragged import Bools, Floats, Ints, Ragged
+from mapo.estimators.ragged import Bools, Floats, Ragged
 
 __all__ = ["ENDINGS", "EPS", "HORIZONS", "METHODS", "SCALES", "SCOPES", "Advantages", "advantages"]
 
@@ -131,7 +129,7 @@ def advantages(
     _check_options(method, gamma, turn_weight, scope, horizon, endings, scale, lam, step_weight)
     estimator = ESTIMATORS[method]
     ragged = Ragged.of(rewards, groups)
-    _check_needs(method, estimator, outcome=outcome, states=states, axes=axes, dialogues=len(rewards))
+    check_needs(method, estimator, outcome=outcome, states=states, axes=axes, dialogues=len(rewards))
     r, mask = np.where(ragged.scored, ragged.values, 0.0), ragged.scored
     more = continuation(ragged, endings, estimator.siblings)
     rest = continued_return(more.pace, more.turns, gamma)
@@ -153,11 +151,11 @@ def advantages(
         step_weight=step_weight,
     )
     if estimator.needs == "outcome":
-        batch = replace(batch, outcome=_outcomes(() if outcome is None else outcome, ragged))
+        batch = replace(batch, outcome=outcomes(() if outcome is None else outcome, ragged))
     if estimator.needs == "states":
-        batch = replace(batch, states=_state_codes(() if states is None else states, ragged))
+        batch = replace(batch, states=state_codes(() if states is None else states, ragged))
     if estimator.needs == "axes":
-        batch = _with_axes(batch, () if axes is None else axes, axis_weights, more)
+        batch = with_axes(batch, () if axes is None else axes, axis_weights, more)
     turn_level, batch_level, mixed = estimator.estimate(batch)
     return Advantages(*ragged.split(turn_level, batch_level, mixed, batch.returns, mask))
 
@@ -178,102 +176,6 @@ def _within_horizon(ragged: Ragged, horizon: str) -> Bools:
         )
         return np.asarray(ragged.turn_index < shortest[ragged.group_of_turn])
     return np.asarray(np.bincount(ragged.cell)[ragged.cell] >= 2)
-
-
-# ---- additional input
-
-
-def _outcomes(outcome: Any, ragged: Ragged) -> Floats:
-    values = _as_floats(outcome, "outcome")
-    if len(values) != len(ragged.lengths) or not (np.abs(values) < 1e150).all():
-        raise RewardError(
-            "the outcomes are not one finite number per dialogue",
-            where="outcome",
-            fix="Pass a number per dialogue, such as 1 for success and 0 for anything else",
-        )
-    return values
-
-
-def _state_codes(states: Any, ragged: Ragged) -> Ints:
-    """Return one code per turn, equal for equal states of the same group. Unknown states equal no other."""
-    _check_lengths(states, ragged, "states")
-    codes: dict[Hashable, int] = {}
-    flat = (
-        codes.setdefault(
-            (dialogue, turn, "unknown") if state is None else (group, state),  # never of equal length
-            len(codes),
-        )
-        for dialogue, (group, row) in enumerate(zip(ragged.group_of_dialogue.tolist(), states, strict=True))
-        for turn, state in enumerate(row)
-    )
-    try:
-        return np.fromiter(flat, np.intp, len(ragged.values))
-    except TypeError:
-        raise RewardError(
-            "a state cannot be compared with others", where="states", fix="Use strings, numbers or tuples"
-        ) from None
-
-
-def _with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, more: Continuation) -> Batch:
-    """Return the batch with each dialogue's summed reward on each axis."""
-    ragged = batch.ragged
-    if not isinstance(axes, list | tuple) or len(axes) != len(ragged.lengths):
-        raise RewardError("there is not one entry per dialogue", where="axes", fix="Pass a list of mappings")
-    names = list(axes[0]) if axes and isinstance(axes[0], Mapping) else []
-    if not all(isinstance(row, Mapping) and set(row) == set(names) for row in axes):
-        raise RewardError(
-            "the dialogues have different axes", where="axes", fix="Name the same axes everywhere"
-        )
-    sums = np.zeros((len(ragged.lengths), len(names)))
-    for k, name in enumerate(names):
-        rows = [row[name] for row in axes]
-        _check_lengths(rows, ragged, f"axes, {name}")
-        flat = [value for row in rows for value in row]
-        values = _as_floats([np.nan if value is None else value for value in flat], f"axes, {name}")
-        if not (np.abs(values[ragged.scored]) < 1e150).all():
-            raise RewardError(
-                "a scored turn has no finite reward on this axis", where=f"axes, {name}", fix="Pass a number"
-            )
-        sums[:, k] = totals(np.where(ragged.scored, values, 0.0), ragged, more)
-    return replace(batch, axes=sums, axis_weights=_weights(weights, names))
-
-
-def _weights(weights: Any, names: Sequence[str]) -> Floats:
-    given = {} if weights is None else weights
-    known = isinstance(given, Mapping) and (not names or set(given) <= set(names))
-    if not known or not all(
-        isinstance(w, int | float | np.number) and 0 <= w < np.inf for w in given.values()
-    ):
-        raise RewardError(
-            "these are not weights of the axes",
-            where="axis_weights",
-            fix=f"Pass a number from 0 for some of: {', '.join(map(str, names))}",
-        )
-    return np.array([float(given.get(name, 1.0)) for name in names])
-
-
-def _as_floats(values: Any, where: str) -> Floats:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
-        raise RewardError("these are not numbers", where=where, fix="Pass a plain list of numbers")
-    return array.astype(np.float64)
-
-
-def _check_lengths(rows: Any, ragged: Ragged, where: str) -> None:
-    sized = all(isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows)
-    if not sized or [len(row) for row in rows] != ragged.lengths.tolist():
-        raise RewardError(
-            "there is not one entry per turn of every dialogue", where=where, fix="Pass one per reward"
-        )
-
-
-def _check_needs(method: str, estimator: Estimator, *, dialogues: int, **given: Any) -> None:
-    need = estimator.needs
-    if need is not None and given[need] is None and dialogues:
-        raise RewardError(
-            f"the method '{method}' needs `{need}`",
-            fix=f"Pass {need}=..., one entry per dialogue, or use a method that needs rewards only",
-        )
 
 
 def _check_options(

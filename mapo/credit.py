@@ -12,7 +12,7 @@ from typing import Any
 
 from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.axes import axis_rewards, positions_before
 from mapo.measure.rubric import Rubric
 from mapo.types import Dialogue, StopReason

@@ -22,7 +22,6 @@ ORDER = [
     "types",
     "body_fields",
     "config",
-    "ragged",
     "estimators",
     "advantage",
     "records",

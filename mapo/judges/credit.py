@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.config import Advantage, Reward
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.judges.sample import Recording
 from mapo.measure.reward import REWARDS, Distance
 from mapo.runs.contents import advantage_of, read_settings

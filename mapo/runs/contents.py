@@ -14,7 +14,7 @@ from mapo.advantage import Advantages, advantages
 from mapo.config import Advantage, set_earlier_defaults
 from mapo.credit import compute_credit
 from mapo.errors import MapoError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.rubric import SHIPPED, Rubric
 from mapo.models.ledger import cost_of
 from mapo.runs.files import read_bytes, read_object

@@ -28,7 +28,7 @@ from mapo.advantage import Advantages
 from mapo.config import Advantage
 from mapo.credit import turns_in_state
 from mapo.errors import InputError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.axes import movement_of
 from mapo.measure.rubric import Rubric
 from mapo.scenarios.scenario import Scenario

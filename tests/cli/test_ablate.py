@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mapo.advantage import METHODS
 from mapo.cli.training import ablate
 from mapo.errors import InputError, StoreError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.evals.ablation import processes
 from mapo.evals.processes import locked
 from mapo.scripted.notice import scripted_world

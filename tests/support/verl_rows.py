@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mapo import Dialogue, Reply, Turn, advantages
 from mapo.advantage import ENDINGS, HORIZONS, METHODS, SCALES, SCOPES
 from mapo.engines.verl.estimator import UNSCORED
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.types import Ending, PotentialState, StopReason
 
 numbers = st.floats(-8, 8, width=32).map(lambda x: x if abs(x) > 1e-3 else 0.0)

@@ -78,6 +78,14 @@ def test_seeds_of_one_method_are_grouped(index, root, client):
     assert "grouphead" not in page_of(client, "/?group=no")
 
 
+def test_runs_with_other_settings_are_no_seeds_of_each_other(index, root, client):
+    for seed, endings in ((1, "cut"), (2, "held")):
+        run = scripted_training(root, f"seed{seed}", seed=seed)
+        (run / "config.toml").write_text(f'[advantage]\nmethod = "mapo"\nendings = "{endings}"\n')
+    index.refresh()
+    assert "2 seeds" not in page_of(client, "/")
+
+
 @pytest.mark.parametrize(("sort", "names"), [("score", ["b", "a", "c"]), ("score-up", ["a", "b", "c"])])
 def test_runs_are_sorted_and_those_without_a_value_come_last(sort, names):
     context = {"judge": "", "scenarios": ""}

@@ -80,9 +80,9 @@ def ablate(
 ) -> None:
     """Train a grid of settings and seeds, and compare the runs.
 
-    Without --vary, the grid has all methods and two rewards. Every combination is checked before the first
-    run starts. Run again with the same --out to resume, by default with the same grid; values and seeds may
-    be added. Exit status: 0 success; 1 some runs failed.
+    Without --vary, the grid has the paper's methods and two rewards. Every combination is checked before the
+    first run starts. Run again with the same --out to resume, by default with the same grid; values and seeds
+    may be added. Exit status: 0 success; 1 some runs failed.
     """
     from mapo.evals.ablation.cells import cells_of
     from mapo.evals.ablation.grid import claim_grid, engine_of, read_grid
@@ -156,7 +156,7 @@ def _wanted_grid(
     rewards: str | None,
     seeds: str | None,
 ) -> dict[str, Any]:
-    """Return the grid: the options, else the grid in the folder, else all methods and two rewards."""
+    """Return the grid: the options, else the grid in the folder, else the paper's methods and two rewards."""
     from mapo.errors import InputError
     from mapo.evals.ablation.cells import METHOD, REWARD, SEED, axes_of, parse_axis
     from mapo.evals.ablation.grid import as_grid

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from mapo.advantage import Advantages
 from mapo.credit import hashable
 from mapo.errors import InputError, RewardError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.rows import Row, rows_of
 from mapo.types import Dialogue
 

@@ -29,7 +29,7 @@ from mapo.engines.trl.contract import (
 )
 from mapo.engines.trl.sandbox import Sandbox
 from mapo.errors import InputError, TrainError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.rubric import Rubric
 from mapo.train.metrics import credit_metrics
 from mapo.train.processes import ProcessGroup

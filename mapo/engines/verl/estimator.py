@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mapo.advantage import Advantages, advantages
 from mapo.credit import hashable
 from mapo.errors import RewardError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 
 UNSCORED = 2.0**-100
 """Reward on the last token of an unscored turn, where the mask is 0. Too small to change any sum or mean."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mapo.config import Config
 from mapo.errors import InputError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.store import RunDir
 
 _ACTOR, _ROLLOUT, _MODEL = (

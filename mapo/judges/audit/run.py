@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from mapo.errors import InputError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.evals.items import ItemLine
 from mapo.judges.audit.answers import RECORDED, answers_by_judge, recorded_answers
 from mapo.judges.audit.judge_agreement import Agreement, agreement, self_agreement

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.report.document import numbers, plots
 from mapo.report.document.blocks import Block, Heading, Paragraph
 from mapo.report.document.numbers import series

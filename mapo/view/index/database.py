@@ -13,7 +13,7 @@ from typing import Any
 
 from mapo.runs.contents import deduplicated
 
-VERSION = 7
+VERSION = 8
 """Version of the schema. An index with another version is rebuilt."""
 
 TABLES = """

@@ -9,6 +9,8 @@ other files say is still used.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -135,6 +137,7 @@ def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
         "method": _word(method),
         "reward": _word(reward),
         "model": _word(model) + (f" ({TRAINED_ON_TEST.lower()})" if notice_of(manifest) else ""),
+        "variant": _variant(config),
         "judge": _word(result.get("judge") or _dig(config, "roles", "judge", "model")),
         "seed": integer(summary.get("seed", manifest.get("seed"))),
         "domain": _domain(run),
@@ -142,6 +145,14 @@ def _identity(run: RunFiles, objects: Objects, config: dict[str, Any]) -> Facts:
         if grid is not None and isinstance(seeds, list)
         else None,
     }
+
+
+def _variant(config: Mapping[str, Any]) -> str:
+    """Return a fingerprint of the settings that make runs comparable over seeds: what is played and how it is
+    credited and trained.
+    """
+    parts = {name: config.get(name) for name in ("rollout", "reward", "advantage", "optim")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _is_grid(kind: Kind) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from mapo.config import Advantage
 from mapo.errors import MapoError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import credit, dialogue_credit, needs_of, plausible_rewards
 from mapo.types import Dialogue

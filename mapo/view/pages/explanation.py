@@ -11,7 +11,7 @@ import numpy as np
 from mapo.advantage import Advantages
 from mapo.config import Advantage
 from mapo.credit import outcome_of, states_of
-from mapo.estimators import (
+from mapo.estimators.methods import (
     ESTIMATORS,
     Continuation,
     Scale,
@@ -21,9 +21,9 @@ from mapo.estimators import (
     settled,
     totals,
 )
+from mapo.estimators.ragged import Floats, Ragged
 from mapo.measure.axes import axis_rewards
 from mapo.measure.rubric import Rubric
-from mapo.ragged import Floats, Ragged
 from mapo.text import plural
 from mapo.types import Dialogue
 from mapo.view.pages.site import num, signed
@@ -285,8 +285,12 @@ class CreditedBatch:
         )
 
     def _gae(self, i: int, t: int, result: float) -> Reason:
-        members = [k for k in self._with_score(self._group(i, False)) if t < len(self.rewards[k])]
-        returns = self.computed.returns
+        ragged, returns = self.ragged, self.computed.returns
+        members = [
+            k
+            for k in self._group(i, False)
+            if t < len(self.rewards[k]) and ragged.scored[ragged.starts[k] + t]
+        ]
         peers = self._cached(
             ("value", self.groups[i], t), lambda: _peers([returns[k][t] for k in members])
         ) or Peers(0.0, 0.0, 0)
@@ -294,8 +298,8 @@ class CreditedBatch:
         return Reason(
             f"Advantage: its return is {signed(float(returns[i][t]))}{self._return_note(i, t)}. The expected "
             f"return at turn {t + 1} is the mean of its {plural(peers.n, 'sibling')}, including this one: "
-            f"{signed(peers.mean)}. Surprises from this turn on are summed with weights that fall by lambda "
-            f"{lam} and the discount.{self._gae_scaling()}",
+            f"{signed(peers.mean)}. The differences from what was expected, of this turn and those after "
+            f"it, are summed with weights that fall by lambda {lam} and the discount.{self._gae_scaling()}",
             result,
         )
 

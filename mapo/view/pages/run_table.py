@@ -44,7 +44,7 @@ def _group_key(run: RunRow) -> object:
         return run["key"]
     folder = run["key"].rpartition(":")[0]
     context = run["context"]
-    same = ("method", "reward", "model", "domain", "steps", "score_part")
+    same = ("method", "reward", "model", "domain", "steps", "score_part", "variant")
     return (folder, context["judge"], context["scenarios"], *(run[name] for name in same))
 
 

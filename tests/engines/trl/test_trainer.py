@@ -21,7 +21,7 @@ from mapo.config import Advantage
 from mapo.credit import compute_credit
 from mapo.engines.trl import MAPOTrainer, rollout_of
 from mapo.errors import InputError, TrainError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.rows import rows_of
 from mapo.train.batch import micro_batches
 from mapo.train.loss import policy_loss

@@ -20,7 +20,7 @@ from mapo.engines.verl.estimator import (
     loss_mask,
     parse_options,
 )
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from support.verl_rows import Batch, methods, options, rows, same
 
 TURN = {"gap": 2, "length": 3, "reward": 1.0, "kl": 0.0}

@@ -57,7 +57,7 @@ from mapo.engines.verl.launch import prepare
 from mapo.engines.verl.row import response_row
 from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, schedule_end
 from mapo.errors import AnswerError, InputError, JudgeError, RewardError, TrainError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 from mapo.local_model.policy import POCKET
 from mapo.sandbox.rollout import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios

@@ -22,7 +22,7 @@ from mapo.engines.verl.settings import (
     verl_name,
 )
 from mapo.errors import InputError
-from mapo.estimators import ESTIMATORS
+from mapo.estimators.methods import ESTIMATORS
 
 TABLES = {split: Path(f"/r/verl/{split}.parquet") for split in ("train", "validation", "test")}
 RAY = "+ray_kwargs.ray_init"

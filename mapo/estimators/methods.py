@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from mapo.ragged import Bools, Floats, Ints, Ragged, segment_sums
+from mapo.estimators.ragged import Bools, Floats, Ints, Ragged, segment_sums
 
 Scale = Literal["std", "none", "batch"]
 Need = Literal["outcome", "states", "axes"]
@@ -152,7 +152,7 @@ def settled(r: Floats, ragged: Ragged, more: Continuation) -> Floats:
 def remaining_turns(ragged: Ragged, siblings: bool) -> Ints:
     """Return how many turns each dialogue ended before its longest peer: a sibling, or any dialogue."""
     peers = ragged.group_of_dialogue if siblings else np.zeros_like(ragged.group_of_dialogue)
-    lengths = np.where(ragged.has_scored, ragged.lengths, 0)  # others are nobody's peers
+    lengths = np.where(ragged.has_scored, ragged.lengths, 0)  # dialogues without a scored turn have no peers
     longest = np.zeros(peers.max(initial=-1) + 1, np.intp)
     np.maximum.at(longest, peers, lengths)
     return np.asarray(np.where(ragged.has_scored, longest[peers] - lengths, 0))
