@@ -782,7 +782,7 @@ def test_html_markdown_and_figures(tmp_path):
 def test_figures_of_a_training_for_a_paper(tmp_path):
     root, paper = training(tmp_path / "mine"), tmp_path / "paper"
     done = mapo("report", root, "--markdown", "--figures", paper)
-    assert (root / "report.html").exists() and "27 files" in done.stderr
+    assert (root / "report.html").exists() and "30 files" in done.stderr
     assert {f"{name}.{kind}" for name in PAPER for kind in ("png", "pdf", "svg")} <= {
         path.name for path in paper.iterdir()
     }
