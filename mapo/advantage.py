@@ -49,7 +49,8 @@ belongs to no peer set.
 
 Drift. With `endings="cut"`, adding a constant to all rewards changes comparisons of returns if dialogues
 differ in length, because longer dialogues collect the constant more often. With "continued" or "held" all
-siblings have equally many turns, and the constant cancels.
+siblings have equally many turns, and the constant cancels where every turn is scored and turns of one index
+are compared.
 """
 
 from __future__ import annotations
@@ -137,11 +138,9 @@ def advantages(
         mask = mask & _within_horizon(ragged, horizon)
     batch = Batch(
         ragged=ragged,
-        r=r,
         settled=settled(r, ragged, more),
         returns=_returns(r, rest, ragged, gamma),
         totals=totals(r, ragged, more),
-        rest=rest,
         mask=mask,
         gamma=gamma,
         turn_weight=turn_weight,

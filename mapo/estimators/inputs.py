@@ -90,7 +90,10 @@ def _as_floats(values: Any, where: str) -> Floats:
 
 
 def _check_lengths(rows: Any, ragged: Ragged, where: str) -> None:
-    sized = all(isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows)
+    listed = isinstance(rows, list | tuple | np.ndarray)
+    sized = listed and all(
+        isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) for row in rows
+    )
     if not sized or [len(row) for row in rows] != ragged.lengths.tolist():
         raise RewardError(
             "there is not one entry per turn of every dialogue", where=where, fix="Pass one per reward"

@@ -29,19 +29,16 @@ PACE_TURNS = 5
 class Batch:
     """The input of every estimator: all turns of a batch as flat arrays.
 
-    `r` are the rewards. Where dialogues are continued after their end, the other values include the continued
-    turns: `settled` has the rewards with the last one averaged over them, `returns` the returns G_t, `totals`
-    the summed reward of each dialogue, and `rest` the return after its last turn. `mask` says which turns
-    count. `states` has one code per turn, `outcome` one number per dialogue, `axes` the summed
-    reward of each dialogue on each axis.
+    Where dialogues are continued after their end, the values include the continued turns: `settled` are the
+    rewards, with the last one averaged over them, `returns` the returns G_t and `totals` the summed reward of
+    each dialogue. `mask` says which turns count. `states` has one code per turn, `outcome` one number per
+    dialogue, `axes` the summed reward of each dialogue on each axis.
     """
 
     ragged: Ragged
-    r: Floats
     settled: Floats
     returns: Floats
     totals: Floats
-    rest: Floats
     mask: Bools
     gamma: float
     turn_weight: float
@@ -56,7 +53,7 @@ class Batch:
 
     @property
     def zeros(self) -> Floats:
-        return np.zeros_like(self.r)
+        return np.zeros_like(self.settled)
 
 
 Estimate = tuple[Floats, Floats, Floats]
