@@ -153,5 +153,45 @@ class DialogueChat(Protocol):
     def end_dialogue(self) -> None: ...
 
 
+FILLER = "?"
+"""The token that stands in place of an answer in a form that is read out; see `ReadRequest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One answer to be read out of a model: the text before it, and the possible answers.
+
+    Each option must be a single token after the label.
+    """
+
+    label: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """One forward pass of a model that generates no text.
+
+    The form is the beginning of the assistant's answer to `messages`: each label, followed by a filler in
+    place of the answer. The filler keeps every answer hidden from the next ones, so one pass reads all of
+    them. `session` and `turn` are those of `Request`.
+    """
+
+    messages: tuple[Message, ...]
+    places: tuple[Place, ...]
+    session: str = ""
+    turn: int | None = None
+
+
+class Reader(Protocol):
+    """A model whose answers can be read out. `name` identifies it in records."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def read(self, request: ReadRequest) -> tuple[tuple[float, ...], ...]:
+        """Return, for each place, the log-probabilities of its options, normalised over the options."""
+
+
 ChatFactory = Callable[[str], Chat]
 """Opens a conversation with a model: maps the conversation's name to the `Chat` that answers in it."""
