@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -32,12 +31,6 @@ class Check(NamedTuple):
 MIN_MEMORY_GIB, MIN_DISK_GIB = 3, 5
 """Needed to train the embedded model, and for a few checkpoints of a real one."""
 _GIB = 2**30
-_CGROUPS = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
-"""By cgroup version: the files with a container's memory limit and usage, and the name of its reclaimable
-part."""
 
 
 def doctor(
@@ -118,7 +111,9 @@ def _torch() -> list[Check]:
 
 
 def _memory() -> Check:
-    amounts = memory()
+    from mapo.local_model.memory import host_memory
+
+    amounts = host_memory()
     if amounts is None:
         return Check("machine", "memory", "ok", "unknown on this system")
     available, total = (amount / _GIB for amount in amounts)
@@ -127,39 +122,6 @@ def _memory() -> Check:
         return Check("machine", "memory", "ok", message)
     message += f"; training the embedded model needs {MIN_MEMORY_GIB} GiB"
     return Check("machine", "memory", "warn", message)
-
-
-def memory(root: Path = Path("/")) -> tuple[int, int] | None:
-    """Return available and total bytes, within the limits of a container; None if they are unknown."""
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-        fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)}
-        amounts = [(fields["MemAvailable"], fields["MemTotal"]), *_limits(root)]
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
-    return min(left for left, _ in amounts), min(limit for _, limit in amounts)
-
-
-def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield, for each memory limit of a container, the bytes left and the limit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for _, kind, path in (line.split(":", 2) for line in lines):
-        base = root / "sys/fs/cgroup" / kind
-        group = base / path.lstrip("/")
-        ancestors = group.parents[: len(group.parts) - len(base.parts)]  # their limits apply too
-        for folder in (group, *ancestors) if kind in _CGROUPS else ():
-            limit_file, usage_file, reclaimable = _CGROUPS[kind]
-            try:
-                limit, used = (
-                    int((folder / name).read_text(encoding="ascii")) for name in (limit_file, usage_file)
-                )
-                stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            except (OSError, ValueError):  # no limit, or not readable
-                continue
-            yield limit - used + sum(int(x.split()[1]) for x in stat if x.split()[0] == reclaimable), limit
 
 
 def _disk(runs: Path) -> Check:

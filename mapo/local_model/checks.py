@@ -38,24 +38,29 @@ def check_model_folder(folder: Path) -> None:
     """Raise InputError if the folder's config or index of weights must not be used."""
     config = folder / "config.json"
     if config.exists():
-        _check_config(config, _read_json(config, MAX_CONFIG_BYTES))
+        _check_config(config, read_json_object(config, MAX_CONFIG_BYTES))
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        _check_index(index, _read_json(index, MAX_INDEX_BYTES))
+        _check_index(index, read_json_object(index, MAX_INDEX_BYTES))
     tokenizer = folder / "tokenizer.json"
     if tokenizer.is_file():
-        _check_tokenizer(tokenizer, _read_json(tokenizer, MAX_TOKENIZER_BYTES))
+        _check_tokenizer(tokenizer, read_json_object(tokenizer, MAX_TOKENIZER_BYTES))
 
 
 def longest_context(source: str) -> int | None:
     """Return the longest context of a model in a folder; None if it is not known without loading it."""
     folder = Path(__file__).parent / "pocket" if source == "pocket" else Path(source).expanduser()
     config = folder / "config.json"
-    length = _read_json(config, MAX_CONFIG_BYTES).get("max_position_embeddings") if config.is_file() else None
+    length = (
+        read_json_object(config, MAX_CONFIG_BYTES).get("max_position_embeddings")
+        if config.is_file()
+        else None
+    )
     return length if type(length) is int and length > 0 else None
 
 
-def _read_json(path: Path, limit: int) -> dict[str, Any]:
+def read_json_object(path: Path, limit: int) -> dict[str, Any]:
+    """Read a JSON object of at most `limit` bytes. Raises InputError if the file is anything else."""
     try:
         if not path.is_file():
             raise InputError("this is not a regular file", where=str(path))

@@ -21,58 +21,14 @@ from support.command import mapo
 GIB = 2**30
 
 
-def system(root: Path, files: dict[str, str]) -> Path:
-    """Write the /proc and /sys files of a machine with 16 GiB, 12 of them available."""
-    meminfo = f"MemTotal: {16 * GIB // 1024} kB\nMemAvailable: {12 * GIB // 1024} kB\nHugePages_Total: 0\n"
-    for name, text in {"proc/meminfo": meminfo, **files}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def limit(folder: str, names: tuple[str, str, str], most: object, used: int, idle: int) -> dict[str, str]:
-    limit_file, usage_file, reclaimable = names
-    stat = f"anon 5\n{reclaimable} {idle}\nother 9\n"
-    return {
-        f"sys/fs/cgroup/{folder}/{limit_file}": f"{most}\n",
-        f"sys/fs/cgroup/{folder}/{usage_file}": f"{used}\n",
-        f"sys/fs/cgroup/{folder}/memory.stat": stat,
-    }
-
-
-V1, V2 = doctor._CGROUPS["memory"], doctor._CGROUPS[""]
-
-
-@pytest.mark.parametrize(
-    ("files", "available", "total"),
-    [
-        ({}, 12, 16),
-        ({"proc/self/cgroup": "0::/\n"}, 12, 16),
-        # limit 8 GiB, 5 used, 2 of those reclaimable: 5 are left
-        ({"proc/self/cgroup": "0::/\n", **limit("", V2, 8 * GIB, 5 * GIB, 2 * GIB)}, 5, 8),
-        ({"proc/self/cgroup": "0::/a/b\n", **limit("a/b", V2, 4 * GIB, GIB, 0)}, 3, 4),
-        # no limit of its own, but one two groups above
-        ({"proc/self/cgroup": "0::/a/b/c\n", **limit("a", V2, 4 * GIB, GIB, 0)}, 3, 4),
-        ({"proc/self/cgroup": "0::/\n", **limit("", V2, "max", 5 * GIB, 0)}, 12, 16),
-        ({"proc/self/cgroup": "9:cpu:/\n4:memory:/x\n", **limit("memory/x", V1, 6 * GIB, GIB, 0)}, 5, 6),
-        ({"proc/self/cgroup": "4:memory:/x\n", **limit("memory", V1, 2**63 - 4096, GIB, 0)}, 12, 16),
-    ],
-)
-def test_memory_respects_container_limits(tmp_path, files, available, total):
-    assert doctor.memory(system(tmp_path, files)) == (available * GIB, total * GIB)
-
-
-@pytest.mark.parametrize("meminfo", ["", "MemTotal: many kB\n", "MemTotal:\n"])
-def test_memory_can_be_unknown(tmp_path, meminfo, monkeypatch):
-    assert doctor.memory(tmp_path) is None
-    assert doctor.memory(system(tmp_path, {"proc/meminfo": meminfo})) is None
-    monkeypatch.setattr(doctor, "memory", lambda: None)
+def test_unknown_memory_is_no_warning(monkeypatch):
+    monkeypatch.setattr("mapo.local_model.memory.host_memory", lambda: None)
     assert doctor._memory() == ("machine", "memory", "ok", "unknown on this system")
 
 
 @pytest.mark.parametrize(("available", "status"), [(2, "warn"), (4, "ok")])
 def test_little_memory_is_a_warning(monkeypatch, available, status):
-    monkeypatch.setattr(doctor, "memory", lambda: (available * GIB, 16 * GIB))
+    monkeypatch.setattr("mapo.local_model.memory.host_memory", lambda: (available * GIB, 16 * GIB))
     check = doctor._memory()
     assert (check.name, check.status) == ("memory", status)
     assert check.message.startswith(f"{available}.0 GiB available of 16.0 GiB")
