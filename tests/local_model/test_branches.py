@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
-from support import tiny
 
 from mapo.local_model.branches import Branch, BranchedRow, attention_mask, branch_off, stack_rows
+from support import tiny
 
 
 def growing_prompts(seed: int) -> list[list[int]]:
