@@ -152,6 +152,10 @@ class Roles(_Section):
     """Prompts of the roles: "" are mapo's own, "empa" those of EMPA's package, which must be installed; or a
     folder of templates (paths in a config file are relative to that file).
     """
+    user_kind: Literal["prompted", "intent"] = "prompted"
+    """intent: a model that was trained to be a user. It gets the person's intent only, may leave, and no
+    director is asked.
+    """
     judging: Literal["panel", "alternate"] = "panel"
     """panel: all judge every reply and the median of each level counts; alternate: one judge per scenario and
     step.
@@ -169,7 +173,8 @@ class Roles(_Section):
     def _check_role_models(self) -> Roles:
         several = [(f"judge {n}", role) for n, role in enumerate(self.judges, 1)]
         one = [] if several else [("judge", self.judge)]
-        for name, role in (("user", self.user), ("director", self.director), *one, *several):
+        directors = [("director", self.director)] if self.user_kind == "prompted" else []
+        for name, role in (("user", self.user), *directors, *one, *several):
             if self.agents == "llm" and not (self.everyone.model or (role and role.model)):
                 raise ValueError(f"no model for the {name}: set roles.everyone.model")
         return self
@@ -182,6 +187,10 @@ class Roles(_Section):
             )
         if self.judges and self.agents != "llm":
             raise ValueError("roles.judges are models: set roles.agents = 'llm'")
+        if self.user_kind == "intent" and self.agents != "llm":
+            raise ValueError("roles.user_kind = 'intent' is for models: set roles.agents = 'llm'")
+        if self.user_kind == "intent" and self.director is not None:
+            raise ValueError("an intent user is not directed: remove roles.director")
         if self.prompts == EMPA_PROMPTS and self.agents != "llm":
             raise ValueError("roles.prompts = 'empa' is for models: set roles.agents = 'llm'")
         return self

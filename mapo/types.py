@@ -125,21 +125,22 @@ class StopReason(StrEnum):
     STAGNATION = "stagnation"
     TIMEOUT = "timeout"
     DIRECTOR = "director"
+    USER = "user"  # the user left: neither success nor failure
     LENGTH = "length"  # the policy's context is full
     BROKEN = "broken"  # something outside the dialogue failed; excluded from scores and training
 
     @property
     def label(self) -> str:
         """The name shown to people. "timeout" would read like a network error."""
-        return "turn limit" if self is StopReason.TIMEOUT else self.value
+        return ending_label(self.value)
 
 
 def ending_label(ending: str) -> str:
     """Return the name shown to people for a recorded ending, which may be unknown or "unfinished"."""
-    return StopReason.TIMEOUT.label if ending == StopReason.TIMEOUT else ending
+    return {"timeout": "turn limit", "user": "user left"}.get(ending, ending)
 
 
-RECORDED_REASONS = (StopReason.DIRECTOR, StopReason.LENGTH)
+RECORDED_REASONS = (StopReason.DIRECTOR, StopReason.USER, StopReason.LENGTH)
 """Reasons that no ending rule can produce. Scoring takes them from the record instead of recomputing them."""
 
 

@@ -8,6 +8,7 @@ servers' speeds (a rates file).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,11 +144,13 @@ def _agent_rates(dialogues: Sequence[Dialogue], totals: dict[str, dict[str, floa
     """Return the rates of the other roles. The judge is called every turn, director and user only where the
     dialogue continues."""
     turns, n = sum(len(d.turns) for d in dialogues), len(dialogues)
-    ended = sum(d.ending is not None and d.ending.reason is StopReason.DIRECTOR for d in dialogues)
+    reasons = Counter(d.ending.reason for d in dialogues if d.ending is not None)
+    left = reasons[StopReason.USER]
+    directed = turns - n + reasons[StopReason.DIRECTOR] + left
     start_forms = {
         d.scenario for d in dialogues if any(mark.evidence or mark.reason for mark in d.start_levels.values())
     }
-    needed = {"judge": turns + len(start_forms), "director": turns - n + ended, "user": turns - n}
+    needed = {"judge": turns + len(start_forms), "director": directed, "user": turns - n + left}
     rates = {role: _call_rates(totals[role], max(1, needed[role])) for role in AGENT_ROLES if role in totals}
     if start_forms and "judge" in rates:
         rates["start"] = {**rates["judge"], "again": 0.0}

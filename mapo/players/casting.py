@@ -92,7 +92,9 @@ def cast_from_config(config: Config) -> CastSpec | None:
     roles = config.roles
     if roles.agents == "scripted":
         return None
-    user, director = _from_roles(roles.user, roles.everyone), _from_roles(roles.director, roles.everyone)
+    user = _from_roles(roles.user, roles.everyone)
+    # No director is asked with an intent user; its model must only be one that the run has anyway.
+    director = user if roles.user_kind == "intent" else _from_roles(roles.director, roles.everyone)
     judge: ModelSpec | PanelSpec
     if roles.judges:
         members = tuple(_from_roles(member, roles.everyone) for member in roles.judges)

@@ -9,7 +9,9 @@ from mapo.config import EMPA_PROMPTS, Config
 from mapo.domain_folders import domain_folder
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.cast import RolePrompts
+from mapo.sandbox.intent_user import IntentPrompts
 from mapo.sandbox.model_cast import SHIPPED_PROMPTS, TemplatePrompts
+from mapo.sandbox.prompting import DEFAULT_PROMPTS
 from mapo.scenarios.sets import read_set
 
 
@@ -35,4 +37,11 @@ def prompts_from_config(config: Config) -> RolePrompts:
         sources = dict.fromkeys([*played, *([s.test] * bool(config.eval.test_repeats))])
         return {case: file for source in sources for case, file in read_set(source, s.domain).files.items()}
 
-    return named_prompts(config.roles.prompts, Rubric.load(domain_folder(s.domain)), files)
+    prompts = named_prompts(config.roles.prompts, Rubric.load(domain_folder(s.domain)), files)
+    return with_intent_user(prompts) if config.roles.user_kind == "intent" else prompts
+
+
+def with_intent_user(prompts: RolePrompts) -> RolePrompts:
+    """Return the prompts with those of a user who gets an intent only, and without a director."""
+    templates = prompts.templates if isinstance(prompts, TemplatePrompts) else DEFAULT_PROMPTS
+    return IntentPrompts(prompts, templates)

@@ -27,8 +27,8 @@ RECORDED_MAX_TOKENS = 1024
 class User(Protocol):
     """The simulated person."""
 
-    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str:
-        """Return the next user message, as the director's decision allows."""
+    async def speak(self, turns: Sequence[Turn], direction: Direction) -> str | None:
+        """Return the next user message, as the director's decision allows; None if the user leaves."""
 
 
 @runtime_checkable

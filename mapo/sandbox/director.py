@@ -41,6 +41,13 @@ FORM: dict[str, Any] = {
 }
 
 
+class NoDirector:
+    """A Director that never intervenes, for users who take no directions."""
+
+    async def direct(self, _: Sequence[Turn], __: Trajectory) -> Direction:
+        return Direction("go_on")
+
+
 class ModelDirector:
     """A Director for one dialogue. It keeps track of what has been revealed."""
 

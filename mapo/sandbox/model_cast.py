@@ -9,7 +9,7 @@ from pathlib import Path
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.cast import Cast, Casting, Director, Job, Judge, Policy, RolePrompts, User, prompts_id
-from mapo.sandbox.director import ModelDirector
+from mapo.sandbox.director import ModelDirector, NoDirector
 from mapo.sandbox.judge import ModelJudge
 from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, language_of
 from mapo.sandbox.user import ModelUser
@@ -81,11 +81,12 @@ def model_cast(
 
     def cast(job: Job) -> Cast:
         domain = job.scenario.domain
+        directing = prompts.director(director, job, rubric, settings["director"])
         return Cast(
             user=prompts.user(user, job, rubric, settings["user"]),
-            director=prompts.director(director, job, rubric, settings["director"]),
+            director=directing,
             judge=prompts.judge(judge, job, rubric, settings["judge"]),
-            names=dict(names),
+            names={**names, **({"director": "none"} if isinstance(directing, NoDirector) else {})},
             prompts=ids.get(domain) or ids.setdefault(domain, prompts_id(prompts, domain)),
         )
 

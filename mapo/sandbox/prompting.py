@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +37,9 @@ _TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
 OWN_NAME = "mapo"
 """The name of the shipped templates in manifests and records."""
 MAX_BYTES = 1 << 18
+UNUSUAL = {"intent"}
+"""Templates of roles that few runs have. The fingerprint leaves them out, so that runs without these roles
+keep theirs."""
 _OPTIONAL = {"domain", "language", "period"}
 """Placeholders that an own template may leave out."""
 
@@ -68,10 +72,17 @@ class Prompts:
         return self._tables[name]
 
     def fingerprint(self, domain: str) -> str:
-        """Return a hash of every template, with what the domain adds to it."""
+        """Return a hash of every template but the `UNUSUAL` ones, with what the domain adds to it."""
+        return self._hash((file for file in self._texts if file.partition(".")[0] not in UNUSUAL), domain)
+
+    def fingerprint_of(self, name: str, domain: str = "") -> str:
+        """Return a hash of the templates whose name begins with `name`."""
+        return self._hash((file for file in self._texts if file.startswith(name)), domain)
+
+    def _hash(self, files: Iterable[str], domain: str) -> str:
         digest = hashlib.sha256()
-        for file, text in sorted(self._texts.items()):
-            for part in (file, text, fragment(domain, file.removesuffix(".md"))):
+        for file in sorted(files):
+            for part in (file, self._texts[file], fragment(domain, file.removesuffix(".md"))):
                 digest.update(len(part.encode()).to_bytes(8) + part.encode())
         return digest.hexdigest()[:16]
 

@@ -131,8 +131,10 @@ async def play(
                 direction = await cast.director.direct(turns, trajectory)
                 if direction.act == "end":
                     active.ending = Ending(StopReason.DIRECTOR)
+                elif (message := await cast.user.speak(turns, direction)) is None:
+                    active.ending = Ending(StopReason.USER)
                 else:
-                    user_message = storable(await cast.user.speak(turns, direction))
+                    user_message = storable(message)
     except (_CallbackError, *_FATAL):
         raise
     except ContextError as error:

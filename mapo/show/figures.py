@@ -69,6 +69,7 @@ ENDINGS = {
     "failure": COLOURS[1],
     "director": COLOURS[5],
     "length": COLOURS[3],
+    "user": "#f0e442",
     "broken": "#777777",
     "unfinished": "#aaaaaa",
 }

@@ -17,6 +17,7 @@ _REASONS = {
     StopReason.STAGNATION: "Failure: stagnation",
     StopReason.TIMEOUT: "Reached max turns, timeout",
     StopReason.DIRECTOR: "Ended by the director",
+    StopReason.USER: "Ended by the user",
     StopReason.LENGTH: "The policy's context is full",
 }
 

@@ -21,7 +21,7 @@ from mapo.show.figures import (
 )
 from mapo.types import ending_label
 
-_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---", "**")
 _LEGEND_COLUMNS = 3
 """Columns of the legend of stacked shares."""
 
