@@ -57,6 +57,7 @@ ORDER = [
     "judges",
     "judges.audit",
     "judges.swap",
+    "roles",
     "realsim.redaction",
     "realsim.reading",
     "realsim",
@@ -72,6 +73,7 @@ ORDER = [
     "cli.common",
     "cli.evaluate",
     "cli.judge",
+    "cli.roles",
     "cli.scenarios",
     "cli.training",
     "cli",
@@ -80,7 +82,7 @@ ORDER = [
 """Folders and top-level modules from the bottom up. Each may import only from itself and from those above it
 in this list. Imports inside functions and under TYPE_CHECKING count."""
 HEAVY = {"torch", "transformers", "accelerate", "peft", "verl", "trl", "ray"}
-MAY_BE_HEAVY = {"local_model", "sampling", "train", "engines"}
+MAY_BE_HEAVY = {"local_model", "sampling", "train", "engines", "roles"}
 
 
 def place(module: str) -> str:

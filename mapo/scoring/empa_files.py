@@ -21,7 +21,18 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.runs.files import read_bytes
 from mapo.scoring.result import Result, ending_differences
-from mapo.types import AxisMarks, Ending, Goal, Levels, Mark, PotentialState, StopReason
+from mapo.types import (
+    AxisMarks,
+    Dialogue,
+    Ending,
+    Goal,
+    Levels,
+    Mark,
+    PotentialState,
+    Reply,
+    StopReason,
+    Turn,
+)
 
 _T = TypeVar("_T")
 _CAST = {"user": "actor_model", "director": "director_model", "judge": "judger_model"}
@@ -86,11 +97,54 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
         indices=indices(path),
         unscored=unscored,
         id=file.stem,
-        cast={role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name},
+        cast=_players(data),
         prompts=_prompts(data, record),
         differences=differences,
         notes=notes,
     )
+
+
+def read_dialogue(file: Path, rubric: Rubric | None = None) -> Dialogue:
+    """Read the text, levels and start of one result file as a dialogue. Messages and forms are matched by
+    position."""
+    where = str(file)
+    data, rubric = _load(file), rubric or Rubric.load("empathy")
+    record = _get(data, "epj", dict, where)
+    entries = _get(record, "trajectory", list, f"{where}, epj")[1:]
+    history = [line for line in _get(data, "history", list, where) if isinstance(line, dict)]
+    lines, replies = (
+        [str(line.get("content", "")) for line in history if line.get("role") == role]
+        for role in ("actor", "test_model")
+    )
+    turns = []
+    for number, (line, reply, entry) in enumerate(zip(lines, replies, entries, strict=False), 1):
+        form = entry.get("mdep_analysis") if isinstance(entry, dict) else None
+        levels, _ = _empa_levels(form, rubric, f"{where}, turn {number}")
+        turns.append(Turn(line, Reply(reply), levels))
+    if not turns:
+        raise RecordError("the dialogue has no turn", where=where, fix="Leave the file out")
+    return Dialogue(
+        id=file.stem.removesuffix("_result"),
+        scenario=_get(data, "script_id", str, where),
+        model=file.parent.resolve().name,
+        rubric=rubric.name,
+        profile="published",
+        start_levels={},
+        start=_empa_start(record, rubric, where, []),
+        turns=tuple(turns),
+        ending=_empa_ending(data, record),
+        cast=_players(data),
+        prompts=_prompts(data, record),
+    )
+
+
+def is_call_failure(text: str) -> bool:
+    """Return whether a message is the text that EMPA records in place of one when a call failed."""
+    return text.lstrip().startswith("（错误：API")
+
+
+def _players(data: dict[str, Any]) -> dict[str, str]:
+    return {role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name}
 
 
 def _prompts(data: dict[str, Any], record: dict[str, Any]) -> str:

@@ -65,7 +65,7 @@ def token_logprobs(
             raise InputError("the mask selects the first token of a row, which has no prediction")
         at = mask.flatten().nonzero().squeeze(-1)
     targets = ids.flatten().index_select(0, at)
-    body, head = _body_and_head(model)
+    body, head = body_and_head(model)
     if head is None:
         logits = model(input_ids=ids, use_cache=False).logits
         logits = logits.flatten(0, 1).index_select(0, at - 1)
@@ -95,7 +95,7 @@ def _scores_of(logits: Tensor, targets: Tensor, temperature: float, entropy: boo
 _HEAD_GIVES_LOGITS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def _body_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear | None]:
+def body_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear | None]:
     """Return the transformer body and the linear head, or None as head if the logits are not its output.
 
     Some models transform their logits further (Gemma 2, Granite, Cohere). They are detected once by comparing

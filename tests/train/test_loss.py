@@ -266,7 +266,7 @@ def test_models_that_change_their_logits_keep_their_say(config, more, is_plain):
     (micro,) = micro_batches(rows(), 1000)
     expected = plain(model, micro.ids, micro.mask)
     got = token_logprobs(model, micro.ids, micro.mask, entropy=True, chunk=4)
-    assert (loss_module._body_and_head(model)[1] is not None) is is_plain
+    assert (loss_module.body_and_head(model)[1] is not None) is is_plain
     torch.testing.assert_close(tuple(got), expected)
     weights = torch.linspace(-1, 1, micro.trained)
     assert_same(
