@@ -174,6 +174,7 @@ class Turn:
     If the judgement failed, `levels` and `reward` are None and `unscored` holds the reason. `direction` is
     what the director decided before `user` was written. With a panel of judges, `panel` maps each judge to
     its levels (progress and regression of every axis, in the rubric's order), empty for a judge that failed.
+    If levels were read out, `probabilities` holds those of the levels 0, 1, ... of each mark, in that order.
     """
 
     user: str
@@ -184,6 +185,7 @@ class Turn:
     unscored: str | None = None
     direction: Direction | None = None
     panel: dict[str, tuple[int, ...]] | None = None
+    probabilities: tuple[tuple[float, ...], ...] | None = None
 
 
 @record
@@ -194,7 +196,8 @@ class Dialogue:
     position given by the start levels. `cast` names the models or scripts behind user, director and judge,
     `reward` the reward that the turns carry. Reports group dialogues by `tags` (category, axis, difficulty).
     `prompts` names the prompts of roles played by models, with their fingerprint. `goal` is given only if it
-    is not the one that the profile derives from the start.
+    is not the one that the profile derives from the start. `steps` is "expected" if turns moved the state by
+    the expected step of their probabilities, and empty if by the step of their levels.
     """
 
     id: str
@@ -219,6 +222,7 @@ class Dialogue:
     tags: dict[str, str] = field(default_factory=dict)
     prompts: str = ""
     goal: Goal | None = None
+    steps: Literal["", "expected"] = ""
     schema: Literal["mapo.dialogue/1"] = "mapo.dialogue/1"
 
     @property

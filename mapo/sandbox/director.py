@@ -94,13 +94,17 @@ class ModelDirector:
         except (AnswerError, EndpointError) as error:
             # A conversation can continue without a director, so the error is only recorded.
             return Direction("go_on", reason=f"{_FAILED}{error}"[:MAX_REASON])
+        self.note(direction)
+        return direction
+
+    def note(self, direction: Direction) -> None:
+        """Keep track of what a decision reveals."""
         if direction.act == "reveal_stage":
             self.stages_revealed += 1
         elif direction.act == "release_memory":
             self.memories_released.append(int(direction.item))
         elif direction.act == "turning_point":
             self.turning_point_used = True
-        return direction
 
     async def _decide(self, request: Request, parse: Callable[[object], Direction]) -> Direction:
         if self._uses_tools:
@@ -162,7 +166,7 @@ class ModelDirector:
 
     def _request(self, turns: Sequence[Turn], trajectory: Trajectory) -> Request:
         transcript = [
-            quoted_turn(number, turn, self.mark, _act_before(turn), self._state_after(turn))
+            quoted_turn(number, turn, self.mark, _act_before(turn), describe_position(turn, self.rubric))
             for number, turn in enumerate(turns, 1)
         ]
         stages = range(len(self.scenario.stages))
@@ -195,11 +199,13 @@ class ModelDirector:
             )
         )
 
-    def _state_after(self, turn: Turn) -> str:
-        if turn.state is None or turn.levels is None:
-            return "state after it: unknown, the reply could not be judged"
-        values = zip(self.rubric.keys, turn.state.position, strict=True)
-        return f"state after it: {', '.join(f'{key} {value:g}' for key, value in values)}"
+
+def describe_position(turn: Turn, rubric: Rubric) -> str:
+    """Return the position on each axis after a turn, for the director."""
+    if turn.state is None or turn.levels is None:
+        return "state after it: unknown, the reply could not be judged"
+    values = zip(rubric.keys, turn.state.position, strict=True)
+    return f"state after it: {', '.join(f'{key} {value:g}' for key, value in values)}"
 
 
 def director_failures(dialogues: Sequence[Dialogue]) -> list[str]:

@@ -36,8 +36,10 @@ OPENERS = re.compile(r"<|\[(?=/?g?[A-Z]{3})")
 _TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
 OWN_NAME = "mapo"
 """The name of the shipped templates in manifests and records."""
+_FRAGMENTS = {"read_turn": "judge_turn", "read_start": "judge_start", "read_act": "director"}
+"""Templates that take the domain's text for another template."""
 MAX_BYTES = 1 << 18
-UNUSUAL = {"intent"}
+UNUSUAL = {"intent", "read_turn", "read_start", "read_act"}
 """Templates of roles that few runs have. The fingerprint leaves them out, so that runs without these roles
 keep theirs."""
 _OPTIONAL = {"domain", "language", "period"}
@@ -90,7 +92,7 @@ class Prompts:
 def fragment(domain: str, name: str) -> str:
     """Return the text that a domain adds to a template, empty if it has no such file."""
     folder = known_folder(domain)
-    file = folder / "prompts" / f"{name}.md" if folder else None
+    file = folder / "prompts" / f"{_FRAGMENTS.get(name, name)}.md" if folder else None
     return _read(file).strip() if file and file.is_file() else ""
 
 

@@ -24,12 +24,14 @@ def delimiter_of(scenario: str, seed: int) -> str:
     return "q" + hashlib.sha256(f"{scenario}/{seed}".encode()).hexdigest()[:11]
 
 
-def quote(text: str, mark: str) -> str:
-    """Return `text` as one line of JSON that contains neither delimiters nor special tokens."""
+def quote(text: str, mark: str = "") -> str:
+    """Return `text` as one line of JSON that contains neither special tokens nor the delimiter, if any."""
     line = json.dumps(text, ensure_ascii=False)
     if not line.isprintable():
         line = "".join(c if c.isprintable() else _escape(c) for c in line)
     line = OPENERS.sub(lambda match: _escape(match[0]), line)
+    if not mark:
+        return line
     return re.sub(mark, lambda match: _escape(match[0][0]) + match[0][1:], line, flags=re.IGNORECASE)
 
 
