@@ -3,7 +3,8 @@
 A round prefills the new ids of some slots (several dialogues at once, each attending to its own cached past),
 samples their first token, then makes up to `chunk` decode steps for every active slot. On a GPU a complete
 step, including sampling, is one CUDA graph, and the host reads the results once per round; on a CPU, finished
-rows leave the batch immediately.
+rows leave the batch immediately. Rows with a guide are decoded in a batch of their own, because the host says
+before each of their steps which tokens are allowed.
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from mapo.errors import InputError
 from mapo.sampling.draw import (
     ACTIVE,
     POSITION,
+    TOKEN,
     Flags,
+    LogProbs,
+    PendingRead,
     PendingReply,
     SampledTokens,
     SlotTable,
     batch_by_length,
+    option_logprobs,
     pack_rows,
     sample,
 )
 from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, round_up
+from mapo.sampling.guides import Guide
 from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
 from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
 
@@ -45,7 +52,8 @@ _MAX_RECORDED_PREFILL = 4096  # a prefill of more ids keeps the GPU busy without
 @dataclass(slots=True)
 class Stats:
     """Counters of the decoder. `reused` counts ids that were already in the cache, `streamed` the decode
-    steps with streamed weights; `rows` is the sum of the rows of all decode steps."""
+    steps with streamed weights; `rows` is the sum of the rows of all decode steps, `reads` the number of
+    forms whose answers were read out."""
 
     sampled: int = 0
     prefilled: int = 0
@@ -53,12 +61,14 @@ class Stats:
     steps: int = 0
     rows: int = 0
     streamed: int = 0
+    reads: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    read_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.prefill_seconds + self.decode_seconds
+        return self.prefill_seconds + self.decode_seconds + self.read_seconds
 
     def clear(self) -> None:
         for field in fields(self):
@@ -104,6 +114,7 @@ class Decoder:
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
+        self._guides: dict[int, Guide] = {}
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._method: dict[Hashable, str] = {}
         self._seen_shapes: set[Hashable] = set()
@@ -121,26 +132,26 @@ class Decoder:
     @torch.no_grad()
     def round(self, fresh: Sequence[PendingReply], going: Sequence[int]) -> dict[int, SampledTokens]:
         """Prefill `fresh`, then decode these and the slots in `going`. Return the sampled tokens by slot."""
-        if not self.cpu:
-            torch.cuda.set_device(self.device)
-        if self.model.training:
-            self.model.eval()
+        self._prepare()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
+        for f in fresh:
+            self._guides.pop(f.slot, None)
+        self._guides |= {f.slot: f.guide for f in fresh if f.guide is not None}
+        guided = [row for row in rows if row in self._guides]
+        unguided = [row for row in rows if row not in self._guides]
         with slot_attention(self.configs):
-            if self.packs_rows:
-                for row in pack_rows(fresh, budget=2048):
-                    self._prefill_packed(row)
-            else:
-                for group in batch_by_length(fresh, budget=16384):
-                    self._prefill_batch(group)
+            self._prefill_all([f for f in fresh if f.guide is None])
+            self._prefill_all([f for f in fresh if f.guide is not None])
             if fresh and not self.cpu:
                 torch.cuda.synchronize(self.device)
             middle = time.perf_counter()
             if self.graphs is None:
-                self._advance(rows)
+                self._advance(unguided)
             else:
-                self._advance_recorded(rows)
+                self._advance_recorded(unguided)
+            if guided:
+                self._advance_guided(guided, [f.slot for f in fresh if f.guide is not None])
             drawn = self.table.read(rows, self.chunk + 1)
         self.stats.prefill_seconds += middle - began
         self.stats.decode_seconds += time.perf_counter() - middle
@@ -148,6 +159,35 @@ class Decoder:
         self.stats.reused += sum(f.start for f in fresh)
         self.stats.sampled += sum(len(d.ids) for d in drawn.values())
         return drawn
+
+    @torch.no_grad()
+    def read(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
+        """Prefill `reads` and return the log-probabilities of their options by slot."""
+        self._prepare()
+        began = time.perf_counter()
+        answers: dict[int, LogProbs] = {}
+        groups: dict[tuple[int, ...], list[PendingRead]] = {}
+        for read in reads:  # one forward pass has its reads at the same places, counted from the end
+            groups.setdefault(read.offsets, []).append(read)
+        with slot_attention(self.configs):
+            if self.packs_rows:
+                for row in pack_rows(reads, budget=2048):
+                    answers |= self._read_packed(row)
+            else:
+                for group in groups.values():
+                    for batch in batch_by_length(group, budget=16384):
+                        answers |= self._read_batch(batch)
+        self.stats.read_seconds += time.perf_counter() - began
+        self.stats.reads += len(reads)
+        self.stats.prefilled += sum(len(read.ids) for read in reads)
+        self.stats.reused += sum(read.start for read in reads)
+        return answers
+
+    def _prepare(self) -> None:
+        if not self.cpu:
+            torch.cuda.set_device(self.device)
+        if self.model.training:
+            self.model.eval()
 
     def forget(self) -> None:
         """Clear the cache after the weights have changed."""
@@ -158,18 +198,67 @@ class Decoder:
 
     def forward(self, ids: torch.Tensor, view: View | PackedRows) -> torch.Tensor:
         """Return the logits after the last id of each row or packed prompt."""
+        if isinstance(view, PackedRows):
+            return self._logits(ids, view, view.last)[0]
+        return self._logits(ids, view, 1)[:, -1]
+
+    def _logits(self, ids: torch.Tensor, view: View | PackedRows, keep: int | torch.Tensor) -> torch.Tensor:
+        """Return the logits at the last `keep` positions of each row, or at the indices `keep`."""
         self.cache.view = view
         out = self.model(
             input_ids=ids,
             position_ids=view.positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=view.last if isinstance(view, PackedRows) else 1,
+            logits_to_keep=keep,
         )
-        logits: torch.Tensor = out.logits[0] if isinstance(view, PackedRows) else out.logits[:, -1]
+        logits: torch.Tensor = out.logits
         return logits
 
+    # ---- reads
+
+    def _read_packed(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
+        view = PackedRows([(read.slot, read.start, len(read.ids)) for read in reads])
+        ends = view.last + 1
+        keep = [int(end) - offset for end, read in zip(ends, reads, strict=True) for offset in read.offsets]
+        ids = torch.tensor([[token for read in reads for token in read.ids]])
+        logits = self._logits(ids, view, torch.tensor(keep))[0]
+        parts = torch.split(logits, [len(read.reads) for read in reads])
+        answers = [option_logprobs(part[None], [read]) for part, read in zip(parts, reads, strict=True)]
+        return {read.slot: answer for read, (answer,) in zip(reads, answers, strict=True)}
+
+    def _read_batch(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
+        """Read forms of the same length and places, in rows padded on the left."""
+        width = max(len(read.ids) for read in reads)
+        length = max(read.start + len(read.ids) for read in reads)
+        ids = torch.zeros(len(reads), width, dtype=torch.int64)
+        for row, read in zip(ids, reads, strict=True):
+            row[width - len(read.ids) :] = torch.tensor(read.ids)
+        meta = torch.tensor([[read.slot, read.start, len(read.ids)] for read in reads])
+        slots, start, count = meta.to(self.device).unbind(1)
+        ids, view = ids.to(self.device), self._left_padded(slots, start, count, width, length)
+        keep = torch.tensor([width - offset for offset in reads[0].offsets], device=self.device)
+        answers = option_logprobs(self._logits(ids, view, keep), reads)
+        return {read.slot: answer for read, answer in zip(reads, answers, strict=True)}
+
+    def _left_padded(
+        self, slots: torch.Tensor, start: torch.Tensor, count: torch.Tensor, width: int, length: int
+    ) -> View:
+        """Return the view of rows of `count` new ids after `start`, padded on the left to `width`."""
+        offset = torch.arange(width, device=slots.device) - (width - count)[:, None]
+        positions = (start[:, None] + offset).clamp(min=0)
+        return View(slots, positions, length, scratch=self.slots, real=offset >= 0)
+
     # ---- prefill
+
+    def _prefill_all(self, fresh: Sequence[PendingReply]) -> None:
+        """Prefill replies, which all have a guide or all have none."""
+        if self.packs_rows:
+            for row in pack_rows(fresh, budget=2048):
+                self._prefill_packed(row)
+        else:
+            for group in batch_by_length(fresh, budget=16384):
+                self._prefill_batch(group)
 
     def _prefill_packed(self, replies: Sequence[PendingReply]) -> None:
         self.table.begin(replies)
@@ -177,7 +266,9 @@ class Decoder:
         logits = self.forward(torch.tensor([[token for f in replies for token in f.ids]]), view)
         state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in replies]
         slots = [f.slot for f in replies]
-        self.table.draw(self.table.to_device(slots), torch.tensor(state), logits, self.table.flags(slots))
+        bits = self._bits(slots) if replies[0].guide is not None else None
+        flags = self.table.flags(slots)
+        self.table.draw(self.table.to_device(slots), torch.tensor(state), logits, flags, bits=bits)
 
     def _prefill_batch(self, group: Sequence[PendingReply]) -> None:
         rows, width = len(group), max(len(f.ids) for f in group)
@@ -185,7 +276,9 @@ class Decoder:
         key: Hashable = None
         self.table.begin(group)
         flags = self.table.flags([f.slot for f in group])
-        if self.graphs is not None and round_up(rows, 4) * round_up(width, 16) <= _MAX_RECORDED_PREFILL:
+        bits = self._bits([f.slot for f in group]) if group[0].guide is not None else None
+        small = round_up(rows, 4) * round_up(width, 16) <= _MAX_RECORDED_PREFILL
+        if self.graphs is not None and small and bits is None:
             rows, width, length = (
                 round_up(rows, 4),
                 round_up(width, 16),
@@ -197,6 +290,9 @@ class Decoder:
         for at, f in enumerate(group):
             ids[at, width - len(f.ids) :] = torch.tensor(f.ids)
             meta[at] = torch.tensor([f.slot, f.start, len(f.ids), len(f.noise)])
+        if bits is not None:
+            self._prefill(ids.to(self.device), meta.to(self.device), length, flags, bits)
+            return
         self._run_prefill(key, ids.to(self.device), meta.to(self.device), length, flags)
 
     def _run_prefill(
@@ -216,28 +312,38 @@ class Decoder:
             buffer.copy_(new)
         self.graphs.replay(key)
 
-    def _prefill(self, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags) -> None:
+    def _prefill(
+        self,
+        ids: torch.Tensor,
+        meta: torch.Tensor,
+        length: int,
+        flags: Flags,
+        bits: torch.Tensor | None = None,
+    ) -> None:
         """Prefill ids [B, T], padded on the left so that the last logits of all rows are in one place, and
         sample the first token of each row. meta [B, 4] is slot, start, count, limit."""
         slots, start, count, limit = meta.unbind(1)
-        offset = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - count)[:, None]
-        positions = (start[:, None] + offset).clamp(min=0)
-        view = View(slots, positions, length, scratch=self.slots, real=offset >= 0)
-        logits = self.forward(ids, view)
+        logits = self.forward(ids, self._left_padded(slots, start, count, ids.shape[1], length))
         active = (slots < self.slots).long()
         state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), active, limit], 1)
-        self.table.draw(slots, state, logits, flags)
+        self.table.draw(slots, state, logits, flags, bits=bits)
 
     # ---- decode
 
     def _step(
-        self, slots: torch.Tensor, length: int, flags: Flags, span: tuple[int, int] | None = None
+        self,
+        slots: torch.Tensor,
+        length: int,
+        flags: Flags,
+        span: tuple[int, int] | None = None,
+        bits: torch.Tensor | None = None,
     ) -> None:
         """Decode one token for each active row."""
         state = self.table.state[slots]
         positions = state[:, POSITION : POSITION + 1].contiguous()
         view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
-        self.table.draw(slots, state, self.forward(state[:, :1], view), flags, self.fuser.leaf(sample))
+        logits = self.forward(state[:, :1], view)
+        self.table.draw(slots, state, logits, flags, self.fuser.leaf(sample), bits)
 
     def _advance(self, rows: list[int]) -> None:
         for _ in range(self.chunk):
@@ -245,10 +351,36 @@ class Decoder:
             rows = [row for row in rows if active[row]]
             if not rows:
                 return
-            length = max(self.table.at[row] for row in rows) + 1
-            span = (rows[0], rows[-1] + 1) if self.cpu else None
-            self._step(self.table.to_device(rows), length, self.table.flags(rows), span)
-            self._count(rows, 1)
+            self._plain_step(rows)
+
+    def _plain_step(self, rows: list[int], bits: torch.Tensor | None = None) -> None:
+        length = max(self.table.at[row] for row in rows) + 1
+        span = (rows[0], rows[-1] + 1) if self.cpu else None
+        self._step(self.table.to_device(rows), length, self.table.flags(rows), span, bits)
+        self._count(rows, 1)
+
+    def _advance_guided(self, rows: list[int], fresh: Sequence[int]) -> None:
+        """Decode rows with a guide; `fresh` are those whose first token has just been sampled."""
+        going = sorted({*rows} - {*fresh}) + self._follow(fresh)
+        for _ in range(self.chunk):
+            if not going:
+                return
+            self._plain_step(sorted(going), self._bits(sorted(going)))
+            going = self._follow(sorted(going))
+
+    def _follow(self, rows: Sequence[int]) -> list[int]:
+        """Advance the guides by the tokens just sampled, and return the rows that have not ended."""
+        if not rows:
+            return []
+        state = self.table.state[self.table.to_device(rows)].tolist()
+        ended = [row for row, s in zip(rows, state, strict=True) if self._guides[row].consume(s[TOKEN])]
+        if ended:
+            self.table.state[self.table.to_device(ended), ACTIVE] = 0
+        return [row for row, s in zip(rows, state, strict=True) if s[ACTIVE] and row not in ended]
+
+    def _bits(self, rows: Sequence[int]) -> torch.Tensor:
+        """Return the tokens that the guides of `rows` allow next, [rows, words]."""
+        return torch.from_numpy(np.stack([self._guides[row].allowed() for row in rows])).to(self.device)
 
     def _advance_recorded(self, rows: list[int]) -> None:
         assert self.graphs is not None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mapo.errors import TrainError
+from mapo.sampling.guides import Guide
 
 TOKEN, POSITION, DRAWN, ACTIVE, LIMIT = range(5)
 _STRIP = 256  # ids are searched in strips, so that no cumulative sum runs over the whole vocabulary
@@ -25,7 +27,7 @@ Flags = tuple[bool, bool]
 @dataclass(frozen=True, slots=True)
 class PendingReply:
     """A reply to start. `ids` are prefilled into the slot from position `start`; `noise` has one number per
-    token that the reply may have."""
+    token that the reply may have; a `guide` restricts its tokens."""
 
     slot: int
     start: int
@@ -33,6 +35,29 @@ class PendingReply:
     noise: NDArray[np.float32]
     temperature: float = 1.0
     top_p: float = 1.0
+    guide: Guide | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRead:
+    """Answers to read out. `ids` are prefilled into the slot from position `start`; the logits at their
+    indices `reads` give the log-probabilities of the ids in `options`."""
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+    reads: Sequence[int]
+    options: Sequence[Sequence[int]]
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where to read, counted from the end."""
+        return tuple(len(self.ids) - at for at in self.reads)
+
+
+LogProbs = tuple[tuple[float, ...], ...]
+"""Log-probabilities of the options of each place."""
+_Pending = TypeVar("_Pending", PendingReply, PendingRead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +69,9 @@ class SampledTokens:
     done: bool
 
 
-def batch_by_length(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
+def batch_by_length(fresh: Sequence[_Pending], budget: int) -> list[list[_Pending]]:
     """Group prompts of similar length, to limit padding, into batches of at most `budget` padded ids."""
-    batches: list[list[PendingReply]] = []
+    batches: list[list[_Pending]] = []
     for f in sorted(fresh, key=lambda f: (-len(f.ids), f.slot)):
         widest = len(batches[-1][0].ids) if batches else 0
         if batches and (len(batches[-1]) + 1) * widest <= budget and widest <= 2 * len(f.ids) + 16:
@@ -56,9 +81,9 @@ def batch_by_length(fresh: Sequence[PendingReply], budget: int) -> list[list[Pen
     return batches
 
 
-def pack_rows(fresh: Sequence[PendingReply], budget: int) -> list[list[PendingReply]]:
+def pack_rows(fresh: Sequence[_Pending], budget: int) -> list[list[_Pending]]:
     """Group prompts into packed rows of at most `budget` ids; a longer prompt gets a row of its own."""
-    packed: list[list[PendingReply]] = []
+    packed: list[list[_Pending]] = []
     room = 0
     for f in sorted(fresh, key=lambda f: f.slot):
         if len(f.ids) > room:
@@ -124,6 +149,27 @@ def _nucleus(x: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     return x.masked_fill(weight < ordered.gather(1, count - 1), float("-inf"))
 
 
+def unpack(bits: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the bits of 32-bit words as booleans: [B, words] -> [B, size]."""
+    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+    return ((bits[:, :, None] >> shifts) & 1).flatten(1)[:, :size].bool()
+
+
+def option_logprobs(logits: torch.Tensor, reads: Sequence[PendingRead]) -> list[LogProbs]:
+    """Return the log-probabilities of the options of each place, normalised over the options, from the logits
+    at all places: [reads, places, vocabulary]."""
+    options = [list(ids) for read in reads for ids in read.options]
+    most = max(map(len, options))
+    index = torch.tensor([ids + ids[:1] * (most - len(ids)) for ids in options], device=logits.device)
+    real = torch.tensor([[at < len(ids) for at in range(most)] for ids in options], device=logits.device)
+    chosen = logits.flatten(0, 1).gather(1, index).float().masked_fill(~real, float("-inf"))
+    rows = iter(torch.log_softmax(chosen, -1).tolist())
+    answers = [tuple(tuple(next(rows)[: len(ids)]) for ids in read.options) for read in reads]
+    if not all(np.isfinite(place).all() for answer in answers for place in answer):
+        raise TrainError("the model's logits are not numbers (NaN)", fix="Lower the learning rate")
+    return answers
+
+
 class SlotTable:
     """The state of the slots' replies on the device, one row per slot. Padding goes to the last row, which is
     scratch."""
@@ -167,8 +213,12 @@ class SlotTable:
         logits: torch.Tensor,
         flags: Flags,
         sample: Callable[..., tuple[torch.Tensor, torch.Tensor]] = sample,
+        bits: torch.Tensor | None = None,
     ) -> None:
-        """Sample the next token of each active row and update the state; `state` [B, 5] is the one before."""
+        """Sample the next token of each active row and update the state; `state` [B, 5] is the one before.
+        `bits` [B, words] are the tokens that guides allow, 32 in a word."""
+        if bits is not None:
+            logits = logits.masked_fill(~unpack(bits, logits.shape[1]), float("-inf"))
         old, position, drawn, active, limit = state.unbind(1)
         sampling, (greedy, nucleus) = self.sampling[slots], flags
         token, logprob = sample(

@@ -1,10 +1,14 @@
-"""The sampler: a local model as the policy of many concurrent dialogues, with continuous batching.
+"""The sampler: a local model in the roles of many concurrent dialogues, with continuous batching.
 
 Each dialogue has a `LocalChat` (from `Sampler.policy`) with its token ids (`tokens.py`) and, from its first
 reply to its end, a slot of the KV cache. If the chat template rewrites earlier turns, the common prefix of a
-prompt and the previous one stays cached. One loop admits new calls, decodes a few tokens for all active slots
-and completes the calls that have finished. While one dialogue waits for its judge, the others are decoded.
-The forward passes (`decoder.py`) run in a thread.
+prompt and the previous one stays cached. The other roles (`Sampler.role`) have one session per dialogue. One
+loop admits new calls, reads answers out, decodes a few tokens for all active slots and completes the calls
+that have finished. While one dialogue waits for its judge, the others are decoded. The forward passes
+(`decoder.py`) run in a thread.
+
+If no slot is free, a call takes that of an idle role session, the least recently used first; a role's call
+takes that of an idle dialogue if there is no such session. What has lost its slot is prefilled again later.
 
 A reply's randomness depends only on the seed of its request. Before each round the event loop runs until no
 new calls arrive, so if the other roles answer immediately, the batches are also determined by the seeds.
@@ -15,41 +19,22 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from mapo.errors import InputError, MapoError, TrainError
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
+from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, common_prefix
 from mapo.sampling.decoder import Attention, Decoder, Stats
-from mapo.sampling.draw import PendingReply, SampledTokens, noise_of
+from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledTokens
+from mapo.sampling.guides import Guides
+from mapo.sampling.role_chat import RoleChat
 from mapo.sampling.tokens import Context
 from mapo.sandbox.cast import Job
 
 _IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
-
-
-@dataclass(slots=True)
-class SampleCall:
-    """A call for a reply: the ids of the complete context, and how many of them may be in the cache."""
-
-    chat: LocalChat
-    ids: list[int]
-    cached: int
-    request: Request
-    done: asyncio.Future[None]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def begin(self, slot: int) -> PendingReply:
-        """Return the reply to start in `slot`."""
-        self.cached = min(self.cached, self.chat.cached)
-        r = self.request
-        noise = noise_of(r.seed, r.max_tokens)
-        return PendingReply(slot, self.cached, self.ids[self.cached :], noise, r.temperature, r.top_p)
 
 
 class LocalChat:
@@ -78,7 +63,7 @@ class LocalChat:
         prompt = self.context.prompt(request.messages, request.max_tokens)
         if self._epoch != sampler.epoch:
             self._epoch, self.cached = sampler.epoch, 0
-        cached = min(_common_prefix(prompt.ids, before[: self.cached]), len(prompt.ids) - 1)
+        cached = min(common_prefix(prompt.ids, before[: self.cached]), len(prompt.ids) - 1)
         if prompt.ids and max(prompt.ids) >= sampler.vocabulary:
             raise InputError(
                 f"the tokenizer gives id {max(prompt.ids)}, but the model has {sampler.vocabulary} tokens",
@@ -103,9 +88,9 @@ class LocalChat:
 
 
 class Sampler:
-    """Samples up to `slots` dialogues concurrently, each of at most `context` ids; further ones wait for a
-    slot in order of arrival. `chunk` is the number of decode steps after which finished calls are returned
-    and new ones admitted.
+    """Samples up to `slots` dialogues and role sessions concurrently, each of at most `context` ids; further
+    ones wait for a slot in order of arrival. `chunk` is the number of decode steps after which finished calls
+    are returned and new ones admitted.
 
     Use it inside `async with`. While it runs, other code may use the model only when no call is in progress,
     as between rollouts. Call `forget_all` after the weights have changed.
@@ -146,9 +131,11 @@ class Sampler:
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.failed: Exception | None = None
         self.epoch = 0
+        self.guides = Guides(template.tokenizer, len(self.decoder.table.ends), self.end_ids)
         self._free = list(range(slots))
-        self._waiting: deque[SampleCall] = deque()
-        self._active: dict[int, SampleCall] = {}
+        self._holders: dict[int, SlotHolder] = {}  # by slot, the least recently used first
+        self._waiting: deque[SampleCall | ReadCall] = deque()
+        self._active: dict[int, SampleCall | ReadCall] = {}
         self._events = 0
         self._loop_task: asyncio.Task[None] | None = None
 
@@ -164,6 +151,10 @@ class Sampler:
     def policy(self, job: Job) -> LocalChat:
         """Return the policy of one dialogue. Call `end_dialogue` on it to free its slot."""
         return LocalChat(self, job.id)
+
+    def role(self, name: str) -> RoleChat:
+        """Return the model in another role than the policy, for all dialogues."""
+        return RoleChat(self, name)
 
     def forget_all(self) -> None:
         """Clear the KV cache after the weights have changed. Dialogues may continue; their ids are kept."""
@@ -193,8 +184,8 @@ class Sampler:
 
     # ---- calls
 
-    async def ask(self, call: SampleCall) -> None:
-        """Sample the reply of a call. Returns when it is complete."""
+    async def ask(self, call: SampleCall | ReadCall) -> None:
+        """Sample the reply of a call, or read its answers. Returns when it is complete."""
         if self.failed:
             raise _as_mapo_error(self.failed)
         if self._loop_task is None:
@@ -203,14 +194,13 @@ class Sampler:
         self._notify()
         await call.done
 
-    def release(self, chat: LocalChat) -> None:
-        """Free the slot of a dialogue, after the current round if that is using it."""
+    def release(self, chat: SlotHolder) -> None:
+        """Free the slot of a dialogue or session, after the current round if that is using it."""
         call = next((c for c in (*self._active.values(), *self._waiting) if c.chat is chat), None)
         if call is not None and not call.done.done():
             call.done.cancel()
         if chat.slot is not None and chat.slot not in self._active:
-            heapq.heappush(self._free, chat.slot)
-            chat.slot = None
+            self._take(chat.slot)
         self._notify()
 
     def _notify(self) -> None:
@@ -226,14 +216,18 @@ class Sampler:
             try:
                 while True:
                     await self._wait_until_idle()
-                    fresh = self._admit()
+                    fresh, reads = self._admit()
                     if not self._active:
                         self._wake.clear()
                         await self._wake.wait()
                         continue
-                    going = sorted(self._active.keys() - {f.slot for f in fresh})
-                    sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
-                    self._deliver(sampled)
+                    if reads:
+                        answers = await loop.run_in_executor(worker, self.decoder.read, reads)
+                        self._deliver_answers(answers)
+                    if self._active:
+                        going = sorted(self._active.keys() - {f.slot for f in fresh})
+                        sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
+                        self._deliver(sampled)
             except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
                 self.failed = problem
                 self._fail(_as_mapo_error(problem))
@@ -246,29 +240,52 @@ class Sampler:
             await asyncio.sleep(0)
             idle = idle + 1 if self._events == before else 0
 
-    def _admit(self) -> list[PendingReply]:
-        """Give waiting calls a slot while there are free ones, and drop cancelled calls. Return the replies
-        to start."""
-        for slot, call in list(self._active.items()):
-            if call.done.done():
-                self._drop(slot)
-        fresh, later = [], deque[SampleCall]()
-        for call in self._waiting:
-            if call.done.done():
+    def _admit(self) -> tuple[list[PendingReply], list[PendingRead]]:
+        """Give waiting calls a slot while there are any, and drop cancelled calls. Return the replies to
+        start and the answers to read."""
+        for cancelled in [slot for slot, call in self._active.items() if call.done.done()]:
+            self._drop(cancelled)
+        waiting = [call for call in self._waiting if not call.done.done()]
+        self._waiting.clear()
+        begun: list[PendingReply | PendingRead] = []
+        # Calls that have a slot first, so that it is not given to another one.
+        for call in sorted(waiting, key=lambda call: call.chat.slot is None):
+            held = call.chat.slot
+            slot = self._free_slot(call.chat) if held is None else held
+            if slot is None or slot in self._active:
+                self._waiting.append(call)
                 continue
-            if call.chat.slot is None and self._free:
-                call.chat.slot, call.chat.cached = heapq.heappop(self._free), 0
-            if call.chat.slot is None:
-                later.append(call)
-                continue
-            self._active[call.chat.slot] = call
-            fresh.append(call.begin(call.chat.slot))
-        self._waiting = later
-        return fresh
+            if held is None:
+                call.chat.slot, call.chat.cached = slot, 0
+            self._holders.pop(slot, None)
+            self._holders[slot] = call.chat
+            self._active[slot] = call
+            begun.append(call.begin(slot))
+        replies = [pending for pending in begun if isinstance(pending, PendingReply)]
+        return replies, [pending for pending in begun if isinstance(pending, PendingRead)]
+
+    def _free_slot(self, chat: SlotHolder) -> int | None:
+        """Return a slot for `chat`, taken from an idle one if necessary; None if it has to wait."""
+        if not self._free:
+            idle = [slot for slot in self._holders if slot not in self._active]
+            roles = [slot for slot in idle if isinstance(self._holders[slot], RoleSession)]
+            # A dialogue keeps its slot for its next turns, unless it waits for this very role to go on.
+            candidates = roles or (idle if isinstance(chat, RoleSession) else [])
+            if not candidates:
+                return None
+            self._take(candidates[0])
+        return heapq.heappop(self._free)
+
+    def _take(self, slot: int) -> None:
+        """Free a slot."""
+        holder = self._holders.pop(slot)
+        holder.slot, holder.cached = None, 0
+        heapq.heappush(self._free, slot)
 
     def _deliver(self, sampled: dict[int, SampledTokens]) -> None:
         for slot, tokens in sampled.items():
             call = self._active[slot]
+            assert isinstance(call, SampleCall)
             call.token_ids += tokens.ids
             call.logprobs += tokens.logprobs
             if call.done.done():
@@ -277,12 +294,21 @@ class Sampler:
                 del self._active[slot]
                 call.done.set_result(None)
 
+    def _deliver_answers(self, answers: dict[int, LogProbs]) -> None:
+        for slot, logprobs in answers.items():
+            call = self._active[slot]
+            assert isinstance(call, ReadCall)
+            if call.done.done():
+                self._drop(slot)
+                continue
+            del self._active[slot]
+            call.logprobs = logprobs
+            call.done.set_result(None)
+
     def _drop(self, slot: int) -> None:
         """Remove a cancelled call and free its slot."""
-        call = self._active.pop(slot)
-        if call.chat.slot == slot:
-            call.chat.slot = None
-        heapq.heappush(self._free, slot)
+        del self._active[slot]
+        self._take(slot)
 
     def _fail(self, problem: Exception) -> None:
         for call in (*self._active.values(), *self._waiting):
@@ -302,8 +328,3 @@ def _generation_ends(model: Any) -> frozenset[int]:
 def _as_mapo_error(problem: Exception) -> MapoError:
     """Return the error for calls after the loop has failed; the original is raised as the sampler closes."""
     return problem if isinstance(problem, MapoError) else TrainError(f"sampling failed: {problem!r}")
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -47,7 +47,7 @@ class TokenServer:
         self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
         from mapo.models.chat import Request
-        from mapo.sampling.sampler import SampleCall
+        from mapo.sampling.calls import SampleCall
 
         async with self._opening:
             if not self._open:

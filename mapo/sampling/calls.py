@@ -1,0 +1,77 @@
+"""Calls that wait for the sampler: a reply to sample, or answers to read out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mapo.models.chat import Request
+from mapo.sampling.draw import PendingRead, PendingReply, noise_of
+from mapo.sampling.guides import Guide
+
+
+class SlotHolder(Protocol):
+    """A sequence of ids that may have a slot of the KV cache; `cached` is the number of ids in it."""
+
+    slot: int | None
+    cached: int
+
+
+@dataclass(slots=True, eq=False)
+class RoleSession:
+    """The ids of one role in one dialogue. Its slot is taken away while it is idle if another needs one."""
+
+    name: str
+    ids: list[int] = field(default_factory=list)
+    slot: int | None = None
+    cached: int = 0
+    epoch: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the call in progress: calls of one session follow one another."""
+
+
+@dataclass(slots=True, eq=False)
+class SampleCall:
+    """A call for a reply: the ids of the complete context, and how many of them may be in the cache."""
+
+    chat: SlotHolder
+    ids: list[int]
+    cached: int
+    request: Request
+    done: asyncio.Future[None]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    guide: Guide | None = None
+
+    def begin(self, slot: int) -> PendingReply:
+        """Return the reply to start in `slot`."""
+        self.cached = min(self.cached, self.chat.cached)
+        r = self.request
+        noise = noise_of(r.seed, r.max_tokens)
+        ids = self.ids[self.cached :]
+        return PendingReply(slot, self.cached, ids, noise, r.temperature, r.top_p, self.guide)
+
+
+@dataclass(slots=True, eq=False)
+class ReadCall:
+    """A call for answers: the ids of prompt and form, where to read and the ids of the options."""
+
+    chat: SlotHolder
+    ids: list[int]
+    cached: int
+    reads: Sequence[int]
+    options: Sequence[Sequence[int]]
+    done: asyncio.Future[None]
+    logprobs: tuple[tuple[float, ...], ...] = ()
+
+    def begin(self, slot: int) -> PendingRead:
+        """Return the read to make in `slot`."""
+        self.cached = start = min(self.cached, self.chat.cached, self.reads[0])
+        return PendingRead(slot, start, self.ids[start:], [at - start for at in self.reads], self.options)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
