@@ -175,6 +175,7 @@ class Turn:
     what the director decided before `user` was written. With a panel of judges, `panel` maps each judge to
     its levels (progress and regression of every axis, in the rubric's order), empty for a judge that failed.
     If levels were read out, `probabilities` holds those of the levels 0, 1, ... of each mark, in that order.
+    `faults` are those of user, director, judge and policy, as in "user: repeats itself".
     """
 
     user: str
@@ -186,6 +187,12 @@ class Turn:
     direction: Direction | None = None
     panel: dict[str, tuple[int, ...]] | None = None
     probabilities: tuple[tuple[float, ...], ...] | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def user_at_fault(self) -> bool:
+        """Whether the user's message is faulty, so that the reply to it says little about the policy."""
+        return any(fault.startswith("user:") for fault in self.faults)
 
 
 @record

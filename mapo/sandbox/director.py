@@ -26,7 +26,8 @@ from mapo.types import Dialogue, Direction, Message, Turn
 ACTS = ("reveal_stage", "release_memory", "shift_focus", "turning_point", "go_on", "wait", "end")
 MAX_REASON = 300
 """Maximum number of characters kept of a reason."""
-_FAILED = "the director failed: "
+DIRECTOR_FAILED = "the director failed: "
+"""Beginning of the reason of a direction that stands for a failed one."""
 ITEMS = {"reveal_stage": "stage", "release_memory": "memory", "shift_focus": "axis"}
 """Acts that refer to an item, and the name of that argument."""
 FORM: dict[str, Any] = {
@@ -93,7 +94,7 @@ class ModelDirector:
             )
         except (AnswerError, EndpointError) as error:
             # A conversation can continue without a director, so the error is only recorded.
-            return Direction("go_on", reason=f"{_FAILED}{error}"[:MAX_REASON])
+            return Direction("go_on", reason=f"{DIRECTOR_FAILED}{error}"[:MAX_REASON])
         self.note(direction)
         return direction
 
@@ -212,7 +213,9 @@ def director_failures(dialogues: Sequence[Dialogue]) -> list[str]:
     """Return a warning with the first error if the director failed in dialogues, which then went on without
     its direction."""
     reasons = [turn.direction.reason for d in dialogues for turn in d.turns if turn.direction]
-    failed = [reason.removeprefix(_FAILED) for reason in reasons if reason.startswith(_FAILED)]
+    failed = [
+        reason.removeprefix(DIRECTOR_FAILED) for reason in reasons if reason.startswith(DIRECTOR_FAILED)
+    ]
     return [f"the director failed on {len(failed)} of {len(reasons)} turns: {failed[0]}"] if failed else []
 
 

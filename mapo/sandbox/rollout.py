@@ -33,6 +33,7 @@ from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
 from mapo.sandbox.cast import Cast, Casting, Job, OpeningUser, Policy, panel_levels
+from mapo.sandbox.faults.detect import FaultDetector
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
 from mapo.types import (
@@ -125,6 +126,7 @@ async def play(
                 reward=rules.reward_of(trajectory, state.turn, active.ending),
                 panel=panel_levels(cast.judge, rules.rubric),
             )
+            turn = replace(turn, faults=active.detector.faults(turn))
             turns.append(turn)
             _notify(on_turn, turn)
             if active.ending is None:
@@ -178,6 +180,7 @@ class ActiveDialogue:
         self.start_levels: StartLevels = {}
         self.trajectory = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
         self.turns: list[Turn] = []
+        self.detector = FaultDetector(job.scenario, cast)
         self.ending: Ending | None = None
         self.error: str | None = None
 

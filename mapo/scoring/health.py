@@ -2,8 +2,8 @@
 
 A policy learns the faults of the users it is trained with: users who repeat themselves, speak like an
 assistant, change the language, contradict their persona, reveal the story early, or thank the policy for any
-reply. Each fault is counted by patterns (`manners.py`). `findings.py` compares the numbers with their usual
-range.
+reply. Each fault is counted by patterns (`mapo.sandbox.faults`). `findings.py` compares the numbers with
+their usual range.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from mapo.sandbox.faults.manners import script_of, sentences, shingles, speaks_as_assistant, warm
+from mapo.sandbox.faults.story import Story
 from mapo.scenarios.scenario import Scenario
-from mapo.scoring.manners import contradicts, script_of, sentences, shingles, speaks_as_assistant, warm
 from mapo.types import Dialogue, Levels, Turn
 
 Mood = Literal["good", "mixed", "nothing", "harm", ""]
@@ -111,7 +112,8 @@ def health_of(dialogues: Sequence[UserLines]) -> Health:
 
 
 def _user_lines(d: Dialogue, scenario: Scenario | None) -> UserLines:
-    early, placed = _early(d.turns, scenario) if scenario else (0, 0)
+    story = Story(scenario) if scenario else None
+    early, placed = _early(d.turns, story) if story else (0, 0)
     ending = d.ending.reason.value if d.ending else "unfinished"
     panels = [turn.panel for turn in d.turns if turn.panel]
     return UserLines(
@@ -121,7 +123,7 @@ def _user_lines(d: Dialogue, scenario: Scenario | None) -> UserLines:
         ending,
         early,
         placed,
-        contradicted=_contradicted(d.turns, scenario) if scenario else 0,
+        contradicted=sum(story.contradicted_by(turn.user) for turn in d.turns) if story else 0,
         known=len(d.turns) if scenario else 0,
         incomplete=sum(not all(panel.values()) for panel in panels),
         panelled=len(panels),
@@ -138,27 +140,14 @@ def mood_of(levels: Levels | None) -> Mood:
     return "mixed" if up and down else "good" if up else "harm" if down else "nothing"
 
 
-def _early(turns: Sequence[Turn], scenario: Scenario) -> tuple[int, int]:
+def _early(turns: Sequence[Turn], story: Story) -> tuple[int, int]:
     """Count lines with a detail that belongs only to later stages, and lines that could have held one."""
-    about_them = (scenario.topic, scenario.opening, scenario.wants_to_say, scenario.hopes_for)
-    any_time = (*scenario.guarded, *scenario.eased, *(x for memory in scenario.memories for x in memory.says))
-    known = " ".join([*about_them, scenario.persona.background, *any_time]).casefold()
     early = placed = revealed = 0
     for turn in turns:
         revealed += turn.direction is not None and turn.direction.act == "reveal_stage"
-        reached = " ".join([known, *(line for s in scenario.stages[:revealed] for line in s.says)]).casefold()
-        later = {about.casefold() for stage in scenario.stages[revealed:] for about in stage.about}
-        later = {about for about in later if about not in reached}
-        placed += bool(later)
-        early += any(about in turn.user.casefold() for about in later)
+        placed += bool(story.later_details(revealed))
+        early += story.told_early(turn.user, revealed)
     return early, placed
-
-
-def _contradicted(turns: Sequence[Turn], scenario: Scenario) -> int:
-    persona = scenario.persona
-    beats = [line for beat in scenario.beats for line in beat.says]
-    words = "\n".join([scenario.opening, *scenario.guarded, *scenario.eased, *beats])
-    return sum(contradicts(turn.user, persona.name, persona.age, words) for turn in turns)
 
 
 def _repeats(lines: Sequence[str]) -> dict[str, int]:

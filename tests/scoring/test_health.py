@@ -10,10 +10,10 @@ import pytest
 
 from mapo import Job, Rubric, Rules, play_all
 from mapo.sandbox.domain import scripted_cast
+from mapo.sandbox.faults import manners
 from mapo.scenarios.scenario import Persona, Scenario, Stage
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring import findings as bounds
-from mapo.scoring import manners
 from mapo.scoring.findings import findings, warnings
 from mapo.scoring.health import UserLines, health, health_of, mood_of
 from mapo.types import AxisMarks, Dialogue, Direction, Ending, Mark, Reply, StopReason, Turn

@@ -1,39 +1,17 @@
 """Check of a judge's evidence: are the words it quotes really in the reply?
 
-The comparison ignores case, width, punctuation and spacing. An ellipsis may stand for omitted words, if the
-parts occur in order. A judge that quotes words that are not there has rated something else, or was
-manipulated.
+A judge that quotes words that are not there has rated something else, or was manipulated.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mapo.measure.stats import Interval, wilson
+from mapo.sandbox.faults.quotes import letters, quoted
 from mapo.types import Levels
-
-_GAP = re.compile(r"\.{2,}|…+|\[…\]|\[\.\.\.\]")
-
-
-def quoted(evidence: str, reply: str) -> bool:
-    """Return whether all parts of the evidence occur in the reply, in order."""
-    text, at = _plain(reply), 0
-    parts = [plain for part in _GAP.split(unicodedata.normalize("NFKC", evidence)) if (plain := _plain(part))]
-    for part in parts:
-        start = text.find(part, at)
-        if start < 0:
-            return False
-        at = start + len(part)
-    return bool(parts)
-
-
-def _plain(text: str) -> str:
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return "".join(c for c in folded if unicodedata.category(c)[0] in "LN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +45,6 @@ def count_quotes(forms: Iterable[tuple[Levels, str]]) -> Quotes:
             for mark in (axis.progress, axis.regression):
                 if mark.level:
                     marks += 1
-                    given += bool(_plain(mark.evidence))
+                    given += bool(letters(mark.evidence))
                     quotes += quoted(mark.evidence, reply)
     return Quotes(marks, given, quotes)

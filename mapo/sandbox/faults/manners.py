@@ -1,13 +1,14 @@
 """Patterns that detect how a simulated user falls out of its role, without a model.
 
-The patterns (English and Chinese) favour precision over recall. They cover the two known failures of models
-that play a user: they speak like an assistant, and they feel comforted by any reply.
+The patterns (English and Chinese) favour precision over recall. They cover the known failures of models that
+play a user: they speak like an assistant, feel comforted by any reply, or write text that nobody would.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Literal
 
 Script = Literal["han", "kana", "hangul", "latin", "cyrillic", "arabic", ""]
@@ -95,6 +96,36 @@ def contradicts(line: str, name: str, age: int | None, words: str) -> bool:
     return any(re.search(rf"\bmy (?:\w+ )?{kin}s?\b|我的?{kin}", words.casefold()) for kin in missing)
 
 
+_MARKER = re.compile(r"<\|[\w ]{1,30}\|>|\[/?INST\]|</?s>|<(?:start|end)_of_turn>|\ufffd")
+FEWEST_LETTERS_SHARE = 0.5
+LOOP = 8
+"""Fewest word sequences that are said again in one text of which a third is repetition: a loop."""
+
+
+def unreadable(text: str) -> bool:
+    """Return whether a text has markers of a chat template, broken characters, or hardly any letters."""
+    plain = "".join(text.split())
+    symbols = len(plain) >= 20 and sum(map(str.isalnum, plain)) < FEWEST_LETTERS_SHARE * len(plain)
+    # A line of dots or exclamation marks can be read.
+    return _MARKER.search(text) is not None or (symbols and len(set(plain)) > 3)
+
+
+def loops(sequences: Sequence[tuple[str, ...]]) -> bool:
+    """Return whether a text, by its word sequences, says the same phrase over and over."""
+    again = len(sequences) - len(set(sequences))
+    return again >= LOOP and 3 * again >= len(sequences)
+
+
+_CUT_OFF = re.compile(
+    r"(?:[,，、;；(（「“]|\b(?:and|or|but|the|an?|of|to|with|because|my|your|is|are|was))\s*$", re.IGNORECASE
+)
+
+
+def cut_off(line: str) -> bool:
+    """Return whether the line ends in the middle of a sentence."""
+    return _CUT_OFF.search(line) is not None
+
+
 def script_of(line: str) -> Script:
     """Return the script of most of the line, or "" for too few letters. Han mixed with kana is Japanese."""
     counts = {name: len(letters.findall(line)) for name, letters in _SCRIPTS}
@@ -122,10 +153,14 @@ def sentences(line: str, fewest: int = 4) -> list[tuple[str, ...]]:
 
 def shingles(line: str) -> set[tuple[str, ...]]:
     """Return all sequences of five words, or of eight characters in scripts without spaces."""
-    words = tokens(line)
+    return set(word_sequences(tokens(line)))
+
+
+def word_sequences(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the sequences of `shingles` in order, with those that occur twice."""
     size = 8 if _wide(words) else 5
-    return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
+    return list(zip(*(words[i:] for i in range(size)), strict=False))
 
 
-def _wide(words: tuple[str, ...] | list[str]) -> bool:
+def _wide(words: Sequence[str]) -> bool:
     return sum(len(w) == 1 and w > "\u2e7f" for w in words) * 2 > len(words)
