@@ -148,6 +148,10 @@ class Roles(_Section):
     judge: Role | None = None
     judges: tuple[Role, ...] = ()
     """Several judges instead of one; omitted keys are taken from `roles.everyone`."""
+    ranker: Role | None = None
+    """Compares the replies of siblings, for the reward `rank`; omitted keys are taken from
+    `roles.everyone`.
+    """
     prompts: str = ""
     """Prompts of the roles: "" are mapo's own, "empa" those of EMPA's package, which must be installed; or a
     folder of templates (paths in a config file are relative to that file).
@@ -389,6 +393,18 @@ class Config(_Section):
     def _check_eval_judge(self) -> Config:
         if self.eval.judge is not None and self.roles.agents != "llm":
             raise ValueError("eval.judge is a model: set roles.agents = 'llm'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ranker(self) -> Config:
+        if (self.reward.name == "rank") != (self.roles.ranker is not None):
+            raise ValueError("reward.name = 'rank' and roles.ranker belong together: set both or none")
+        if self.roles.ranker is not None and self.roles.agents != "llm":
+            raise ValueError("roles.ranker is a model: set roles.agents = 'llm'")
+        if self.roles.ranker is not None and not (self.roles.ranker.model or self.roles.everyone.model):
+            raise ValueError("no model for the ranker: set roles.ranker.model")
+        if self.roles.ranker is not None and self.rollout.siblings > 26:
+            raise ValueError("the reward 'rank' compares at most 26 siblings: lower rollout.siblings")
         return self
 
     @model_validator(mode="after")

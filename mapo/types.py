@@ -176,6 +176,7 @@ class Turn:
     its levels (progress and regression of every axis, in the rubric's order), empty for a judge that failed.
     If levels were read out, `probabilities` holds those of the levels 0, 1, ... of each mark, in that order.
     `faults` are those of user, director, judge and policy, as in "user: repeats itself".
+    `rank` is the score from 0 to 1 of a judge that compared the reply with those of the siblings.
     """
 
     user: str
@@ -188,6 +189,7 @@ class Turn:
     panel: dict[str, tuple[int, ...]] | None = None
     probabilities: tuple[tuple[float, ...], ...] | None = None
     faults: tuple[str, ...] = ()
+    rank: float | None = None
 
     @property
     def user_at_fault(self) -> bool:

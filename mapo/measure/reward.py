@@ -109,6 +109,11 @@ REWARDS: dict[str, Reward] = {
 }
 
 
+RANK = "rank"
+"""The reward that compares siblings. It does not depend on states: a pass over finished dialogues sets it
+(`mapo.sandbox.ranking`), and until then turns have no reward."""
+
+
 def rewards_of(
     trajectory: Trajectory,
     name: str = "idr",
@@ -156,13 +161,13 @@ def turn_reward(
     """
     _check(name, distance)
     before, after = trajectory.states[turn - 1], trajectory.states[turn]
-    if after.step is None:
+    if after.step is None or name == RANK:
         return None
     return REWARDS[name](Measure(trajectory.rubric, distance, gamma, scale), before, after, ending)
 
 
 def _check(name: str, distance: str) -> None:
-    if name not in REWARDS:
-        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join(REWARDS)}")
+    if name not in (*REWARDS, RANK):
+        raise InputError(f"unknown reward '{name}'", fix=f"Use one of: {', '.join((*REWARDS, RANK))}")
     if distance not in ("zone", "origin"):
         raise InputError(f"unknown distance '{distance}'", fix="Use 'zone' or 'origin'")

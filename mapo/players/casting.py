@@ -113,11 +113,19 @@ def evaluation_cast(config: Config) -> CastSpec | None:
     return {**cast, "judge": _from_roles(config.eval.judge, config.roles.everyone)}
 
 
+def ranker_from_config(config: Config) -> ModelSpec | None:
+    """Return the model that compares siblings, None unless the reward is `rank`."""
+    role = config.roles.ranker
+    return None if role is None else _from_roles(role, config.roles.everyone)
+
+
 def every_model(config: Config) -> dict[str, ModelSpec]:
     """Return every model that a training calls, by role; a test judge of its own is the "test judge"."""
     models = models_by_role(cast_from_config(config))
     if models and config.eval.judge is not None:
         models["test judge"] = models_by_role(evaluation_cast(config))["judge"]
+    if ranker := ranker_from_config(config):
+        models["ranker"] = ranker
     return models
 
 

@@ -11,7 +11,7 @@ from mapo.measure.rubric import Rubric
 from mapo.sandbox.cast import RolePrompts
 from mapo.sandbox.intent_user import IntentPrompts
 from mapo.sandbox.model_cast import SHIPPED_PROMPTS, TemplatePrompts
-from mapo.sandbox.prompting import DEFAULT_PROMPTS
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts
 from mapo.scenarios.sets import read_set
 
 
@@ -43,5 +43,11 @@ def prompts_from_config(config: Config) -> RolePrompts:
 
 def with_intent_user(prompts: RolePrompts) -> RolePrompts:
     """Return the prompts with those of a user who gets an intent only, and without a director."""
-    templates = prompts.templates if isinstance(prompts, TemplatePrompts) else DEFAULT_PROMPTS
-    return IntentPrompts(prompts, templates)
+    return IntentPrompts(prompts, templates_of(prompts))
+
+
+def templates_of(prompts: RolePrompts) -> Prompts:
+    """Return the templates behind prompts, for roles that only mapo has; else the shipped ones."""
+    if isinstance(prompts, IntentPrompts):
+        return prompts.templates
+    return prompts.templates if isinstance(prompts, TemplatePrompts) else DEFAULT_PROMPTS

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
-from mapo.players.casting import cast_from_config, evaluation_cast, every_model
-from mapo.players.prompts import prompts_from_config
+from mapo.players.casting import cast_from_config, evaluation_cast, every_model, ranker_from_config
+from mapo.players.prompts import prompts_from_config, templates_of
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
@@ -220,6 +220,8 @@ async def open_cast(
     This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
     """
     from mapo.measure.rubric import Rubric
+    from mapo.sandbox.model_cast import SHIPPED_PROMPTS
+    from mapo.sandbox.ranking import with_ranker
     from mapo.store import RunDir
 
     roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)
@@ -246,6 +248,14 @@ async def open_cast(
             rubric = Rubric.load(domain)
             training = session.casting(cast, rubric, domain, prompts)
             evaluation = training
+            if ranker := ranker_from_config(config):
+                if ranker.local is not None or ranker.scripted is not None:
+                    raise InputError(
+                        f"'{ranker.model}' cannot be used as ranker",
+                        fix="Serve the model and give its base URL",
+                    )
+                chat, templates = session.endpoint(ranker, "ranker"), templates_of(prompts or SHIPPED_PROMPTS)
+                training = with_ranker(training, chat, rubric, ranker.sampling, templates)
             if config.eval.judge is not None:
                 evaluation = session.casting(evaluation_cast(config), rubric, domain, prompts)
             # Only the jobs of training steps have a step.

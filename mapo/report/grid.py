@@ -11,7 +11,7 @@ from mapo.advantage import METHODS
 from mapo.evals.ablation.analysis import GridRun, analyse
 from mapo.evals.ablation.cells import METHOD, REWARD, GridCell, iter_cells, label_of
 from mapo.evals.ablation.report import CLAIMS, claims, picture, summary, tables
-from mapo.measure.reward import REWARDS
+from mapo.measure.reward import RANK, REWARDS
 from mapo.report.document import numbers
 from mapo.report.document.blocks import Block, BulletList, Heading, Paragraph, Report
 from mapo.report.sections.several import gradient_norms, grouped, late_trajectories, late_turns
@@ -108,7 +108,7 @@ def grid_run(run: TrainingRun, cell: GridCell, problems: list[str]) -> GridRun |
     """Return a run as input for the analysis, or None if its summary is invalid."""
     s = run.summary
     dialogues = number(s.get("dialogues"))
-    known = s.get("method") in METHODS and s.get("reward") in tuple(REWARDS) and type(s.get("seed")) is int
+    known = s.get("method") in METHODS and s.get("reward") in (*REWARDS, RANK) and type(s.get("seed")) is int
     if not known or dialogues is None:
         problems.append(f"{run.root}: summary.json is not a valid summary of a training run")
         return None

@@ -65,6 +65,18 @@ class JudgePanel(Protocol):
         ...
 
 
+class Ranker(Protocol):
+    """The role that compares the replies of siblings. `name` identifies it in records."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def scores(self, histories: Sequence[Sequence[Turn]], name: str) -> list[float]:
+        """Return a score from 0 to 1 for the last reply of each history; `name` identifies the comparison.
+        Raises AnswerError or EndpointError on failure.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Cast:
     """The user, director and judge of one dialogue."""
@@ -76,6 +88,8 @@ class Cast:
     """The model or script behind each role, for the record."""
     prompts: str = ""
     """The prompts of the roles, for the record (`prompts_id`); empty for scripted roles."""
+    ranker: Ranker | None = None
+    """Compares siblings once they are finished, if the reward is `rank`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mapo.measure.reward import RANK
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Job, held_out_seed, world_seed
+from mapo.sandbox.ranking import rank_dialogues
 from mapo.sandbox.rollout import Rules, play_all
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.start_levels import StartLevelTable
@@ -71,6 +73,7 @@ def evaluation_rules(rules: Rules, settings: Eval) -> Rules:
     """Return the rules of validation and test, given those of training."""
     return replace(
         rules,
+        reward="idr" if rules.reward == RANK else rules.reward,  # repeats are no siblings
         temperature=settings.temperature,
         top_p=settings.top_p,
         min_turns=settings.min_turns,
@@ -122,7 +125,28 @@ async def play_jobs(
                 on_turn=t.callbacks.turn_done,
             ):
                 dialogues[dialogue.id] = dialogue
-    return gather_dialogues([dialogues[job.id] for job in own_jobs], jobs, t.processes)
+    own = [dialogues[job.id] for job in own_jobs]
+    if rules.reward == RANK:
+        own = await rank_siblings(t, own_jobs, own, file)
+    return gather_dialogues(own, jobs, t.processes)
+
+
+async def rank_siblings(
+    t: Training, jobs: Sequence[Job], dialogues: Sequence[Dialogue], file: Path
+) -> list[Dialogue]:
+    """Have the replies of siblings compared and store the result in `file`, unless it is there already."""
+    one_per_group = {job.group: job for job in jobs}
+    rankers = {group: t.casting(job).ranker for group, job in one_per_group.items()}
+    roles = t.config.roles
+    ranked = await rank_dialogues(
+        dialogues, rankers, concurrency=roles.requests, max_failed=roles.max_unscored
+    )
+    if ranked != list(dialogues):
+        ids = {dialogue.id for dialogue in ranked}
+        written = read_dialogues(file) if file.exists() else ()
+        rest = [d for d in written if not isinstance(d, BadLine) and d.id not in ids]
+        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in [*rest, *ranked]))
+    return ranked
 
 
 async def evaluate(t: Training, scenarios: Sequence[Scenario], repeats: int, label: str) -> Score | None:

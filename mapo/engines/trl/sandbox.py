@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from mapo.engines.trl.contract import rollout_of
 from mapo.errors import InputError
 from mapo.local_model.template import Template, read_template
+from mapo.measure.reward import RANK
 from mapo.models.endpoint import Endpoint
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
@@ -76,6 +77,12 @@ class Sandbox:
     def begin(self, trainer: Any) -> None:
         """Check the trainer's settings, model and chat template before anything is played."""
         _check_sampling(trainer)
+        if self.rules.reward == RANK:
+            raise InputError(
+                "this trainer has no ranking judge",
+                where="the reward 'rank'",
+                fix="Use another reward, or the local engine (mapo train)",
+            )
         template = read_template(trainer.processing_class, **trainer.chat_template_kwargs)
         if not template.append_only:
             raise InputError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from mapo.config import Config
 from mapo.errors import InputError
 from mapo.estimators.methods import ESTIMATORS
+from mapo.measure.reward import RANK
 from mapo.store import RunDir
 
 _ACTOR, _ROLLOUT, _MODEL = (
@@ -40,6 +41,12 @@ def check_settings(config: Config) -> None:
             f"unknown method '{config.advantage.method}'",
             where="advantage.method",
             fix=f"Use one of: {', '.join(ESTIMATORS)}",
+        )
+    if config.reward.name == RANK:
+        raise InputError(
+            "verl credits turns while it plays them, so siblings cannot be ranked",
+            where="reward.name",
+            fix="Use another reward, or the local engine",
         )
     if not o.steps:
         raise InputError(

@@ -69,6 +69,7 @@ def turns_of(
                 "state": turn.state,
                 "dynamic": _dynamic_alignment(moved, before, rubric),
                 "reward": turn.reward,
+                "rank": turn.rank,
                 "credit": credit[i] if credit and i < len(credit) else None,
                 "tokens": len(turn.reply.token_ids or ()),
             }
