@@ -14,7 +14,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 
 import torch
@@ -38,21 +39,25 @@ _DTYPES = {
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write `tensors`, on any device, to a safetensors file. Raises OSError if that fails."""
+    layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    stream_tensors(path, layout, tensors.values())
+
+
+def stream_tensors(
+    path: Path, layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], tensors: Iterable[Tensor]
+) -> None:
+    """Write tensors of the given types and shapes as they come. Raises OSError if that fails."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+    for name, (dtype, shape) in layout.items():
+        start, end = end, end + prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # the format requires aligned data
     with open(path, "wb") as file:
         file.write(len(head).to_bytes(8, "little"))
         file.write(head)
-        for tensor in tensors.values():
+        for tensor in tensors:
             flat = tensor.detach().cpu().contiguous().reshape(-1)
             file.write(flat.view(torch.uint8).numpy().data)
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from mapo.errors import InputError, install_hint
 
-FETCHED = {"smollm2": Path("models/smollm2-135m-instruct")}
+FETCHED = {
+    "smollm2": Path("models/smollm2-135m-instruct"),
+    "qwen2.5-coder-1.5b": Path("models/qwen2.5-coder-1.5b-instruct"),
+}
 """Models that `mapo fetch` downloads, and their default folders."""
 
 

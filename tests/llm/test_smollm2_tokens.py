@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mapo.local_model.fetch import convert
+from mapo.local_model.fetch.catalog import SOURCES
+from mapo.local_model.fetch.convert import convert
 from mapo.local_model.policy import load_policy
 
 pytestmark = pytest.mark.llm
@@ -51,7 +52,7 @@ def ask(request):
 @pytest.fixture(scope="module")
 def policy(ask, tmp_path_factory):
     out = tmp_path_factory.mktemp("models") / "smollm2"
-    convert(Path(os.environ["MAPO_GGUF"]), out)
+    convert(Path(os.environ["MAPO_GGUF"]), out, SOURCES["smollm2"])
     return load_policy(str(out), device="cpu")
 
 
