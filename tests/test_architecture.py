@@ -60,6 +60,7 @@ ORDER = [
     "roles",
     "realsim.redaction",
     "realsim.reading",
+    "realsim.fidelity",
     "realsim",
     "planning",
     "evals.reproduce",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from mapo import __version__
-from mapo.cli import compare, doctor, evaluate, judge, plan, play, report, scenarios, score, view
+from mapo.cli import compare, doctor, evaluate, judge, plan, play, report, roles, scenarios, score, view
 from mapo.cli.common.help import commands
 from mapo.cli.common.messages import say
 from mapo.cli.training import ablate, export, fetch, reproduce, train
@@ -57,6 +57,7 @@ app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(judge.app, name="judge")
+app.add_typer(roles.app, name="roles")
 app.add_typer(scenarios.app, name="scenarios")
 
 
