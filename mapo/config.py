@@ -231,6 +231,10 @@ class Reward(_Section):
 
     name: str = "idr"
     distance: Literal["zone", "origin"] = "zone"
+    steps: Literal["likely", "expected"] = "likely"
+    """What moves the state in training: the levels, or the expected step of the probabilities of a judge that
+    is read out. Evaluations use the levels.
+    """
 
 
 class Advantage(_Section):

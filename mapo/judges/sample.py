@@ -18,7 +18,7 @@ from typing import Any
 
 from mapo.domain_folders import known_folder
 from mapo.errors import InputError, RubricError
-from mapo.measure.potential import zone_distance
+from mapo.measure.potential import moving_probabilities, zone_distance
 from mapo.measure.reward import REWARDS, Distance, Measure
 from mapo.measure.rubric import Rubric
 from mapo.runs.claim import read_manifest
@@ -95,11 +95,12 @@ class RecordedTurn:
 
     @cached_property
     def before(self) -> Vector:
-        """Position before this reply, according to the recorded levels."""
-        position = list(self.recording.dialogue.start)
+        """Position before this reply, according to the recorded judgements."""
+        rubric, position = self.recording.rubric, list(self.recording.dialogue.start)
         for turn in self.history[:-1]:
             if turn.levels is not None:
-                step = self.recording.rubric.step(turn.levels)
+                read = moving_probabilities(self.recording.dialogue, turn)
+                step = rubric.step(turn.levels) if read is None else rubric.expected_step(read)
                 position = [p + v for p, v in zip(position, step, strict=True)]
         return tuple(position)
 

@@ -74,6 +74,10 @@ class Calibration:
         return Calibration(tuple(map(float, temperatures)), tuple(tuple(map(float, c)) for c in cuts))
 
 
+IDENTITY = Calibration()
+"""Changes no probability; levels are the most likely ones."""
+
+
 def fit(logprobs: Sequence[Floats], levels: Sequence[Sequence[int]]) -> Calibration:
     """Fit a calibration to recorded levels.
 

@@ -26,7 +26,7 @@ from statistics import stdev
 
 from mapo.errors import InputError
 from mapo.measure.rubric import Rubric
-from mapo.types import Ending, Goal, Levels, PotentialState, StopReason, Vector
+from mapo.types import Dialogue, Ending, Goal, Levels, PotentialState, StopReason, Turn, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,17 @@ class Trajectory:
         """The latest state."""
         return self.states[-1]
 
-    def judge(self, levels: Levels | None) -> PotentialState:
-        """Apply a turn form, or None for an unscored turn, and return the new state."""
-        state = self.advance(None if levels is None else self.rubric.step(levels))
+    def judge(
+        self, levels: Levels | None, probabilities: Sequence[Sequence[float]] | None = None
+    ) -> PotentialState:
+        """Apply a turn form, or None for an unscored turn, and return the new state.
+
+        With `probabilities` of the levels, the state moves by the expected step.
+        """
+        step = None if levels is None else self.rubric.step(levels)
+        if levels is not None and probabilities is not None:
+            step = self.rubric.expected_step(probabilities)
+        state = self.advance(step)
         if levels is not None:
             self.forms.append(levels)
         return state
@@ -238,6 +246,11 @@ class Trajectory:
 
     def _scored_states(self) -> list[PotentialState]:
         return [s for s in self.states[1:] if s.step is not None]
+
+
+def moving_probabilities(dialogue: Dialogue, turn: Turn) -> tuple[tuple[float, ...], ...] | None:
+    """Return the probabilities whose expected step moved the state in a turn, None if its levels did."""
+    return turn.probabilities if dialogue.steps == "expected" else None
 
 
 def _check_vector(name: str, vector: Sequence[float], rubric: Rubric) -> None:

@@ -7,9 +7,10 @@ maps a turn form to a step vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,6 +154,26 @@ class Rubric:
             for key in self.keys
         )
 
+    def expected_step(self, probabilities: Sequence[Sequence[float]]) -> Vector:
+        """Return the expectation of the step vector under the probabilities of the levels.
+
+        `probabilities` has those of the levels 0, 1, ... (of a regression: 0, -1, ...) of progress and
+        regression of every axis, in order.
+        """
+        tables = [table for axis in self.axes for table in (axis.progress, axis.regression)]
+        for number, (place, table) in enumerate(zip_longest(probabilities, tables, fillvalue=()), 1):
+            if len(place) != len(table) or not _is_distribution(place):
+                raise RubricError(
+                    f"{list(place)[:8]} are not the probabilities of {len(table)} levels",
+                    where=f"turn form, mark {number} of {len(tables)}",
+                    fix=f"The levels are listed in rubric '{self.name}'",
+                )
+        means = [
+            sum(p * value for p, value in zip(place, table, strict=True))
+            for place, table in zip(probabilities, tables, strict=True)
+        ]
+        return tuple(up + down for up, down in zip(means[::2], means[1::2], strict=True))
+
     def regression(self, levels: Levels) -> Vector:
         """Return the regression of a turn form per axis: the part of the step vector that is not positive."""
         _same_keys("turn form", levels, self.keys)
@@ -186,6 +207,12 @@ class Rubric:
         """
         filled = {**dict.fromkeys(self.keys, (0, 0)), **marks}
         return {key: AxisMarks(Mark(up), Mark(down)) for key, (up, down) in filled.items()}
+
+
+def _is_distribution(values: Sequence[float]) -> bool:
+    """Return whether values can be probabilities that were rounded to some decimal places."""
+    numbers = all(isinstance(p, int | float) and 0 <= p <= 1 for p in values)
+    return numbers and abs(sum(values) - 1) <= 0.01
 
 
 def _level_of(mark: Mark | int, where: str) -> int:

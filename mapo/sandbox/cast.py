@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from mapo.measure.calibration import Probabilities
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Chat, Sampling
@@ -77,6 +78,16 @@ class Ranker(Protocol):
         """
 
 
+@runtime_checkable
+class ReadingJudge(Protocol):
+    """A Judge whose levels are read out of a model, or a panel with such judges."""
+
+    @property
+    def probabilities(self) -> Probabilities | None:
+        """The probabilities of the levels of the last reply, in the order of `turn_places`, if known."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Cast:
     """The user, director and judge of one dialogue."""
@@ -135,6 +146,11 @@ def panel_levels(judge: Judge, rubric: Rubric) -> dict[str, tuple[int, ...]] | N
     if not isinstance(judge, JudgePanel):
         return None
     return {name: flat_levels(form, rubric) if form else () for name, form in judge.forms.items()}
+
+
+def read_probabilities(judge: Judge) -> Probabilities | None:
+    """Return the probabilities of the levels of the last reply, None if they were not read out."""
+    return judge.probabilities if isinstance(judge, ReadingJudge) else None
 
 
 def flat_levels(form: Levels, rubric: Rubric) -> tuple[int, ...]:

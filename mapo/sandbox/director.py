@@ -94,7 +94,7 @@ class ModelDirector:
             )
         except (AnswerError, EndpointError) as error:
             # A conversation can continue without a director, so the error is only recorded.
-            return Direction("go_on", reason=f"{DIRECTOR_FAILED}{error}"[:MAX_REASON])
+            return failed_direction(error)
         self.note(direction)
         return direction
 
@@ -199,6 +199,11 @@ class ModelDirector:
                 limit_in_key=RECORDED_MAX_TOKENS,
             )
         )
+
+
+def failed_direction(error: Exception) -> Direction:
+    """Return the direction that records an error of the director: the person goes on."""
+    return Direction("go_on", reason=f"{DIRECTOR_FAILED}{error}"[:MAX_REASON])
 
 
 def describe_position(turn: Turn, rubric: Rubric) -> str:

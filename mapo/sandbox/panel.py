@@ -20,14 +20,16 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import TypeVar
 
 from mapo.errors import AnswerError, EndpointError, InputError, MapoError
+from mapo.measure.calibration import Probabilities
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
-from mapo.sandbox.cast import Cast, Casting, Job, Judge, RolePrompts
+from mapo.sandbox.cast import Cast, Casting, Job, Judge, RolePrompts, read_probabilities
 from mapo.sandbox.model_cast import SHIPPED_PROMPTS
+from mapo.sandbox.readout import rounded
 from mapo.types import AxisMarks, Levels, Mark, StartLevels, Turn
 
 _T = TypeVar("_T")
@@ -87,6 +89,18 @@ class PanelJudge:
         self.forms: dict[str, Levels | None] = {}
         """Each member's form for the last reply, None for a member that failed."""
 
+    @property
+    def probabilities(self) -> Probabilities | None:
+        """The mean of the members' probabilities, None if no member's levels are read out. The level of a
+        member that writes its form has probability 1.
+        """
+        read = {name: read_probabilities(self.members[name]) for name, form in self.forms.items() if form}
+        first = next((places for places in read.values() if places), None)
+        if first is None:
+            return None
+        rows = [places or _certain(self.forms[name] or {}, first) for name, places in read.items()]
+        return rounded([[fmean(p) for p in zip(*place, strict=True)] for place in zip(*rows, strict=True)])
+
     async def start(self) -> StartLevels:
         answers = await self._ask_members(lambda judge: judge.start())
         forms = self._require(answers, len(self.members) // 2 + 1)
@@ -129,6 +143,15 @@ class PanelJudge:
     def _tie_breaker(self, forms: Sequence[object], seed: str) -> random.Random | None:
         """Return the generator that resolves ties if a member is missing, the same for the same text."""
         return random.Random(seed) if len(forms) < len(self.members) else None  # noqa: S311 (not security)
+
+
+def _certain(form: Levels, like: Probabilities) -> Probabilities:
+    """Return the levels of a form as probabilities of 0 and 1, with as many levels per place as `like`."""
+    marks = [mark for axis in form.values() for mark in (axis.progress, axis.regression)]
+    return tuple(
+        tuple(float(level == abs(mark.level)) for level in range(len(place)))
+        for mark, place in zip(marks, like, strict=True)
+    )
 
 
 def median_levels(forms: Sequence[Levels], rng: random.Random | None = None) -> Levels:

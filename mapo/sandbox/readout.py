@@ -154,11 +154,15 @@ def open_choices(
 ) -> tuple[Choice, ...]:
     """Return the choices that the director's rules allow after `turns` (see `ModelDirector.allowed`)."""
     taken = [turn.direction for turn in turns if turn.direction]
-    stages = sum(direction.act == "reveal_stage" for direction in taken)
     closed = {(d.act, d.item) for d in taken if d.act in ("release_memory", "turning_point")}
-    closed |= {("reveal_stage", "")} if stages >= len(scenario.stages) else set()
+    closed |= {("reveal_stage", "")} if next_stage(turns) >= len(scenario.stages) else set()
     closed |= {("end", "")} if len(turns) < min_turns else set()
     return tuple(choice for choice in menu if (choice.act, choice.item) not in closed)
+
+
+def next_stage(turns: Sequence[Turn]) -> int:
+    """Return the number of the stage that is revealed next."""
+    return sum(turn.direction is not None and turn.direction.act == "reveal_stage" for turn in turns)
 
 
 def choice_of(direction: Direction, choices: Sequence[Choice]) -> int | None:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mapo.errors import (
     AnswerError,
@@ -32,7 +33,7 @@ from mapo.measure.reward import Distance, RecordedReward, rewards_of, turn_rewar
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
-from mapo.sandbox.cast import Cast, Casting, Job, OpeningUser, Policy, panel_levels
+from mapo.sandbox.cast import Cast, Casting, Job, OpeningUser, Policy, panel_levels, read_probabilities
 from mapo.sandbox.faults.detect import FaultDetector
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
@@ -61,6 +62,9 @@ class Rules:
     profile: str = "published"
     reward: str = "idr"
     distance: Distance = "zone"
+    steps: Literal["likely", "expected"] = "likely"
+    """Whether the levels of a turn move the state, or the expected step of their probabilities, if there are
+    any."""
     gamma: float = 1.0
     """Discount per turn in the reward `potential`; other rewards do not depend on it."""
     min_turns: int | None = None
@@ -116,7 +120,7 @@ async def play(
         while active.ending is None:
             reply = _clean(await policy.reply(active.request(user_message)))
             turn = Turn(user_message, reply, direction=direction)
-            levels, state, unscored = await _judge(cast, [*turns, turn], trajectory)
+            levels, state, unscored = await _judge(cast, [*turns, turn], trajectory, rules.steps)
             active.ending = trajectory.ending()
             turn = replace(
                 turn,
@@ -125,6 +129,7 @@ async def play(
                 state=state,
                 reward=rules.reward_of(trajectory, state.turn, active.ending),
                 panel=panel_levels(cast.judge, rules.rubric),
+                probabilities=None if levels is None else read_probabilities(cast.judge),
             )
             turn = replace(turn, faults=active.detector.faults(turn))
             turns.append(turn)
@@ -155,7 +160,7 @@ def _clean(answer: Answer) -> Reply:
 
 
 async def _judge(
-    cast: Cast, turns: Sequence[Turn], trajectory: Trajectory
+    cast: Cast, turns: Sequence[Turn], trajectory: Trajectory, steps: str
 ) -> tuple[Levels | None, PotentialState, str | None]:
     """Have the last turn judged and advance the trajectory.
 
@@ -165,7 +170,8 @@ async def _judge(
         levels = await cast.judge.judge(turns)
         if levels is None:
             raise TypeError("the judge returned None instead of levels")
-        return levels, trajectory.judge(levels), None
+        probabilities = read_probabilities(cast.judge) if steps == "expected" else None
+        return levels, trajectory.judge(levels, probabilities), None
     except (AnswerError, EndpointError, InputError) as error:
         return None, trajectory.judge(None), str(error)
 
@@ -259,6 +265,7 @@ class ActiveDialogue:
             tags=job.scenario.tags,
             prompts=self.prompts,
             goal=job.goal,
+            steps="expected" if rules.steps == "expected" else "",
         )
 
     def _finalise_last_reward(self) -> None:

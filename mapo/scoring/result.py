@@ -12,7 +12,7 @@ from pathlib import Path
 from mapo.errors import InputError, RecordError, RubricError
 from mapo.measure.alignment import unmet_axes
 from mapo.measure.epmq import indices
-from mapo.measure.potential import Trajectory
+from mapo.measure.potential import Trajectory, moving_probabilities
 from mapo.measure.reward import REWARDS, RecordedReward, rewards_of
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import find_rubric, read_rubric
@@ -72,7 +72,7 @@ def recompute(
         differences.append(f"{where}: start is {list(dialogue.start)}, its levels give {list(path.start)}")
     for number, turn in enumerate(dialogue.turns, 1):
         try:
-            state = path.judge(turn.levels)
+            state = path.judge(turn.levels, moving_probabilities(dialogue, turn))
         except InputError as error:
             raise RecordError(str(error), where=f"{where}, turn {number}") from None
         if turn.state is not None and same:

@@ -74,6 +74,7 @@ def evaluation_rules(rules: Rules, settings: Eval) -> Rules:
     return replace(
         rules,
         reward="idr" if rules.reward == RANK else rules.reward,  # repeats are no siblings
+        steps="likely",
         temperature=settings.temperature,
         top_p=settings.top_p,
         min_turns=settings.min_turns,

@@ -177,6 +177,7 @@ def rules_of(config: Config) -> Rules:
         Rubric.load(config.scenarios.domain),
         reward=config.reward.name,
         distance=config.reward.distance,
+        steps=config.reward.steps,
         gamma=config.advantage.gamma,
         min_turns=r.min_turns,
         max_turns=r.max_turns,

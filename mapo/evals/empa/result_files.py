@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mapo.measure.potential import Trajectory
+from mapo.measure.potential import Trajectory, moving_probabilities
 from mapo.measure.rubric import Rubric
 from mapo.records import encode
 from mapo.store import write_atomic
@@ -45,7 +45,7 @@ def empa_result(dialogue: Dialogue, rubric: Rubric) -> dict[str, Any]:
         max_turns=dialogue.max_turns,
     )
     start = path.now
-    states = [path.judge(turn.levels) for turn in dialogue.turns]
+    states = [path.judge(turn.levels, moving_probabilities(dialogue, turn)) for turn in dialogue.turns]
     goal, ending = path.goal, dialogue.ending
     reason = _REASONS.get(ending.reason, "") if ending else ""
     params = {

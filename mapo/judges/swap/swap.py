@@ -27,7 +27,7 @@ from mapo.measure.reward import REWARDS, RecordedReward, rewards_of
 from mapo.records import encode, encode_dialogue
 from mapo.runs.claim import digest, read_manifest
 from mapo.runs.kind import Kind, kind_in_manifest
-from mapo.sandbox.cast import Job, Judge, panel_levels
+from mapo.sandbox.cast import Job, Judge, panel_levels, read_probabilities
 from mapo.sandbox.panel import NamedJudge
 from mapo.store import RunDir, write_atomic
 from mapo.types import RECORDED_REASONS, AxisMarks, Dialogue, Levels, Mark, StartLevels, Turn
@@ -82,7 +82,12 @@ async def _judge_turn(judge: Judge, turns: Sequence[Turn], item: Rejudgement) ->
         rubric.step(levels)
     except (AnswerError, InputError) as problem:
         return {"unscored": str(problem), "panel": panel_levels(judge, rubric)}
-    return {"levels": {k: asdict(levels[k]) for k in rubric.keys}, "panel": panel_levels(judge, rubric)}
+    read = read_probabilities(judge)
+    return {
+        "levels": {k: asdict(levels[k]) for k in rubric.keys},
+        "panel": panel_levels(judge, rubric),
+        **({} if read is None else {"probabilities": read}),
+    }
 
 
 # ---- records of the new judgements
@@ -97,7 +102,9 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str, prompts: str = "
         start = _start(line["start"]) if line["start"] else dialogue.start_levels
         goal = None if line["start"] else dialogue.goal  # other start levels have another goal
         forms = [_form(turn.get("levels")) for turn in line["turns"]]
-        details = [(turn.get("unscored"), turn.get("panel")) for turn in line["turns"]]
+        details = [
+            (turn.get("unscored"), turn.get("panel"), turn.get("probabilities")) for turn in line["turns"]
+        ]
         trajectory = Trajectory(
             rubric,
             rubric.start(start),
@@ -107,10 +114,16 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str, prompts: str = "
             max_turns=dialogue.max_turns,
         )
         turns, ending = [], None
-        for turn, levels, (unscored, panel) in zip(dialogue.turns, forms, details, strict=True):
-            members = {name: tuple(levels) for name, levels in panel.items()} if panel else None
-            state = trajectory.judge(levels)
-            turns.append(replace(turn, levels=levels, state=state, unscored=unscored, panel=members))
+        for turn, levels, (unscored, panel, read) in zip(dialogue.turns, forms, details, strict=True):
+            judged = replace(
+                turn,
+                levels=levels,
+                state=trajectory.judge(levels),
+                unscored=unscored,
+                panel={name: tuple(levels) for name, levels in panel.items()} if panel else None,
+                probabilities=tuple(map(tuple, read)) if read else None,
+            )
+            turns.append(judged)
             if ending := trajectory.ending():
                 break
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -132,6 +145,7 @@ def judged_again(item: Rejudgement, line: ItemLine, judge: str, prompts: str = "
         goal=goal,
         prompts=prompts or dialogue.prompts,
         cast={**dialogue.cast, "judge": judge},
+        steps="",
     )
 
 
