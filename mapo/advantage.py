@@ -47,6 +47,9 @@ Missing data. Unscored turns (None or NaN) are excluded from the statistics and 
 returns of earlier turns they count as 0 and the discount still advances. A dialogue without a scored turn
 belongs to no peer set.
 
+Excluded turns, such as replies to a faulty user message, are masked in the loss and belong to no set of peer
+turns. Their rewards remain part of returns and sums: what they led to did happen.
+
 Drift. With `endings="cut"`, adding a constant to all rewards changes comparisons of returns if dialogues
 differ in length, because longer dialogues collect the constant more often. With "continued" or "held" all
 siblings have equally many turns, and the constant cancels where every turn is scored and turns of one index
@@ -62,7 +65,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mapo.errors import RewardError
-from mapo.estimators.inputs import check_needs, outcomes, state_codes, with_axes
+from mapo.estimators.inputs import check_needs, excluded_turns, outcomes, state_codes, with_axes
 from mapo.estimators.methods import (
     EPS,
     ESTIMATORS,
@@ -117,6 +120,7 @@ def advantages(
     states: Sequence[Sequence[Hashable]] | None = None,
     axes: Sequence[Mapping[str, Sequence[float | None]]] | None = None,
     axis_weights: Mapping[str, float] | None = None,
+    excluded: Sequence[Sequence[bool]] | None = None,
 ) -> Advantages:
     """Return the advantage of every turn of every dialogue. The module docstring describes the methods.
 
@@ -125,7 +129,7 @@ def advantages(
 
     Some methods need more, one entry per dialogue: mt_grpo the `outcome`, a number; gigpo the `states` before
     each turn, equal values for equal states and None for unknown ones; gdpo the rewards of each turn on each
-    of the `axes`. `axis_weights` weighs the axes, 1 by default.
+    of the `axes`. `axis_weights` weighs the axes, 1 by default. `excluded` marks turns that are not trained.
     """
     _check_options(method, gamma, turn_weight, scope, horizon, endings, scale, lam, step_weight)
     estimator = ESTIMATORS[method]
@@ -136,6 +140,8 @@ def advantages(
     rest = continued_return(more.pace, more.turns, gamma)
     if estimator.horizon:
         mask = mask & _within_horizon(ragged, horizon)
+    if excluded is not None:
+        mask = mask & ~excluded_turns(excluded, ragged)
     batch = Batch(
         ragged=ragged,
         settled=settled(r, ragged, more),

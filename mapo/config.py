@@ -259,6 +259,11 @@ class Advantage(_Section):
     states: Literal["binned", "exact"] = "binned"
     """States that gigpo takes as equal: the same bin of positions, or the same position and user message."""
 
+    mask_faults: bool = False
+    """Do not train replies to user messages that are at fault (`Turn.faults`). They remain in the returns of
+    earlier turns but are no peers.
+    """
+
     def resolved(self, reward: str) -> Advantage:
         """Return the settings for a reward, with `endings` chosen."""
         if self.endings != "auto":
@@ -268,7 +273,7 @@ class Advantage(_Section):
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments for `mapo.advantages`; the settings must be resolved."""
-        return self.model_dump(exclude={"states"})
+        return self.model_dump(exclude={"states", "mask_faults"})
 
 
 class Optim(_Section):

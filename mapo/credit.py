@@ -1,7 +1,8 @@
 """Dialogues -> the input of the advantage estimators, beyond the rewards.
 
 Most methods need rewards only. mt_grpo needs the outcome of each dialogue, gigpo the states before each turn
-and gdpo the rewards per axis; all of them are read off the records.
+and gdpo the rewards per axis; replies to faulty user messages may be excluded. All of it is read off the
+records.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ def compute_credit(dialogues: Sequence[Dialogue], settings: Advantage, rubric: R
 
 
 def credit_inputs(dialogues: Sequence[Dialogue], settings: Advantage, rubric: Rubric) -> dict[str, Any]:
-    """Return the keyword arguments of `mapo.advantages` that the method needs beside the rewards."""
+    """Return the keyword arguments of `mapo.advantages` that the settings need beside the rewards."""
     needs = ESTIMATORS[settings.method].needs if settings.method in ESTIMATORS else None
+    inputs: dict[str, Any] = {}
+    if settings.mask_faults:
+        inputs["excluded"] = [[turn.user_at_fault for turn in d.turns] for d in dialogues]
     if needs == "outcome":
-        return {"outcome": [outcome_of(d) for d in dialogues]}
-    if needs == "states":
-        return {"states": [states_of(d, settings.states) for d in dialogues]}
-    if needs == "axes":
-        return {
-            "axes": [axis_rewards(d, rubric) for d in dialogues],
-            "axis_weights": dict(zip(rubric.keys, rubric.weights, strict=True)),
-        }
-    return {}
+        inputs["outcome"] = [outcome_of(d) for d in dialogues]
+    elif needs == "states":
+        inputs["states"] = [states_of(d, settings.states) for d in dialogues]
+    elif needs == "axes":
+        inputs["axes"] = [axis_rewards(d, rubric) for d in dialogues]
+        inputs["axis_weights"] = dict(zip(rubric.keys, rubric.weights, strict=True))
+    return inputs
 
 
 def turns_in_state(dialogues: Sequence[Dialogue], settings: Advantage, credit: Advantages) -> list[list[int]]:

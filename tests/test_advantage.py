@@ -546,3 +546,33 @@ def test_a_turn_in_an_unknown_state_counts_as_one_without_peers():
                      states=[["a"], ["a"], [None]])  # fmt: skip
     # differences -1/2, 1/2 and 0, over their standard deviation sqrt(1/6)
     assert [row[0] for row in got.turn] == pytest.approx([-math.sqrt(1.5), math.sqrt(1.5), 0.0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_excluded_turn_is_masked_and_no_peer_but_stays_in_the_returns(method):
+    rewards = [[1.0, 5.0, 2.0], [3.0, 1.0, 4.0], [2.0, 2.0, 0.0]]
+    excluded = [[False, True, False], [False] * 3, [False] * 3]
+    more = {
+        "outcome": [1.0, 0.0, 0.0],
+        "states": [[0, 0, 0]] * 3,
+        "axes": [{"C": row} for row in rewards],
+    }
+    plain = advantages(rewards, ["s"] * 3, method, **more)
+    found = advantages(rewards, ["s"] * 3, method, **more, excluded=excluded)
+    assert not found.mask[0][1]
+    assert found.mixed[0][1] == 0.0
+    assert sum(map(sum, found.mask)) == sum(map(sum, plain.mask)) - 1
+    assert [row.tolist() for row in found.returns] == [row.tolist() for row in plain.returns]
+
+
+def test_peers_of_an_excluded_turn_are_compared_without_it():
+    # turn 2: returns 9 (excluded), 1 and 3; z of 1 and 3 is -1 and +1
+    rewards, excluded = [[0.0, 9.0], [0.0, 1.0], [0.0, 3.0]], [[False, True], [False] * 2, [False] * 2]
+    found = advantages(rewards, ["s"] * 3, "turn", endings="cut", excluded=excluded)
+    assert [row[1] for row in found.turn] == pytest.approx([0.0, -1.0, 1.0])
+
+
+def test_turns_can_be_excluded_only_one_by_one():
+    for excluded in ([[True]], [[True], [1]], [[True], [False, True]], "yes"):
+        with pytest.raises(RewardError, match="excluded"):
+            advantages([[1.0], [2.0]], ["s", "s"], excluded=excluded)

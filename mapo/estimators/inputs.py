@@ -10,7 +10,7 @@ import numpy as np
 
 from mapo.errors import RewardError
 from mapo.estimators.methods import Batch, Continuation, Estimator, totals
-from mapo.estimators.ragged import Floats, Ints, Ragged
+from mapo.estimators.ragged import Bools, Floats, Ints, Ragged
 
 
 def outcomes(outcome: Any, ragged: Ragged) -> Floats:
@@ -42,6 +42,15 @@ def state_codes(states: Any, ragged: Ragged) -> Ints:
         raise RewardError(
             "a state cannot be compared with others", where="states", fix="Use strings, numbers or tuples"
         ) from None
+
+
+def excluded_turns(excluded: Any, ragged: Ragged) -> Bools:
+    """Return which turns are excluded, flat."""
+    _check_lengths(excluded, ragged, "excluded")
+    flat = [value for row in excluded for value in row]
+    if not all(isinstance(value, bool | np.bool_) for value in flat):
+        raise RewardError("these are not booleans", where="excluded", fix="Pass True for turns to leave out")
+    return np.array(flat, dtype=bool)
 
 
 def with_axes(batch: Batch, axes: Any, weights: Mapping[str, float] | None, more: Continuation) -> Batch:

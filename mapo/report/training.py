@@ -18,6 +18,7 @@ from mapo.report.document.blocks import (
     format_number,
 )
 from mapo.report.sections.credit import credit
+from mapo.report.sections.faults import faults
 from mapo.report.sections.held_out import held_out
 from mapo.report.sections.judgements import judgements
 from mapo.report.sections.learning import dialogue_statistics, learning, speed
@@ -48,6 +49,7 @@ def training_report(run: TrainingRun) -> Report:
         *movement_by_step(run),
         *dialogue_statistics(run),
         *_user_health(run),
+        *faults(run),
         *credit(run),
         *trajectories([DialogueSet("before", before, BEFORE), DialogueSet("after", after, AFTER)]),
         *_dialogue_pair(run),

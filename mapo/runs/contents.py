@@ -118,9 +118,9 @@ def dialogue_credit(
 
 
 def needs_of(settings: Advantage) -> str | None:
-    """Return what the method needs beside the rewards; None if nothing."""
+    """Return what the settings need beside the rewards; None if nothing."""
     estimator = ESTIMATORS.get(settings.method)
-    return estimator.needs if estimator else None
+    return (estimator.needs if estimator else None) or ("faults" if settings.mask_faults else None)
 
 
 def plausible_rewards(dialogue: Dialogue) -> list[float | None]:

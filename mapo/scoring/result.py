@@ -36,6 +36,8 @@ class Result:
     prompts: str = ""
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    faults: tuple[tuple[str, ...], ...] = ()
+    """The recorded faults of each turn."""
 
     @property
     def passed(self) -> bool:
@@ -98,6 +100,7 @@ def recompute(
         cast=dialogue.cast,
         prompts=dialogue.prompts,
         differences=differences,
+        faults=tuple(turn.faults for turn in dialogue.turns),
     )
 
 

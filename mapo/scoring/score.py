@@ -17,6 +17,7 @@ from mapo.measure.epmq import INDICES, Composite, composite, weigh
 from mapo.measure.potential import profile_named
 from mapo.measure.rubric import Rubric
 from mapo.measure.stats import MIN_ROWS, Floats, bootstrap
+from mapo.scoring.attribution import Attribution, attribution_of
 from mapo.scoring.context import ScoreContext, context_of_results
 from mapo.scoring.folders import Folder, read_folders
 from mapo.scoring.result import Result, recompute
@@ -53,6 +54,8 @@ class Score:
     """Mean alignment of steps with the fixed and with the current direction (`mapo.measure.alignment`)."""
     movement: Movement = field(default_factory=Movement)
     """Mean reward per axis and regression over the scored turns (`mapo.measure.axes`)."""
+    faults: Attribution = field(default_factory=Attribution)
+    """Faults of the roles, and whose fault the failed dialogues were (`mapo.scoring.attribution`)."""
 
     def as_json(self, label: str = "model") -> dict[str, Any]:
         return {
@@ -72,6 +75,7 @@ class Score:
             "turns": self.turns,
             "unscored_turns": self.unscored,
             "endings": self.endings,
+            **({"faults": self.faults.as_json()} if self.faults.kinds else {}),
         }
 
 
@@ -192,6 +196,7 @@ def score_results(name: str, results: Sequence[Result]) -> Score:
         alignment=_mean([mean_alignment(r.path) for r in results]),
         dynamic_alignment=_mean([mean_dynamic_alignment(r.path) for r in results]),
         movement=movement_of_paths(r.path for r in results),
+        faults=attribution_of((r.ending, r.faults) for r in results),
     )
 
 

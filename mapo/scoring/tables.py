@@ -143,11 +143,21 @@ def _remarks(scores: Sequence[Score], *, named: bool) -> list[str]:
     for score in scores if named else ():
         endings = ", ".join(f"{ending_label(reason)} {n}" for reason, n in sorted(score.endings.items()))
         lines.append(f"Endings of {score.name}: {endings}.")
+    lines += [line for score in scores if named and (line := _blame(score))]
     if unfinished := sum(s.endings.get("unfinished", 0) for s in scores):
         lines.append(f"Unfinished dialogues (the record ends before the dialogue does): {unfinished}.")
     if unscored := sum(s.unscored for s in scores):
         lines.append(f"Unscored turns (the judge failed): {unscored}.")
     return lines
+
+
+def _blame(score: Score) -> str:
+    """Return whose fault the failed dialogues were; empty if no fault is recorded."""
+    faults = score.faults
+    if not faults.kinds or not faults.failed:
+        return ""
+    roles = ", ".join(f"{role} {n} ({n / faults.failed:.0%})" for role, n in faults.blamed.items())
+    return f"Failed dialogues of {score.name} by the role at fault: {roles}."
 
 
 def _print_list(title: str, lines: Sequence[str]) -> None:

@@ -238,6 +238,8 @@ class TrainingDisplay(CountingCallbacks):
         ]
         if record["unscored"]:
             parts.append(f"unscored {record['unscored']:.1%}")
+        if record.get("masked_faults"):
+            parts.append(f"masked {record['masked_faults']:.1%}")
         if record["broken"]:
             parts.append(f"broken {record['broken']}")
         parts.append(self._left() or f"{self._left_by_steps(step)} left")

@@ -85,6 +85,7 @@ def step_record(
         "score": t.score_of(dialogues),
         **metrics.credit_metrics([d.rewards for d in usable], credit),
         **metrics.state_metrics(usable, credit, t.config.advantage),
+        **metrics.fault_metrics(usable, t.config.advantage),
         **stats,
         **seconds,
         "model_s": max(busy for _, busy in work),

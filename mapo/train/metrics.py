@@ -32,6 +32,7 @@ from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.axes import movement_of
 from mapo.measure.rubric import Rubric
 from mapo.scenarios.scenario import Scenario
+from mapo.scoring.attribution import attribution
 from mapo.scoring.health import health
 from mapo.store import write_error
 from mapo.types import Dialogue
@@ -57,6 +58,7 @@ def dialogue_metrics(
         **(movement_of(dialogues, rubric).as_json() if rubric else {}),
         "reply_tokens": _mean(lengths),
         "cut": sum(turn.reply.finish == "length" for turn in turns) / max(1, len(turns)),
+        "faults": attribution(dialogues).as_json(),
         "health": health(dialogues, {s.id: s for s in scenarios}).as_json(),
     }
 
@@ -76,6 +78,14 @@ def credit_metrics(rewards: Sequence[Sequence[float | None]], credit: Advantages
         "parts_correlation": _correlation(turn, batch),
         "turns_trained": int(mask.sum()),
     }
+
+
+def fault_metrics(dialogues: Sequence[Dialogue], settings: Advantage) -> dict[str, float]:
+    """Return the share of scored turns that were not trained because the user was at fault."""
+    if not settings.mask_faults:
+        return {}
+    at_fault = [turn.user_at_fault for d in dialogues for turn in d.turns if turn.reward is not None]
+    return {"masked_faults": sum(at_fault) / max(1, len(at_fault))}
 
 
 def state_metrics(

@@ -17,6 +17,11 @@ Some methods need one key more, whose entry may be None for a broken dialogue:
     axes             gdpo: a dict with one number per turn for each axis, None for unscored turns; beside it
                      `axis_weights`, one dict for the whole batch, may give the axes other weights than 1
 
+One more key is optional:
+
+    excluded         one bool per turn: True for turns that are not trained, such as replies to a faulty user
+                     message; None for a broken dialogue
+
 A broken dialogue is excluded from loss and statistics; its siblings are not affected. This module does not
 import torch.
 """
@@ -40,6 +45,7 @@ Rewards = list[float | None] | None
 """The turn rewards of one dialogue; None if it is broken."""
 
 KEYS = ("prompt_ids", "completion_ids", "logprobs", "turn_ids", "turn_rewards")
+EXCLUDED = "excluded"
 _FIX = "docs/trl.md describes what a rollout function returns"
 
 
@@ -90,7 +96,8 @@ def check_rollout(output: Mapping[str, Any], count: int, method: str = "mapo") -
             where="rollout_func",
             fix=_FIX,
         )
-    for key in (*KEYS, need) if need else KEYS:
+    more = [key for key in (need, EXCLUDED) if key and key in output]
+    for key in (*KEYS, *more):
         values = output[key]
         if key == "logprobs" and values is None:
             continue
@@ -107,10 +114,10 @@ def check_rollout(output: Mapping[str, Any], count: int, method: str = "mapo") -
         _check_dialogue(output, rewards[index], index)
     mask = [[int(turn >= 0) for turn in turns] for turns in output["turn_ids"]]
     parsed = {**output, "turn_rewards": rewards, "env_mask": mask}
-    if need:
-        parsed[need] = [
-            None if row is None else _parse_input(need, entry, len(row), f"rollout_func, {need}[{index}]")
-            for index, (entry, row) in enumerate(zip(output[need], rewards, strict=True))
+    for key in more:
+        parsed[key] = [
+            None if row is None else _parse_input(key, entry, len(row), f"rollout_func, {key}[{index}]")
+            for index, (entry, row) in enumerate(zip(output[key], rewards, strict=True))
         ]
     if need == "axes" and output.get("axis_weights") is not None:
         parsed["axis_weights"] = _parse_weights(output["axis_weights"])
@@ -153,12 +160,20 @@ def _parse_input(need: str, entry: Any, turns: int, where: str) -> Any:
         return float(entry)
     if need == "states":
         return [_parse_state(state, where) for state in _per_turn(entry, turns, where)]
+    if need == EXCLUDED:
+        return [_parse_bool(value, where) for value in _per_turn(entry, turns, where)]
     if not isinstance(entry, Mapping):
         raise InputError(f"the entry is a {type(entry).__name__}", where=where, fix="Use a dict of axes")
     return {
         str(name): _parse_rewards(_per_turn(row, turns, f"{where}, {name}"), f"{where}, {name}")
         for name, row in entry.items()
     }
+
+
+def _parse_bool(value: Any, where: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{value!r} is not a bool", where=where, fix=_FIX)
+    return bool(value)
 
 
 def _per_turn(entry: Any, turns: int, where: str) -> list[Any]:
@@ -212,6 +227,8 @@ def all_entries(need: str, entries: Sequence[Any]) -> list[Any]:
         return [0.0 if entry is None else entry for entry in entries]
     if need == "states":
         return [list(map(hashable, entry or ())) for entry in entries]
+    if need == EXCLUDED:
+        return [entry or [] for entry in entries]
     names = next((list(entry) for entry in entries if entry is not None), [])
     return [{name: [] for name in names} if entry is None else entry for entry in entries]
 

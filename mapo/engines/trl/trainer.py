@@ -21,6 +21,7 @@ from mapo.advantage import ENDINGS, HORIZONS, METHODS, SCALES, SCOPES, Advantage
 from mapo.config import Advantage
 from mapo.credit import STATES, credit_inputs
 from mapo.engines.trl.contract import (
+    EXCLUDED,
     Rewards,
     all_entries,
     check_rollout,
@@ -67,6 +68,9 @@ class MAPOConfig(GRPOConfig):
     lam: float = _option(0.95, "Lambda of turn_gae.")
     step_weight: float = _option(1.0, "Weight of the second part of mt_grpo and gigpo.")
     states: str = _option("binned", f"States that gigpo takes as equal, in a Sandbox: {', '.join(STATES)}.")
+    mask_faults: bool = _option(
+        False, "Do not train replies to user messages that are at fault, in a Sandbox (`Turn.faults`)."
+    )
     epsilon_high: float | None = _option(0.28, "Upper clip of the probability ratio.")
     delta: float | None = _option(10.0, "Dual clip: upper limit of the ratio for negative advantages.")
 
@@ -82,8 +86,10 @@ class MAPOConfig(GRPOConfig):
         super().__post_init__()
 
     def credit_inputs(self, dialogues: Sequence[Dialogue], rubric: Rubric) -> dict[str, Any]:
-        """Return the keys that the method needs beside those of `rollout_of`."""
-        settings = Advantage.model_validate({"method": self.method, "states": self.states})
+        """Return the keys that the settings need beside those of `rollout_of`."""
+        settings = Advantage.model_validate(
+            {"method": self.method, "states": self.states, "mask_faults": self.mask_faults}
+        )
         return credit_inputs(dialogues, settings, rubric)
 
     def credit(
@@ -167,13 +173,12 @@ class MAPOTrainer(GRPOTrainer):
         return ProcessGroup(accelerator.process_index, accelerator.num_processes, str(accelerator.device))
 
     def _credit_inputs(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return what the method needs beside the rewards, for the batch of all processes."""
+        """Return what is needed beside the rewards, for the batch of all processes."""
         need = ESTIMATORS[self.args.method].needs
-        if need is None:
-            return {}
-        entries = all_entries(need, self._process_group().gather([row[need] for row in rows]))
+        keys = [key for key in (need, EXCLUDED) if key and key in rows[0]]
         weights = {"axis_weights": rows[0].get("axis_weights")} if need == "axes" else {}
-        return {need: entries, **weights}
+        gather = self._process_group().gather
+        return {key: all_entries(key, gather([row[key] for row in rows])) for key in keys} | weights
 
     def _credit(self, all_rewards: Sequence[Rewards], inputs: dict[str, Any]) -> Advantages:
         """Compute the advantages of the batch of all processes. Broken dialogues count as having no turns."""

@@ -8,8 +8,9 @@ The tokens of an unscored turn are masked out of the loss, so the turn has no on
 turn, because otherwise later turns would be compared with the wrong turns of siblings. The value `UNSCORED`
 on its last token marks it. Padding rows that verl adds to a batch have no ones and no marks, and are ignored.
 
-Some methods need more than rewards (`Estimator.needs`). verl passes nothing else to an estimator, so
-MapoTrainer hands it the `inputs` that the agent loop attached to each row.
+Some methods need more than rewards (`Estimator.needs`), and turns may be excluded for a fault of the user.
+verl passes nothing else to an estimator, so MapoTrainer hands it the `inputs` that the agent loop attached to
+each row. An excluded turn keeps its ones, because its reward counts; `loss_mask` removes it.
 """
 
 from __future__ import annotations
@@ -112,13 +113,14 @@ def compute_credit(
 
 
 def join_inputs(turns: TurnSpans, method: str, inputs: Inputs | None) -> dict[str, Any]:
-    """Return the keyword arguments of `mapo.advantages` that the method needs beside the rewards.
+    """Return the keyword arguments of `mapo.advantages` that are needed beside the rewards.
 
     A padding row has the inputs of the row that verl copied, but no turns.
     """
     need = ESTIMATORS[method].needs
+    excluded = _excluded(turns, inputs)
     if need is None:
-        return {}
+        return excluded
     rows = [row for row in inputs or () if row is not None and need in row]
     if len(rows) < turns.shape[0]:
         raise RewardError(
@@ -132,8 +134,17 @@ def join_inputs(turns: TurnSpans, method: str, inputs: Inputs | None) -> dict[st
         values = [list(map(hashable, row)) if n else [] for row, n in zip(values, played, strict=True)]
     if need == "axes":
         values = [row if n else dict.fromkeys(row, ()) for row, n in zip(values, played, strict=True)]
-    shared = {name: value for row in rows[:1] for name, value in row.items() if name != need}
-    return {need: values, **shared}
+    shared = {k: value for row in rows[:1] for k, value in row.items() if k not in (need, "excluded")}
+    return {need: values, **shared, **excluded}
+
+
+def _excluded(turns: TurnSpans, inputs: Inputs | None) -> dict[str, Any]:
+    """Return the turns that the agent loop excluded; nothing if it excludes none."""
+    rows = [(row or {}).get("excluded") for row in inputs or ()]
+    if not any(rows):
+        return {}
+    played = np.bincount(turns.row, minlength=len(rows)).tolist()
+    return {"excluded": [row[0] if row and n else [False] * n for row, n in zip(rows, played, strict=True)]}
 
 
 def estimate(

@@ -109,6 +109,7 @@ def step_record(
         "score": step_score.composite.epm_q if step_score else None,
         **numbers.credit_metrics([d.rewards for d in usable], credit),
         **numbers.state_metrics(usable, credit, config.advantage),
+        **numbers.fault_metrics(usable, config.advantage),
         "lr": learning_rate_at(config, step),
         **{key: _finite(measured[name]) for key, name in _NAMES.items() if name in measured},
         "rollout_s": rollout,

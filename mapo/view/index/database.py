@@ -13,7 +13,7 @@ from typing import Any
 
 from mapo.runs.contents import deduplicated
 
-VERSION = 8
+VERSION = 9
 """Version of the schema. An index with another version is rebuilt."""
 
 TABLES = """
@@ -26,7 +26,7 @@ CREATE TABLE dialogues (n INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, run T
   reward REAL, turns INTEGER, unscored INTEGER, distance REAL, category TEXT, axis TEXT, difficulty TEXT,
   domain TEXT, user_player TEXT, director TEXT, judge TEXT, prompts TEXT,
   rewards TEXT, reward_sum REAL, scored_turns INTEGER, outcome REAL, efficiency REAL, stability REAL,
-  epm_q REAL, passed INTEGER, error INTEGER, counts INTEGER DEFAULT 1);
+  epm_q REAL, passed INTEGER, error INTEGER, faults TEXT, blame TEXT, counts INTEGER DEFAULT 1);
 CREATE INDEX of_file ON dialogues (file);
 CREATE INDEX listed ON dialogues (run, part, step, ending, reward, turns, epm_q, scenario);
 CREATE INDEX scored ON dialogues (run, part, scenario, epm_q, outcome, efficiency, stability, turns, passed,

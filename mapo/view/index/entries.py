@@ -17,6 +17,7 @@ from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import number
+from mapo.scoring.attribution import failed, role_to_blame, roles_at_fault
 from mapo.scoring.result import Result, recompute
 from mapo.types import Dialogue, Vector
 
@@ -52,6 +53,7 @@ def _entry(d: Dialogue, find_rubric: FindRubric, part: str) -> Entry:
         _recorded_scores(d, find_rubric) if part == "train" else _result_scores(result)
     )
     reward_sum = number(sum(scored))
+    faults = [turn.faults for turn in d.turns]
     return {
         "id": _storable(d.id),
         "scenario": _storable(d.scenario),
@@ -80,6 +82,8 @@ def _entry(d: Dialogue, find_rubric: FindRubric, part: str) -> Entry:
         "epm_q": epm_q,
         "passed": int(result is not None and result.passed),
         "error": int(not d.usable),
+        "faults": " ".join(roles_at_fault(faults)),
+        "blame": role_to_blame(faults) if d.usable and failed(d.ending) else "",
     }
 
 

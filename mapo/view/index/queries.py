@@ -17,6 +17,7 @@ from mapo.measure.stats import MIN_ROWS, Interval, bootstrap, reportable
 from mapo.types import StopReason
 from mapo.view.index.entries import query_of
 
+ANY_FAULT = "any"
 PAGE = 50
 """Dialogues per page of the list."""
 MATCHES = 10_000
@@ -101,6 +102,8 @@ class DialogueFilter:
     ending: str = ""
     low: float | None = None
     high: float | None = None
+    fault: str = ""
+    """A role that was at fault, or "any"."""
     words: str = ""
     sort: str = "newest"
     page: int = 1
@@ -143,6 +146,10 @@ def dialogues(db: sqlite3.Connection, wanted: DialogueFilter) -> tuple[list[sqli
     ):
         if value not in ("", None):
             tests.append((test, value))
+    if wanted.fault == ANY_FAULT:
+        tests.append(("d.faults <> ?", ""))
+    elif wanted.fault:
+        tests.append(("instr(d.faults, ?)", wanted.fault))
     if wanted.words.strip():
         matches = _matches(db, wanted.words, wanted.run)
         tests.append(("d.n IN (SELECT value FROM json_each(?))", json.dumps(matches)))
@@ -154,6 +161,24 @@ def dialogues(db: sqlite3.Connection, wanted: DialogueFilter) -> tuple[list[sqli
     picked = db.execute(f"SELECT d.n FROM dialogues d {where} ORDER BY {order} LIMIT {PAGE} OFFSET ?", at)  # noqa: S608
     rows = [db.execute(f"{_SELECT} WHERE d.n = ?", (n,)).fetchone() for (n,) in picked.fetchall()]
     return rows, total
+
+
+def blame_by_part(db: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
+    """Return, for each set of a run, its failed dialogues by the role they are attributed to; nothing for a
+    run without recorded faults."""
+    if not db.execute("SELECT 1 FROM dialogues WHERE run = ? AND faults <> '' LIMIT 1", (run,)).fetchone():
+        return []
+    counts: dict[str, dict[str, int]] = {}
+    for part, role, n in db.execute(
+        f"SELECT part, blame, count(*) FROM dialogues WHERE run = ? AND {COUNTED} AND blame <> ''"  # noqa: S608
+        " GROUP BY part, blame",
+        (run,),
+    ):
+        counts.setdefault(part, {})[role] = n
+    return [
+        {"part": part, "failed": sum(roles.values()), "roles": roles}
+        for part, roles in sorted(counts.items())
+    ]
 
 
 def _matches(db: sqlite3.Connection, words: str, run: str) -> list[int]:

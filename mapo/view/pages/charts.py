@@ -17,7 +17,16 @@ from mapo.types import ending_label
 from mapo.view.index import queries
 
 _HATCH = {"fillmode": "overlay", "size": 7, "solidity": 0.25, "fgcolor": "rgba(255,255,255,0.55)"}
-_PAIRED = {"training", "validation", "from start", "from sampler", "sampled", "trained"}
+_PAIRED = {
+    "user at fault",
+    "masked",
+    "training",
+    "validation",
+    "from start",
+    "from sampler",
+    "sampled",
+    "trained",
+}
 """Lines that share a chart with a second line of the same run."""
 POINTS = 1500
 """Points per line; longer lines are thinned."""
@@ -38,6 +47,7 @@ PLOTS = {
     "length": ("Turns per dialogue", "mean turns"),
     "endings": ("Endings", "share of dialogues"),
     "unscored": ("Unscored turns", "share of turns"),
+    "faults": ("Turns with a fault of the user", "share of turns"),
 }
 """The charts of a training run: key -> title, label of the y axis."""
 AXES = 12
@@ -96,6 +106,10 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str,
         traces["speed"] += look.line(_column(steps, "trained_per_s"), "trained", second=True)
         traces["length"] += look.line(_column(steps, "turns"), "turns per dialogue")
         traces["unscored"] += look.line(_column(steps, "unscored"), "unscored")
+        at_fault = _column(steps, "faults", "turns", "user")
+        if any(share for _, share in at_fault):
+            traces["faults"] += look.line(at_fault, "user at fault")
+        traces["faults"] += look.line(_column(steps, "masked_faults"), "masked", second=True)
         traces["endings"] += _endings(db, key, steps, look, alone=len(runs) == 1)
     worlds = {run.world for run in runs if run.world}
     figures = {}
@@ -268,9 +282,16 @@ def _merged(
     return merged
 
 
-def _column(steps: Steps, name: str) -> list[tuple[float, float]]:
-    points = [(line["step"], number(line.get(name))) for line in steps]
-    return [(step, value) for step, value in points if value is not None]
+def _column(steps: Steps, *names: str) -> list[tuple[float, float]]:
+    """Return a metric by step: the value at a path of names, where it is a number."""
+    points = []
+    for line in steps:
+        value: Any = line
+        for name in names:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if (y := number(value)) is not None:
+            points.append((line["step"], y))
+    return points
 
 
 def _thinned(points: Sequence[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from mapo.errors import MapoError
 from mapo.runs.contents import advantage_of
+from mapo.sandbox.faults.detect import ROLES
 from mapo.types import Dialogue
 from mapo.view.index import queries, sets
 from mapo.view.index.calls import cache_files, calls_of
@@ -36,6 +37,7 @@ def search(request: Request) -> Response:
         ending=params.text("ending"),
         low=params.number("low"),
         high=params.number("high"),
+        fault=params.text("fault"),
         words=params.text("q"),
         sort=params.text("sort") or "newest",
         page=min(max(1, params.integer("page") or 1), 10**6),
@@ -48,6 +50,7 @@ def search(request: Request) -> Response:
             "endings": queries.endings(db, wanted.run),
             "scenarios": queries.scenarios(db, wanted.run) if wanted.run else [],
             "sorts": queries.SORTS,
+            "faults": (queries.ANY_FAULT, *ROLES),
         }
     items = [{"row": row, "snippet": snippet(row, wanted.words)} for row in rows]
     scored = [row for row in rows if row["epm_q"] is not None]

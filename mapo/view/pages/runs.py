@@ -14,6 +14,7 @@ from mapo.runs.contamination import notice_of
 from mapo.runs.contents import read_ledger
 from mapo.runs.files import read_bytes, read_object
 from mapo.runs.kind import Kind, kind_of
+from mapo.sandbox.faults.detect import ROLES
 from mapo.scoring.findings import findings
 from mapo.store import RunDir, ledger_name
 from mapo.text import printable
@@ -92,6 +93,7 @@ def one_run(request: Request) -> Response:
         parts = queries.parts_of(db, row["key"])
         problems = queries.problems_of(db, row["key"])
         scored = sets.sets(db, row["key"])
+        blame = queries.blame_by_part(db, row["key"])
         live = _live(queries.played_in_step(db, row["key"], (row["step"] or 0) + 1), row, files)
     return page(
         request,
@@ -110,6 +112,8 @@ def one_run(request: Request) -> Response:
         plots=PLOTS if row["kind"] == "train" else {},
         costs=costs_of(files),
         health=health_of(files),
+        blame=blame,
+        roles=ROLES,
     )
 
 

@@ -28,6 +28,8 @@ TOKENS = 2000
 """Tokens per request."""
 CHARACTER = 8
 """The most tokens that form one character."""
+FAULTS = 20
+"""Faults of a turn on a page."""
 SIBLINGS = 8
 """Siblings shown side by side."""
 
@@ -62,6 +64,7 @@ def turns_of(
                 "reply": clipped(turn.reply.text),
                 "cut": turn.reply.finish == "length",
                 "direction": turn.direction,
+                "faults": turn.faults[:FAULTS],
                 "levels": _levels(turn, titles, {key: row[i] for key, row in rewards.items()}),
                 "regression": harm[i] if harm else None,
                 "unscored": turn.unscored or ("no judgement" if turn.levels is None else ""),

@@ -130,6 +130,17 @@ def test_what_a_method_needs_is_checked_and_made_plain():
     assert check_rollout({**rollout, "states": "mood"}, 2)["states"] == "mood"  # of no concern to mapo
 
 
+def test_excluded_turns_are_optional_and_checked():
+    rollout = {**GOOD, "turn_rewards": [[1, None], None]}
+    found = check_rollout({**rollout, "excluded": [[np.True_, False], None]}, 2)
+    assert found["excluded"] == [[True, False], None]
+    assert all_entries("excluded", [[True], None]) == [[True], []]
+    with pytest.raises(InputError, match=r"excluded\[0\]: 1 is not a bool"):
+        check_rollout({**rollout, "excluded": [[1, 0], None]}, 2)
+    with pytest.raises(InputError, match=r"excluded\[0\]: the entry is a list of 1, but there are 2"):
+        check_rollout({**rollout, "excluded": [[True], None]}, 2)
+
+
 def test_dialogues_that_broke_have_no_turns_in_what_a_method_needs():
     assert all_entries("outcome", [1.0, None]) == [1.0, 0.0]
     assert all_entries("states", [[[1, [2, "a"]], None], None]) == [[(1, (2, "a")), None], []]

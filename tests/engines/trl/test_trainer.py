@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,12 @@ def distance(a, b):
     return float((a - b).norm() / b.norm())
 
 
+def with_fault(dialogue):
+    """The same dialogue, with the user at fault in its first turn."""
+    first = (replace(turn, faults=("user: empty",)) for turn in dialogue.turns[:1])
+    return replace(dialogue, turns=(*first, *dialogue.turns[1:]))
+
+
 OPTIONS = [
     {"method": "mapo", "gamma": 0.85, "turn_weight": 0.3},
     {"method": "mapo", "gamma": 1.0, "scope": "batch", "horizon": "shortest"},
@@ -74,6 +81,8 @@ OPTIONS = [
     {"method": "mt_grpo", "step_weight": 0.25, "scale": "none", "endings": "cut"},
     {"method": "gigpo", "states": "exact", "step_weight": 2.0, "scale": "batch"},
     {"method": "gdpo", "endings": "cut", "scale": "none"},
+    {"method": "mapo", "mask_faults": True},
+    {"method": "gigpo", "mask_faults": True},
 ]
 
 
@@ -81,7 +90,7 @@ OPTIONS = [
 def test_gradients_are_the_local_engines(options, tmp_path):
     """One optimizer step of two micro-batches, as TRL takes it."""
     model = model_of()
-    dialogues = [scored(model, told(0, i, r)) for i, r in enumerate(REWARDS)]
+    dialogues = [with_fault(scored(model, told(0, i, r))) for i, r in enumerate(REWARDS)]
     expected, total = local_gradients(model, dialogues, options)
     trainer, made = trainer_of(
         tmp_path, dialogues, model, per_device_train_batch_size=4, gradient_accumulation_steps=2, **options

@@ -125,7 +125,7 @@ def test_a_method_that_needs_more_than_verl_passes_says_what_to_do(method, input
 
 
 def test_options_are_those_of_the_estimators():
-    own = {"method", "outcome", "states", "axes", "axis_weights"}
+    own = {"method", "outcome", "states", "axes", "axis_weights", "excluded"}
     known = {p.name for p in inspect.signature(advantages).parameters.values() if p.kind == p.KEYWORD_ONLY}
     assert set(OPTIONS) == known - own
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mapo import InputError, Reply, Rubric
+from mapo import Dialogue, InputError, Reply, Rubric
 from mapo.config import Advantage
 from mapo.credit import compute_credit, credit_inputs
 from mapo.engines.verl.estimator import UNSCORED, estimate, find_turns, loss_mask
@@ -44,14 +44,26 @@ def test_ids_are_those_that_were_sampled_in_order(made):
         at = stop
 
 
-@given(rows, st.sets(st.integers(0, 7)), methods, options)
-def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(made, broken, method, told):
+def with_faults(talk: Dialogue, turns: set[int]) -> Dialogue:
+    """Return the dialogue with the user at fault in these turns."""
+    faulty = (replace(t, faults=("user: empty",)) if i in turns else t for i, t in enumerate(talk.turns))
+    return replace(talk, turns=tuple(faulty))
+
+
+@given(rows, st.sets(st.integers(0, 7)), methods, options, st.none() | st.sets(st.integers(0, 4)))
+def test_the_same_tokens_train_with_the_same_credit_as_in_the_local_engine(
+    made, broken, method, told, faulty
+):
     talks = [
-        dialogue(row, f"d{i}", f"s{i // 4}", error="gone" if i in broken else None)
+        with_faults(
+            dialogue(row, f"d{i}", f"s{i // 4}", error="gone" if i in broken else None),
+            {(t + i) % 5 for t in faulty or ()},
+        )
         for i, row in enumerate(made)
     ]
     usable = [t for t in talks if t.error is None]
-    settings = Advantage(**{"method": method, "gamma": 1.0, "endings": "continued", **told})
+    masked = {"mask_faults": faulty is not None}
+    settings = Advantage(**{"method": method, "gamma": 1.0, "endings": "continued", **told, **masked})
     credit = compute_credit(usable, settings, RUBRIC)
     local = {usable[row.dialogue].id: row for row in rows_of(usable, credit)}
     ours = {t.id: row for t in talks if (row := response_row(t))}

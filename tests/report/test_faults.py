@@ -1,0 +1,33 @@
+"""The report's section about faults of the roles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from mapo.report.sections.faults import faults
+from mapo.runs.training import read_training
+from mapo.show.figures import Picture
+from mapo.show.tables import Table
+from support.report_runs import group, step, training, write_lines
+
+
+def test_a_run_without_recorded_faults_has_no_section(tmp_path):
+    assert faults(read_training(training(tmp_path / "run"))) == []
+
+
+def test_failed_dialogues_faults_and_masked_turns_are_shown(tmp_path):
+    out = training(tmp_path / "run", steps=2)
+    for number in (1, 2):
+        first, *rest = group(number)
+        turns = tuple(replace(turn, faults=("user: repeats itself",)) for turn in first.turns)
+        write_lines(out / "dialogues" / f"step_{number:05d}.jsonl", [replace(first, turns=turns), *rest])
+    lines = [step(n, faults={"turns": {"user": 0.25, "judge": 0.0}}, masked_faults=0.2) for n in (1, 2)]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, failed, kinds, picture = faults(read_training(out))
+    assert isinstance(failed, Table)
+    assert isinstance(kinds, Table)
+    assert isinstance(picture, Picture)
+    trained = next(row for row in kinds.rows if row[0] == "user: repeats itself")
+    assert trained[1 + list(kinds.columns[1:]).index("training")] == "25.0 %"
+    assert "not trained" in picture.caption
