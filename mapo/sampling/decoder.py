@@ -3,8 +3,8 @@
 A round prefills the new ids of some slots (several dialogues at once, each attending to its own cached past),
 samples their first token, then makes up to `chunk` decode steps for every active slot. On a GPU a complete
 step, including sampling, is one CUDA graph, and the host reads the results once per round; on a CPU, finished
-rows leave the batch immediately. Rows with a guide are decoded in a batch of their own, because the host says
-before each of their steps which tokens are allowed.
+rows leave the batch immediately. Replies with a guide are decoded in a batch of their own: before each step,
+the host says which tokens are allowed, and adds those to which there is no alternative.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mapo.errors import InputError
 from mapo.sampling.draw import (
     ACTIVE,
     POSITION,
-    TOKEN,
     Flags,
+    GuidedStep,
     LogProbs,
     PendingRead,
     PendingReply,
@@ -115,6 +115,8 @@ class Decoder:
         self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
         self._guides: dict[int, Guide] = {}
+        self._guided: dict[int, GuidedStep] = {}  # the next step of each, by slot
+        self._most_guided = 0  # tokens of a reply with a guide that are not read yet
         self._inputs: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._method: dict[Hashable, str] = {}
         self._seen_shapes: set[Hashable] = set()
@@ -135,14 +137,11 @@ class Decoder:
         self._prepare()
         rows = sorted([*going, *(f.slot for f in fresh)])
         began = time.perf_counter()
-        for f in fresh:
-            self._guides.pop(f.slot, None)
-        self._guides |= {f.slot: f.guide for f in fresh if f.guide is not None}
-        guided = [row for row in rows if row in self._guides]
+        guided = self._begin_guided(fresh)
+        guided += [step for row in going if (step := self._guided.pop(row, None))]
         unguided = [row for row in rows if row not in self._guides]
         with slot_attention(self.configs):
             self._prefill_all([f for f in fresh if f.guide is None])
-            self._prefill_all([f for f in fresh if f.guide is not None])
             if fresh and not self.cpu:
                 torch.cuda.synchronize(self.device)
             middle = time.perf_counter()
@@ -150,9 +149,8 @@ class Decoder:
                 self._advance(unguided)
             else:
                 self._advance_recorded(unguided)
-            if guided:
-                self._advance_guided(guided, [f.slot for f in fresh if f.guide is not None])
-            drawn = self.table.read(rows, self.chunk + 1)
+            self._advance_guided(guided)
+            drawn = self.table.read(rows, max(self._most_guided, self.chunk + 1))
         self.stats.prefill_seconds += middle - began
         self.stats.decode_seconds += time.perf_counter() - middle
         self.stats.prefilled += sum(len(f.ids) for f in fresh)
@@ -252,7 +250,7 @@ class Decoder:
     # ---- prefill
 
     def _prefill_all(self, fresh: Sequence[PendingReply]) -> None:
-        """Prefill replies, which all have a guide or all have none."""
+        """Prefill replies without a guide."""
         if self.packs_rows:
             for row in pack_rows(fresh, budget=2048):
                 self._prefill_packed(row)
@@ -266,9 +264,7 @@ class Decoder:
         logits = self.forward(torch.tensor([[token for f in replies for token in f.ids]]), view)
         state = [[f.ids[-1], f.start + len(f.ids) - 1, 0, 1, len(f.noise)] for f in replies]
         slots = [f.slot for f in replies]
-        bits = self._bits(slots) if replies[0].guide is not None else None
-        flags = self.table.flags(slots)
-        self.table.draw(self.table.to_device(slots), torch.tensor(state), logits, flags, bits=bits)
+        self.table.draw(self.table.to_device(slots), torch.tensor(state), logits, self.table.flags(slots))
 
     def _prefill_batch(self, group: Sequence[PendingReply]) -> None:
         rows, width = len(group), max(len(f.ids) for f in group)
@@ -276,9 +272,7 @@ class Decoder:
         key: Hashable = None
         self.table.begin(group)
         flags = self.table.flags([f.slot for f in group])
-        bits = self._bits([f.slot for f in group]) if group[0].guide is not None else None
-        small = round_up(rows, 4) * round_up(width, 16) <= _MAX_RECORDED_PREFILL
-        if self.graphs is not None and small and bits is None:
+        if self.graphs is not None and round_up(rows, 4) * round_up(width, 16) <= _MAX_RECORDED_PREFILL:
             rows, width, length = (
                 round_up(rows, 4),
                 round_up(width, 16),
@@ -290,60 +284,44 @@ class Decoder:
         for at, f in enumerate(group):
             ids[at, width - len(f.ids) :] = torch.tensor(f.ids)
             meta[at] = torch.tensor([f.slot, f.start, len(f.ids), len(f.noise)])
-        if bits is not None:
-            self._prefill(ids.to(self.device), meta.to(self.device), length, flags, bits)
-            return
-        self._run_prefill(key, ids.to(self.device), meta.to(self.device), length, flags)
+        inputs = ids.to(self.device), meta.to(self.device)
+        self._run(key, inputs, lambda ids, meta: self._prefill(ids, meta, length, flags))
 
-    def _run_prefill(
-        self, key: Hashable, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags
-    ) -> None:
-        """Run a prefill. The first of a shape runs without a graph, as warm-up; the second is recorded."""
+    def _run(self, key: Hashable, inputs: tuple[torch.Tensor, ...], work: Callable[..., None]) -> None:
+        """Run `work` on `inputs`. The first of a shape runs without a graph, as warm-up; the second is
+        recorded. Without a key, nothing is recorded."""
         if self.graphs is None or key is None or key not in self._seen_shapes:
             self._seen_shapes.add(key)
-            self._prefill(ids, meta, length, flags)
+            work(*inputs)
             return
         if key not in self.graphs:
-            inputs = self._inputs[key] = (ids.clone(), meta.clone())
-            if not self._record(key, lambda: self._prefill(*inputs, length, flags)):
-                self._prefill(ids, meta, length, flags)
+            buffers = self._inputs[key] = tuple(value.clone() for value in inputs)
+            if not self._record(key, lambda: work(*buffers)):
+                work(*inputs)
                 return
-        for buffer, new in zip(self._inputs[key], (ids, meta), strict=True):
+        for buffer, new in zip(self._inputs[key], inputs, strict=True):
             buffer.copy_(new)
         self.graphs.replay(key)
 
-    def _prefill(
-        self,
-        ids: torch.Tensor,
-        meta: torch.Tensor,
-        length: int,
-        flags: Flags,
-        bits: torch.Tensor | None = None,
-    ) -> None:
+    def _prefill(self, ids: torch.Tensor, meta: torch.Tensor, length: int, flags: Flags) -> None:
         """Prefill ids [B, T], padded on the left so that the last logits of all rows are in one place, and
         sample the first token of each row. meta [B, 4] is slot, start, count, limit."""
         slots, start, count, limit = meta.unbind(1)
         logits = self.forward(ids, self._left_padded(slots, start, count, ids.shape[1], length))
         active = (slots < self.slots).long()
         state = torch.stack([ids[:, -1], start + count - 1, torch.zeros_like(slots), active, limit], 1)
-        self.table.draw(slots, state, logits, flags, bits=bits)
+        self.table.draw(slots, state, logits, flags)
 
     # ---- decode
 
     def _step(
-        self,
-        slots: torch.Tensor,
-        length: int,
-        flags: Flags,
-        span: tuple[int, int] | None = None,
-        bits: torch.Tensor | None = None,
+        self, slots: torch.Tensor, length: int, flags: Flags, span: tuple[int, int] | None = None
     ) -> None:
         """Decode one token for each active row."""
         state = self.table.state[slots]
         positions = state[:, POSITION : POSITION + 1].contiguous()
         view = View(slots, positions, length, scratch=self.slots, span=span, fused=self.kernels)
-        logits = self.forward(state[:, :1], view)
-        self.table.draw(slots, state, logits, flags, self.fuser.leaf(sample), bits)
+        self.table.draw(slots, state, self.forward(state[:, :1], view), flags, self.fuser.leaf(sample))
 
     def _advance(self, rows: list[int]) -> None:
         for _ in range(self.chunk):
@@ -351,36 +329,10 @@ class Decoder:
             rows = [row for row in rows if active[row]]
             if not rows:
                 return
-            self._plain_step(rows)
-
-    def _plain_step(self, rows: list[int], bits: torch.Tensor | None = None) -> None:
-        length = max(self.table.at[row] for row in rows) + 1
-        span = (rows[0], rows[-1] + 1) if self.cpu else None
-        self._step(self.table.to_device(rows), length, self.table.flags(rows), span, bits)
-        self._count(rows, 1)
-
-    def _advance_guided(self, rows: list[int], fresh: Sequence[int]) -> None:
-        """Decode rows with a guide; `fresh` are those whose first token has just been sampled."""
-        going = sorted({*rows} - {*fresh}) + self._follow(fresh)
-        for _ in range(self.chunk):
-            if not going:
-                return
-            self._plain_step(sorted(going), self._bits(sorted(going)))
-            going = self._follow(sorted(going))
-
-    def _follow(self, rows: Sequence[int]) -> list[int]:
-        """Advance the guides by the tokens just sampled, and return the rows that have not ended."""
-        if not rows:
-            return []
-        state = self.table.state[self.table.to_device(rows)].tolist()
-        ended = [row for row, s in zip(rows, state, strict=True) if self._guides[row].consume(s[TOKEN])]
-        if ended:
-            self.table.state[self.table.to_device(ended), ACTIVE] = 0
-        return [row for row, s in zip(rows, state, strict=True) if s[ACTIVE] and row not in ended]
-
-    def _bits(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return the tokens that the guides of `rows` allow next, [rows, words]."""
-        return torch.from_numpy(np.stack([self._guides[row].allowed() for row in rows])).to(self.device)
+            length = max(self.table.at[row] for row in rows) + 1
+            span = (rows[0], rows[-1] + 1) if self.cpu else None
+            self._step(self.table.to_device(rows), length, self.table.flags(rows), span)
+            self._count(rows, 1)
 
     def _advance_recorded(self, rows: list[int]) -> None:
         assert self.graphs is not None
@@ -405,6 +357,89 @@ class Decoder:
         self.graphs.replay(key, steps)
         self._count(rows, steps)
         self.stats.streamed += steps if STREAMED in self._method[key] else 0
+
+    # ---- replies with a guide
+
+    def _begin_guided(self, fresh: Sequence[PendingReply]) -> list[GuidedStep]:
+        """Return the first steps of the replies with a guide."""
+        steps = []
+        self._most_guided = 0
+        for f in fresh:
+            self._guides.pop(f.slot, None)
+            self._guided.pop(f.slot, None)
+            if f.guide is not None:
+                self._guides[f.slot] = f.guide
+                self.table.begin([f])
+                steps.append(self._force(f.slot, f.start, f.ids, 0, len(f.noise)))
+        return [step for step in steps if step is not None]
+
+    def _force(self, row: int, start: int, ids: Sequence[int], drawn: int, limit: int) -> GuidedStep | None:
+        """Add the tokens that the guide forces to the reply. Return the next step, which feeds `ids` and
+        them; None if the reply has ended."""
+        guide = self._guides[row]
+        tokens = [] if guide.ended else guide.force()
+        self.table.force(row, tokens, drawn, end=guide.ended)
+        drawn += len(tokens)
+        self._most_guided = max(self._most_guided, drawn - self.table.seen[row])
+        return None if guide.ended else GuidedStep(row, start, [*ids, *tokens], drawn, limit)
+
+    def _advance_guided(self, steps: list[GuidedStep]) -> None:
+        """Sample up to `chunk` tokens of each reply; forced tokens come on top."""
+        for _ in range(self.chunk):
+            if not steps:
+                return
+            for batch in pack_rows(steps, 2048) if self.packs_rows else batch_by_length(steps, 16384):
+                self._guided_step(batch)
+            rows = [step.slot for step in steps]
+            steps = []
+            for row, state in zip(rows, self.table.state[self.table.to_device(rows)].tolist(), strict=True):
+                token, position, drawn, active, limit = state
+                self._guides[row].consume(token)
+                step = self._force(row, position, [token], drawn, limit) if active else None
+                steps += [step] if step is not None else []
+            self.stats.steps += 1
+            self.stats.rows += len(rows)
+        self._guided |= {step.slot: step for step in steps}
+
+    def _guided_step(self, steps: Sequence[GuidedStep]) -> None:
+        slots = [step.slot for step in steps]
+        flags = self.table.flags(slots)
+        bits = torch.from_numpy(np.stack([self._guides[slot].allowed() for slot in slots]))
+        if self.packs_rows:
+            view = PackedRows([(step.slot, step.start, len(step.ids)) for step in steps])
+            logits = self.forward(torch.tensor([[token for step in steps for token in step.ids]]), view)
+            state = [[s.ids[-1], s.start + len(s.ids) - 1, s.drawn, 1, s.limit] for s in steps]
+            self.table.draw(torch.tensor(slots), torch.tensor(state), logits, flags, bits=bits)
+            return
+        rows, width = len(steps), max(len(step.ids) for step in steps)
+        length = max(step.start + len(step.ids) for step in steps)
+        key: Hashable = None
+        if self.graphs is not None and round_up(rows, 4) * round_up(width) <= _MAX_RECORDED_PREFILL:
+            rows, width = round_up(rows, 4), round_up(width, 16) if width > 1 else 1
+            length = min(round_up(length, 256), self.context)
+            key = ("guided", rows, width, length, flags)
+        ids = torch.zeros(rows, width, dtype=torch.int64)
+        meta = torch.tensor([[self.slots, 0, 1, 0, 0]]).repeat(rows, 1)
+        for at, s in enumerate(steps):
+            ids[at, width - len(s.ids) :] = torch.tensor(s.ids)
+            meta[at] = torch.tensor([s.slot, s.start, len(s.ids), s.drawn, s.limit])
+        padding = torch.full((rows - len(steps), bits.shape[1]), -1, dtype=torch.int32)
+        inputs = tuple(x.to(self.device) for x in (ids, meta, torch.cat([bits, padding])))
+        self._run(key, inputs, lambda *inputs: self._guided_pass(inputs, length, flags))
+
+    def _guided_pass(self, inputs: tuple[torch.Tensor, ...], length: int, flags: Flags) -> None:
+        """Feed ids [B, T], padded on the left, and sample a token of each row that the bits allow. The inputs
+        are ids, meta [B, 5] (slot, start, count, drawn, limit) and bits [B, words]."""
+        ids, meta, bits = inputs
+        slots, start, count, drawn, limit = meta.unbind(1)
+        if ids.shape[1] == 1:
+            positions = start[:, None].contiguous()
+            view = View(slots, positions, length, scratch=self.slots, fused=self.kernels)
+        else:
+            view = self._left_padded(slots, start, count, ids.shape[1], length)
+        active = (slots < self.slots).long()
+        state = torch.stack([ids[:, -1], start + count - 1, drawn, active, limit], 1)
+        self.table.draw(slots, state, self.forward(ids, view), flags, bits=bits)
 
     def _record(self, key: Hashable, work: Callable[[], None], *, rows: int = 0) -> bool:
         """Record `work` with the best method that works, and return whether one did. `rows` is the size of a

@@ -55,9 +55,21 @@ class PendingRead:
         return tuple(len(self.ids) - at for at in self.reads)
 
 
+@dataclass(frozen=True, slots=True)
+class GuidedStep:
+    """The next step of a reply with a guide: `ids` are fed to the model from position `start`, then token
+    number `drawn` is sampled. The reply may have `limit` tokens."""
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+    drawn: int
+    limit: int
+
+
 LogProbs = tuple[tuple[float, ...], ...]
 """Log-probabilities of the options of each place."""
-_Pending = TypeVar("_Pending", PendingReply, PendingRead)
+_Pending = TypeVar("_Pending", PendingReply, PendingRead, GuidedStep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +246,15 @@ class SlotTable:
         after = drawn + active
         still_active = active * ~self.ends[token] * (after < limit)
         self.state[slots] = torch.stack([token, position + active, after, still_active, limit], 1)
+
+    def force(self, row: int, tokens: Sequence[int], drawn: int, *, end: bool) -> None:
+        """Add tokens that were not sampled to the reply in `row`, which has `drawn` ones; `end` it."""
+        if tokens:
+            after = drawn + len(tokens)
+            self.ids[row, drawn:after] = self.to_device(tokens)
+            self.logprobs[row, drawn:after] = 0.0
+        if end:
+            self.state[row, DRAWN : ACTIVE + 1] = self.to_device([drawn + len(tokens), 0])
 
     def advance(self, rows: Sequence[int], steps: int) -> None:
         """Count decode steps in the host's copy of the positions."""

@@ -2,7 +2,7 @@
 
 A schema is compiled once into a grammar; every reply has its own matcher. Lengths are bounded in the grammar,
 so that a model cannot fill its limit with one string. If the limit comes near all the same, the guide closes
-the form: it then allows only the next token of a short completion.
+the form: it then forces the tokens of a short completion.
 """
 
 from __future__ import annotations
@@ -39,36 +39,45 @@ Bits = NDArray[np.int32]
 
 
 class Guide:
-    """The matcher of one reply of at most `limit` tokens. `complete` once the form can end."""
+    """The matcher of one reply of at most `limit` tokens: forced and sampled tokens take turns."""
 
     def __init__(self, guides: Guides, matcher: Any, limit: int, reserve: int) -> None:
         self._guides, self._matcher, self._left, self._reserve = guides, matcher, limit, reserve
-        self._closing: list[int] | None = None
+        self.ended = False
+        self.sampled = 0  # tokens that were not forced
 
     @property
     def complete(self) -> bool:
+        """Whether the form is complete."""
         return bool(self._matcher.is_accepting())
 
+    def force(self) -> list[int]:
+        """Advance by the tokens to which there is no alternative, or that close the form, and return them."""
+        if close := self._left <= self._reserve:
+            tokens = self._guides.closing(self._matcher, self._left)
+        else:
+            tokens = self._matcher.compute_ff_tokens()
+        self._advance(tokens)
+        self.ended = self.ended or close
+        return tokens
+
     def allowed(self) -> Bits:
-        """Return the tokens that may come next."""
-        if self._closing is None and self._left <= self._reserve:
-            self._closing = self._guides.closing(self._matcher, self._left)
-        if self._closing:
-            bits = np.zeros(self._guides.words, dtype=np.int32)
-            bits.view(np.uint32)[self._closing[0] // 32] = 1 << (self._closing[0] % 32)
-            return bits
+        """Return the tokens that may be sampled next."""
         return self._guides.bits(self._matcher)
 
-    def consume(self, token: int) -> bool:
-        """Advance by a token and return whether the form has ended."""
-        self._left -= 1
-        if self._closing:
-            self._closing = self._closing[1:]
+    def consume(self, token: int) -> None:
+        """Advance by a sampled token."""
+        self.sampled += 1
         if token in self._guides.end_ids and self.complete:
-            return True
-        if not self._matcher.consume_token(token):
+            self.ended = True
+        else:
+            self._advance([token])
+
+    def _advance(self, tokens: list[int]) -> None:
+        self._left -= len(tokens)
+        if tokens and not self._matcher.consume_tokens(tokens):
             raise TrainError(f"structured decoding failed: {self._matcher.get_error()[:200]}")
-        return bool(self._matcher.is_stopped()) or (self._closing == [] and self.complete)
+        self.ended = bool(self._matcher.is_stopped())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ class Guides:
             if not matcher.consume_tokens(tokens):
                 raise TrainError(f"structured decoding failed: {matcher.get_error()[:200]}")
             path += tokens
-        return path
+        return path[:limit]
 
     def _closing_token(self, matcher: Any) -> int:
         bits = np.unpackbits(self.bits(matcher).view(np.uint8), bitorder="little")[: self.vocabulary]

@@ -73,8 +73,10 @@ class RoleChat:
             done = asyncio.get_running_loop().create_future()
             call = SampleCall(session, ids, self._cached(session, ids), request, done, guide=guide)
             await sampler.ask(call)
-            session.ids = [*ids, *call.token_ids]
-            session.cached = len(session.ids) - 1  # the last id was sampled but not yet fed to the model
+            # The last id of a reply has not been fed to the model, nor have forced ids at the end of a form,
+            # nor the prompt of a form that was forced completely.
+            session.ids = ids if guide else [*ids, *call.token_ids[:-1]]
+            session.cached = call.cached if guide and not guide.sampled else len(session.ids)
         return Answer(self._reply(call), usage=Usage(len(ids), call.cached, len(call.token_ids)))
 
     async def read(self, request: ReadRequest) -> tuple[tuple[float, ...], ...]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -218,6 +219,59 @@ def test_a_form_is_json_of_its_schema_beside_replies_that_are_not():
     alone = together(sampler(slots=4, context=900), lambda s: talk(s.policy(job()), 3))[0]
     assert [r.token_ids for r in replies] == [r.token_ids for r in alone]
     assert [r.logprobs for r in replies] == [r.logprobs for r in alone]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_forms_take_the_likeliest_tokens_that_are_allowed(recorded):
+    """At temperature 0 each token that is not forced is the likeliest of those that the guide allows."""
+    made = sampler(slots=3, context=900, chunk=3)
+    made.decoder.graphs = Recordings() if recorded else None
+    role, calls = made.role("judge"), []
+    own = made.ask
+    made.ask = lambda call: calls.append(call) or own(call)
+    limit = made.guides.needed(SCHEMA) + 40
+    requests = [
+        Request(transcript(turn), temperature=0.0, max_tokens=limit, schema=SCHEMA, session=f"d{i}")
+        for turn in (1, 2)
+        for i in range(3)
+    ]
+    together(made, *(lambda _, r=r: role.reply(r) for r in requests))
+    assert len(calls) == 6
+    for call in calls:
+        scores = teacher_forced(made.decoder.model, [*call.ids, *call.token_ids])
+        guide, at = made.guides.guide(SCHEMA, limit), len(call.ids)
+        forced = guide.force()
+        while True:
+            assert call.token_ids[at - len(call.ids) :][: len(forced)] == forced
+            at += len(forced)
+            if guide.ended:
+                break
+            allowed = np.unpackbits(guide.allowed().view(np.uint8), bitorder="little")[: scores.shape[1]]
+            expected = scores[at - 1].masked_fill(torch.tensor(allowed == 0), float("-inf"))
+            token, logprob = call.token_ids[at - len(call.ids)], call.logprobs[at - len(call.ids)]
+            assert token == expected.argmax()
+            assert abs(logprob - torch.log_softmax(expected, -1)[token]) < 1e-4
+            guide.consume(token)
+            at += 1
+            forced = [] if guide.ended else guide.force()
+        assert at == len(call.ids) + len(call.token_ids)
+
+
+@pytest.mark.parametrize("limit", [0, 40])
+def test_a_form_leaves_a_cache_that_can_be_relied_on(limit):
+    """A form that is forced completely was never fed to the model, and neither was its prompt."""
+    made = sampler(slots=1, context=900)
+    role = made.role("judge")
+    most = made.guides.needed(SCHEMA) + limit
+
+    async def go(_):
+        await role.read(ReadRequest(transcript(1), PLACES, session="d"))
+        form = await role.reply(Request(transcript(3), schema=SCHEMA, max_tokens=most, session="d"))
+        messages = (*transcript(3), Message("assistant", form.text), Message("user", "Sure?"))
+        return messages, await role.read(ReadRequest(messages, PLACES, session="d"))
+
+    ((messages, answers),) = together(made, go)
+    check_answers(made, messages, answers)
 
 
 def test_a_role_continues_after_its_own_reply():
