@@ -92,6 +92,7 @@ class Role(_Section):
     """A model and its endpoint. Omitted keys are taken from `roles.everyone`."""
 
     model: str | None = None
+    """A name at the endpoint, or local:FOLDER."""
     base_url: str | None = None
     key_env: str | None = None
     """Environment variable with the API key; the key itself is never stored."""
@@ -138,7 +139,7 @@ def _in_config(check: Callable[[], _T]) -> _T:
 
 
 class Roles(_Section):
-    """User, director and judge: scripted, or models behind OpenAI-compatible endpoints."""
+    """User, director and judge: scripted, or models, local or behind OpenAI-compatible endpoints."""
 
     agents: Literal["scripted", "llm"] = "scripted"
     everyone: Role = Role()
@@ -164,6 +165,8 @@ class Roles(_Section):
     """panel: all judge every reply and the median of each level counts; alternate: one judge per scenario and
     step.
     """
+    context: int = Field(default=8192, ge=64)
+    """Longest prompt and answer of a local model, in tokens; at most the model's own context."""
     requests: int = Field(default=64, ge=1)
     """Concurrent calls per address. All processes of a run share this limit and the next two."""
     requests_per_minute: int | None = Field(default=None, ge=1)

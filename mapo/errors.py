@@ -9,7 +9,7 @@
      ├─ StoreError                       writing failed: disk full, read-only, locked by another process
      ├─ EndpointError                    a model could not be reached or refused, after all retries
      ├─ AnswerError                      a model answered, but never in the requested form
-     ├─ ContextError                     a dialogue no longer fits into the policy's context
+     ├─ ContextError                     a prompt no longer fits into the context of a model
      ├─ TrainError                       training cannot continue: non-finite loss, no usable dialogue
      └─ JudgeError                       too many turns are unscored: the run stops
 
@@ -69,7 +69,7 @@ class EndpointError(MapoError):
 
 
 class ContextError(MapoError):
-    """A dialogue no longer fits into the policy's context."""
+    """A prompt no longer fits into the context of a model: the policy's, or that of a local role."""
 
 
 class TrainError(MapoError):

@@ -42,6 +42,14 @@ def empathy() -> Rubric:
 
 
 @pytest.fixture(scope="session")
+def cast_model(tmp_path_factory) -> Path:
+    """The folder of a tiny model of random weights that can play every role."""
+    from support.local_cast import local_cast_folder
+
+    return local_cast_folder(tmp_path_factory.mktemp("models") / "tiny-cast")
+
+
+@pytest.fixture(scope="session")
 def replay() -> list[dict]:
     with gzip.open(published("replay.jsonl.gz"), "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]

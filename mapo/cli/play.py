@@ -49,6 +49,7 @@ def play(
     """
     import asyncio
     import random
+    from dataclasses import replace
 
     from mapo.body_fields import body_option
     from mapo.domain_folders import domain_folder
@@ -58,7 +59,7 @@ def play(
     from mapo.players.casting import with_judge_panel, with_sampling
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec
-    from mapo.sandbox.cast import Cast, Job
+    from mapo.sandbox.cast import Job
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rollout import play as play_one
@@ -95,12 +96,12 @@ def play(
             models = with_judge_panel(dict.fromkeys(names, agent) if agent else None, judge_panel)
             roles = with_sampling(models, **dict.fromkeys(names, others))
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
-            cast = session.casting(roles, rubric, chosen.domain)(job)
+            cast = (await session.casting(roles, rubric, chosen.domain))(job)
             policy: Chat = _HumanPolicy()
             if role == "user":
                 policy_spec = ModelSpec(model, base_url, key_env, own)
                 policy = (await session.policy(policy_spec, chosen.domain))(job)
-                cast = Cast(_HumanUser(), cast.director, cast.judge, {**cast.names, "user": "you"})
+                cast = replace(cast, user=_HumanUser(), names={**cast.names, "user": "you"})
                 if policy_spec.scripted is not None:
                     typer.echo(
                         "The scripted policy reads the scenario, not what you type. For one that reads you, "

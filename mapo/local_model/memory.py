@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 MIN_SLOTS = 4
 """Slots that a model keeps before a plan is refused: fewer would prefill nearly every call from the start."""
+MAX_SLOTS = 1_000_000
 USABLE = 0.92
 """Share of the available memory that is planned: the rest is for kernels' workspaces and fragmentation."""
 _MAX_HEADER = 64 << 20
@@ -107,6 +109,11 @@ class MemoryPlan:
             f"{self.device}: {_gib(self.total)} planned, {there} available",
         ]
 
+    @property
+    def slots(self) -> dict[tuple[str, ...], int]:
+        """The slots of every model, by its roles."""
+        return {need.roles: need.slots for need in self.needs}
+
     def as_json(self) -> dict[str, Any]:
         """Return the plan for a manifest."""
         models = [
@@ -147,6 +154,19 @@ def plan_memory(needs: Sequence[ModelNeed], available: int | None, device: str) 
     return replace(plan, needs=tuple(reduced))
 
 
+def planned_slots(data: object) -> dict[tuple[str, ...], int]:
+    """Return the slots in a plan from a manifest, by the roles of each model. Entries that are not valid are
+    left out."""
+    models = data.get("models") if isinstance(data, dict) else None
+    entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    return {
+        tuple(map(str, roles)): slots
+        for entry in entries
+        if isinstance(roles := entry.get("roles"), list) and type(slots := entry.get("slots")) is int
+        if 0 < slots <= MAX_SLOTS
+    }
+
+
 def _with_slots(need: ModelNeed, slots: int) -> ModelNeed:
     return need if need.fixed else replace(need, slots=min(slots, need.slots))
 
@@ -179,8 +199,9 @@ def _gib(count: int) -> str:
 # ---- the device
 
 
-def available_memory(device: str) -> tuple[int | None, str]:
-    """Return the bytes that models may use, and the device's name. `device` is the setting model.device.
+def available_memory(device: str, processes: int = 1) -> tuple[int | None, str]:
+    """Return the bytes that the models of one of `processes` may use, and the device's name. `device` is the
+    setting model.device; every process has its own GPU, or a share of main memory.
 
     On a GPU this includes memory that torch has reserved for itself and does not use.
     """
@@ -188,11 +209,23 @@ def available_memory(device: str) -> tuple[int | None, str]:
         import torch
 
         if torch.cuda.is_available():
-            free, _ = torch.cuda.mem_get_info()
-            unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            return free + unused, torch.cuda.get_device_name()
+            card = int(os.environ.get("LOCAL_RANK", "0"))
+            free, _ = torch.cuda.mem_get_info(card)
+            unused = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
+            return free + unused, torch.cuda.get_device_name(card)
     amounts = host_memory()
-    return (amounts[0] if amounts else None), "CPU"
+    return (amounts[0] // processes if amounts else None), "CPU"
+
+
+def width_on(device: str, dtype: str = "auto") -> int:
+    """Return the bytes of one weight on a device: as loaded, bfloat16 on a GPU and float32 on a CPU."""
+    if dtype != "auto":
+        return 4 if dtype == "float32" else 2
+    if device == "cpu":
+        return 4
+    import torch
+
+    return 2 if torch.cuda.is_available() else 4
 
 
 def host_memory(root: Path = Path("/")) -> tuple[int, int] | None:

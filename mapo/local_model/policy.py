@@ -11,7 +11,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class LocalPolicy:
 
     `name` is used in records, `source` in checkpoints. `frozen` is the state before training, for reference
     log-probabilities: a copy of the model or, with LoRA, pairs of adapter parameter and initial value; None
-    if it was not requested.
+    if it was not requested. `base` is the model without its adapters, with the same weights in memory.
     """
 
     model: Any
@@ -46,6 +46,7 @@ class LocalPolicy:
     device: torch.device
     dtype: torch.dtype
     frozen: Any = None
+    base: Any = None
 
 
 def load_policy(
@@ -56,11 +57,13 @@ def load_policy(
     device: Device = "auto",
     attention: str = "sdpa",
     keep_reference: bool = False,
+    keep_base: bool = False,
 ) -> LocalPolicy:
     """Load a model and its tokenizer, ready to train. dtype "auto" is float32 on a CPU, bfloat16 on a GPU.
 
     For an adapter folder, its base model is loaded too and training continues with LoRA. `keep_reference`
-    keeps a frozen copy of the parameters to be trained: those of the model, or only the adapters.
+    keeps a frozen copy of the parameters to be trained: those of the model, or only the adapters. With LoRA,
+    `keep_base` keeps the model without adapters, which costs no memory: both use the same weights.
     """
     torch_device = _device(device)
     torch_dtype = torch.float32 if torch_device.type == "cpu" else torch.bfloat16
@@ -71,6 +74,7 @@ def load_policy(
     base = _base_of(folder) if adapter and folder is not None else source
     tokenizer = load_tokenizer(source)
     model = _model(base, torch_dtype, torch_device, attention)
+    plain = _sharing_copy(model).eval() if keep_base and lora and not adapter else None
     if adapter:
         model = _with_adapter(model, str(folder), base, lora)
     elif lora is not None:
@@ -90,7 +94,20 @@ def load_policy(
         device=torch_device,
         dtype=torch_dtype,
         frozen=frozen,
+        base=plain,
     )
+
+
+def start_of(policy: LocalPolicy) -> LocalPolicy | None:
+    """Return the model before training as one to be sampled beside the policy, with no weights of its own:
+    the model under new adapters, or the reference. None if neither was kept."""
+    model = policy.base if policy.lora else policy.frozen
+    return None if model is None else replace(policy, model=model, lora=False, frozen=None, base=None)
+
+
+def _sharing_copy(model: Any) -> Any:
+    """Return a copy of a model's modules that uses the same parameters."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 @contextlib.contextmanager

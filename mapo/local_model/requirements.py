@@ -22,15 +22,17 @@ def refuse_missing_folder(source: str) -> None:
     A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder here.
     """
     path = Path(source).expanduser()
+    if path.is_file():
+        raise InputError(
+            "this is a file, not the folder of a model",
+            where=source,
+            fix=f"Give its folder: {path.parent.absolute()}",
+        )
     in_folder = "/" in source and path.parent.is_dir() and bool(_similar_folder(path))
     if path.is_dir() or not (
         path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or in_folder
     ):
         return
-    if path.is_file():
-        raise InputError(
-            "this is a file, not the folder of a model", where=source, fix=f"Give its folder: {path.parent}"
-        )
     raise InputError(
         f"there is no such folder: {path.absolute()}",
         where=source,

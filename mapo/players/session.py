@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,18 +12,21 @@ from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
 from mapo.players.casting import cast_from_config, evaluation_cast, every_model, ranker_from_config
+from mapo.players.local_models import ROLE_CONTEXT, LocalModels, refuse_tool_prompts, role_sampling
 from mapo.players.prompts import prompts_from_config, templates_of
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
+    from mapo.local_model.memory import MemoryPlan
+    from mapo.local_model.policy import Device, LocalPolicy
     from mapo.measure.rubric import Rubric
     from mapo.models.cache import Cache
-    from mapo.models.chat import ChatFactory
+    from mapo.models.chat import Chat, ChatFactory
     from mapo.models.endpoint import Endpoint
     from mapo.models.ledger import Ledger
     from mapo.models.rate_limit import Limiter
-    from mapo.sampling.sampler import Sampler
-    from mapo.sandbox.cast import Casting, Policy, RolePrompts
+    from mapo.sampling.role_chat import RoleChat
+    from mapo.sandbox.cast import Cast, Casting, Job, Policy, RolePrompts
     from mapo.sandbox.panel import NamedJudge
 
 
@@ -44,12 +47,19 @@ class ModelSession:
     timeout: float = 120.0
     retries: int = 5
     context: int = 4096
-    """The longest dialogue of a local model, in tokens."""
+    """The longest dialogue of a local policy, in tokens."""
+    role_context: int = ROLE_CONTEXT
+    """The longest prompt and answer of a local model in another role, in tokens."""
+    dialogues: int | None = None
+    """Dialogues that local models play at once (default: `concurrency`)."""
+    device: Device = "auto"
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _limiters: dict[str | None, Limiter] = field(default_factory=dict)
     _cache: Cache | None = None
     _ledger: Ledger | None = None
     _endpoints: list[Endpoint] = field(default_factory=list)
+    _local: LocalModels | None = None
+    _role_chats: list[RoleChat] = field(default_factory=list)
 
     async def __aenter__(self) -> ModelSession:
         return self
@@ -66,11 +76,20 @@ class ModelSession:
             self._ledger = Ledger.load(file, self.prices, journal=True) if file else Ledger(self.prices)
         return self._ledger
 
+    @property
+    def local(self) -> LocalModels:
+        """The local models of this session."""
+        if self._local is None:
+            dialogues = self.dialogues or self.concurrency
+            self._local = LocalModels(self.stack, dialogues, self.context, self.role_context, self.device)
+        return self._local
+
     def cost(self) -> float | None:
         return self.ledger.total_cost
 
-    def check(self, models: Iterable[ModelSpec], domain: str | None = None) -> None:
-        """Raise InputError for invalid names, addresses and modes. Nothing is opened or written.
+    def check(self, models: Mapping[str, ModelSpec], domain: str | None = None) -> None:
+        """Raise InputError for invalid names, addresses and modes of models, by role. Nothing is opened or
+        written.
 
         Scripted policies belong to a domain and are rejected without one.
         """
@@ -82,7 +101,7 @@ class ModelSession:
 
         if self.cache_mode not in MODES:
             raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
-        for spec in models:
+        for spec in models.values():
             if spec.sampling.body and spec.address is None:
                 raise InputError(
                     f"'{spec.model}' is not at an endpoint, so body fields have no effect",
@@ -100,6 +119,7 @@ class ModelSession:
                 require_torch()
             else:
                 Endpoint(spec.model, spec.base_url, key_env=spec.key_env)
+        self.local.expect(models)
 
     def endpoint(self, spec: ModelSpec, role: str) -> Endpoint:
         from mapo.models.cache import Cache
@@ -144,7 +164,8 @@ class ModelSession:
         if spec.scripted is not None:
             return scripted_policy(domain, spec.scripted)
         if spec.local is not None:
-            return (await self._sampler(spec.local)).policy
+            sampler = await self.local.sampler(spec.local, "policy")
+            return lambda job: sampler.policy(job, self.context)
         endpoint = self.endpoint(spec, "policy")
         return lambda _: endpoint
 
@@ -153,18 +174,25 @@ class ModelSession:
         if spec.local is not None:
             from mapo.sampling.sampler import LocalChat
 
-            sampler = await self._sampler(spec.local)
-            return lambda name: LocalChat(sampler, name)
+            sampler = await self.local.sampler(spec.local, role)
+            return lambda name: LocalChat(sampler, name, self.context)
         endpoint = self.endpoint(spec, role)
         return lambda _: endpoint
 
-    async def _sampler(self, source: str) -> Sampler:
-        from mapo.sampling.local import local_sampler
+    async def chat(self, spec: ModelSpec, role: str) -> Chat:
+        """Open the model of a role: a local one, or an endpoint."""
+        if spec.scripted is not None:
+            raise InputError(
+                f"'{spec.model}' cannot be used as {role}",
+                fix="Give a model name at an endpoint, or local:FOLDER",
+            )
+        if spec.local is None:
+            return self.endpoint(spec, role)
+        chat = (await self.local.sampler(spec.local, role)).role(role)
+        self._role_chats.append(chat)
+        return chat
 
-        sampler = local_sampler(source, slots=self.concurrency, context=self.context)
-        return await self.stack.enter_async_context(sampler)
-
-    def casting(
+    async def casting(
         self, cast: CastSpec | None, rubric: Rubric, domain: str, prompts: RolePrompts | None = None
     ) -> Casting:
         """Open the models of user, director and judge; None is the domain's scripted cast. Without `prompts`
@@ -175,49 +203,68 @@ class ModelSession:
 
         if cast is None:
             return scripted_cast(domain)
-        for role, spec in models_by_role(cast).items():
-            if spec.scripted is not None or spec.local is not None:
-                raise InputError(
-                    f"'{spec.model}' cannot be used as {role}", fix="Serve the model and give its base URL"
-                )
+        prompts = prompts or SHIPPED_PROMPTS
         judges = cast["judge"]
         panel = judges if isinstance(judges, PanelSpec) else None
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
-        user, director, judge = (self.endpoint(one[r], r) for r in ("user", "director", "judge"))
-        sampling = {role: spec.sampling for role, spec in one.items()}
-        prompts = prompts or SHIPPED_PROMPTS
+        refuse_tool_prompts(one["director"], prompts)
+        self.local.expect(models_by_role(cast))
+        user, director, judge = [await self.chat(one[role], role) for role in ("user", "director", "judge")]
+        sampling = {role: role_sampling(role, spec) for role, spec in one.items()}
         casting = model_cast(user, director, judge, rubric, sampling, prompts)
-        if panel is None:
-            return casting
-        members = self.judges(panel, rubric, prompts)
-        return with_judges(casting, members, panel.mode, require_all=panel.require_all)
+        if panel is not None:
+            members = await self.judges(panel, rubric, prompts)
+            casting = with_judges(casting, members, panel.mode, require_all=panel.require_all)
+        return self._releasing(casting)
 
-    def judges(
+    def _releasing(self, casting: Casting) -> Casting:
+        """Return the casting with casts that free the KV caches of local models when they are closed."""
+        if not self._role_chats:
+            return casting
+
+        def cast(job: Job) -> Cast:
+            def close() -> None:
+                for chat in self._role_chats:
+                    chat.end_session(job.session)
+
+            return replace(casting(job), close=close)
+
+        return cast
+
+    async def judges(
         self, panel: PanelSpec, rubric: Rubric, prompts: RolePrompts | None = None
     ) -> list[NamedJudge]:
         """Open the judges of a panel. Those with the same model, address, key and body share an endpoint."""
         from mapo.sandbox.model_cast import SHIPPED_PROMPTS
         from mapo.sandbox.panel import model_judge
 
-        endpoints: dict[tuple[str, str | None, str, str], Endpoint] = {}
+        chats: dict[tuple[str, str | None, str, str], Chat] = {}
         judges = []
         for name, spec in zip(panel.names, panel.members, strict=True):
             key = (spec.model, spec.address, spec.key_env, compact_body(spec.sampling.body))
-            if key not in endpoints:
-                endpoints[key] = self.endpoint(spec, "judge")
-            judge = model_judge(endpoints[key], rubric, spec.sampling, name, prompts or SHIPPED_PROMPTS)
+            if key not in chats:
+                chats[key] = await self.chat(spec, "judge")
+            sampling = role_sampling("judge", spec)
+            judge = model_judge(chats[key], rubric, sampling, name, prompts or SHIPPED_PROMPTS)
             judges.append(judge)
         return judges
 
 
 @asynccontextmanager
 async def open_cast(
-    config: Config, out: Path, rank: int = 0, shared_by: int = 1
+    config: Config,
+    out: Path,
+    rank: int = 0,
+    shared_by: int = 1,
+    *,
+    plan: MemoryPlan | None = None,
+    start: LocalPolicy | None = None,
 ) -> AsyncIterator[tuple[Casting, Callable[[], None], Ledger]]:
     """Open the cast that a config names. Yields it, a function that writes the ledger to disk, and the
     ledger.
 
     This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
+    `plan` has the slots of local models; `start` is the policy before training, for roles that it plays.
     """
     from mapo.measure.rubric import Rubric
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
@@ -234,6 +281,9 @@ async def open_cast(
         tokens_per_minute=_share(roles.tokens_per_minute, "tokens_per_minute", rank, of),
         timeout=roles.timeout,
         retries=roles.retries,
+        role_context=roles.context,
+        dialogues=config.rollout.at_once,
+        device=config.model.device,
     )
 
     def flush() -> None:
@@ -241,23 +291,22 @@ async def open_cast(
             session.ledger.flush(ledger)
 
     if cast:
-        session.check(every_model(config).values(), domain)
+        session.check(every_model(config), domain)
+        if start is not None:
+            session.local.adopt(config.model.source, start)
+        session.local.keep_slots(plan.slots if plan else {})
     async with session:
         try:
             prompts = prompts_from_config(config) if cast else None
             rubric = Rubric.load(domain)
-            training = session.casting(cast, rubric, domain, prompts)
+            training = await session.casting(cast, rubric, domain, prompts)
             evaluation = training
             if ranker := ranker_from_config(config):
-                if ranker.local is not None or ranker.scripted is not None:
-                    raise InputError(
-                        f"'{ranker.model}' cannot be used as ranker",
-                        fix="Serve the model and give its base URL",
-                    )
-                chat, templates = session.endpoint(ranker, "ranker"), templates_of(prompts or SHIPPED_PROMPTS)
+                chat = await session.chat(ranker, "ranker")
+                templates = templates_of(prompts or SHIPPED_PROMPTS)
                 training = with_ranker(training, chat, rubric, ranker.sampling, templates)
             if config.eval.judge is not None:
-                evaluation = session.casting(evaluation_cast(config), rubric, domain, prompts)
+                evaluation = await session.casting(evaluation_cast(config), rubric, domain, prompts)
             # Only the jobs of training steps have a step.
             yield (
                 lambda job: (training if job.step is not None else evaluation)(job),

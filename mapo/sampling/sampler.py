@@ -32,6 +32,7 @@ from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledToken
 from mapo.sampling.guides import Guides
 from mapo.sampling.role_chat import RoleChat
 from mapo.sampling.tokens import Context
+from mapo.sampling.turns import turns_of_loop
 from mapo.sandbox.cast import Job
 
 _IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
@@ -40,10 +41,11 @@ _IDLE_PASSES = 6  # passes of the event loop without a new call, after which no 
 class LocalChat:
     """The policy of one dialogue. `slot` is its slot in the KV cache, `cached` the number of ids in it."""
 
-    def __init__(self, sampler: Sampler, job: str) -> None:
+    def __init__(self, sampler: Sampler, job: str, longest: int | None = None) -> None:
         self._sampler, self._job = sampler, job
         self.slot: int | None = None
-        self.context = Context(sampler.template, sampler.end_ids, sampler.context, job)
+        longest = min(longest or sampler.context, sampler.context)
+        self.context = Context(sampler.template, sampler.end_ids, longest, job)
         self.cached = 0
         self._epoch = sampler.epoch
         self._closed = False
@@ -136,7 +138,6 @@ class Sampler:
         self._holders: dict[int, SlotHolder] = {}  # by slot, the least recently used first
         self._waiting: deque[SampleCall | ReadCall] = deque()
         self._active: dict[int, SampleCall | ReadCall] = {}
-        self._events = 0
         self._loop_task: asyncio.Task[None] | None = None
 
     @property
@@ -148,9 +149,10 @@ class Sampler:
         """How steps are decoded, for logs and manifests; empty on a CPU."""
         return self.decoder.description
 
-    def policy(self, job: Job) -> LocalChat:
-        """Return the policy of one dialogue. Call `end_dialogue` on it to free its slot."""
-        return LocalChat(self, job.id)
+    def policy(self, job: Job, longest: int | None = None) -> LocalChat:
+        """Return the policy of one dialogue, of at most `longest` ids. Call `end_dialogue` on it to free its
+        slot."""
+        return LocalChat(self, job.id, longest)
 
     def role(self, name: str) -> RoleChat:
         """Return the model in another role than the policy, for all dialogues."""
@@ -167,7 +169,7 @@ class Sampler:
         if self._loop_task is not None:
             raise InputError("this sampler is already running")
         self.failed = None
-        self._wake = asyncio.Event()
+        self._wake, self._turns = asyncio.Event(), turns_of_loop()
         self._loop_task = asyncio.create_task(self._run())
         return self
 
@@ -204,8 +206,8 @@ class Sampler:
         self._notify()
 
     def _notify(self) -> None:
-        self._events += 1
         if self._loop_task is not None:
+            self._turns.events += 1
             self._wake.set()
 
     # ---- the sampling loop
@@ -215,19 +217,20 @@ class Sampler:
         with ThreadPoolExecutor(1, thread_name_prefix="sampler") as worker:
             try:
                 while True:
-                    await self._wait_until_idle()
-                    fresh, reads = self._admit()
-                    if not self._active:
+                    async with self._turns.lock:
+                        await self._wait_until_idle()
+                        fresh, reads = self._admit()
+                        busy = bool(self._active)
+                        if reads:
+                            answers = await loop.run_in_executor(worker, self.decoder.read, reads)
+                            self._deliver_answers(answers)
+                        if self._active:
+                            going = sorted(self._active.keys() - {f.slot for f in fresh})
+                            sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
+                            self._deliver(sampled)
+                    if not busy:
                         self._wake.clear()
                         await self._wake.wait()
-                        continue
-                    if reads:
-                        answers = await loop.run_in_executor(worker, self.decoder.read, reads)
-                        self._deliver_answers(answers)
-                    if self._active:
-                        going = sorted(self._active.keys() - {f.slot for f in fresh})
-                        sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
-                        self._deliver(sampled)
             except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
                 self.failed = problem
                 self._fail(_as_mapo_error(problem))
@@ -236,9 +239,9 @@ class Sampler:
         """Let the event loop run until no new calls arrive."""
         idle = 0
         while idle < _IDLE_PASSES:
-            before = self._events
+            before = self._turns.events
             await asyncio.sleep(0)
-            idle = idle + 1 if self._events == before else 0
+            idle = idle + 1 if self._turns.events == before else 0
 
     def _admit(self) -> tuple[list[PendingReply], list[PendingRead]]:
         """Give waiting calls a slot while there are any, and drop cancelled calls. Return the replies to

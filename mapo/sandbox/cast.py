@@ -7,6 +7,7 @@ Roles played by models: `user.py`, `director.py`, `judge.py`. Scripted roles: `m
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -101,6 +102,8 @@ class Cast:
     """The prompts of the roles, for the record (`prompts_id`); empty for scripted roles."""
     ranker: Ranker | None = None
     """Compares siblings once they are finished, if the reward is `rank`."""
+    close: Callable[[], None] | None = None
+    """Frees what the roles hold for this dialogue, such as KV caches; called at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ class Job:
         step = "" if self.step is None else f"{self.step}/"
         attempt = f"/{self.attempt}" if self.attempt else ""
         return f"{step}{self.id}/{self.seed}{attempt}"
+
+
+def answer_seed(session: str, turn: int) -> int:
+    """Return the sampling seed of one answer; it differs between answers, roles and dialogues."""
+    return int.from_bytes(hashlib.sha256(f"{session}/{turn}".encode()).digest()[:8], "big")
 
 
 def world_seed(seed: int, step: int) -> int:

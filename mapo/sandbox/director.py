@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mapo.errors import AnswerError, EndpointError, InputError
+from mapo.errors import AnswerError, ContextError, EndpointError, InputError
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Answer, Chat, Request, Sampling, Tool, ToolCall
@@ -72,7 +72,7 @@ class ModelDirector:
         self.stages_revealed = 0
         self.memories_released: list[int] = []
         self.turning_point_used = False
-        self._uses_tools = True
+        self._uses_tools = bool(getattr(chat, "supports_tools", True))
         # Constant, because servers put tools at the start of the prompt and cache that prefix.
         acts = prompts.table("director_acts")
         self._tools = tuple(_tool(act, acts[act], rubric) for act in ACTS)
@@ -92,7 +92,7 @@ class ModelDirector:
                 self._request(turns, trajectory),
                 lambda data: self.allowed(data, len(turns), trajectory.min_turns),
             )
-        except (AnswerError, EndpointError) as error:
+        except (AnswerError, ContextError, EndpointError) as error:
             # A conversation can continue without a director, so the error is only recorded.
             return failed_direction(error)
         self.note(direction)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TypeVar
 
-from mapo.errors import AnswerError, EndpointError, InputError, MapoError
+from mapo.errors import AnswerError, ContextError, EndpointError, InputError, MapoError
 from mapo.measure.calibration import Probabilities
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
@@ -121,7 +121,7 @@ class PanelJudge:
         async def ask_member(judge: Judge) -> _T | MapoError:
             try:
                 return await ask(judge)
-            except (AnswerError, EndpointError, InputError) as error:
+            except (AnswerError, ContextError, EndpointError, InputError) as error:
                 return error
 
         forms = await asyncio.gather(*(ask_member(judge) for judge in self.members.values()))

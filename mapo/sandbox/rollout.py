@@ -11,7 +11,6 @@ reason, and its siblings continue. A failed judgement does not break a dialogue:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -33,7 +32,16 @@ from mapo.measure.reward import Distance, RecordedReward, rewards_of, turn_rewar
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request
 from mapo.models.wire import storable
-from mapo.sandbox.cast import Cast, Casting, Job, OpeningUser, Policy, panel_levels, read_probabilities
+from mapo.sandbox.cast import (
+    Cast,
+    Casting,
+    Job,
+    OpeningUser,
+    Policy,
+    answer_seed,
+    panel_levels,
+    read_probabilities,
+)
 from mapo.sandbox.faults.detect import FaultDetector
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
@@ -151,6 +159,8 @@ async def play(
     finally:
         if isinstance(policy, DialogueChat):
             policy.end_dialogue()
+        if cast.close:
+            cast.close()
     return active.record()
 
 
@@ -172,7 +182,7 @@ async def _judge(
             raise TypeError("the judge returned None instead of levels")
         probabilities = read_probabilities(cast.judge) if steps == "expected" else None
         return levels, trajectory.judge(levels, probabilities), None
-    except (AnswerError, EndpointError, InputError) as error:
+    except (AnswerError, ContextError, EndpointError, InputError) as error:
         return None, trajectory.judge(None), str(error)
 
 
@@ -219,7 +229,7 @@ class ActiveDialogue:
             max_tokens=self.rules.max_tokens,
             session=f"{self.job.session}/policy",
             nonce=f"{self.job.session}/policy/{len(self.turns)}",
-            seed=_reply_seed(self.job.session, len(self.turns)),
+            seed=answer_seed(self.job.session, len(self.turns)),
             turn=len(self.turns) + 1,
         )
 
@@ -279,11 +289,6 @@ class ActiveDialogue:
             last = scored[-1]
             reward = self.rules.reward_of(self.trajectory, last + 1, self.ending)
             self.turns[last] = replace(self.turns[last], reward=reward)
-
-
-def _reply_seed(session: str, turn: int) -> int:
-    """Return the sampling seed of one reply; it differs between replies and between dialogues."""
-    return int.from_bytes(hashlib.sha256(f"{session}/{turn}".encode()).digest()[:8], "big")
 
 
 async def _start_levels(job: Job, cast: Cast) -> StartLevels:

@@ -18,7 +18,7 @@ from mapo.errors import AnswerError, InputError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
-from mapo.sandbox.cast import MAX_TOKENS, RECORDED_MAX_TOKENS
+from mapo.sandbox.cast import MAX_TOKENS, RECORDED_MAX_TOKENS, answer_seed
 from mapo.sandbox.prompting import (
     DEFAULT_PROMPTS,
     Prompts,
@@ -79,6 +79,7 @@ class ModelUser:
                 max_tokens=MAX_TOKENS,
                 session=self.session,
                 nonce=self.session,
+                seed=answer_seed(self.session, len(turns)),
                 turn=len(turns) + 1,
                 limit_in_key=RECORDED_MAX_TOKENS,
             )
@@ -89,7 +90,8 @@ class ModelUser:
                 Message("assistant", line or "..."),
                 Message("user", self.prompts.fill("user_retry", problem=problem)),
             )
-            answer = await self.chat.reply(replace(request, messages=(*request.messages, *retry)))
+            again = replace(request, messages=(*request.messages, *retry), seed=request.seed + 1)
+            answer = await self.chat.reply(again)
             line = self._new_sentences(self._message_in(answer.text) or line, turns)
         if not line:
             raise AnswerError(

@@ -16,6 +16,7 @@ from mapo.config import Config, with_steps, without_addresses
 from mapo.errors import InputError
 from mapo.local_model.files import restore_replaced
 from mapo.local_model.layers import tune_for_training
+from mapo.local_model.memory import MemoryPlan
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
 from mapo.measure.rubric import Rubric
@@ -69,11 +70,14 @@ async def run(
     resume: bool = False,
     callbacks: Callbacks | None = None,
     processes: ProcessGroup | None = None,
+    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    memory: MemoryPlan | None = None,
 ) -> TrainingOutcome:
     """Train with `config` in the run directory `out`.
 
     `paid` says that calls of the roles cost money: then dialogues of an interrupted step are used again. A
-    resumed run ends with the same weights as an uninterrupted one.
+    resumed run ends with the same weights as an uninterrupted one. `loaded` is the result of `load_model` if
+    roles share it, `memory` the plan for the manifest.
     """
     began = time.monotonic()
     scenarios = chosen_scenarios(config)
@@ -85,7 +89,9 @@ async def run(
     if processes.is_leader:
         check_run(out, config, scenarios, resume=resume)
     callbacks = callbacks or Callbacks()
-    async with open_training(config, out, scenarios, rules, casting, paid, callbacks, processes) as t:
+    async with open_training(
+        config, out, scenarios, rules, casting, paid, callbacks, processes, loaded, memory
+    ) as t:
         t.callbacks.run_begins(run_plan(config, scenarios))
         repeats = config.eval.test_repeats
         before = await play_evaluation(t, scenarios["test"], repeats, "before") if repeats else []
@@ -203,14 +209,16 @@ async def open_training(
     paid: bool,
     callbacks: Callbacks,
     processes: ProcessGroup,
+    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    memory: MemoryPlan | None = None,
 ) -> AsyncIterator[Training]:
     """Load the model, claim the run directory and open its files; close everything at the end."""
     if processes.is_leader and (folder_of(config.model.source) is None):
         callbacks.message(f"loading {config.model.source} from the Hugging Face hub or its local cache")
-    policy, sampler = load_model(config)
+    policy, sampler = loaded or load_model(config)
     run = RunDir(out)
     if processes.is_leader:  # after every check: a refused run leaves nothing behind
-        claim_run(out, config, scenarios)
+        claim_run(out, config, scenarios, memory=memory)
         note_decoding(out, sampler.decoding)
         restore_replaced(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
     processes.wait()
@@ -252,8 +260,8 @@ async def open_training(
             t.metrics.close()
 
 
-def load_model(config: Config) -> tuple[LocalPolicy, Sampler]:
-    """Load the policy as it was before training, and a sampler for it."""
+def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy, Sampler]:
+    """Load the policy as it was before training, and a sampler for it; `keep_base` as in `load_policy`."""
     m, r = config.model, config.rollout
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
@@ -264,6 +272,7 @@ def load_model(config: Config) -> tuple[LocalPolicy, Sampler]:
         lora=m.lora,
         device=m.device,
         keep_reference=config.run.reference,
+        keep_base=keep_base,
     )
     tune_for_training(policy.model, checkpointing=m.checkpointing, compile=m.compile)
     model_limit = getattr(policy.model.config, "max_position_embeddings", None)

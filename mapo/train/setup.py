@@ -19,7 +19,10 @@ from mapo import __version__
 from mapo.config import Config, dump_config, read_config, set_earlier_defaults, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
+from mapo.local_model.memory import MemoryPlan, planned_slots
 from mapo.local_model.policy import LocalPolicy, folder_of
+from mapo.players.casting import every_model
+from mapo.players.identity import identity
 from mapo.players.prompts import prompts_from_config
 from mapo.records import encode
 from mapo.runs.claim import digest
@@ -129,14 +132,20 @@ def check_run(
 
 
 def claim_run(
-    root: Path, config: Config, scenarios: dict[str, Sequence[Scenario]], engine: str = "local"
+    root: Path,
+    config: Config,
+    scenarios: dict[str, Sequence[Scenario]],
+    engine: str = "local",
+    memory: MemoryPlan | None = None,
 ) -> None:
-    """Write config, rubric and manifest into the run directory, unless it has a manifest."""
+    """Write config, rubric and manifest, with the plan of its memory, into the run directory, unless it has a
+    manifest."""
     run = RunDir(root)
     if not run.manifest.exists():
         write_atomic(run.config, dump_config(config))
         write_atomic(run.rubric, (domain_folder(config.scenarios.domain) / RUBRIC).read_bytes())
-        content = {**provenance(), **manifest(config, scenarios), "engine": engine}
+        planned = {"memory": memory.as_json()} if memory else {}
+        content = {**provenance(), **manifest(config, scenarios), "engine": engine, **planned}
         write_atomic(run.manifest, encode(content, str(run.manifest)) + b"\n")
 
 
@@ -168,6 +177,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
         **({"trained_on_test": taken} if (taken := contaminated_by(config, scenarios)) else {}),
         "prompts": prompts_id(prompts_from_config(config), config.scenarios.domain),
+        **({"weights": weights} if (weights := identity(**every_model(config)).get("weights")) else {}),
         "seed": config.run.seed,
         "method": config.advantage.method,
         "steps": config.optim.steps,
@@ -204,6 +214,14 @@ def refuse_other_engine(root: Path, engine: str) -> None:
         raise InputError(
             f"this is a run of the {actual} engine", where=str(root), fix=f"Add --engine {actual}"
         )
+
+
+def slots_of_run(root: Path) -> dict[tuple[str, ...], int]:
+    """Return the slots of local roles that a run was started with; none if it has no plan."""
+    try:
+        return planned_slots(parse_json(read_file(RunDir(root).manifest)).get("memory"))
+    except (OSError, ValueError, AttributeError):
+        return {}  # a broken manifest is reported by check_run
 
 
 def engine_of(root: Path) -> str:
@@ -244,6 +262,11 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
     changed += ["scenarios.start_levels"] * (levels != content.get("start_levels"))
     if config.roles.agents == "llm" and recorded.get("prompts", content["prompts"]) != content["prompts"]:
         changed.append("the prompts")
+    weights = recorded.get("weights") or {}
+    now_weights = content.get("weights") or {}
+    changed += [
+        f"the weights of the {role}" for role in now_weights if weights.get(role) != now_weights[role]
+    ]
     if changed:
         raise InputError(
             f"the run was started with other settings: {', '.join(changed[:5])}",

@@ -275,7 +275,7 @@ def test_one_model_on_several_seats_shares_its_endpoint_and_no_answers():
     async def judges():
         async with ModelSession() as session:
             who = ModelSpec("a", "http://127.0.0.1:9/v1")
-            found = session.judges(
+            found = await session.judges(
                 PanelSpec((who, who, ModelSpec("b", "http://127.0.0.1:9/v1"))), Rubric.load("empathy")
             )
             for endpoint, left in zip(session._endpoints, ("seed", "top_p"), strict=True):

@@ -217,7 +217,7 @@ def test_one_model_in_three_seats_is_asked_for_three_start_forms(tmp_path):
         async def starts():
             async with ModelSession(cache=tmp_path / "cache.sqlite") as session:
                 who = ModelSpec("a", server.base_url)
-                member = panel(session.judges(PanelSpec((who,) * 3), EMPATHY))
+                member = panel(await session.judges(PanelSpec((who,) * 3), EMPATHY))
                 jobs = [Job(replace(SCENARIO, start_levels={}), f"d{k}", seed=k) for k in range(2)]
                 return [await member.create(job).start() for job in jobs]
 

@@ -82,7 +82,7 @@ async def solve_all(
     from mapo.show.progress import item_progress
     from mapo.store import RunDir
 
-    session.check(models.values())
+    session.check(models)
     previous = prepare(out, manifest, resume=resume)
     say_default_addresses(models.values())
     say_all("warning", [f"{line} (will be run again)" for line in previous.bad])

@@ -36,6 +36,9 @@ AgentsBody = Annotated[
     str | None, typer.Option(help=f"Further fields of the requests of all three: {FIELDS}.")
 ]
 Context = Annotated[int, typer.Option(min=64, help="Context length of a local model, in tokens.")]
+RoleContext = Annotated[
+    int, typer.Option(min=64, help="Context length of local models in other roles, in tokens.")
+]
 Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent conversations.")]
 RequestsPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit of requests, per endpoint.")]
 TokensPerMinute = Annotated[int | None, typer.Option(min=1, help="Limit of tokens, per endpoint.")]
@@ -63,6 +66,7 @@ class RunOptions:
     key_env: KeyEnv = "OPENAI_API_KEY"
     body: Body = None
     context: Context = 4096
+    role_context: RoleContext = 8192
     concurrency: Concurrency = 32
     requests_per_minute: RequestsPerMinute = None
     tokens_per_minute: TokensPerMinute = None
@@ -104,6 +108,7 @@ class RunOptions:
             timeout=self.timeout,
             retries=self.retries,
             context=self.context,
+            role_context=self.role_context,
         )
 
 

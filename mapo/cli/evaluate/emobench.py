@@ -25,7 +25,7 @@ _PROMPT_TOKENS, _ANSWER_TOKENS, _REASONING_TOKENS = 450, 30, 400
 """Typical tokens of a question and of answers without and with reasoning, for the estimate."""
 
 
-@with_run_options(benchmark="emobench")
+@with_run_options(benchmark="emobench", without=("role_context",))
 def emobench(
     run: RunOptions,
     model: Model,

@@ -362,7 +362,7 @@ async def play_missing(
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 
     models = {"policy": policy, **models_by_role(cast)}
-    session.check(models.values(), plan.scenarios[0].domain)  # before anything is written
+    session.check(models, plan.scenarios[0].domain)  # before anything is written
     players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
@@ -435,7 +435,7 @@ async def _play(
     player = await session.policy(policy, domain)
     if policy.scripted is None:
         player = prompts.policy(player)
-    casting = session.casting(cast, rules.rubric, domain, prompts)
+    casting = await session.casting(cast, rules.rubric, domain, prompts)
     claim(out, manifest)
     benchmark.add_scenarios(out, manifest)
     write_atomic(RunDir(out).rubric, (domain_folder(domain) / RUBRIC).read_bytes())

@@ -119,7 +119,7 @@ def _run_v3(
             v3.solve,
             files=files,
             policy=await session.chat_factory(policy),
-            judge=session.endpoint(judge, "judge"),
+            judge=await session.chat(judge, "judge"),
             max_tokens=longest,
             judge_max_tokens=judge_max_tokens or v3.JUDGE_TOKENS,
             min_p=min_p,

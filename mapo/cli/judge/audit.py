@@ -88,7 +88,7 @@ def audit(
     async def cast(session: ModelSession, _: Any) -> Any:
         from mapo.judges.audit.questions import question_solver
 
-        return question_solver(_ask_functions(session, judges, recordings[0].scenario.domain))
+        return question_solver(await _ask_functions(session, judges, recordings[0].scenario.domain))
 
     models = {name: spec for name, spec in zip(names, judges.members, strict=True) if spec.model != SCRIPTED}
     manifest = {**plan.manifest(), **identity(**models)}
@@ -120,16 +120,17 @@ def _as_recorded(runs: list[str]) -> None:
     print_tables(tables([split_name(run)[1] for run in runs]))
 
 
-def _ask_functions(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, AskJudge]:
+async def _ask_functions(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, AskJudge]:
     from mapo.judges.audit.questions import model_asker, scripted_asker
     from mapo.sandbox.domain import scripted_cast
 
-    def ask_function(spec: ModelSpec, role: str) -> AskJudge:
+    async def ask_function(spec: ModelSpec, role: str) -> AskJudge:
         if spec.model == SCRIPTED:
             return scripted_asker(scripted_cast(domain))
-        return model_asker(session.endpoint(spec, role), spec.sampling)
+        return model_asker(await session.chat(spec, role), spec.sampling)
 
-    return {name: ask_function(spec, name) for name, spec in zip(judges.names, judges.members, strict=True)}
+    members = zip(judges.names, judges.members, strict=True)
+    return {name: await ask_function(spec, name) for name, spec in members}
 
 
 def _costs(session: ModelSession) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ SCRIPTED = "scripted"
 """Name of a domain's scripted judge."""
 
 REPLACED_OPTIONS = ("base_url", "key_env", "body", "context")
-"""Options of `Run` that these commands replace, because they take several judges, none of them local."""
+"""Options of `RunOptions` that these commands replace, because they take several judges and no policy."""
 
 Runs = Annotated[
     list[str],
@@ -30,7 +30,7 @@ Runs = Annotated[
 ]
 Judges = Annotated[
     list[str] | None,
-    typer.Option("--judge", help="Judge model: NAME or NAME@URL, or 'scripted'. Repeatable."),
+    typer.Option("--judge", help="Judge model: NAME, NAME@URL, local:FOLDER or 'scripted'. Repeatable."),
 ]
 KeyEnvs = Annotated[
     list[str] | None,
@@ -71,10 +71,10 @@ def judges_named(
 
     members = parse_judges(named, PartialSpec(base_url=base_url), keys or [])
     for spec in members:
-        if spec.scripted is not None or spec.local is not None:
+        if spec.scripted is not None:
             raise InputError(
                 f"'{spec.model}' cannot be used as a judge here",
-                fix=f"Serve the model and give its URL, or use '{SCRIPTED}'",
+                fix=f"Give a model, or use '{SCRIPTED}'",
             )
     sampling = Sampling(temperature, max_tokens=max_tokens, body=role_body("judge", body))
     return PanelSpec(

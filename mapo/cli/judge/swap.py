@@ -94,7 +94,7 @@ def swap(
     used = "" if scripted else prompts_id(judge_prompts, recordings[0].scenario.domain)
 
     async def cast(session: ModelSession, _: Any) -> Any:
-        return swapping.rejudgement_solver(_judge(session, judges, recordings[0], judge_prompts))
+        return swapping.rejudgement_solver(await _judge(session, judges, recordings[0], judge_prompts))
 
     specs = zip(judges.names, judges.members, strict=True)
     models = {name: spec for name, spec in specs if spec.model != SCRIPTED}
@@ -155,7 +155,7 @@ def _prompts(name: str, recordings: Sequence[Recording], scenarios: str, domain:
     return named_prompts(name, recordings[0].rubric, files)
 
 
-def _judge(
+async def _judge(
     session: ModelSession, judges: PanelSpec, recording: Recording, prompts: RolePrompts
 ) -> NamedJudge:
     from mapo.sandbox.domain import scripted_cast
@@ -164,5 +164,5 @@ def _judge(
     scripted = NamedJudge(SCRIPTED, lambda job: scripted_cast(recording.scenario.domain)(job).judge)
     if any(spec.model == SCRIPTED for spec in judges.members):
         return scripted
-    members = session.judges(judges, recording.rubric, prompts)
+    members = await session.judges(judges, recording.rubric, prompts)
     return panel(members) if len(members) > 1 else members[0]

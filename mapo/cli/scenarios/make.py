@@ -167,7 +167,7 @@ def _lines(
     }
 
     async def cast(session: ModelSession, previous: PreviousItems) -> Solve[Conversation]:
-        maker, judge = (session.endpoint(spec, role) for role, spec in specs.items())
+        maker, judge = [await session.chat(spec, role) for role, spec in specs.items()]
         store_key(run.out, key)
         return ScenarioMaker(run.out, settings, maker, judge, previous.partial).solve
 

@@ -84,7 +84,7 @@ def screen(
     judge = PartialSpec(judge_model, judge_base_url, judge_key_env)
     everyone = _everyone(run, agents, PartialSpec(agents_model, agents_base_url, agents_key_env), judge)
     roles = _with_bodies(_roles(scenarios.scenarios, agents, everyone, judge), agents_body, judge_body)
-    run.session().check([*policies.values(), *(roles or {}).values()], name)
+    run.session().check({**policies, **(roles or {})}, name)
     rubric = Rubric.load(domain_folder(name))
     rules = Rules(rubric, max_turns=max_turns, max_tokens=max_tokens, system=policy_system)
     plan = EmpaPlan(scenarios.scenarios, plays, seed)

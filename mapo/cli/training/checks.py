@@ -116,6 +116,7 @@ def check_inherited_axes(keys: Sequence[str]) -> None:
             "max_tokens",
             "judging",
             "agents",
+            "context",
         )
         role = key.startswith(("roles", "eval.judge"))
         if key in ("scenarios.domain", "verl.settings") or (role and not harmless):

@@ -137,6 +137,17 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
     check_options(config)
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
+    _say_memory(config, out)
+
+
+def _say_memory(config: Config, out: Path) -> None:
+    """Print what local roles need beside the policy. Raise InputError if it does not fit."""
+    from mapo.players.local_models import plan_training
+    from mapo.train.setup import slots_of_run
+
+    if plan := plan_training(config, slots_of_run(out)):
+        for line in plan.lines:
+            say(f"memory: {line}")
 
 
 def _finished_steps(out: Path) -> int:
@@ -152,9 +163,12 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
 
     check_verl()
     if not RunDir(out).summary.exists():
+        from mapo.players.casting import every_model
+        from mapo.players.local_models import refuse_local_roles
         from mapo.train.run import chosen_scenarios
 
         check_policy(config)
+        refuse_local_roles(every_model(config), "verl")
         check_roles(config, chosen_scenarios(config), done=_finished_steps(out))
     display = TrainingDisplay(config.optim.steps)
     display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")
@@ -172,10 +186,14 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
 
 def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | None:
     """Train with a progress display; return None in processes other than rank 0."""
+    from mapo.local_model.policy import start_of
+    from mapo.players.casting import every_model
+    from mapo.players.local_models import plan_training, shares_start
     from mapo.players.session import open_cast
     from mapo.train.callbacks import CountingCallbacks, TrainingDisplay
     from mapo.train.processes import join_processes
-    from mapo.train.run import run
+    from mapo.train.run import load_model, run
+    from mapo.train.setup import slots_of_run
 
     processes = join_processes(config.model.device)
     callbacks: CountingCallbacks = (
@@ -184,21 +202,30 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
         else CountingCallbacks(processes)
     )
 
+    paid = any(spec.address is not None for spec in every_model(config).values())
+    memory = plan_training(config, slots_of_run(out))
+    loaded = load_model(config, keep_base=True) if memory and shares_start(config) else None
+
     async def play_and_train() -> TrainingOutcome:
-        async with open_cast(config, out, processes.rank, shared_by=processes.world_size) as (
-            casting,
-            _,
-            ledger,
-        ):
+        async with open_cast(
+            config,
+            out,
+            processes.rank,
+            shared_by=processes.world_size,
+            plan=memory,
+            start=start_of(loaded[0]) if loaded else None,
+        ) as (casting, _, ledger):
             callbacks.activity = ledger.activity.snapshot
             return await run(
                 config,
                 out,
                 casting,
-                paid=config.roles.agents == "llm",
+                paid=paid,
                 resume=resume,
                 callbacks=callbacks,
                 processes=processes,
+                loaded=loaded,
+                memory=memory,
             )
 
     try:

@@ -20,7 +20,7 @@ from mapo.measure.rubric import Rubric
 from mapo.models.chat import Answer, Chat, DialogueChat, Request, Sampling
 from mapo.models.structured import ask
 from mapo.models.wire import storable
-from mapo.sandbox.cast import Job
+from mapo.sandbox.cast import Job, answer_seed
 from mapo.sandbox.empa_package.cards import EmpaCard
 from mapo.sandbox.empa_package.package import EmpaPackage
 from mapo.scenarios.empa_cards import AXES
@@ -75,6 +75,7 @@ class EmpaUser:
             return self._actor.generate_reply(history, director_guidance=guidance)
 
         request = self._link.request(call, session=self.session, nonce=self.session, turn=turn)
+        request = replace(request, seed=answer_seed(self.session, turn))
         answer = await self.chat.reply(self.sampling.of(request))
         message = without_thinking(storable(str(self._link.finish(call, answer))))
         if not message.strip():

@@ -259,7 +259,7 @@ def test_swap_by_plain_code_a_panel_and_nobody(runs, tmp_path):
     [
         ([], "no judge given"),
         (["--judge", "scripted", "--judge", "m"], "the scripted judge cannot be part of a panel"),
-        (["--judge", "local:x"], "Serve the model and give its URL"),
+        (["--judge", "local:./x"], "there is no such folder"),
     ],
 )
 def test_swaps_that_cannot_be_meant_are_refused(runs, tmp_path, given, told):
