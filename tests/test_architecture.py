@@ -56,6 +56,7 @@ ORDER = [
     "evals.inspect",
     "judges",
     "judges.audit",
+    "judges.audit.ranking",
     "judges.swap",
     "roles",
     "realsim.redaction",

@@ -56,32 +56,32 @@ class ModelRanker:
     def name(self) -> str:
         return self.chat.name
 
-    async def scores(self, histories: Sequence[Sequence[Turn]], name: str, repeat: int = 0) -> list[float]:
+    async def scores(self, histories: Sequence[Sequence[Turn]], name: str) -> list[float]:
         """Return a score from 0 to 1 for the last reply of each history, in their order.
 
-        `name` identifies the comparison and determines the random order; another `repeat` has another order.
-        Equal histories are shown once. Raises AnswerError or EndpointError on failure.
+        `name` identifies the comparison and determines the random order in which the replies are shown. Equal
+        histories are shown once. Raises AnswerError or EndpointError on failure.
         """
-        mark = delimiter_of(self.scenario.id, 0)
-        shown = [_excerpt(history, mark) for history in histories]
-        distinct = list(dict.fromkeys(shown))
+        texts = [excerpt(history, self.scenario) for history in histories]
+        distinct = dict(zip(texts, histories, strict=True))
         if len(distinct) == 1:
-            return [0.5] * len(shown)
-        order = shuffled(len(distinct), f"{name}/{repeat}")
-        scores = await self.ordered_scores([distinct[i] for i in order], mark, name, repeat)
-        by_text = {distinct[i]: score for i, score in zip(order, scores, strict=True)}
-        return [by_text[text] for text in shown]
+            return [0.5] * len(texts)
+        order = [list(distinct)[at] for at in shuffled(len(distinct), name)]
+        scores = await self.ordered_scores([distinct[text] for text in order], name)
+        by_text = dict(zip(order, scores, strict=True))
+        return [by_text[text] for text in texts]
 
-    async def ordered_scores(
-        self, excerpts: Sequence[str], mark: str, name: str, repeat: int = 0
-    ) -> list[float]:
-        """Return the score of each excerpt, shown in this order."""
-        if len(excerpts) > MAX_SIBLINGS:
+    async def ordered_scores(self, histories: Sequence[Sequence[Turn]], name: str) -> list[float]:
+        """Return the scores of histories that are shown in this order."""
+        if len(histories) > MAX_SIBLINGS:
             raise InputError(
-                f"{len(excerpts)} replies to compare", fix=f"At most {MAX_SIBLINGS} are possible"
+                f"{len(histories)} replies to compare", fix=f"At most {MAX_SIBLINGS} are possible"
             )
-        letters = LETTERS[: len(excerpts)]
-        blocks = [f"Conversation {x}\n{text}" for x, text in zip(letters, excerpts, strict=True)]
+        letters, mark = LETTERS[: len(histories)], delimiter_of(self.scenario.id, 0)
+        blocks = [
+            f"Conversation {letter}\n{excerpt(history, self.scenario)}"
+            for letter, history in zip(letters, histories, strict=True)
+        ]
         question = self.prompts.fill("rank_ask", letters=", ".join(letters))
         request = Request(
             messages=(
@@ -92,7 +92,7 @@ class ModelRanker:
             max_tokens=MAX_TOKENS,
             schema=rank_schema(letters),
             session=f"{name}/rank",
-            nonce=f"{name}/rank" + f"/{repeat}" * bool(repeat),
+            nonce=f"{name}/rank",
         )
         return await ask(self.chat, self.sampling.of(request), lambda data: parse_scores(data, letters))
 
@@ -108,11 +108,7 @@ class ModelRanker:
 
 def excerpt(history: Sequence[Turn], scenario: Scenario) -> str:
     """Quote the last turns of a history, as the ranking judge sees them."""
-    return _excerpt(history, delimiter_of(scenario.id, 0))
-
-
-def _excerpt(history: Sequence[Turn], mark: str) -> str:
-    recent = history[-RECENT:]
+    recent, mark = history[-RECENT:], delimiter_of(scenario.id, 0)
     first = len(history) - len(recent) + 1
     return "\n".join(quoted_turn(number, turn, mark) for number, turn in enumerate(recent, first))
 

@@ -106,15 +106,15 @@ def test_equal_replies_need_no_call():
 
 
 def test_the_order_is_random_but_the_same_for_the_same_comparison():
-    def order(name, repeat=0):
+    def order(name):
         chat = Told(by_reply)
         histories = [turns_of((f"Hi {n}", reply)) for n, reply in enumerate(QUALITY)]
-        scores = asyncio.run(ModelRanker(chat, SCENARIO, RUBRIC).scores(histories, name, repeat))
+        scores = asyncio.run(ModelRanker(chat, SCENARIO, RUBRIC).scores(histories, name))
         assert scores == [0.2, 0.8, 0.5]
         return re.findall(r'person: "Hi (\d)"', prompt(chat.requests[0]))
 
     assert order("n") == order("n")
-    assert len({tuple(order("n", repeat)) for repeat in range(8)}) > 2
+    assert len({tuple(order(f"n{number}")) for number in range(8)}) > 2
 
 
 def test_only_the_last_turns_are_shown_and_no_names():

@@ -23,6 +23,7 @@ from mapo.cli.judge.options import (
     limited_estimate,
     recordings_of,
 )
+from mapo.cli.judge.rank import audit_ranking
 from mapo.errors import InputError
 from mapo.store import RunDir
 
@@ -40,6 +41,9 @@ def audit(
     judge: Judges = None,
     panel: Annotated[
         bool, typer.Option("--panel", help="Also audit the panel of all judges, using their answers.")
+    ] = False,
+    rank: Annotated[
+        bool, typer.Option("--rank", help="Audit them as judges that rank the replies of siblings.")
     ] = False,
     base_url: BaseUrl = None,
     key_env: KeyEnvs = None,
@@ -69,12 +73,19 @@ def audit(
     from mapo.scoring.tables import print_ledger
     from mapo.show.tables import print_tables
 
+    if rank and not judge:
+        raise InputError("--rank needs a judge", fix="Name one with --judge")
     if not judge:
         _as_recorded(runs)
         return
     if run.out is None:
         raise InputError("--judge needs --out", fix="Give the folder for the answers with --out DIR")
     judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body)
+    if rank:
+        if panel:
+            raise InputError("--panel and --rank cannot be combined", fix="Leave out one of them")
+        audit_ranking(run, judges, recordings_of(runs, scenarios, domain), turns, repeats, seed)
+        return
     names = judges.names
     panel_name = str(judges) if panel and len(names) > 1 else ""
     roots = [split_name(each)[1] for each in runs]

@@ -1,0 +1,1 @@
+"""The audit of judges that compare the replies of siblings: consistency, position, sensitivity, attacks."""
