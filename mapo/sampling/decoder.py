@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -26,12 +26,12 @@ from mapo.sampling.draw import (
     Flags,
     GuidedStep,
     LogProbs,
+    Options,
     PendingRead,
     PendingReply,
     SampledTokens,
     SlotTable,
     batch_by_length,
-    option_logprobs,
     pack_rows,
     sample,
 )
@@ -46,6 +46,7 @@ _MODEL_LAYERS = "the model's own layers"
 _CHECK_LENGTH = 72  # ids per checked sequence on a GPU: more than one block of keys
 _CHECK_STEPS = 2  # of them, decoded one at a time
 _BOTH = f"{STREAMED} with torch.compile"
+_MAX_PACKED = 16384  # ids of one packed row on a GPU
 _MAX_RECORDED_PREFILL = 4096  # a prefill of more ids keeps the GPU busy without a CUDA graph
 
 
@@ -71,8 +72,16 @@ class Stats:
         return self.prefill_seconds + self.decode_seconds + self.read_seconds
 
     def clear(self) -> None:
-        for field in fields(self):
-            setattr(self, field.name, field.default)
+        for counter in fields(self):
+            setattr(self, counter.name, counter.default)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedReads:
+    """Forward passes in progress: the options of the reads of each, and their log-probabilities."""
+
+    began: float
+    passes: list[tuple[Options, torch.Tensor]] = field(default_factory=list)
 
 
 class Decoder:
@@ -114,6 +123,7 @@ class Decoder:
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
+        self.reads_with_kernel = False  # until the check has shown that it works
         self._guides: dict[int, Guide] = {}
         self._guided: dict[int, GuidedStep] = {}  # the next step of each, by slot
         self._most_guided = 0  # tokens of a reply with a guide that are not read yet
@@ -130,6 +140,11 @@ class Decoder:
     def packs_rows(self) -> bool:
         """Whether prompts are packed into one row without padding. With CUDA graphs, shapes have to recur."""
         return self.cpu and self.graphs is None
+
+    @property
+    def packs_reads(self) -> bool:
+        """Whether prompts whose answers are read are packed, which on a GPU takes the attention kernel."""
+        return self.packs_rows or self.reads_with_kernel
 
     @torch.no_grad()
     def round(self, fresh: Sequence[PendingReply], going: Sequence[int]) -> dict[int, SampledTokens]:
@@ -158,27 +173,37 @@ class Decoder:
         self.stats.sampled += sum(len(d.ids) for d in drawn.values())
         return drawn
 
-    @torch.no_grad()
     def read(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
         """Prefill `reads` and return the log-probabilities of their options by slot."""
+        return self.finish_reads(self.begin_reads(reads))
+
+    @torch.no_grad()
+    def begin_reads(self, reads: Sequence[PendingRead]) -> StartedReads:
+        """Start the forward passes of `reads`. On a GPU they are still running when this returns."""
         self._prepare()
-        began = time.perf_counter()
-        answers: dict[int, LogProbs] = {}
-        groups: dict[tuple[int, ...], list[PendingRead]] = {}
-        for read in reads:  # one forward pass has its reads at the same places, counted from the end
-            groups.setdefault(read.offsets, []).append(read)
+        started = StartedReads(time.perf_counter())
         with slot_attention(self.configs):
-            if self.packs_rows:
-                for row in pack_rows(reads, budget=2048):
-                    answers |= self._read_packed(row)
+            if self.packs_reads:
+                for row in pack_rows(reads, budget=2048 if self.cpu else _MAX_PACKED):
+                    started.passes.append(self._read_packed(row))
             else:
+                groups: dict[tuple[int, ...], list[PendingRead]] = {}
+                for read in reads:  # a padded batch has its reads at the same places, counted from the end
+                    groups.setdefault(read.offsets, []).append(read)
                 for group in groups.values():
                     for batch in batch_by_length(group, budget=16384):
-                        answers |= self._read_batch(batch)
-        self.stats.read_seconds += time.perf_counter() - began
+                        started.passes.append(self._read_batch(batch))
         self.stats.reads += len(reads)
         self.stats.prefilled += sum(len(read.ids) for read in reads)
         self.stats.reused += sum(read.start for read in reads)
+        return started
+
+    def finish_reads(self, started: StartedReads) -> dict[int, LogProbs]:
+        """Wait for the forward passes and return the answers by slot."""
+        answers: dict[int, LogProbs] = {}
+        for options, scores in started.passes:
+            answers |= options.answers(scores)
+        self.stats.read_seconds += time.perf_counter() - started.began
         return answers
 
     def _prepare(self) -> None:
@@ -215,18 +240,18 @@ class Decoder:
 
     # ---- reads
 
-    def _read_packed(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
-        view = PackedRows([(read.slot, read.start, len(read.ids)) for read in reads])
-        ends = view.last + 1
-        keep = [int(end) - offset for end, read in zip(ends, reads, strict=True) for offset in read.offsets]
-        ids = torch.tensor([[token for read in reads for token in read.ids]])
-        logits = self._logits(ids, view, torch.tensor(keep))[0]
-        parts = torch.split(logits, [len(read.reads) for read in reads])
-        answers = [option_logprobs(part[None], [read]) for part, read in zip(parts, reads, strict=True)]
-        return {read.slot: answer for read, (answer,) in zip(reads, answers, strict=True)}
+    def _read_packed(self, reads: Sequence[PendingRead]) -> tuple[Options, torch.Tensor]:
+        """Read forms of any length, in one row without padding."""
+        pieces = [(read.slot, read.start, len(read.ids)) for read in reads]
+        view = PackedRows(pieces, self.device, fused=self.kernels if self.reads_with_kernel else None)
+        ends = (view.last + 1).tolist()
+        keep = [end - offset for end, read in zip(ends, reads, strict=True) for offset in read.offsets]
+        ids, indices = (self.table.to_device(x) for x in ([t for read in reads for t in read.ids], keep))
+        options = Options(reads, self.device)
+        return options, options.scores(self._logits(ids[None], view, indices)[0])
 
-    def _read_batch(self, reads: Sequence[PendingRead]) -> dict[int, LogProbs]:
-        """Read forms of the same length and places, in rows padded on the left."""
+    def _read_batch(self, reads: Sequence[PendingRead]) -> tuple[Options, torch.Tensor]:
+        """Read forms with the same places, in rows padded on the left."""
         width = max(len(read.ids) for read in reads)
         length = max(read.start + len(read.ids) for read in reads)
         ids = torch.zeros(len(reads), width, dtype=torch.int64)
@@ -235,9 +260,9 @@ class Decoder:
         meta = torch.tensor([[read.slot, read.start, len(read.ids)] for read in reads])
         slots, start, count = meta.to(self.device).unbind(1)
         ids, view = ids.to(self.device), self._left_padded(slots, start, count, width, length)
-        keep = torch.tensor([width - offset for offset in reads[0].offsets], device=self.device)
-        answers = option_logprobs(self._logits(ids, view, keep), reads)
-        return {read.slot: answer for read, answer in zip(reads, answers, strict=True)}
+        keep = self.table.to_device([width - offset for offset in reads[0].offsets])
+        options = Options(reads, self.device)
+        return options, options.scores(self._logits(ids, view, keep).flatten(0, 1))
 
     def _left_padded(
         self, slots: torch.Tensor, start: torch.Tensor, count: torch.Tensor, width: int, length: int
@@ -544,6 +569,8 @@ class Decoder:
             self.kernels = self.streamed = None
             self.disabled_reason = f"Triton failed: {problem}"
             error = self._deviation(ids, plain)
+        if error < bound and self.kernels is not None:
+            self._check_packed(ids, plain, min(max(4 * error, 0.02), bound))
         if error < bound and with_streamed and self.streamed is not None:
             self._check_streamed(self.streamed, ids, plain, min(max(4 * error, 0.02), bound), rows)
         if (description := self.description) and not self.disabled_reason:  # else there was a warning
@@ -564,6 +591,26 @@ class Decoder:
         if reason is not None:
             logging.getLogger(__name__).warning("decoding without %s: %s", STREAMED, reason)
             self.streamed, self.disabled_reason = None, f"they failed: {reason}"
+
+    def _check_packed(self, ids: torch.Tensor, plain: torch.Tensor, bound: float) -> None:
+        """Use the attention kernel for packed prompts if its logits are right, for prompts of different
+        lengths of which a part is cached."""
+        first = [1 + row % (ids.shape[1] - 1) for row in range(len(ids))]
+        pieces = [[(row, 0, n) for row, n in enumerate(first)]]
+        pieces.append([(row, n, ids.shape[1] - n) for row, n in enumerate(first)])
+        try:
+            with slot_attention(self.configs):
+                for part in pieces:
+                    packed = torch.cat([ids[row, start : start + n] for row, start, n in part])[None]
+                    logits = self.forward(packed, PackedRows(part, self.device, fused=self.kernels))
+            expected = plain[:, -1].float()
+            error = float((logits.float() - expected).norm() / expected.norm().clamp(min=1e-6))
+            reason: object = None if error < bound else f"its logits differ (relative error {error:.2g})"
+        except Exception as problem:  # noqa: BLE001 (compilers raise all kinds of exceptions)
+            reason = problem
+        self.reads_with_kernel = reason is None
+        if reason is not None:
+            logging.getLogger(__name__).warning("reading without the attention kernel: %s", reason)
 
     def _check_ids(self, sequences: int) -> torch.Tensor:
         """Return different sequences of ids from the middle half of the vocabulary, [sequences, length]."""

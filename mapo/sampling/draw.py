@@ -167,19 +167,32 @@ def unpack(bits: torch.Tensor, size: int) -> torch.Tensor:
     return ((bits[:, :, None] >> shifts) & 1).flatten(1)[:, :size].bool()
 
 
-def option_logprobs(logits: torch.Tensor, reads: Sequence[PendingRead]) -> list[LogProbs]:
-    """Return the log-probabilities of the options of each place, normalised over the options, from the logits
-    at all places: [reads, places, vocabulary]."""
-    options = [list(ids) for read in reads for ids in read.options]
-    most = max(map(len, options))
-    index = torch.tensor([ids + ids[:1] * (most - len(ids)) for ids in options], device=logits.device)
-    real = torch.tensor([[at < len(ids) for at in range(most)] for ids in options], device=logits.device)
-    chosen = logits.flatten(0, 1).gather(1, index).float().masked_fill(~real, float("-inf"))
-    rows = iter(torch.log_softmax(chosen, -1).tolist())
-    answers = [tuple(tuple(next(rows)[: len(ids)]) for ids in read.options) for read in reads]
-    if not all(np.isfinite(place).all() for answer in answers for place in answer):
-        raise TrainError("the model's logits are not numbers (NaN)", fix="Lower the learning rate")
-    return answers
+class Options:
+    """The options of all places of some reads, on the device. Made before the forward pass: a copy to the
+    device waits for the work in progress."""
+
+    def __init__(self, reads: Sequence[PendingRead], device: torch.device) -> None:
+        self.reads = reads
+        options = [list(ids) for read in reads for ids in read.options]
+        most = max(map(len, options))
+        self._index = torch.tensor([ids + ids[:1] * (most - len(ids)) for ids in options]).to(device)
+        self._real = torch.tensor([[at < len(ids) for at in range(most)] for ids in options]).to(device)
+
+    def scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities, normalised over the options of each place: [all places, vocabulary]
+        -> [all places, options]."""
+        chosen = logits.gather(1, self._index).float().masked_fill(~self._real, float("-inf"))
+        return torch.log_softmax(chosen, -1)
+
+    def answers(self, scores: torch.Tensor) -> dict[int, LogProbs]:
+        """Return the answers by slot, when they have been computed."""
+        rows = iter(scores.tolist())
+        answers = {
+            read.slot: tuple(tuple(next(rows)[: len(ids)]) for ids in read.options) for read in self.reads
+        }
+        if not all(np.isfinite(place).all() for answer in answers.values() for place in answer):
+            raise TrainError("the model's logits are not numbers (NaN)", fix="Lower the learning rate")
+        return answers
 
 
 class SlotTable:

@@ -1,9 +1,10 @@
-"""Triton kernels of the decode step: attention of one query per row over that row's part of the cache.
+"""Triton kernels of attention over the slots of the cache, for decode steps and for packed prompts.
 
-Keys and values are stored in slots, [slots, kv_heads, context, head_dim]. `attend` reads only the positions
-that a row has (within its window), each key once for all query heads that share it; long rows are split among
-several programs whose results `_merge` combines. `write` stores the new key and value. Imported only if
-Triton is installed; the version in plain torch is in `kv_cache.py`.
+Keys and values are stored in slots, [slots, kv_heads, context, head_dim]. In a decode step each row has one
+query: `attend` reads only the positions that a row has (within its window), each key once for all query heads
+that share it; long rows are split among several programs whose results `_merge` combines. `write` stores the
+new key and value. `attend_packed` is for the new ids of several prompts in one row, each of which sees its
+own slot. Imported only if Triton is installed; the versions in plain torch are in `kv_cache.py`.
 """
 
 # ruff: noqa: N803 (Triton compile-time constants are upper case)
@@ -118,6 +119,83 @@ def write(
     )  # fmt: skip
 
 
+@triton.jit
+def _attend_block(
+    q, best, total, acc, keys, values, n, stop, position, scale, softcap, window, k_c, v_c, dk, dv,
+    K_DIM: tl.constexpr, V_DIM: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Return the running softmax of a tile of queries after the keys `n`."""
+    there = n < stop
+    k_at = keys + n[None, :].to(tl.int64) * k_c + dk[:, None]
+    v_at = values + n[:, None].to(tl.int64) * v_c + dv[None, :]
+    if MASKED:
+        k = tl.load(k_at, mask=there[None, :] & (dk[:, None] < K_DIM), other=0.0)
+    else:
+        k = tl.load(k_at, mask=dk[:, None] < K_DIM, other=0.0)
+    score = tl.dot(q, k, input_precision="ieee") * scale
+    if CAPPED:
+        cap = softcap * 1.44269504  # scores are in base 2
+        score = cap * (1.0 - 2.0 / (tl.exp2(2.0 * score / softcap) + 1.0))  # tanh
+    if MASKED:
+        seen = n[None, :] <= position[:, None]
+        if WINDOWED:
+            seen &= n[None, :] > position[:, None] - window
+        score = tl.where(seen, score, float("-inf"))
+    higher = tl.maximum(best, tl.max(score, 1))
+    # Of a block outside a query's window nothing is seen, and its maximum is still -inf.
+    safe = higher
+    if WINDOWED:
+        safe = tl.where(higher == float("-inf"), 0.0, higher)
+    fade = tl.exp2(best - safe)
+    p = tl.exp2(score - safe[:, None])
+    if MASKED:
+        v = tl.load(v_at, mask=there[:, None] & (dv[None, :] < V_DIM), other=0.0)
+    else:
+        v = tl.load(v_at, mask=dv[None, :] < V_DIM, other=0.0)
+    acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return higher, total * fade + tl.sum(p, 1), acc
+
+
+@triton.jit
+def _attend_packed(
+    query, keys, values, tiles, out,
+    q_h, q_t, k_s, k_h, k_c, v_s, v_h, v_c, o_t, scale, softcap, window,
+    GROUP: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr, K_PAD: tl.constexpr, V_PAD: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
+):  # fmt: skip
+    tile, head = tl.program_id(1), tl.program_id(0)
+    slot, at = tl.load(tiles + tile * 4).to(tl.int64), tl.load(tiles + tile * 4 + 1)
+    first, count = tl.load(tiles + tile * 4 + 2).to(tl.int64), tl.load(tiles + tile * 4 + 3)
+    m, dk, dv = tl.arange(0, ROWS), tl.arange(0, K_PAD), tl.arange(0, V_PAD)
+    real = m[:, None] < count
+    q_at = query + head * q_h + (first + m[:, None]) * q_t + dk[None, :]
+    q = tl.load(q_at, mask=real & (dk[None, :] < K_DIM), other=0.0)
+    keys += slot * k_s + (head // GROUP) * k_h
+    values += slot * v_s + (head // GROUP) * v_h
+    position, stop = at + m, at + count
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, V_PAD], tl.float32)
+    # All queries of the tile see the keys before `middle`; only the blocks after it need a mask.
+    start, middle = 0, (at + 1) // BLOCK * BLOCK
+    if WINDOWED:
+        start = tl.maximum(at - window + 1, 0) // BLOCK * BLOCK
+        middle = start
+    for block in range(start, middle, BLOCK):
+        best, total, acc = _attend_block(
+            q, best, total, acc, keys, values, block + tl.arange(0, BLOCK), stop, position, scale, softcap,
+            window, k_c, v_c, dk, dv, K_DIM, V_DIM, CAPPED, WINDOWED, False,
+        )  # fmt: skip
+    for block in range(middle, stop, BLOCK):
+        best, total, acc = _attend_block(
+            q, best, total, acc, keys, values, block + tl.arange(0, BLOCK), stop, position, scale, softcap,
+            window, k_c, v_c, dk, dv, K_DIM, V_DIM, CAPPED, WINDOWED, True,
+        )  # fmt: skip
+    o_at = out + (first + m[:, None]) * o_t + head * V_DIM + dv[None, :]
+    tl.store(o_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=real & (dv[None, :] < V_DIM))
+
+
 @cache
 def _processors(device: torch.device) -> int:
     """Return the number of processors of a GPU; in Triton's interpreter, that of an H200."""
@@ -161,4 +239,43 @@ def attend(
     )  # fmt: skip
     if splits > 1:
         _merge[(rows * heads,)](part, weight, out, V_DIM=v_dim, V_PAD=v_pad, SPLITS=splits, num_warps=1)
+    return out
+
+
+PACKED_ROWS = 128
+"""Queries per tile of `attend_packed`."""
+
+
+def attend_packed(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tiles: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    block: int = 64,
+    warps: int = 8,
+    stages: int = 3,
+) -> torch.Tensor:
+    """Attend with the packed queries [1, heads, ids, dim] of several prompts: -> [1, ids, heads, dim].
+
+    A tile is (slot, position, index, count): `count` queries from an index on, at most PACKED_ROWS, at
+    consecutive positions of a slot. Each sees the slot up to its own position.
+    """
+    query = query if query.stride(3) == 1 else query.contiguous()
+    _, heads, ids, k_dim = query.shape
+    kv_heads, v_dim = keys.shape[1], values.shape[3]
+    out = query.new_empty(1, ids, heads, v_dim)
+    k_pad, v_pad = triton.next_power_of_2(k_dim), triton.next_power_of_2(v_dim)
+    _attend_packed[(heads, len(tiles))](
+        query, keys, values, tiles, out,
+        query.stride(1), query.stride(2),
+        keys.stride(0), keys.stride(1), keys.stride(2), values.stride(0), values.stride(1), values.stride(2),
+        out.stride(1), scale * 1.44269504, softcap or 1.0, window or 0,
+        GROUP=heads // kv_heads, K_DIM=k_dim, V_DIM=v_dim, K_PAD=max(16, k_pad), V_PAD=max(16, v_pad),
+        ROWS=PACKED_ROWS, BLOCK=block, CAPPED=softcap is not None, WINDOWED=window is not None,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return out

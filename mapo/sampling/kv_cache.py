@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 from transformers import AttentionInterface
@@ -96,17 +97,28 @@ class View:
 
 
 class PackedRows:
-    """New ids of several prompts concatenated into one row, without padding: prefill on a CPU.
+    """New ids of several prompts concatenated into one row, without padding.
 
-    A piece is (slot, start, count); `last` has the index of the last id of each.
+    A piece is (slot, start, count); `last` has the index of the last id of each. `fused` is the module of
+    kernels to use; without it, each piece is attended to in turn, as on a CPU.
     """
 
-    def __init__(self, pieces: Sequence[tuple[int, int, int]]) -> None:
-        self.pieces = pieces
-        self.positions = torch.cat([torch.arange(start, start + count) for _, start, count in pieces])[None]
-        slots, _, counts = (torch.tensor(numbers) for numbers in zip(*pieces, strict=True))
-        self.write_slots = slots.repeat_interleave(counts)[None]
-        self.last = counts.cumsum(0) - 1
+    def __init__(
+        self,
+        pieces: Sequence[tuple[int, int, int]],
+        device: torch.device | None = None,
+        *,
+        fused: Any = None,
+    ) -> None:
+        self.pieces, self.fused = pieces, fused
+        slots, starts, counts = np.array(pieces, dtype=np.int64).T
+        ends = counts.cumsum()
+        positions = np.arange(ends[-1]) + np.repeat(starts + counts - ends, counts)
+        rows = torch.from_numpy(np.stack([positions, np.repeat(slots, counts)])).to(device)
+        self.positions, self.write_slots = rows[:1], rows[1:]
+        self.last = torch.from_numpy(ends - 1)
+        if fused is not None:
+            self.tiles = torch.tensor(tiles_of(pieces, fused.PACKED_ROWS), dtype=torch.int32).to(device)
         self._masks: dict[tuple[int, int | None, int], torch.Tensor] = {}
 
     def mask(self, number: int, window: int | None, tiles: int, dtype: torch.dtype) -> torch.Tensor:
@@ -121,6 +133,16 @@ class PackedRows:
                 mask = mask.repeat(tiles, 1)
             self._masks[number, window, tiles] = mask[None, None]
         return self._masks[number, window, tiles]
+
+
+def tiles_of(pieces: Sequence[tuple[int, int, int]], rows: int) -> list[tuple[int, int, int, int]]:
+    """Cut packed pieces into tiles of up to `rows` ids, (slot, position, index, count), those with the most
+    keys first: the last ones to run should be short."""
+    tiles, index = [], 0
+    for slot, start, count in pieces:
+        tiles += [(slot, start + at, index + at, min(rows, count - at)) for at in range(0, count, rows)]
+        index += count
+    return sorted(tiles, key=lambda tile: -tile[1])
 
 
 class SlotLayer(CacheLayerMixin):
@@ -195,6 +217,9 @@ def attend(
     view, keys, values = key.cache.view, key.keys, value.values
     rows, heads, length, dim = query.shape
     group, scale = heads // keys.shape[1], dim**-0.5 if scaling is None else scaling
+    if isinstance(view, PackedRows) and view.fused is not None:
+        options = {"scale": scale, "window": sliding_window, "softcap": softcap}
+        return view.fused.attend_packed(query, keys, values, view.tiles, **options), None
     if isinstance(view, PackedRows):
         return _attend_pieces(view, query, keys, values, scale, sliding_window, softcap), None
     if view.fused is not None and length == 1:

@@ -7,7 +7,8 @@ import torch
 
 from mapo.errors import InputError
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.kv_cache import PackedRows, slot_attention
+from mapo.sampling.draw import PendingRead
+from mapo.sampling.kv_cache import PackedRows, _attend_pieces, slot_attention, tiles_of
 from support import tiny
 from support.sampled import Recordings, check_against, job, sampler, talk, together
 
@@ -128,3 +129,74 @@ def test_kernels_that_fail_at_the_door_are_left_out(caplog):
     assert decoder.kernels is None and "decoding without Triton" in caplog.text
     decoder.graphs = Recordings()
     assert "(no streamed weights: Triton failed: " in decoder.description
+
+
+class PackedKernel:
+    """The attention kernel for packed prompts, in plain torch, with an error of `wrong`."""
+
+    PACKED_ROWS = 16
+
+    def __init__(self, wrong=0.0):
+        self.wrong, self.calls = wrong, 0
+
+    def attend_packed(self, query, keys, values, tiles, *, scale, window, softcap):
+        self.calls += 1
+        pieces = sorted(tiles.tolist(), key=lambda tile: tile[2])
+        view = PackedRows([(slot, at, count) for slot, at, _, count in pieces])
+        return _attend_pieces(view, query, keys, values, scale, window, softcap) * (1 + self.wrong)
+
+
+def padding_decoder(kernels=None):
+    """Return a decoder that reads in padded rows, as on a GPU, unless it has a kernel."""
+    decoder = Decoder(tiny.model().eval(), slots=3, context=128, end_ids=frozenset())
+    decoder.graphs = Recordings()
+    if kernels:
+        decoder.kernels = kernels
+        ids = decoder._check_ids(3)
+        with torch.no_grad():
+            decoder._check_packed(ids, decoder.model(input_ids=ids).logits, 1e-3)
+    return decoder
+
+
+def reads_of(start, ids):
+    return [
+        PendingRead(
+            slot, start, row[start:], [len(row) - start - 9, len(row) - start - 2], [[1, 2], [3, 4, 5]]
+        )
+        for slot, row in enumerate(ids)
+    ]
+
+
+def test_answers_are_the_same_however_prompts_are_batched():
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(0, 300, (n,), generator=generator).tolist() for n in (40, 55, 120)]
+    kernel = PackedKernel()
+    decoders = [padding_decoder(), padding_decoder(kernel)]
+    decoders.append(Decoder(tiny.model().eval(), slots=3, context=128, end_ids=frozenset()))
+    checked = kernel.calls
+    padded, with_kernel, packed = (
+        [answers for cut in (0, 20) for _, answers in sorted(decoder.read(reads_of(cut, ids)).items())]
+        for decoder in decoders
+    )
+    assert kernel.calls > checked > 0
+    for a, b, c in zip(padded, with_kernel, packed, strict=True):
+        for place, other, third in zip(a, b, c, strict=True):
+            assert place == pytest.approx(other, abs=1e-4) == third
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"), [(PackedKernel(wrong=0.5), "its logits differ"), (object(), "no attribute")]
+)
+def test_a_wrong_kernel_for_packed_prompts_is_left_out(kernel, message, caplog):
+    decoder = padding_decoder(kernel)
+    assert not decoder.reads_with_kernel and not decoder.packs_reads
+    assert "reading without the attention kernel" in caplog.text and message in caplog.text
+
+
+def test_tiles_cover_all_pieces_and_start_with_the_longest():
+    assert tiles_of([(7, 0, 5), (3, 100, 33)], 16) == [
+        (3, 132, 37, 1),
+        (3, 116, 21, 16),
+        (3, 100, 5, 16),
+        (7, 0, 0, 5),
+    ]

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from mapo.sampling import kernels
 from mapo.sampling.decoder import Decoder
-from mapo.sampling.kv_cache import View, slot_attention
+from mapo.sampling.draw import PendingRead
+from mapo.sampling.kv_cache import PackedRows, View, _attend_pieces, slot_attention, tiles_of
 from mapo.sampling.streamed import kernels as streams
 from mapo.sampling.streamed.layers import StreamedLayers
 from mapo.sampling.streamed.tiling import AttentionCut, MatmulTile, head_tile
@@ -61,6 +62,45 @@ def check_attention() -> None:
         assert_close(found, expected.transpose(1, 2), atol=1e-4, rtol=1e-4)
 
 
+def check_packed_attention() -> None:
+    """Of pieces of different lengths and pasts, beside torch's. What was never written is not read."""
+    pieces = [(2, 0, 5), (0, 60, 140), (4, 63, 1), (1, 64, 129)]
+    shapes = [(4, 2, 32, None, None), (6, 1, 16, 7, None), (2, 2, 24, 100, 3.0), (2, 1, 64, None, 3.0)]
+    for heads, kv_heads, dim, window, cap in shapes:
+        keys, values = torch.randn(2, 6, kv_heads, 224, dim)
+        keys[:, :, 200:] = values[:, :, 200:] = float("nan")
+        query = torch.randn(1, sum(count for *_, count in pieces), heads, dim).transpose(1, 2)
+        tiles = torch.tensor(tiles_of(pieces, kernels.PACKED_ROWS), dtype=torch.int32)
+        options = {"scale": dim**-0.5, "window": window, "softcap": cap}
+        actual = kernels.attend_packed(query, keys, values, tiles, **options)
+        expected = _attend_pieces(PackedRows(pieces), query, keys, values, dim**-0.5, window, cap)
+        assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def check_reads() -> None:
+    """Of a decoder that packs prompts for the kernel, beside one that does not."""
+    config = Qwen2Config(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    kernel, plain = (
+        Decoder(model, slots=3, context=256, end_ids=frozenset(), attention=attention)
+        for attention in ("triton", "sdpa")
+    )
+    assert kernel.reads_with_kernel and not plain.reads_with_kernel
+    ids = torch.randint(0, 96, (3, 150)).tolist()
+    for start, end in ((0, 20), (20, 150)):
+        reads = [
+            PendingRead(slot, start, ids[slot][start : end - slot], [3, 9], [[1, 2], [3, 4, 5]])
+            for slot in range(3)
+        ]
+        ours, expected = kernel.read(reads), plain.read(reads)
+        for slot in range(3):
+            for place, other in zip(ours[slot], expected[slot], strict=True):
+                assert_close(torch.tensor(place), torch.tensor(other), atol=1e-4, rtol=1e-4)
+
+
 def check_layers(kind: type, dtype: torch.dtype, **more: object) -> None:
     """Two steps of three dialogues, with biases and norms that are not trivial, beside the model itself."""
     sizes = {"vocab_size": 96, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2}
@@ -91,6 +131,8 @@ def main() -> None:
     check_products()
     check_add_norm()
     check_attention()
+    check_packed_attention()
+    check_reads()
     check_layers(Qwen2Config, torch.float32)
     check_layers(Qwen2Config, torch.float16)
     check_layers(MistralConfig, torch.float16, sliding_window=4)
