@@ -104,6 +104,8 @@ class RunDir:
     """Not written by mapo: the conventional place for the output of `mapo score --json`."""
 
     # judges
+    explanations = RunPath("explanations.jsonl")
+    """Evidence and reasons for levels that were read out, written on demand; see `mapo judge explain`."""
     audit = RunPath("audit.json")
     audit_markdown = RunPath("audit.md")
     audit_figure = RunPath("audit.png")

@@ -82,6 +82,19 @@ class ModelJudge:
         request = self._request(self._turn_system, shown, self._turn_schema, len(turns), self.session)
         return await ask(self.chat, request, lambda data: parse_turn(data, self.rubric))
 
+    async def explain(self, turns: Sequence[Turn], levels: Levels) -> Levels:
+        """Return the turn form of the last of `turns` with these levels, and evidence and reason for each."""
+        flat = [
+            f"{key} {side} {mark.level}"
+            for key in self.rubric.keys
+            for side, mark in (("progress", levels[key].progress), ("regression", levels[key].regression))
+        ]
+        question = self.prompts.fill("explain_ask", turn=len(turns), levels=", ".join(flat))
+        shown = f"{quoted_turns(turns, self.mark, self.prompts)}\n\n{question}"
+        schema = fixed_turn_schema(levels, self.rubric)
+        request = self._request(self._turn_system, shown, schema, len(turns), self.session)
+        return await ask(self.chat, request, lambda data: parse_fixed_turn(data, levels, self.rubric))
+
     def _request(self, system: str, shown: str, schema: Mapping[str, Any], turn: int, nonce: str) -> Request:
         request = Request(
             messages=(Message("system", system), Message("user", shown)),
@@ -152,6 +165,21 @@ def turn_schema(rubric: Rubric) -> dict[str, Any]:
     )
 
 
+def fixed_turn_schema(levels: Levels, rubric: Rubric) -> dict[str, Any]:
+    """Return the JSON schema of the turn form with given levels. Evidence and reason come after the level."""
+    return _object(
+        {
+            key: _object(
+                {
+                    "progress": _fixed_mark_schema(levels[key].progress.level),
+                    "regression": _fixed_mark_schema(levels[key].regression.level),
+                }
+            )
+            for key in rubric.keys
+        }
+    )
+
+
 def start_schema(rubric: Rubric) -> dict[str, Any]:
     """Return the JSON schema of the start form."""
     return _object({item.key: _mark_schema(range(len(item.deficit))) for item in rubric.indicators})
@@ -169,6 +197,21 @@ def parse_turn(data: object, rubric: Rubric) -> Levels:
             _parse_mark(sides["regression"], down, f"{axis.key}.regression"),
         )
     return levels
+
+
+def parse_fixed_turn(data: object, levels: Levels, rubric: Rubric) -> Levels:
+    """Parse a turn form that must have given levels."""
+    form = parse_turn(data, rubric)
+    for key in rubric.keys:
+        for side in ("progress", "regression"):
+            written, wanted = (getattr(marks[key], side).level for marks in (form, levels))
+            if written != wanted:
+                raise InputError(
+                    f"the level is {written}, not {wanted}",
+                    where=f"{key}.{side}.level",
+                    fix="Keep the levels that are already decided",
+                )
+    return form
 
 
 def parse_start(data: object, rubric: Rubric) -> StartLevels:
@@ -216,6 +259,11 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def _fixed_mark_schema(level: int) -> dict[str, Any]:
+    texts: dict[str, Any] = {"evidence": {"type": "string"}, "reason": {"type": "string"}}
+    return _object({"level": {"type": "integer", "enum": [level]}, **texts})
 
 
 def _mark_schema(levels: range) -> dict[str, Any]:

@@ -39,7 +39,7 @@ OWN_NAME = "mapo"
 _FRAGMENTS = {"read_turn": "judge_turn", "read_start": "judge_start", "read_act": "director"}
 """Templates that take the domain's text for another template."""
 MAX_BYTES = 1 << 18
-UNUSUAL = {"intent", "rank", "rank_ask", "read_turn", "read_start", "read_act"}
+UNUSUAL = {"intent", "rank", "rank_ask", "explain_ask", "read_turn", "read_start", "read_act"}
 """Templates of roles that few runs have. The fingerprint leaves them out, so that runs without these roles
 keep theirs."""
 _OPTIONAL = {"domain", "language", "period"}

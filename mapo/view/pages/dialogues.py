@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -11,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from mapo.errors import MapoError
+from mapo.judges.explain import read_explanations
 from mapo.runs.contents import advantage_of
 from mapo.sandbox.faults.detect import ROLES
 from mapo.types import Dialogue
@@ -107,13 +110,18 @@ def one(request: Request) -> Response:
     if trained:
         credit = credit_of(batch, settings, problem, load=transcript.dialogue_at, rubric=rubric, shown=row)
     siblings = transcript.siblings_of(row, batch)
+    explanations, problems = read_explanations(files.root)
+    turns = transcript.turns_of(dialogue, rubric, credit.turns.get(row["n"]), explanations)
     return page(
         request,
         "dialogue.html",
         run=run,
         row=row,
         dialogue=dialogue,
-        turns=transcript.turns_of(dialogue, rubric, credit.turns.get(row["n"])),
+        turns=turns,
+        unexplained=any(turn["read_out"] and not turn["explained_by"] for turn in turns),
+        explain_command=_explain_command(files.root, dialogue),
+        explanation_problems=problems,
         credit=credit,
         trained=trained,
         replacement=None if row["counts"] else _replacement(row, batch),
@@ -125,6 +133,13 @@ def one(request: Request) -> Response:
         pairs=_pairs(len(dialogue.start)),
         has_calls=bool(cache_files(files.root)),
     )
+
+
+def _explain_command(root: Path, dialogue: Dialogue) -> str:
+    """Return the command that writes reasons for the levels of a dialogue."""
+    judge = dialogue.cast.get("judge", "").partition(" ")[0]
+    model = judge if judge.startswith("local:") else "local:FOLDER"
+    return shlex.join(["mapo", "judge", "explain", str(root), "--dialogue", dialogue.id, "--judge", model])
 
 
 def _replacement(row: sqlite3.Row, batch: list[sqlite3.Row]) -> sqlite3.Row | None:

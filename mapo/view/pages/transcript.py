@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from mapo.errors import MapoError
+from mapo.judges.explain import Explanation, turn_key
 from mapo.measure.alignment import dynamic_alignment
 from mapo.measure.axes import axis_rewards, regressions
 from mapo.measure.rubric import Rubric
@@ -16,7 +17,7 @@ from mapo.records import decode_dialogue
 from mapo.runs.contents import number
 from mapo.runs.files import MAX_FILE_BYTES, read_at
 from mapo.store import RunDir
-from mapo.types import Dialogue, Turn
+from mapo.types import Dialogue, Mark, Turn
 from mapo.view.index import queries
 from mapo.view.index.files import RunFiles
 from mapo.view.pages.credit import Credit
@@ -30,6 +31,8 @@ CHARACTER = 8
 """The most tokens that form one character."""
 FAULTS = 20
 """Faults of a turn on a page."""
+MOST_LEVELS = 10
+"""Levels of a mark whose probabilities are shown."""
 SIBLINGS = 8
 """Siblings shown side by side."""
 
@@ -46,9 +49,12 @@ def clipped(text: str, most: int = CLIP) -> dict[str, Any]:
 
 
 def turns_of(
-    dialogue: Dialogue, rubric: Rubric | None, credit: Sequence[TurnCredit] | None
+    dialogue: Dialogue,
+    rubric: Rubric | None,
+    credit: Sequence[TurnCredit] | None,
+    explanations: Mapping[str, Explanation] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return everything the page shows about each turn."""
+    """Return everything the page shows about each turn. `explanations` are those of the run, by turn."""
     titles = {axis.key: axis.title for axis in rubric.axes} if rubric else {}
     rewards, harm = movement_of(dialogue, rubric)
     before = dialogue.start
@@ -57,6 +63,7 @@ def turns_of(
         position = turn.state.position if turn.state else before
         moved = turn.state.step if turn.state and turn.state.step is not None else None
         keys = rubric.keys if rubric else tuple(turn.levels or ())
+        explanation = explanations.get(turn_key(dialogue, i + 1)) if explanations and turn.levels else None
         turns.append(
             {
                 "number": i + 1,
@@ -65,7 +72,9 @@ def turns_of(
                 "cut": turn.reply.finish == "length",
                 "direction": turn.direction,
                 "faults": turn.faults[:FAULTS],
-                "levels": _levels(turn, titles, {key: row[i] for key, row in rewards.items()}),
+                "levels": _levels(turn, titles, {key: row[i] for key, row in rewards.items()}, explanation),
+                "explained_by": explanation.judge if explanation else "",
+                "read_out": turn.probabilities is not None,
                 "regression": harm[i] if harm else None,
                 "unscored": turn.unscored or ("no judgement" if turn.levels is None else ""),
                 "axes": list(zip(keys, position, moved or [None] * len(position), strict=False)),
@@ -103,7 +112,16 @@ def movement_of(
         return {}, []
 
 
-def _levels(turn: Turn, titles: dict[str, str], rewards: dict[str, float | None]) -> list[dict[str, Any]]:
+def _levels(
+    turn: Turn,
+    titles: dict[str, str],
+    rewards: dict[str, float | None],
+    explanation: Explanation | None = None,
+) -> list[dict[str, Any]]:
+    levels = turn.levels or {}
+    explained = {**levels, **(explanation.levels if explanation else {})}
+    places = [[min(max(p, 0.0), 1.0) for p in place[:MOST_LEVELS]] for place in turn.probabilities or ()]
+    places += [[]] * (2 * len(levels) - len(places))
     return [
         {
             "axis": key,
@@ -111,9 +129,19 @@ def _levels(turn: Turn, titles: dict[str, str], rewards: dict[str, float | None]
             "reward": rewards.get(key),
             "progress": marks.progress,
             "regression": marks.regression,
+            "chances": (places[2 * n], places[2 * n + 1]),
+            "reasons": (
+                _with_reason(marks.progress, explained[key].progress),
+                _with_reason(marks.regression, explained[key].regression),
+            ),
         }
-        for key, marks in (turn.levels or {}).items()
+        for n, (key, marks) in enumerate(levels.items())
     ]
+
+
+def _with_reason(mark: Mark, explained: Mark) -> Mark:
+    """Return the recorded mark, or the explained one if the record has neither evidence nor reason."""
+    return mark if mark.evidence or mark.reason else explained
 
 
 def states_of(dialogue: Dialogue) -> list[list[float]]:
