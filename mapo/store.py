@@ -112,6 +112,10 @@ class RunDir:
     swap = RunPath("swap.json")
     swap_markdown = RunPath("swap.md")
 
+    # roles learned from recordings
+    role = RunPath("role.json")
+    predictions = RunPath("predictions.jsonl")
+
     # Real-to-Sim and screening
     scenarios = RunPath("scenarios")
     source = RunPath("source.jsonl")

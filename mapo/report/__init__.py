@@ -1,10 +1,10 @@
 """Reports: one self-contained HTML file about a training run, an evaluation, an ablation, made
-scenarios, or several runs.
+scenarios, a trained role, or several runs.
 
     sections/    numbers -> blocks: held-out test, learning, credit, trajectories, comparison
     document/    numbers, blocks and plots, and how they become HTML (templates/) and Markdown
-    training.py results.py several.py grid.py made.py     the reports: a training run, an evaluation, several
-                                                           runs, an ablation, made scenarios
+    training.py results.py several.py grid.py made.py role.py     the reports: a training run, an evaluation,
+                                           several runs, an ablation, made scenarios, a trained role
 
 A report contains no scripts and loads nothing. Text written by models is escaped and truncated.
 """
@@ -22,6 +22,7 @@ from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.made import made_report
 from mapo.report.results import bench_report, empa_report
+from mapo.report.role import role_report
 from mapo.report.sections.held_out import held_out_difference
 from mapo.report.several import reportable, several_report
 from mapo.report.training import training_report
@@ -80,4 +81,6 @@ def _single_report(root: Path, name: str | None) -> Report:
         return made_report(root, name)
     if kind is Kind.ABLATION:
         return ablation_report(root, name)
+    if kind is Kind.ROLE:
+        return role_report(root)
     return bench_report(root, name) if kind.has_result else empa_report(root, name)

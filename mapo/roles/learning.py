@@ -281,6 +281,7 @@ class Progress:
     """Where training stands; saved with every checkpoint."""
 
     step: int = 0
+    planned: int = 0
     best_step: int = 0
     best_loss: float = math.inf
     worse: int = 0
@@ -317,6 +318,7 @@ def train(
     last = total if stop_at is None else max(1, min(total, round(stop_at * total)))
     every = max(1, per_epoch // settings.checks)
     state, best = _resume(folder, policy, optimizer)
+    state.planned = total
     began, saved = time.monotonic() - state.seconds, time.monotonic()
     while state.step < last and state.worse < settings.patience:
         elapsed = time.monotonic() - began

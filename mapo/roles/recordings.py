@@ -138,6 +138,8 @@ def _dialogue(data: dict[str, Any], rubric: Rubric, where: str) -> Dialogue:
 
 def _levels(data: Any, rubric: Rubric) -> Levels | None:
     """Return a turn form; None if the turn is unjudged or one of its levels is missing."""
+    if isinstance(data, dict) and data.keys() != set(rubric.keys):
+        raise RecordError(f"judged on the axes {', '.join(data)}, not on {', '.join(rubric.keys)}")
     if data is None or any(_side(data, key, side)["level"] is None for key in rubric.keys for side in _SIDES):
         return None
     levels = {key: AxisMarks(*(_mark(_side(data, key, side)) for side in _SIDES)) for key in rubric.keys}

@@ -29,6 +29,8 @@ class Kind(StrEnum):
     SWAP = "judge swap"
     MADE_SCENARIOS = "realsim"
     SCREENING = "screen"
+    ROLE = "roles train"
+    """A model trained to play a role."""
     EMPA_FILES = "EMPA result files"
     DIALOGUES = "dialogues"
     """Dialogue records without a run around them, such as eval/after of a training run."""
@@ -53,6 +55,7 @@ _SCHEMAS = {
     "mapo.swap": Kind.SWAP,
     "mapo.realsim": Kind.MADE_SCENARIOS,
     "mapo.screen": Kind.SCREENING,
+    "mapo.roles": Kind.ROLE,
 }
 
 

@@ -72,7 +72,7 @@ class ModelUser:
         """Return the next message. Raises AnswerError if the model's answer is empty twice."""
         if not turns:
             return self.scenario.opening
-        messages = self._messages(turns, direction)
+        messages = self.messages(turns, direction)
         request = self.sampling.of(
             Request(
                 messages,
@@ -100,7 +100,7 @@ class ModelUser:
             )
         return cut(line, 2 * self.limit, self.scenario.language)
 
-    def _messages(self, turns: Sequence[Turn], direction: Direction) -> tuple[Message, ...]:
+    def messages(self, turns: Sequence[Turn], direction: Direction) -> tuple[Message, ...]:
         """Return the chat from the person's side. Each prompt starts with the previous prompt and
         its answer.
         """

@@ -44,7 +44,7 @@ _FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: dict[str, Any]) -> Path:
     """Write a checkpoint to `folder`. `state` is any JSON data of the caller, returned by `load`."""
     with atomic_folder(folder, leftovers=LEFTOVERS) as draft:
-        _save_model(draft, policy)
+        save_model(draft, policy)
         if optimizer is not None:
             write_tensors(draft / "optimizer.safetensors", optimizer.tensors())
         body = {
@@ -109,7 +109,8 @@ def _dtype(policy: LocalPolicy) -> str:
     return str(policy.dtype).removeprefix("torch.")
 
 
-def _save_model(draft: Path, policy: LocalPolicy) -> None:
+def save_model(draft: Path, policy: LocalPolicy) -> None:
+    """Write the weights (with LoRA, the adapters), the config and the tokenizer to a folder."""
     if policy.lora:
         write_tensors(draft / "adapter_model.safetensors", _adapter_tensors(policy))
         policy.model.peft_config["default"].save_pretrained(str(draft))

@@ -1,0 +1,124 @@
+"""mapo roles train, from recordings to a folder that can be used as a role."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mapo.local_model.role_file import check_role, read_role_file
+from mapo.records import encode_dialogue
+from mapo.store import RunDir
+from support.command import mapo
+from support.recordings import EMPATHY, recordings, write_judged_turns
+
+FAST = ["--tokens", "2048", "--epochs", "1", "--lr", "1e-3", "--device", "cpu"]
+
+
+def train(role, source, model, out, *more):
+    return mapo(
+        "roles",
+        "train",
+        "--role",
+        role,
+        "--from",
+        str(source),
+        "--model",
+        str(model),
+        "--out",
+        str(out),
+        *FAST,
+        *more,
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_judged_turns(tmp_path_factory.mktemp("from") / "rec.jsonl.gz", recordings(3, 3, turns=3))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    file = tmp_path_factory.mktemp("from") / "run" / "dialogues" / "empa.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(3, 3, turns=3)))
+    return file.parent.parent
+
+
+def test_a_judge(tmp_path, source, model_folder):
+    out = tmp_path / "judge"
+    done = train("judge", source, model_folder, out, "--reasons", "1")
+    assert done.returncode == 0, done.stderr
+    role = read_role_file(out)
+    check_role(role, "judge", EMPATHY, str(out))
+    assert len(role.calibration.cuts) == 6
+    result = json.loads(RunDir(out).role.read_text())
+    assert set(result["tests"]) == {"both", "new_scenario", "new_policy"}
+    assert result["probes"]["effects"]["length"]["turns"] == 3
+    manifest = json.loads(RunDir(out).manifest.read_text())
+    assert manifest["splits"][0]["train"]["dialogues"] == 2
+    assert (out / "model.safetensors").is_file() and not RunDir(out).checkpoints.exists()
+    lines = [json.loads(line) for line in RunDir(out).predictions.read_text().splitlines()]
+    assert {len(line["logprobs"]) for line in lines} == {6}
+    assert "thorn" not in RunDir(out).predictions.read_text()
+    assert "What the role is fit for" in RunDir(out).report.read_text()
+    again = mapo("report", str(out), "--out", str(tmp_path / "again.html"))
+    assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
+
+
+def test_a_user_with_adapters_that_is_not_trained_again(tmp_path, run_folder, model_folder):
+    out = tmp_path / "user"
+    done = train("user", run_folder, model_folder, out, "--lora", "4", "--no-refit")
+    assert done.returncode == 0, done.stderr
+    assert (out / "adapter_model.safetensors").is_file()
+    assert read_role_file(out).role == "user"
+    result = json.loads(RunDir(out).role.read_text())
+    assert result["tests"]["both"]["perplexity"] < result["before"]["both"]["perplexity"]
+    assert "the measured one" in result["measured_on"]
+
+
+def test_a_director_in_two_folds(tmp_path, run_folder, model_folder):
+    out = tmp_path / "director"
+    done = train("director", run_folder, model_folder, out, "--folds", "2", "--test-policies", "0")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(RunDir(out).role.read_text())
+    assert len(result["folds"]) == 2
+    assert result["tests"]["both"]["accuracy"] == sum(f["accuracy"] for f in result["folds"]) / 2
+
+
+def refused(done, text, out):
+    assert done.returncode == 2, done.stderr
+    assert text in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not out.exists()
+
+
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder):
+    out = tmp_path / "out"
+    refused(train("clown", source, model_folder, out), "unknown role", out)
+    refused(train("judge", tmp_path / "no.jsonl", model_folder, out), "No such file", out)
+    refused(train("judge", source, tmp_path / "nothing", out), "no such folder", out)
+    refused(train("judge", source, source.parent, out), "config.json", out)
+    refused(train("director", source, model_folder, out), "no acts of a director", out)
+    refused(train("judge", source, model_folder, out, "--resume"), "no run to resume", out)
+    few = write_judged_turns(tmp_path / "few.jsonl", recordings(2, 3, turns=2))
+    refused(train("judge", few, model_folder, out), "2 policies, too few", out)
+    done = train("judge", source, model_folder, out, "--domain", "tutoring")
+    refused(done, "judged on the axes C, A, P", out)
+
+
+def test_recordings_without_judgements_are_refused(tmp_path, model_folder):
+    path = write_judged_turns(tmp_path / "rec.jsonl", recordings(3, 3, turns=2))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        for turn in line["turns"]:
+            turn["levels"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused(train("judge", path, model_folder, tmp_path / "out"), "no judgements", tmp_path / "out")
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, source, model_folder):
+    (tmp_path / "note.txt").write_text("mine")
+    done = train("judge", source, model_folder, tmp_path)
+    assert done.returncode == 2 and "not empty" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
