@@ -121,6 +121,9 @@ def estimate_training(
             (evals, config.eval.max_turns or config.rollout.max_turns, 0),
         )
     ]
+    if config.roles.ranker is not None:
+        comparisons = (steps - done) * config.rollout.scenarios * config.rollout.max_turns
+        parts.append(estimate_judgements(comparisons, config.rollout.siblings))
     return Estimate(
         rollouts + evals,
         max((part.max_turns for part in parts if part.dialogues), default=0),

@@ -41,6 +41,11 @@ def prompts_from_config(config: Config) -> RolePrompts:
     return with_intent_user(prompts) if config.roles.user_kind == "intent" else prompts
 
 
+def rank_prompts_id(config: Config) -> str:
+    """Return the fingerprint of the ranking judge's prompts."""
+    return templates_of(prompts_from_config(config)).fingerprint_of("rank", config.scenarios.domain)
+
+
 def with_intent_user(prompts: RolePrompts) -> RolePrompts:
     """Return the prompts with those of a user who gets an intent only, and without a director."""
     return IntentPrompts(prompts, templates_of(prompts))

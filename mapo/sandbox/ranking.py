@@ -91,7 +91,6 @@ class ModelRanker:
             temperature=0.0,
             max_tokens=MAX_TOKENS,
             schema=rank_schema(letters),
-            session=f"{name}/rank",
             nonce=f"{name}/rank",
         )
         return await ask(self.chat, self.sampling.of(request), lambda data: parse_scores(data, letters))

@@ -23,7 +23,7 @@ from mapo.local_model.memory import MemoryPlan, planned_slots
 from mapo.local_model.policy import LocalPolicy, folder_of
 from mapo.players.casting import every_model
 from mapo.players.identity import identity
-from mapo.players.prompts import prompts_from_config
+from mapo.players.prompts import prompts_from_config, rank_prompts_id
 from mapo.records import encode
 from mapo.runs.claim import digest
 from mapo.runs.contamination import trained_test_scenarios
@@ -177,6 +177,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
         **({"trained_on_test": taken} if (taken := contaminated_by(config, scenarios)) else {}),
         "prompts": prompts_id(prompts_from_config(config), config.scenarios.domain),
+        **({"rank_prompts": rank_prompts_id(config)} if config.roles.ranker else {}),
         **({"weights": weights} if (weights := identity(**every_model(config)).get("weights")) else {}),
         "seed": config.run.seed,
         "method": config.advantage.method,
@@ -262,6 +263,8 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
     changed += ["scenarios.start_levels"] * (levels != content.get("start_levels"))
     if config.roles.agents == "llm" and recorded.get("prompts", content["prompts"]) != content["prompts"]:
         changed.append("the prompts")
+    if recorded.get("rank_prompts") != content.get("rank_prompts"):
+        changed.append("the prompts of the ranker")
     weights = recorded.get("weights") or {}
     now_weights = content.get("weights") or {}
     changed += [

@@ -21,6 +21,7 @@ from mapo.testing.server import LoopbackServer
 from mapo.testing.world import world
 from mapo.train.callbacks import Callbacks
 from support import small_run as small
+from support.command import mapo
 from support.roles import Told, boat_shed, turns_of
 
 RANK = (
@@ -110,3 +111,20 @@ def test_verl_refuses_to_rank():
 
     with pytest.raises(InputError, match="siblings cannot be ranked"):
         check_settings(load_config(None, [*RANK]))
+
+
+def test_a_local_model_ranks_and_plays_a_user_with_an_intent(cast_model, tmp_path):
+    limits = [f"roles.{role}.max_tokens={n}" for role, n in {"user": 12, "judge": 260, "ranker": 200}.items()]
+    done = mapo(
+        *("train", *small.SMALL, f"model.source={cast_model}", "model.device=cpu", "roles.agents=llm"),
+        *(f"roles.everyone.model=local:{cast_model}", f"roles.ranker.model=local:{cast_model}", *limits),
+        *("roles.user_kind=intent", "reward.name=rank", "roles.context=4096", "rollout.scenarios=1"),
+        *("rollout.siblings=2", "rollout.max_turns=2", "rollout.at_once=4", "optim.steps=1", "eval.every=0"),
+        *("--out", tmp_path / "run"),
+    )
+    assert done.returncode == 0, done.stderr
+    played = list(read_dialogues(tmp_path / "run" / "dialogues" / "step_00001.jsonl"))
+    assert [d.cast for d in played] == 2 * [
+        {"user": "tiny-cast", "director": "none", "judge": "tiny-cast", "ranker": "tiny-cast"}
+    ]
+    assert all(d.turns[0].rank is not None for d in played)

@@ -68,6 +68,13 @@ def empa(
     director_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     director_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     director_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
+    intent_user: Annotated[
+        bool,
+        typer.Option(
+            "--intent-user",
+            help="The user is a model trained to be one: it gets an intent, no director, and may leave.",
+        ),
+    ] = False,
     prompts: Annotated[
         str,
         typer.Option(
@@ -180,6 +187,8 @@ def empa(
     if prompts == EMPA_PROMPTS and model.startswith("local:"):
         say("warning: EMPA's frequency and presence penalties of 0.7 do not apply to a local policy")
     defaults = _defaults_of(templates)
+    if intent_user:
+        templates = _with_intent_user(templates, cast)
     rules = Rules(
         rubric,
         profile or defaults.profile,
@@ -293,6 +302,18 @@ def _chosen_prompts(
         package = load_package()
         say(f"prompts: EMPA's package, version {package.version}, in {package.folder}")
     return prompts
+
+
+def _with_intent_user(prompts: RolePrompts, cast: CastSpec | None) -> RolePrompts:
+    from mapo.errors import InputError
+    from mapo.players.prompts import with_intent_user
+
+    if cast is None:
+        raise InputError(
+            "--intent-user is for models, but user, director and judge are scripted",
+            fix="Give --agents-model NAME --agents-base-url URL",
+        )
+    return with_intent_user(prompts)
 
 
 def _refuse_unscripted(plan: EmpaPlan) -> None:

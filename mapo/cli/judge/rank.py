@@ -39,7 +39,7 @@ def audit_ranking(
 
     async def solver(session: ModelSession, _: Any) -> Any:
         return rank_solver(
-            {name: (session.endpoint(spec, name), spec.sampling) for name, spec in models.items()}
+            {name: (await session.chat(spec, name), spec.sampling) for name, spec in models.items()}
         )
 
     def estimate(count: int) -> Estimate:

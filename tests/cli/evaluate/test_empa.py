@@ -41,6 +41,27 @@ def test_scripted_everything(tmp_path):
     assert len(lines) == 12
 
 
+def test_a_user_with_an_intent_leaves_and_is_not_directed(tmp_path):
+    def answer(body):
+        return "<|endconversation|>" if body["model"] == "user" else world()(body)
+
+    with LoopbackServer(answer, models=ROLES) as server:
+        urls = ("--base-url", server.base_url, "--agents-base-url", server.base_url)
+        command = ("eval", "empa", "--model", "policy", *urls, *AGENTS, "--cases", "career-tied-up")
+        done = mapo(*command, "--intent-user", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    (line,) = (tmp_path / "run" / "dialogues" / "empa.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert record["ending"]["reason"] == "user" and len(record["turns"]) == 1
+    assert record["cast"]["director"] == "none" and record["prompts"].startswith("mapo+intent ")
+    assert "user left 1" in mapo("score", tmp_path / "run").stdout
+
+
+def test_an_intent_is_for_models(tmp_path):
+    done = mapo("eval", "empa", "--model", "scripted:honest", "--intent-user", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "--intent-user is for models" in done.stderr
+
+
 def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({role: [1, 0.1, 2] for role in ROLES}))
