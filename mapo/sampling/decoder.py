@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from mapo.errors import InputError
@@ -36,7 +35,7 @@ from mapo.sampling.draw import (
     sample,
 )
 from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, round_up
-from mapo.sampling.guides import Guide
+from mapo.sampling.guides import Guide, allowed_tokens
 from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
 from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
 
@@ -429,7 +428,7 @@ class Decoder:
     def _guided_step(self, steps: Sequence[GuidedStep]) -> None:
         slots = [step.slot for step in steps]
         flags = self.table.flags(slots)
-        bits = torch.from_numpy(np.stack([self._guides[slot].allowed() for slot in slots]))
+        bits = torch.from_numpy(allowed_tokens([self._guides[slot] for slot in slots]))
         if self.packs_rows:
             view = PackedRows([(step.slot, step.start, len(step.ids)) for step in steps])
             logits = self.forward(torch.tensor([[token for step in steps for token in step.ids]]), view)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,35 +36,37 @@ _OPTIONS = {
 
 Schema = dict[str, Any]
 Bits = NDArray[np.int32]
-"""A bit per token, set if it is allowed: [(vocabulary + 31) // 32]."""
+"""A bit per token, set if it is allowed: [rows, (vocabulary + 31) // 32]."""
 
 
 class Guide:
     """The matcher of one reply of at most `limit` tokens: forced and sampled tokens take turns."""
 
     def __init__(self, guides: Guides, matcher: Any, limit: int, reserve: int) -> None:
-        self._guides, self._matcher, self._left, self._reserve = guides, matcher, limit, reserve
+        self._guides, self._left, self._reserve = guides, limit, reserve
+        self.matcher = matcher
         self.ended = False
         self.sampled = 0  # tokens that were not forced
 
     @property
+    def words(self) -> int:
+        """Words of 32 bits that hold a bit for every token."""
+        return self._guides.words
+
+    @property
     def complete(self) -> bool:
         """Whether the form is complete."""
-        return bool(self._matcher.is_accepting())
+        return bool(self.matcher.is_accepting())
 
     def force(self) -> list[int]:
         """Advance by the tokens to which there is no alternative, or that close the form, and return them."""
         if close := self._left <= self._reserve:
-            tokens = self._guides.closing(self._matcher, self._left)
+            tokens = self._guides.closing(self.matcher, self._left)
         else:
-            tokens = self._matcher.compute_ff_tokens()
+            tokens = self.matcher.compute_ff_tokens()
         self._advance(tokens)
         self.ended = self.ended or close
         return tokens
-
-    def allowed(self) -> Bits:
-        """Return the tokens that may be sampled next."""
-        return self._guides.bits(self._matcher)
 
     def consume(self, token: int) -> None:
         """Advance by a sampled token."""
@@ -75,9 +78,9 @@ class Guide:
 
     def _advance(self, tokens: list[int]) -> None:
         self._left -= len(tokens)
-        if tokens and not self._matcher.consume_tokens(tokens):
-            raise TrainError(f"structured decoding failed: {self._matcher.get_error()[:200]}")
-        self.ended = bool(self._matcher.is_stopped())
+        if tokens and not self.matcher.consume_tokens(tokens):
+            raise TrainError(f"structured decoding failed: {self.matcher.get_error()[:200]}")
+        self.ended = bool(self.matcher.is_stopped())
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,6 @@ class Guides:
         length = min(max(share - share % 20, SHORTEST_TEXT), LONGEST_TEXT)
         return Guide(self, self._matcher(schema, length).deep_copy(), limit, bounds.reserve)
 
-    def bits(self, matcher: Any) -> Bits:
-        """Return the tokens that the matcher accepts."""
-        bits = np.zeros(self.words, dtype=np.int32)
-        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        return bits
-
     def closing(self, matcher: Any, limit: int) -> list[int]:
         """Return a short sequence of tokens that completes the form."""
         matcher, path = matcher.deep_copy(), list[int]()
@@ -129,7 +126,8 @@ class Guides:
         return path[:limit]
 
     def _closing_token(self, matcher: Any) -> int:
-        bits = np.unpackbits(self.bits(matcher).view(np.uint8), bitorder="little")[: self.vocabulary]
+        words = _masks([matcher], self.words)[0]
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.vocabulary]
         if not self._preferred:
             pieces = [self._inner.greedy_tokenize(character) for character in _CLOSING]
             self._preferred = [piece[0] for piece in pieces if len(piece) == 1]
@@ -182,6 +180,27 @@ class Guides:
                 where=str(getattr(self._tokenizer, "name_or_path", "")),
                 fix="Use a model with a tokenizer.json",
             ) from problem
+
+
+def allowed_tokens(guides: Sequence[Guide]) -> Bits:
+    """Return the tokens that may be sampled next, a row per guide of the same model."""
+    return _masks([guide.matcher for guide in guides], guides[0].words)
+
+
+def _masks(matchers: Sequence[Any], words: int) -> Bits:
+    bits = np.zeros((len(matchers), words), dtype=np.int32)
+    if len(matchers) == 1:
+        matchers[0].unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+    else:
+        numbered = [(matcher, row) for row, matcher in enumerate(matchers)]
+        _executor().unsafe_compute_mask_ptr(numbered, bits.ctypes.data, 4 * words, len(matchers))
+    return bits
+
+
+@cache
+def _executor() -> Any:
+    """Return the threads that compute the masks of several rows."""
+    return _llguidance().LLExecutor()
 
 
 def _llguidance() -> Any:

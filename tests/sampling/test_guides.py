@@ -18,7 +18,7 @@ from mapo.models.structured import read_json
 from mapo.realsim.json_schema import BOOLEAN, TEXT, check_form, form, form_from, list_of, one_of
 from mapo.realsim.model_steps import scenario_schema
 from mapo.sampling import guides as guides_module
-from mapo.sampling.guides import LONGEST_TEXT, Guides
+from mapo.sampling.guides import LONGEST_TEXT, Guides, allowed_tokens
 from mapo.sandbox.director import FORM
 from mapo.sandbox.judge import parse_start, parse_turn, start_schema, turn_schema
 from mapo.types import Message
@@ -52,7 +52,7 @@ TOKENIZERS = {
 
 
 def allowed(guide):
-    return np.flatnonzero(np.unpackbits(guide.allowed().view(np.uint8), bitorder="little"))
+    return np.flatnonzero(np.unpackbits(allowed_tokens([guide])[0].view(np.uint8), bitorder="little"))
 
 
 def random_form(guides, schema, limit, seed):
@@ -100,6 +100,16 @@ def test_a_form_ends_only_when_it_is_complete():
         assert not {1, 2} & {*choices}
         guide.consume(int(choices[0]))
     assert {*allowed(guide)} <= {1, 2}
+
+
+def test_many_masks_at_once_are_those_of_each():
+    guides = TOKENIZERS["merges"]
+    made = [guides.guide(schema, 900) for schema, _ in FORMS.values()]
+    for guide in made[:3]:
+        guide.force()
+    masks = allowed_tokens(made)
+    assert [list(row) for row in masks] == [list(allowed_tokens([guide])[0]) for guide in made]
+    assert len({row.tobytes() for row in masks}) > 1
 
 
 def test_texts_are_bounded_by_their_share_of_the_limit():

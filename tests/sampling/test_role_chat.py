@@ -14,6 +14,7 @@ from mapo.errors import ContextError, InputError
 from mapo.local_model.forms import form_tokens
 from mapo.models.chat import Place, ReadRequest, Request, Tool
 from mapo.sampling.calls import common_prefix
+from mapo.sampling.guides import allowed_tokens
 from mapo.types import Message
 from support import tiny
 from support.sampled import LINES, Recordings, check_against, job, sampler, talk, teacher_forced, together
@@ -246,7 +247,8 @@ def test_forms_take_the_likeliest_tokens_that_are_allowed(recorded):
             at += len(forced)
             if guide.ended:
                 break
-            allowed = np.unpackbits(guide.allowed().view(np.uint8), bitorder="little")[: scores.shape[1]]
+            words = allowed_tokens([guide])[0].view(np.uint8)
+            allowed = np.unpackbits(words, bitorder="little")[: scores.shape[1]]
             expected = scores[at - 1].masked_fill(torch.tensor(allowed == 0), float("-inf"))
             token, logprob = call.token_ids[at - len(call.ids)], call.logprobs[at - len(call.ids)]
             assert token == expected.argmax()
