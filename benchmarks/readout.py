@@ -17,13 +17,14 @@ import json
 import random
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
 from shapes import SHAPES
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from mapo.local_model.policy import load_policy
-from mapo.local_model.template import read_template
+from mapo.local_model.template import Template, read_template
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import ReadRequest
 from mapo.sampling.sampler import Sampler
@@ -90,16 +91,14 @@ def make_dialogues(count: int, turns: int) -> list[list]:
 def judge_all(sampler: Sampler, dialogues: list[list], *, keep: bool) -> dict:
     """Judge all turns of all dialogues and return the measurements."""
     role, places = sampler.role("judge"), turn_places(RUBRIC)
-    host, own_prompt = 0.0, role._prompt
+    host, full_prompt = 0.0, Template.full_prompt
 
-    def timed_prompt(messages):
+    def timed_prompt(template, messages):
         nonlocal host
         began = time.perf_counter()
-        ids = own_prompt(messages)
+        ids = full_prompt(template, messages)
         host += time.perf_counter() - began
         return ids
-
-    role._prompt = timed_prompt
 
     async def judge(number: int, turns: list) -> None:
         session = f"d{number}/judge" if keep else ""
@@ -114,7 +113,10 @@ def judge_all(sampler: Sampler, dialogues: list[list], *, keep: bool) -> dict:
             return time.perf_counter() - began
 
     sampler.stats.clear()
-    wall, stats = asyncio.run(go()), sampler.stats
+    sampler.template._piece_ids.clear()
+    sampler.template._escaped.clear()
+    with mock.patch.object(Template, "full_prompt", timed_prompt):
+        wall, stats = asyncio.run(go()), sampler.stats
     return {
         "judgements_per_second": round(stats.reads / wall, 1),
         "seconds": round(wall, 3),

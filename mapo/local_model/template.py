@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jinja2.exceptions import TemplateError
 
@@ -22,7 +22,9 @@ from mapo.errors import InputError
 from mapo.local_model.template_cost import check_template_cost
 from mapo.types import Message
 
+_T = TypeVar("_T")
 _MAX_ESCAPE_ROUNDS = 8
+_REMEMBERED = 16384  # texts whose ids are kept
 _SYSTEM = Message("system", "Keep to plain words.")
 _PROBE = ("Hello there.", "Good day to you.", "It rains.", "So it does, again.", "What now?")
 
@@ -37,6 +39,8 @@ class Template:
     options: arguments for the template.
     controls: ids of control tokens, which no message text may produce; `spelled` matches their text.
     verbatim: earlier turns stay as they were sampled, whatever the template would make of them.
+    separators: matches the tokens that the tokenizer splits off first, if the text between them can be
+        tokenised piece by piece. Prompts that grow then cost only their new pieces.
     """
 
     tokenizer: Any
@@ -48,10 +52,14 @@ class Template:
     controls: frozenset[int] = frozenset()
     spelled: re.Pattern[str] | None = None
     verbatim: bool = False
+    separators: re.Pattern[str] | None = None
+    _piece_ids: dict[str, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    _escaped: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def full_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all messages, up to where the reply begins."""
-        return self._ids(self._text(messages))
+        text = self._text(messages)
+        return self._ids(text) if self.separators is None else self._ids_by_piece(text, self.separators)
 
     def next_turn(self, finish: Literal["stop", "length"], user_text: str) -> list[int]:
         """Return the ids between a reply and the next one: template text, the user's message, the generation
@@ -66,6 +74,11 @@ class Template:
 
     def escape_controls(self, text: str) -> str:
         """Break up every control token in `text`, so that it is tokenised as plain text."""
+        if text not in self._escaped:
+            _remember(self._escaped, text, self._escape(text))
+        return self._escaped[text]
+
+    def _escape(self, text: str) -> str:
         # This terminates: no spelling starts or ends with a space, so every match either loses its only
         # character or gets a wider gap after its first one, and no spelling contains gaps of any width.
         while self.spelled and self.spelled.search(text):
@@ -89,6 +102,14 @@ class Template:
                 where=_name(self.tokenizer),
                 fix="Check the patterns in its tokenizer.json",
             ) from None
+        return ids
+
+    def _ids_by_piece(self, text: str, separators: re.Pattern[str]) -> list[int]:
+        ids: list[int] = []
+        for piece in separators.split(text):
+            if piece not in self._piece_ids:
+                _remember(self._piece_ids, piece, self._ids(piece))
+            ids += self._piece_ids[piece]
         return ids
 
     def _text(self, messages: Sequence[Message], *, trusted: bool = False) -> str:
@@ -170,7 +191,29 @@ def read_template(tokenizer: Any, **options: Any) -> Template:
         if append_only
         else "Chat template rewrites earlier turns; each turn is a full prefill and a row of its own"
     )
-    return replace(draft, append_only=append_only, description=description, end_ids=ends)
+    separators = _separators(draft)
+    return replace(
+        draft, append_only=append_only, description=description, end_ids=ends, separators=separators
+    )
+
+
+def _remember(memory: dict[str, _T], key: str, value: _T) -> None:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = value
+
+
+def _separators(template: Template) -> re.Pattern[str] | None:
+    """Return a pattern of the tokens that are split off as they stand, before anything else happens to the
+    text; None if text between them is tokenised differently on its own."""
+    tokens = template.tokenizer.added_tokens_decoder.values()
+    exact = [t.content for t in tokens if not (t.normalized or t.lstrip or t.rstrip or t.single_word)]
+    if not exact:
+        return None
+    pattern = re.compile(f"({'|'.join(map(re.escape, sorted(exact, key=len, reverse=True)))})")
+    texts = [" a b ", "\n", " \n\n\u0338e\u0301", "", "\u3000x\n "]
+    probe = "".join(f"{text}{token}" for token in exact[:8] for text in texts)
+    return pattern if template._ids_by_piece(probe, pattern) == template._ids(probe) else None
 
 
 def _break_up(match: re.Match[str]) -> str:

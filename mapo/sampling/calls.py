@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mapo.errors import InputError
 from mapo.models.chat import Request
 from mapo.sampling.draw import PendingRead, PendingReply, noise_of
 from mapo.sampling.guides import Guide
@@ -74,4 +75,21 @@ class ReadCall:
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the length of the common prefix."""
-    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # comparing slices is much faster than comparing ids in a loop
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def check_ids(ids: Sequence[int], vocabulary: int, where: str) -> None:
+    """Raise InputError if the model has no embedding for an id."""
+    if ids and max(ids) >= vocabulary:
+        raise InputError(
+            f"the tokenizer gives id {max(ids)}, but the model has {vocabulary} tokens",
+            where=where,
+            fix="Use the tokenizer that belongs to the model",
+        )

@@ -18,9 +18,9 @@ from mapo.errors import ContextError, InputError
 from mapo.local_model.forms import FormTokens, form_tokens
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Place, ReadRequest, Request, Usage
-from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, common_prefix
+from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, check_ids, common_prefix
 from mapo.sampling.guides import Guides
-from mapo.types import Message, Reply
+from mapo.types import Reply
 
 _SHORTEST_REPLY = 64  # tokens: a context with less room than this is full
 
@@ -63,7 +63,7 @@ class RoleChat:
         if request.tools:
             raise InputError("a local model supports no tools", where=f"{self.role} '{self.name}'")
         async with self._session(request.session) as session:
-            ids = self._prompt(request.messages)
+            ids = sampler.template.full_prompt(request.messages)
             limit = min(request.max_tokens, sampler.context - len(ids))
             least = self._least_tokens(request)
             if limit < least:
@@ -83,7 +83,7 @@ class RoleChat:
         """Return, for each place, the log-probabilities of its options, normalised over the options."""
         form = self._form(request.places)
         async with self._session(request.session) as session:
-            prompt = self._prompt(request.messages)
+            prompt = self._sampler.template.full_prompt(request.messages)
             ids = [*prompt, *form.ids]
             if len(ids) > self._sampler.context:
                 raise self._too_long(len(prompt), len(form.ids))
@@ -119,17 +119,6 @@ class RoleChat:
             if self._sessions.get(name) is not session:  # without a name, or ended meanwhile
                 self._sampler.release(session)
 
-    def _prompt(self, messages: tuple[Message, ...]) -> list[int]:
-        sampler = self._sampler
-        ids = sampler.template.full_prompt(messages)
-        if ids and max(ids) >= sampler.vocabulary:
-            raise InputError(
-                f"the tokenizer gives id {max(ids)}, but the model has {sampler.vocabulary} tokens",
-                where=sampler.name,
-                fix="Use the tokenizer that belongs to the model",
-            )
-        return ids
-
     def _least_tokens(self, request: Request) -> int:
         if request.schema is None:
             return min(request.max_tokens, _SHORTEST_REPLY)
@@ -143,7 +132,9 @@ class RoleChat:
         return least
 
     def _cached(self, session: RoleSession, ids: list[int]) -> int:
-        return min(common_prefix(ids, session.ids[: session.cached]), len(ids) - 1)
+        cached = min(common_prefix(ids, session.ids[: session.cached]), len(ids) - 1)
+        check_ids(ids[cached:], self._sampler.vocabulary, self.name)
+        return cached
 
     def _form(self, places: tuple[Place, ...]) -> FormTokens:
         if places not in self._forms:

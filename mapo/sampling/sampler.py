@@ -26,7 +26,7 @@ from typing import Any
 from mapo.errors import InputError, MapoError, TrainError
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
-from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, common_prefix
+from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, check_ids, common_prefix
 from mapo.sampling.decoder import Attention, Decoder, Stats
 from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledTokens
 from mapo.sampling.guides import Guides
@@ -66,12 +66,7 @@ class LocalChat:
         if self._epoch != sampler.epoch:
             self._epoch, self.cached = sampler.epoch, 0
         cached = min(common_prefix(prompt.ids, before[: self.cached]), len(prompt.ids) - 1)
-        if prompt.ids and max(prompt.ids) >= sampler.vocabulary:
-            raise InputError(
-                f"the tokenizer gives id {max(prompt.ids)}, but the model has {sampler.vocabulary} tokens",
-                where=sampler.name,
-                fix="Use the tokenizer that belongs to the model",
-            )
+        check_ids(prompt.ids, sampler.vocabulary, sampler.name)
         call = SampleCall(self, prompt.ids, cached, request, asyncio.get_running_loop().create_future())
         try:
             await sampler.ask(call)

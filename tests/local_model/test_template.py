@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from mapo.errors import InputError
 from mapo.local_model.template import Template, _controls, keep_turns_verbatim, read_template
@@ -168,3 +170,47 @@ def test_a_template_whose_turns_differ_cannot_be_made_append_only():
     )
     with pytest.raises(InputError, match="changes from turn to turn"):
         keep_turns_verbatim(read_template(tokenizer))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_prompts_by_piece_are_the_prompts(family):
+    """Pieces between control tokens are tokenised once; the ids are those of the whole text."""
+    template = read_template(tiny.tokenizer(family))
+    assert template.separators is not None
+    lines = ["Hello  there.\n", " It rains,\u0338 e\u0301 again ", "", "What\n\nnow?", "\tSo it does"]
+    roles = ["user", "assistant"] * 3
+    messages = []
+    for role, line in zip(roles, lines, strict=False):
+        messages.append(Message(role, line))
+        if role == "user":
+            assert template.full_prompt(messages) == template._ids(template._text(messages))
+
+
+def test_growing_prompts_tokenise_only_what_is_new():
+    template = read_template(tiny.tokenizer())
+    messages = [Message("system", "Be kind."), Message("user", "Hello there.")]
+    template.full_prompt(messages)
+    encoded, own = [], template.tokenizer.encode
+    with mock.patch.object(
+        template.tokenizer, "encode", lambda text, **o: encoded.append(text) or own(text, **o)
+    ):
+        template.full_prompt([*messages, Message("assistant", "It snows."), Message("user", "And then?")])
+    assert {*encoded} == {"It snows.", "And then?", "assistant\nIt snows.", "user\nAnd then?"}
+
+
+def test_a_tokenizer_that_puts_a_space_before_a_text_gets_it_whole():
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    template = read_template(tokenizer)
+    assert template.separators is None
+    assert template.full_prompt(TALK) == template._ids(template._text(TALK))
+
+
+def test_texts_are_remembered_within_limits(monkeypatch):
+    monkeypatch.setattr("mapo.local_model.template._REMEMBERED", 10)
+    template = read_template(tiny.tokenizer())
+    for at in range(40):
+        template.full_prompt([Message("user", f"Hello {at}")])
+    assert len(template._escaped) <= 10 >= len(template._piece_ids)
