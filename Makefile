@@ -120,7 +120,7 @@ test-browser: setup ## Test mapo view in chromium (installed with apt-get if mis
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright
 	MAPO_CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -m browser tests/view/test_browser.py
 
-test-gpu: setup ## Test streamed weights on a Hopper GPU (skipped elsewhere)
+test-gpu: setup ## Test decoding on a GPU; streamed weights need a Hopper (skipped elsewhere)
 	$(BIN)/pytest -m gpu tests/gpu
 
 docs: setup ## Build the documentation as a website in .cache/site; a broken link or an outdated table fails
