@@ -420,6 +420,17 @@ class Config(_Section):
         return self
 
     @model_validator(mode="after")
+    def _check_expected_steps(self) -> Config:
+        roles = self.roles
+        models = [
+            role.model or roles.everyone.model or "" for role in roles.judges or (roles.judge or Role(),)
+        ]
+        read_out = roles.agents == "llm" and any(model.startswith("local:") for model in models)
+        if self.reward.steps == "expected" and not read_out:
+            raise ValueError("reward.steps = 'expected' needs a judge that is read out: a local model")
+        return self
+
+    @model_validator(mode="after")
     def _check_alternating_judges(self) -> Config:
         """Alternating judges differ between groups, so an advantage across groups would compare judges."""
         compares_groups = self.advantage.scope == "batch" or self.advantage.method.startswith("reinforce++")

@@ -230,3 +230,26 @@ def test_evaluations_need_room_for_their_minimum():
 def test_a_mistyped_config_is_suggested():
     with pytest.raises(InputError, match="Did you mean pocket"):
         load_config("pockt")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["reward.steps=expected"],
+        ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=big"],
+        [
+            "reward.steps=expected",
+            "roles.agents=llm",
+            "roles.everyone.model=local:a",
+            "roles.judge.model=big",
+        ],
+    ],
+)
+def test_expected_steps_need_a_judge_that_is_read_out(overrides):
+    with pytest.raises(InputError, match="needs a judge that is read out"):
+        load_config(None, overrides)
+
+
+def test_expected_steps_with_a_local_judge():
+    overrides = ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=local:judge"]
+    assert load_config(None, overrides).reward.steps == "expected"

@@ -66,7 +66,7 @@ def training_report(run: TrainingRun) -> Report:
 def _lead(run: TrainingRun) -> str:
     s = run.summary
     steps = number(s.get("steps"))
-    parts = [run.name, f"seed {run.seed}", f"reward {run.reward}" if run.reward else ""]
+    parts = [run.name, f"seed {run.seed}", _reward(run)]
     parts.append(plural(int(steps if steps is not None else len(run.steps)), "step"))
     dialogues = sum(number(line.get("dialogues")) or 0 for line in run.steps)
     parts.append(plural(int(dialogues), "training dialogue"))
@@ -159,6 +159,11 @@ def ledger_table(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
         Heading("Calls to other models"),
         Table(head, shown, note=total, left=2),
     ]
+
+
+def _reward(run: TrainingRun) -> str:
+    expected = run.config is not None and run.config.reward.steps == "expected"
+    return f"reward {run.reward}{', expected steps' if expected else ''}" if run.reward else ""
 
 
 def _settings(run: TrainingRun) -> list[Block]:

@@ -117,6 +117,15 @@ def levels_from(probabilities: Sequence[Sequence[float]], rubric: Rubric, calibr
     return {key: AxisMarks(Mark(next(levels)), Mark(-next(levels))) for key in rubric.keys}
 
 
+def reordered(calibration: Calibration, rubric: Rubric, other: Rubric) -> Calibration:
+    """Return a calibration for `rubric` with its places in the order of `other`, which has the same axes."""
+    order = [2 * rubric.keys.index(key) + side for key in other.keys for side in (0, 1)]
+    return Calibration(
+        tuple(calibration.temperatures[n] for n in order) if calibration.temperatures else (),
+        tuple(calibration.cuts[n] for n in order) if calibration.cuts else (),
+    )
+
+
 def start_levels_from(
     probabilities: Sequence[Sequence[float]], rubric: Rubric, calibration: Calibration
 ) -> StartLevels:

@@ -38,11 +38,13 @@ class Quotes:
 
 
 def count_quotes(forms: Iterable[tuple[Levels, str]]) -> Quotes:
-    """Count the evidence of forms, each given with the reply it rates."""
+    """Count the evidence of forms, each given with the reply it rates. Forms of levels alone, as they are
+    read out, are left out."""
     marks = given = quotes = 0
     for levels, reply in forms:
-        for axis in levels.values():
-            for mark in (axis.progress, axis.regression):
+        form = [mark for axis in levels.values() for mark in (axis.progress, axis.regression)]
+        if any(mark.evidence or mark.reason for mark in form):
+            for mark in form:
                 if mark.level:
                     marks += 1
                     given += bool(letters(mark.evidence))

@@ -16,11 +16,14 @@ from mapo.errors import AnswerError, RecordError, ScenarioError
 from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.audit.probes import LANGUAGE, PROBES, UNCHANGED, JudgeInput, Probe, unchanged_input
 from mapo.judges.sample import RecordedTurn, Recording
+from mapo.measure.calibration import IDENTITY, Calibration
 from mapo.measure.rubric import Rubric
-from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
+from mapo.models.chat import DEFAULT_SAMPLING, Chat, Reader, Sampling
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.judge import ModelJudge
 from mapo.sandbox.panel import median_levels
+from mapo.sandbox.reading_roles import ReadJudge
+from mapo.sandbox.readout import reordered
 from mapo.store import RunDir
 from mapo.types import AxisMarks, Levels, Mark
 
@@ -57,6 +60,21 @@ def model_asker(chat: Chat, sampling: Sampling = DEFAULT_SAMPLING) -> AskJudge:
             chat, shown.scenario, shown.rubric, shown.seed, name, sampling=sampling, system=shown.system
         )
         return await judge.judge(shown.turns)
+
+    return ask
+
+
+def reading_asker(reader: Reader, rubric: Rubric, calibration: Calibration = IDENTITY) -> AskJudge:
+    """Return a function that reads levels out of a model; `calibration` is for the axes in `rubric`'s order.
+
+    Its prompts are fixed, so questions with other wordings are skipped.
+    """
+
+    async def ask(shown: JudgeInput, name: str) -> Levels:
+        if shown.system:
+            raise ScenarioError("a judge that is read out has one prompt only")
+        fitted = reordered(calibration, rubric, shown.rubric)
+        return await ReadJudge(reader, shown.scenario, shown.rubric, name, fitted).judge(shown.turns)
 
     return ask
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from mapo.measure.rubric import Rubric
-from mapo.report.document.blocks import MAX_NAME, Block, Heading, format_number
+from mapo.report.document.blocks import MAX_NAME, Block, Heading, Paragraph, format_number
 from mapo.show.tables import Table
 from mapo.text import clip
-from mapo.types import Dialogue
+from mapo.types import Dialogue, Turn
+from mapo.types import Mark as FormMark
 
 MIN_SHARE = 0.01
 """Minimum share of turns for a reason to be listed (and at least two turns). Scripted judges give few
@@ -44,7 +45,25 @@ def judgements(sets: Mapping[str, Sequence[Dialogue]], rubric: Rubric | None) ->
     if not rows:
         return []
     table = Table(["axis", "level", "reason", *counts], rows, note=NOTE, left=3)
-    return [Heading("Judgements"), table]
+    return [Heading("Judgements"), table, *readout([d for dialogues in sets.values() for d in dialogues])]
+
+
+def readout(dialogues: Sequence[Dialogue]) -> list[Block]:
+    """Say how sure a judge is whose levels are read out; empty for other judges."""
+    chances = [
+        place[abs(mark.level)]
+        for turn in (turn for dialogue in dialogues for turn in dialogue.turns)
+        for mark, place in zip(_marks_in_order(turn), turn.probabilities or (), strict=False)
+        if abs(mark.level) < len(place)
+    ]
+    if not chances:
+        return []
+    mean = format_number(sum(chances) / len(chances), ".2f")
+    return [Paragraph(f"The levels were read out of the judge; their mean probability is {mean}.")]
+
+
+def _marks_in_order(turn: Turn) -> list[FormMark]:
+    return [mark for both in (turn.levels or {}).values() for mark in (both.progress, both.regression)]
 
 
 def _ordered(counts: Sequence[Counter[Mark]], turns: Sequence[int], axes: Sequence[str]) -> Iterator[Mark]:

@@ -95,3 +95,17 @@ def test_nothing_marked_is_nothing_told():
 def test_what_a_judge_wrote_is_bounded():
     (row,) = rows(now=[talks("\u202eevil\x07" + "x" * 500, "\u202eevil\x07" + "x" * 500)])
     assert len(row[2]) <= 121 and "\u202e" not in row[2] and "\x07" not in row[2]
+
+
+def test_levels_that_were_read_out_are_shown_with_their_mean_probability():
+    made = talks("hears", None)
+    read = tuple(replace(turn, probabilities=((0.3, 0.6, 0.1), (0.8, 0.2, 0.0)) * 3) for turn in made.turns)
+    blocks = judgements({"now": [replace(made, turns=read)]}, RUBRIC)
+    mean = (0.6 + 5 * 0.3 + 6 * 0.8) / 12  # one progress of level 1, five of 0, six regressions of 0
+    assert blocks[-1].text.endswith(f"mean probability is {mean:.2f}.")
+
+
+def test_probabilities_that_do_not_fit_the_levels_are_ignored():
+    made = talks("hears", None)
+    odd = tuple(replace(turn, probabilities=((),)) for turn in made.turns)
+    assert isinstance(judgements({"now": [replace(made, turns=odd)]}, RUBRIC)[-1], Table)
