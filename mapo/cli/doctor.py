@@ -36,7 +36,7 @@ _GIB = 2**30
 def doctor(
     model: Annotated[
         str | None,
-        typer.Option(help="Also check this model: one at --base-url, or local:FOLDER (chat template)."),
+        typer.Option(help="Also check this model: one at --base-url, or local:FOLDER (roles and speed)."),
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="Address of the model's endpoint.")] = None,
     key_env: Annotated[
@@ -45,7 +45,8 @@ def doctor(
     body: Annotated[str | None, typer.Option(help=f"Further fields of its requests: {FIELDS}.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Timeout per call, in seconds.")] = 60.0,
 ) -> None:
-    """Check the installation, the machine and, with --model, an endpoint: latency, thinking, JSON, tools.
+    """Check the installation, the machine and, with --model, a model: an endpoint's latency, thinking, JSON
+    and tools; the roles that a local model can play, and its speed.
 
     Exit status: 0 if everything needed works, also with warnings; 1 if a check failed.
     """
@@ -55,7 +56,7 @@ def doctor(
 
     checks = [*_installation(), *machine_checks()]
     if model and model.startswith("local:"):
-        checks.append(_chat_template(model.removeprefix("local:")))
+        checks += _local_model(model.removeprefix("local:"))
     elif model:
         checks += asyncio.run(_endpoint(model, base_url, key_env, timeout, body_option(body, "--body")))
     for check in checks:
@@ -140,6 +141,17 @@ def _disk(runs: Path) -> Check:
         return Check("machine", "disk", "ok", message)
     message += f"; a few checkpoints of a real model need {MIN_DISK_GIB} GiB"
     return Check("machine", "disk", "warn", message)
+
+
+def _local_model(source: str) -> list[Check]:
+    """Check which roles a local model can play, and how fast."""
+    template = _chat_template(source)
+    if template.status == "FAIL":
+        return [template]
+    from mapo.players.capabilities import measured_speed, role_capabilities
+
+    capabilities = [*role_capabilities(source), measured_speed(source)]
+    return [template, *(Check("model", *capability) for capability in capabilities)]
 
 
 def _chat_template(source: str) -> Check:
