@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,12 @@ from mapo.sampling.tokens import Context
 from mapo.sampling.turns import turns_of_loop
 from mapo.sandbox.cast import Job
 
+_MANY_READS = 16  # from so many on, one half is computed while the other half is prepared
 _IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
+
+
+HeldAnswer = tuple[int, SampleCall | ReadCall, LogProbs]
+"""The slot of a read, its call and the answers."""
 
 
 class LocalChat:
@@ -126,6 +132,7 @@ class Sampler:
             stream=stream,
         )
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.splits_reads = not self.decoder.cpu
         self.failed: Exception | None = None
         self.epoch = 0
         self.guides = Guides(template.tokenizer, len(self.decoder.table.ends), self.end_ids)
@@ -209,16 +216,23 @@ class Sampler:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        held: list[HeldAnswer] = []  # returned once the next reads have started
         with ThreadPoolExecutor(1, thread_name_prefix="sampler") as worker:
             try:
                 while True:
                     async with self._turns.lock:
                         await self._wait_until_idle()
-                        fresh, reads = self._admit()
+                        fresh, reads = self._admit(len(held))
                         busy = bool(self._active)
                         if reads:
-                            answers = await loop.run_in_executor(worker, self.decoder.read, reads)
-                            self._deliver_answers(answers)
+                            started = await loop.run_in_executor(worker, self.decoder.begin_reads, reads)
+                            self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
+                            answers = await loop.run_in_executor(worker, self.decoder.finish_reads, started)
+                            held = [(slot, self._active[slot], answer) for slot, answer in answers.items()]
+                            if self._reads_only():
+                                continue
+                        self._deliver_answers(held)
+                        held = []
                         if self._active:
                             going = sorted(self._active.keys() - {f.slot for f in fresh})
                             sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
@@ -238,22 +252,35 @@ class Sampler:
             await asyncio.sleep(0)
             idle = idle + 1 if self._turns.events == before else 0
 
-    def _admit(self) -> tuple[list[PendingReply], list[PendingRead]]:
+    def _reads_only(self) -> bool:
+        """Return whether calls wait for answers to be read, and none for a reply."""
+        replies = any(isinstance(call, SampleCall) for call in (*self._active.values(), *self._waiting))
+        return bool(self._waiting) and not replies
+
+    def _admit(self, held: int) -> tuple[list[PendingReply], list[PendingRead]]:
         """Give waiting calls a slot while there are any, and drop cancelled calls. Return the replies to
-        start and the answers to read."""
+        start and the answers to read.
+
+        On a GPU about half of the reads start at a time, if they are many: while one half is computed, the
+        callers of the other half, which are `held`, prepare their next prompts.
+        """
         for cancelled in [slot for slot, call in self._active.items() if call.done.done()]:
             self._drop(cancelled)
         waiting = [call for call in self._waiting if not call.done.done()]
         self._waiting.clear()
+        reads = held + sum(isinstance(call, ReadCall) for call in waiting)
+        room = -(-reads // 2) if self.splits_reads and reads >= _MANY_READS else reads
         begun: list[PendingReply | PendingRead] = []
         # Calls that have a slot first, so that it is not given to another one.
         for call in sorted(waiting, key=lambda call: call.chat.slot is None):
-            held = call.chat.slot
-            slot = self._free_slot(call.chat) if held is None else held
-            if slot is None or slot in self._active:
+            own = call.chat.slot
+            later = isinstance(call, ReadCall) and not room
+            slot = own if own is not None or later else self._free_slot(call.chat)
+            if later or slot is None or slot in self._active:
                 self._waiting.append(call)
                 continue
-            if held is None:
+            room -= isinstance(call, ReadCall)
+            if own is None:
                 call.chat.slot, call.chat.cached = slot, 0
             self._holders.pop(slot, None)
             self._holders[slot] = call.chat
@@ -292,10 +319,11 @@ class Sampler:
                 del self._active[slot]
                 call.done.set_result(None)
 
-    def _deliver_answers(self, answers: dict[int, LogProbs]) -> None:
-        for slot, logprobs in answers.items():
-            call = self._active[slot]
+    def _deliver_answers(self, answers: Sequence[HeldAnswer]) -> None:
+        for slot, call, logprobs in answers:
             assert isinstance(call, ReadCall)
+            if self._active.get(slot) is not call:  # cancelled and dropped while it was held
+                continue
             if call.done.done():
                 self._drop(slot)
                 continue

@@ -75,6 +75,74 @@ def test_answers_equal_a_plain_forward_pass(family, kind, recorded):
             check_answers(made, messages, answers)
 
 
+def overlapping(slots):
+    """Return a sampler that computes reads in two halves, as on a GPU, and what it starts at a time."""
+    made = sampler(slots=slots, context=900)
+    made.splits_reads = True
+    sizes, begin = [], made.decoder.begin_reads
+    made.decoder.begin_reads = lambda reads: sizes.append(len(reads)) or begin(reads)
+    return made, sizes
+
+
+@pytest.mark.parametrize("slots", [20, 5])
+def test_reads_in_two_halves_give_the_same_answers(slots):
+    made, sizes = overlapping(slots)
+    role = made.role("judge")
+    dialogues = together(made, *(lambda _, i=i: judge_dialogue(role, 3, f"d{i}", i) for i in range(20)))
+    for read in dialogues[::7]:
+        for messages, answers in read:
+            check_answers(made, messages, answers)
+    assert sum(sizes) == 60 and max(sizes) <= 10
+    if slots == 20:
+        assert sizes == [10] * 6
+
+
+def test_callers_prepare_their_next_reads_while_others_are_computed():
+    """The answers of the first half are returned between the start and the end of the second half."""
+    made, _ = overlapping(16)
+    role, log = made.role("judge"), []
+    for name in ("begin_reads", "finish_reads"):
+        own = getattr(made.decoder, name)
+        setattr(made.decoder, name, lambda x, own=own, name=name: log.append(name) or own(x))
+
+    async def judge(number):
+        await role.read(ReadRequest(transcript(1, number), PLACES, session=f"d{number}"))
+        log.append("answered")
+
+    together(made, *(lambda _, i=i: judge(i) for i in range(16)))
+    assert log[:3] == ["begin_reads", "finish_reads", "begin_reads"]
+    assert log[3:12].count("answered") == 8 and log.count("answered") == 16
+
+
+def test_a_read_cancelled_while_its_answer_is_held_leaves_its_slot():
+    made, _ = overlapping(16)
+    role, tasks = made.role("judge"), []
+    finish = made.decoder.finish_reads
+
+    def cancelling(started):
+        answers = finish(started)
+        if len(tasks) == 16 and not any(task.cancelled() for task in tasks):
+            made_loop.call_soon_threadsafe(tasks[0].cancel)
+        return answers
+
+    made.decoder.finish_reads = cancelling
+
+    async def go(_):
+        nonlocal made_loop
+        made_loop = asyncio.get_running_loop()
+        requests = [ReadRequest(transcript(1, i), PLACES, session=f"d{i}") for i in range(16)]
+        tasks.extend(asyncio.create_task(role.read(request)) for request in requests)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        again = await role.read(requests[0])
+        return requests, answers, again
+
+    made_loop = None
+    ((requests, answers, again),) = together(made, go)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    check_answers(made, requests[9].messages, answers[9])
+    check_answers(made, requests[0].messages, again)
+
+
 def test_a_session_computes_only_what_is_new():
     made = sampler(slots=1, context=900)
     role = made.role("judge")
