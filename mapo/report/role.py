@@ -264,7 +264,9 @@ def _user_tables(result: Mapping[str, Any]) -> list[Table]:
             ]
             for name in ("repeated", "as_assistant", "other_language", "off_persona", "told_early")
         ]
-        note = f"{replayed['lines']} lines, each written after the recorded turns before it."
+        note = f"{replayed['dialogues']} dialogues, played again with the recorded replies."
+        if "same_ending" in replayed:
+            note += f" By the trained judge, {format_number(replayed['same_ending'], '.0%')} end as recorded."
         tables.append(
             Table(
                 ["share of lines", "recorded user", "trained user"],

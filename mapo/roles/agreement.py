@@ -203,7 +203,7 @@ def policies(judgements: Sequence[Judgement], steps: Floats, truth: Floats, form
 def endings(judgements: Sequence[Judgement], forms: Forms) -> dict[str, Any]:
     """Return how often the first ending by the predicted levels is the one by the recorded levels."""
     recordings = list({j.recording.id: j.recording for j in judgements}.values())
-    pairs = [(_ending(r, None), _ending(r, forms)) for r in recordings]
+    pairs = [(ending_by(r, _forms(r, None)), ending_by(r, _forms(r, forms))) for r in recordings]
     same = sum(a == b for a, b in pairs)
     return {"dialogues": len(pairs), "same": same / len(pairs)}
 
@@ -222,11 +222,11 @@ def _epmq(trajectories: Sequence[Trajectory]) -> float:
     return composite([indices(trajectory) for trajectory in trajectories]).epm_q
 
 
-def _ending(recording: Recording, forms: Forms | None) -> str:
-    """Return why the dialogue ends by its levels; "open" if it does not end within the recorded turns."""
+def ending_by(recording: Recording, forms: Sequence[Levels | None]) -> str:
+    """Return why a dialogue ends by these forms; "open" if it does not end within them."""
     dialogue = recording.dialogue
     path = Trajectory(recording.rubric, dialogue.start, dialogue.profile, goal=dialogue.goal)
-    for levels in _forms(recording, forms):
+    for levels in forms:
         path.judge(levels)
         if ending := path.ending():
             return ending.reason.value

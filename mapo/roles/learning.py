@@ -34,6 +34,8 @@ from mapo.train.optim import Optimizer, lr_at, make_optimizer
 
 MULTIPLE = 64
 """Rows are padded to a multiple of this many tokens: attention kernels need aligned masks."""
+MICRO = 16384
+"""Tokens of one forward and backward pass; a step of more tokens adds up several."""
 BEST = "best.safetensors"
 Floats = NDArray[np.float64]
 
@@ -44,7 +46,7 @@ class Settings:
 
     epochs: float = 3.0
     lr: float = 1e-5
-    tokens: int = 16384
+    tokens: int = 24576
     """Tokens per optimizer step, padding included."""
     balance: float = 0.5
     text_weight: float = 1.0
@@ -177,16 +179,17 @@ class Scorer:
         """Return log-probabilities [answers, tokens], normalised over the options of each, and those of
         text."""
         body, head = body_and_head(self.policy.model)
-        mask = {} if batch.mask is None else {"attention_mask": batch.mask}
-        inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False, **mask}
+        # Positions are passed with a mask only: without one, transformers would look for packed sequences.
+        mask = {} if batch.mask is None else {"attention_mask": batch.mask, "position_ids": batch.positions}
+        inputs = {"input_ids": batch.ids, "use_cache": False, **mask}
         if head is None:
             every = self.policy.model(**inputs).logits.flatten(0, 1)
             read = every.index_select(0, batch.read_at).index_select(1, self._tokens).float()
             text = torch.log_softmax(every.index_select(0, batch.text_at).float(), -1)
             return self._normalised(read, batch), text.gather(1, batch.text_target[:, None])[:, 0]
         hidden = body(**inputs).last_hidden_state.flatten(0, 1)
-        weight = head.weight.index_select(0, self._tokens)
-        read = (hidden.index_select(0, batch.read_at) @ weight.T).float()
+        weight = head.weight.index_select(0, self._tokens).float()
+        read = hidden.index_select(0, batch.read_at).float() @ weight.T
         if head.bias is not None:
             read = read + head.bias.index_select(0, self._tokens).float()
         if len(batch.text_at):
@@ -202,17 +205,14 @@ class Scorer:
         return torch.log_softmax(logits.masked_fill(~allowed, -1e30), -1)
 
 
-def batch_loss(scorer: Scorer, batch: Batch, text_weight: float) -> Tensor:
-    """Return the loss of a batch."""
-    read, text = scorer(batch)
-    loss = read.new_zeros(())
-    if len(batch.answer):
-        at = torch.from_numpy(batch.answer).to(read.device)
-        target, weight = scorer.recorded.index_select(0, at), scorer.weights.index_select(0, at)
-        loss = loss - (weight * read.gather(1, target[:, None])[:, 0]).mean()
-    if len(text):
-        loss = loss - text_weight * text.mean()
-    return loss
+def batch_loss(scorer: Scorer, batch: Batch, answers: int, text: float) -> Tensor:
+    """Return a batch's part of the loss of a step with that many `answers`; the loss of a token of text
+    counts `text`."""
+    read, written = scorer(batch)
+    at = torch.from_numpy(batch.answer).to(read.device)
+    target, weight = scorer.recorded.index_select(0, at), scorer.weights.index_select(0, at)
+    nll = -(weight * read.gather(1, target[:, None])[:, 0]).sum()
+    return nll / max(1, answers) - text * written.sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,12 +359,17 @@ def _step(
 ) -> tuple[float, float]:
     policy.model.train()
     torch.manual_seed(settings.seed * 1_000_003 + step)  # for dropout
-    batch = make_batch([data.rows[i] for i in order], scorer.answers, policy.device)
-    loss = batch_loss(scorer, batch, settings.text_weight)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.absorb()
+    rows = [data.rows[i] for i in order]
+    answers, words = sum(len(row.read_at) for row in rows), sum(len(row.text_at) for row in rows)
+    text = settings.text_weight / max(1, words)
+    value = 0.0
+    for part in batches(rows, min(MICRO, settings.tokens)):
+        batch = make_batch([rows[i] for i in part], scorer.answers, policy.device)
+        loss = batch_loss(scorer, batch, answers, text)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.absorb()
+        value += float(loss.detach())
     norm = optimizer.clip(1.0)
-    value = float(loss.detach())
     if not (math.isfinite(value) and math.isfinite(norm)):
         raise TrainError(
             f"the loss of step {step + 1} is not finite", fix="Use a smaller --lr, or check the model"

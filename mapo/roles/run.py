@@ -31,11 +31,12 @@ from mapo.measure.rubric import Rubric
 from mapo.players.identity import fingerprint
 from mapo.records import encode
 from mapo.roles.examples import Encoder, each, packed, replies_of
-from mapo.roles.kinds import HeldOut, JudgeKind, RoleKind, make_kind
+from mapo.roles.kinds import HeldOut, JudgeKind, RoleKind, UserKind, make_kind
 from mapo.roles.learning import Data, Predictions, Progress, Settings, predict, train
 from mapo.roles.packing import Example, pack
 from mapo.roles.probes import probe
 from mapo.roles.recordings import Recordings
+from mapo.roles.replay import replay, trained_judge
 from mapo.roles.splits import Split, folds, split
 from mapo.runs.claim import check_folder, claim
 from mapo.store import JsonlWriter, RunDir, write_atomic
@@ -67,6 +68,8 @@ class Options:
     test_scenarios: float = 0.2
     device: Device = "auto"
     resume: bool = False
+    judge: str = ""
+    """Folder of a trained judge that judges what a trained user replays."""
 
 
 def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, Any]:
@@ -104,6 +107,8 @@ class _Training:
             raise InputError(
                 problem, where="--from", fix=f"Give recordings from which a {options.role} can learn"
             )
+        if options.judge:
+            trained_judge(options.judge, self.rubric)
         shares = {"policies": options.test_policies, "scenarios": options.test_scenarios}
         seed = options.settings.seed
         if options.folds > 1:
@@ -220,6 +225,8 @@ class _Training:
         }
         if isinstance(self.kind, JudgeKind):
             summary["probes"] = self._probe(policy, part, calibration)
+        elif isinstance(self.kind, UserKind):
+            summary["replay"] = self._replay(policy, part)
         held_out = [validated, *(own for own, _ in after.values())]
         share = progress.best_step / max(1, progress.planned)
         return _Measured(summary, held_out, calibration, share or 1.0, None if self.options.refit else policy)
@@ -243,6 +250,13 @@ class _Training:
             return predict(policy, examples, rows, 2 * self.options.settings.tokens).reads
 
         return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, self.options.settings.seed)
+
+    def _replay(self, policy: LocalPolicy, part: Split) -> dict[str, Any]:
+        o = self.options
+        self.say("playing recorded dialogues again")
+        return replay(
+            policy, part.both, context=self.limit, seed=o.settings.seed, judge=o.judge, device=o.device
+        )
 
     def _joined(self, measured: Sequence[_Measured]) -> _Measured:
         """Return the measures over the strict tests of all folds, with the numbers of each fold."""
@@ -325,21 +339,23 @@ class _Training:
 
     def _write_predictions(self, measured: Sequence[_Measured]) -> None:
         """Write the predictions for held-out turns as numbers, without text."""
-        self.run_dir.predictions.unlink(missing_ok=True)
-        with JsonlWriter(self.run_dir.predictions) as file:
-            for number, own in enumerate(measured):
-                for part in own.held_out:
-                    for k, example in enumerate(part.examples):
-                        file.write(
-                            {
-                                "schema": SCHEMA,
-                                "fold": number,
-                                "turn": example.name,
-                                "recorded": list(example.answers),
-                                "logprobs": [[round(x, 4) for x in p] for p in part.predictions.reads[k]],
-                                "text": round(float(part.predictions.text[k]), 4),
-                            }
-                        )
+        lines = [
+            encode(
+                {
+                    "schema": SCHEMA,
+                    "fold": number,
+                    "turn": example.name,
+                    "recorded": list(example.answers),
+                    "logprobs": [[round(x, 4) for x in place] for place in part.predictions.reads[k]],
+                    "text": round(float(part.predictions.text[k]), 4),
+                },
+                str(self.run_dir.predictions),
+            )
+            for number, own in enumerate(measured)
+            for part in own.held_out
+            for k, example in enumerate(part.examples)
+        ]
+        write_atomic(self.run_dir.predictions, b"\n".join(lines) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,12 @@ JUDGE: dict[str, Limits] = {
 }
 """A kappa of at least MIN_KAPPA is fair agreement; two careful judges reach about 0.6."""
 USER: dict[str, Limits] = {
-    "training": (("improvement", "perplexity reduced to, share of the untrained model's", 0.2),)
+    "training": (
+        ("improvement", "reduction of the perplexity", 0.3),
+        ("fresh", "sentences that are not repeated, against the recorded user's", 0.95),
+        ("in_role", "lines that do not sound like an assistant", 0.98),
+    ),
+    "evaluation": (("same_ending", "dialogues that end as recorded when replayed", 0.8),),
 }
 DIRECTOR: dict[str, Limits] = {"training": (("gain", "accuracy above the most common act", 0.05),)}
 FAIR = MIN_KAPPA
@@ -66,9 +71,21 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
     elif result["role"] == "user":
         before, after = result["before"]["both"]["perplexity"], test["perplexity"]
         numbers["improvement"] = 1 - after / before if before and after else None
+        numbers |= _replayed(result.get("replay") or {})
     else:
         numbers["gain"] = test["accuracy"] - test["majority"]
     return numbers
+
+
+def _replayed(replay: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the numbers of a replay that are compared with limits."""
+    recorded, played = replay.get("recorded") or {}, replay.get("played") or {}
+    again, before, as_assistant = played.get("repeated"), recorded.get("repeated"), played.get("as_assistant")
+    return {
+        "fresh": None if again is None or before is None or before >= 1 else (1 - again) / (1 - before),
+        "in_role": None if as_assistant is None else 1 - as_assistant,
+        "same_ending": replay.get("same_ending"),
+    }
 
 
 def ranking(result: Mapping[str, Any]) -> float | None:

@@ -63,6 +63,9 @@ def test_a_judge(tmp_path, source, model_folder):
     assert "thorn" not in RunDir(out).predictions.read_text()
     assert "What the role is fit for" in RunDir(out).report.read_text()
     again = mapo("report", str(out), "--out", str(tmp_path / "again.html"))
+    user = train("user", source, model_folder, tmp_path / "user", "--judge", f"local:{out}", "--no-refit")
+    assert user.returncode == 0, user.stderr
+    assert "same_ending" in json.loads(RunDir(tmp_path / "user").role.read_text())["replay"]
     assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
 
 
@@ -75,6 +78,7 @@ def test_a_user_with_adapters_that_is_not_trained_again(tmp_path, run_folder, mo
     result = json.loads(RunDir(out).role.read_text())
     assert result["tests"]["both"]["perplexity"] < result["before"]["both"]["perplexity"]
     assert "the measured one" in result["measured_on"]
+    assert result["replay"]["dialogues"] == 1 and result["replay"]["played"]["lines"] > 0
 
 
 def test_a_director_in_two_folds(tmp_path, run_folder, model_folder):
@@ -101,6 +105,11 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
     refused(train("judge", source, source.parent, out), "config.json", out)
     refused(train("director", source, model_folder, out), "no acts of a director", out)
     refused(train("judge", source, model_folder, out, "--resume"), "no run to resume", out)
+    refused(
+        train("user", source, model_folder, out, "--judge", f"local:{model_folder}"),
+        "not a trained judge",
+        out,
+    )
     few = write_judged_turns(tmp_path / "few.jsonl", recordings(2, 3, turns=2))
     refused(train("judge", few, model_folder, out), "2 policies, too few", out)
     done = train("judge", source, model_folder, out, "--domain", "tutoring")
