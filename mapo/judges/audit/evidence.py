@@ -38,15 +38,20 @@ class Quotes:
 
 
 def count_quotes(forms: Iterable[tuple[Levels, str]]) -> Quotes:
-    """Count the evidence of forms, each given with the reply it rates. Forms of levels alone, as they are
-    read out, are left out."""
+    """Count the evidence of a judge's forms, each given with the reply it rates.
+
+    A judge that writes no text in any of them, because its levels are read out, has nothing to count.
+    """
     marks = given = quotes = 0
+    writes = False
     for levels, reply in forms:
-        form = [mark for axis in levels.values() for mark in (axis.progress, axis.regression)]
-        if any(mark.evidence or mark.reason for mark in form):
-            for mark in form:
+        for axis in levels.values():
+            for mark in (axis.progress, axis.regression):
+                writes = writes or bool(mark.evidence or mark.reason)
                 if mark.level:
                     marks += 1
                     given += bool(letters(mark.evidence))
                     quotes += quoted(mark.evidence, reply)
+    if not writes:
+        return Quotes(0, 0, 0)
     return Quotes(marks, given, quotes)
