@@ -99,9 +99,9 @@ def test_what_a_judge_wrote_is_bounded():
 
 def test_levels_that_were_read_out_are_shown_with_their_mean_probability():
     made = talks("hears", None)
-    read = tuple(replace(turn, probabilities=((0.3, 0.6, 0.1), (0.8, 0.2, 0.0)) * 3) for turn in made.turns)
+    read = tuple(replace(turn, probabilities=((0.2, 0.6, 0.2), (0.8, 0.2, 0.0)) * 3) for turn in made.turns)
     blocks = judgements({"now": [replace(made, turns=read)]}, RUBRIC)
-    mean = (0.6 + 5 * 0.3 + 6 * 0.8) / 12  # one progress of level 1, five of 0, six regressions of 0
+    mean = (0.6 + 5 * 0.2 + 6 * 0.8) / 12  # one progress of level 1, five of 0, six regressions of 0
     assert blocks[-1].text.endswith(f"mean probability is {mean:.2f}.")
 
 
