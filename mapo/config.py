@@ -130,12 +130,31 @@ class Role(_Section):
         return self
 
 
+class SpotCheck(Role):
+    """A second judge that is asked about a share of the turns of a training, to see whether it still agrees
+    with the first. It takes no keys from `roles.everyone`.
+    """
+
+    model: str
+    share: float = Field(default=0.02, gt=0, le=1)
+    """Share of the turns."""
+    window: int = Field(default=200, ge=20, le=100_000)
+    """Latest checks over which agreement is computed."""
+    limit: float | None = Field(default=None, ge=-1, le=1)
+    """The run stops if kappa over a window falls below this, or if hardly any check of a window is answered.
+    """
+
+
 def _in_config(check: Callable[[], _T]) -> _T:
     """Run a check whose errors pydantic and `read_config` complete with their location and a fix."""
     try:
         return check()
     except InputError as error:
         raise ValueError(error.problem) from None
+
+
+def _player(model: str | None, base_url: str | None) -> tuple[str | None, str]:
+    return model, (base_url or "").rstrip("/")
 
 
 class Roles(_Section):
@@ -161,6 +180,8 @@ class Roles(_Section):
     """intent: a model that was trained to be a user. It gets the person's intent only, may leave, and no
     director is asked.
     """
+    check: SpotCheck | None = None
+    """A second judge for spot checks in training: agreement that falls is what gaming looks like."""
     judging: Literal["panel", "alternate"] = "panel"
     """panel: all judge every reply and the median of each level counts; alternate: one judge per scenario and
     step.
@@ -184,6 +205,18 @@ class Roles(_Section):
         for name, role in (("user", self.user), *directors, *one, *several):
             if self.agents == "llm" and not (self.everyone.model or (role and role.model)):
                 raise ValueError(f"no model for the {name}: set roles.everyone.model")
+        return self
+
+    @model_validator(mode="after")
+    def _check_spot_check(self) -> Roles:
+        """A judge that checks itself always agrees."""
+        judges = self.judges or (self.judge or Role(),)
+        known = {
+            _player(role.model or self.everyone.model, role.base_url or self.everyone.base_url)
+            for role in judges
+        }
+        if self.check and self.agents == "llm" and _player(self.check.model, self.check.base_url) in known:
+            raise ValueError("roles.check is the judge of training: name another model")
         return self
 
     @model_validator(mode="after")

@@ -175,7 +175,8 @@ class Turn:
     what the director decided before `user` was written. With a panel of judges, `panel` maps each judge to
     its levels (progress and regression of every axis, in the rubric's order), empty for a judge that failed.
     If levels were read out, `probabilities` holds those of the levels 0, 1, ... of each mark, in that order.
-    `faults` are those of user, director, judge and policy, as in "user: repeats itself".
+    `faults` are those of user, director, judge and policy, as in "user: repeats itself". `check` are the
+    levels of the judge of spot checks, in the order of `panel`; if it failed, `unchecked` holds the reason.
     `rank` is the score from 0 to 1 of a judge that compared the reply with those of the siblings.
     """
 
@@ -189,6 +190,8 @@ class Turn:
     panel: dict[str, tuple[int, ...]] | None = None
     probabilities: tuple[tuple[float, ...], ...] | None = None
     faults: tuple[str, ...] = ()
+    check: tuple[int, ...] | None = None
+    unchecked: str | None = None
     rank: float | None = None
 
     @property

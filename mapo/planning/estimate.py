@@ -124,6 +124,9 @@ def estimate_training(
     if config.roles.ranker is not None:
         comparisons = (steps - done) * config.rollout.scenarios * config.rollout.max_turns
         parts.append(estimate_judgements(comparisons, config.rollout.siblings))
+    if check := config.roles.check:
+        turns = config.rollout.max_turns
+        parts.append(estimate_judgements(rollouts * turns * check.share, turns))
     return Estimate(
         rollouts + evals,
         max((part.max_turns for part in parts if part.dialogues), default=0),

@@ -22,6 +22,9 @@ from mapo.players.spec import (
     parse_judges,
 )
 
+CHECK_ROLE = "check"
+"""The role of the judge of spot checks among the models of a training."""
+
 
 def cast_from_options(
     agents: str | None, everyone: PartialSpec, **roles: PartialSpec
@@ -119,6 +122,12 @@ def ranker_from_config(config: Config) -> ModelSpec | None:
     return None if role is None else _from_roles(role, config.roles.everyone)
 
 
+def check_from_config(config: Config) -> ModelSpec | None:
+    """Return the second judge of spot checks, if there is one. It inherits nothing."""
+    role = config.roles.check
+    return None if role is None else _from_roles(role, Role())
+
+
 def every_model(config: Config) -> dict[str, ModelSpec]:
     """Return every model that a training calls, by role; a test judge of its own is the "test judge"."""
     models = models_by_role(cast_from_config(config))
@@ -126,6 +135,8 @@ def every_model(config: Config) -> dict[str, ModelSpec]:
         models["test judge"] = models_by_role(evaluation_cast(config))["judge"]
     if ranker := ranker_from_config(config):
         models["ranker"] = ranker
+    if check := check_from_config(config):
+        models[CHECK_ROLE] = check
     return models
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, overload
 from mapo.body_fields import compact_body
 from mapo.config import Config
 from mapo.errors import InputError
-from mapo.players.casting import cast_from_config, evaluation_cast, every_model, ranker_from_config
+from mapo.players.casting import (
+    CHECK_ROLE,
+    cast_from_config,
+    check_from_config,
+    evaluation_cast,
+    every_model,
+    ranker_from_config,
+)
 from mapo.players.local_models import ROLE_CONTEXT, LocalModels, refuse_tool_prompts, role_sampling
 from mapo.players.prompts import prompts_from_config, templates_of
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
@@ -232,9 +239,10 @@ class ModelSession:
         return cast
 
     async def judges(
-        self, panel: PanelSpec, rubric: Rubric, prompts: RolePrompts | None = None
+        self, panel: PanelSpec, rubric: Rubric, prompts: RolePrompts | None = None, role: str = "judge"
     ) -> list[NamedJudge]:
-        """Open the judges of a panel. Those with the same model, address, key and body share an endpoint."""
+        """Open the judges of a panel, for the ledger in this `role`. Those with the same model, address, key
+        and body share an endpoint."""
         from mapo.sandbox.model_cast import SHIPPED_PROMPTS
         from mapo.sandbox.panel import model_judge
 
@@ -243,7 +251,7 @@ class ModelSession:
         for name, spec in zip(panel.names, panel.members, strict=True):
             key = (spec.model, spec.address, spec.key_env, compact_body(spec.sampling.body))
             if key not in chats:
-                chats[key] = await self.chat(spec, "judge")
+                chats[key] = await self.chat(spec, role)
             sampling = role_sampling("judge", spec)
             judge = model_judge(chats[key], rubric, sampling, name, prompts or SHIPPED_PROMPTS)
             judges.append(judge)
@@ -269,10 +277,12 @@ async def open_cast(
     from mapo.measure.rubric import Rubric
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
     from mapo.sandbox.ranking import with_ranker
+    from mapo.sandbox.spot_check import with_check
     from mapo.store import RunDir
 
     roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)
-    ledger, of = RunDir(out).ledger_of(rank), shared_by if cast else 1
+    models, check = every_model(config), check_from_config(config)
+    ledger, of = RunDir(out).ledger_of(rank), shared_by if models else 1
     session = ModelSession(
         cache=RunDir(out).cache_of(rank),
         ledger_file=ledger,
@@ -287,17 +297,17 @@ async def open_cast(
     )
 
     def flush() -> None:
-        if cast:
+        if models:
             session.ledger.flush(ledger)
 
-    if cast:
-        session.check(every_model(config), domain)
+    if models:
+        session.check(models, domain)
         if start is not None:
             session.local.adopt(config.model.source, start)
         session.local.keep_slots(plan.slots if plan else {})
     async with session:
         try:
-            prompts = prompts_from_config(config) if cast else None
+            prompts = prompts_from_config(config) if models else None
             rubric = Rubric.load(domain)
             training = await session.casting(cast, rubric, domain, prompts)
             evaluation = training
@@ -305,6 +315,9 @@ async def open_cast(
                 chat = await session.chat(ranker, "ranker")
                 templates = templates_of(prompts or SHIPPED_PROMPTS)
                 training = with_ranker(training, chat, rubric, ranker.sampling, templates)
+            if check and config.roles.check:
+                (judge,) = await session.judges(PanelSpec((check,)), rubric, prompts, role=CHECK_ROLE)
+                training = with_check(training, judge, config.roles.check.share, roles.timeout)
             if config.eval.judge is not None:
                 evaluation = await session.casting(evaluation_cast(config), rubric, domain, prompts)
             # Only the jobs of training steps have a step.

@@ -23,6 +23,7 @@ from mapo.report.sections.held_out import held_out
 from mapo.report.sections.judgements import judgements
 from mapo.report.sections.learning import dialogue_statistics, learning, speed
 from mapo.report.sections.movement import movement, movement_by_step
+from mapo.report.sections.spot_checks import spot_checks
 from mapo.report.sections.trajectories import DialogueSet, trajectories
 from mapo.report.sections.user_health import user_health
 from mapo.runs.contamination import notice_of
@@ -50,6 +51,7 @@ def training_report(run: TrainingRun) -> Report:
         *dialogue_statistics(run),
         *_user_health(run),
         *faults(run),
+        *spot_checks(run),
         *credit(run),
         *trajectories([DialogueSet("before", before, BEFORE), DialogueSet("after", after, AFTER)]),
         *_dialogue_pair(run),

@@ -89,6 +89,24 @@ class ReadingJudge(Protocol):
         ...
 
 
+class Check(Protocol):
+    """A second judge that is asked beside the dialogue (`spot_check.py`)."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether any turn was asked about."""
+        ...
+
+    def begin(self, turns: Sequence[Turn]) -> None:
+        """Ask about the last turn, if it is one of those to check, without waiting."""
+
+    async def answers(self) -> Mapping[int, Levels | str]:
+        """Wait for the levels, or the error, of each checked turn, by its index."""
+
+    def cancel(self) -> None:
+        """Stop asking."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cast:
     """The user, director and judge of one dialogue."""
@@ -104,6 +122,8 @@ class Cast:
     """Compares siblings once they are finished, if the reward is `rank`."""
     close: Callable[[], None] | None = None
     """Frees what the roles hold for this dialogue, such as KV caches; called at its end."""
+    check: Check | None = None
+    """The second judge, which is asked about some of the turns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from mapo.models.wire import storable
 from mapo.sandbox.cast import (
     Cast,
     Casting,
+    Check,
     Job,
     OpeningUser,
     Policy,
@@ -43,6 +44,7 @@ from mapo.sandbox.cast import (
     read_probabilities,
 )
 from mapo.sandbox.faults.detect import FaultDetector
+from mapo.sandbox.spot_check import with_answers
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
 from mapo.types import (
@@ -120,48 +122,68 @@ async def play(
     errors, a sampler that died, and whatever `on_turn` raises. `on_turn` is called after every turn, with its
     levels, state and reward. The reward `outcome` is final only in the returned dialogue.
     """
-    active = ActiveDialogue(job, rules, policy.name, cast.names)
-    turns = active.turns
+    active = await _converse(job, policy, cast, rules, on_turn)
+    await active.collect_checks()
+    return active.record()
+
+
+async def _converse(
+    job: Job, policy: Chat, cast: Cast, rules: Rules, on_turn: Callable[[Turn], None] | None
+) -> ActiveDialogue:
+    """Play one dialogue to its end. Its spot checks may still be pending."""
+    active = ActiveDialogue(job, rules, policy.name, cast.names, cast.check, cast.close)
     try:
-        trajectory = await active.begin(cast)
-        user_message, direction = await _opening(job, cast), None
-        while active.ending is None:
-            reply = _clean(await policy.reply(active.request(user_message)))
-            turn = Turn(user_message, reply, direction=direction)
-            levels, state, unscored = await _judge(cast, [*turns, turn], trajectory, rules.steps)
-            active.ending = trajectory.ending()
-            turn = replace(
-                turn,
-                levels=levels,
-                unscored=unscored,
-                state=state,
-                reward=rules.reward_of(trajectory, state.turn, active.ending),
-                panel=panel_levels(cast.judge, rules.rubric),
-                probabilities=None if levels is None else read_probabilities(cast.judge),
-            )
-            turn = replace(turn, faults=active.detector.faults(turn))
-            turns.append(turn)
-            _notify(on_turn, turn)
-            if active.ending is None:
-                direction = await cast.director.direct(turns, trajectory)
-                if direction.act == "end":
-                    active.ending = Ending(StopReason.DIRECTOR)
-                elif (message := await cast.user.speak(turns, direction)) is None:
-                    active.ending = Ending(StopReason.USER)
-                else:
-                    user_message = storable(message)
-    except (_CallbackError, *_FATAL):
-        raise
+        await _take_turns(active, policy, cast, on_turn)
     except ContextError as error:
         active.end_at_context_limit(error)
+    except (_CallbackError, asyncio.CancelledError, *_FATAL):
+        active.cancel_checks()
+        raise
     except Exception as error:  # noqa: BLE001 (a broken dialogue is recorded, not raised)
         active.fail(error)
     finally:
+        active.seconds = time.monotonic() - active.started
         if isinstance(policy, DialogueChat):
             policy.end_dialogue()
-        if cast.close:
-            cast.close()
-    return active.record()
+        if not active.checks_pending:
+            active.release()
+    return active
+
+
+async def _take_turns(
+    active: ActiveDialogue, policy: Chat, cast: Cast, on_turn: Callable[[Turn], None] | None
+) -> None:
+    """Let user, policy, judge and director act in turn until the dialogue ends."""
+    turns, rules = active.turns, active.rules
+    trajectory = await active.begin(cast)
+    user_message, direction = await _opening(active.job, cast), None
+    while active.ending is None:
+        reply = _clean(await policy.reply(active.request(user_message)))
+        turn = Turn(user_message, reply, direction=direction)
+        if cast.check:
+            cast.check.begin([*turns, turn])
+        levels, state, unscored = await _judge(cast, [*turns, turn], trajectory, rules.steps)
+        active.ending = trajectory.ending()
+        turn = replace(
+            turn,
+            levels=levels,
+            unscored=unscored,
+            state=state,
+            reward=rules.reward_of(trajectory, state.turn, active.ending),
+            panel=panel_levels(cast.judge, rules.rubric),
+            probabilities=None if levels is None else read_probabilities(cast.judge),
+        )
+        turn = replace(turn, faults=active.detector.faults(turn))
+        turns.append(turn)
+        _notify(on_turn, turn)
+        if active.ending is None:
+            direction = await cast.director.direct(turns, trajectory)
+            if direction.act == "end":
+                active.ending = Ending(StopReason.DIRECTOR)
+            elif (message := await cast.user.speak(turns, direction)) is None:
+                active.ending = Ending(StopReason.USER)
+            else:
+                user_message = storable(message)
 
 
 def _clean(answer: Answer) -> Reply:
@@ -189,9 +211,19 @@ async def _judge(
 class ActiveDialogue:
     """A dialogue while it is being played: its turns and trajectory so far, and the record it becomes."""
 
-    def __init__(self, job: Job, rules: Rules, model: str, cast: dict[str, str]) -> None:
-        self.job, self.rules, self.model, self.cast = job, rules, model, cast
+    def __init__(
+        self,
+        job: Job,
+        rules: Rules,
+        model: str,
+        cast: dict[str, str],
+        check: Check | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.job, self.rules, self.model, self.cast, self.check = job, rules, model, cast, check
+        self.close = close
         self.started = time.monotonic()
+        self.seconds = 0.0
         self.system = self.prompts = ""
         self.start_levels: StartLevels = {}
         self.trajectory = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
@@ -248,6 +280,29 @@ class ActiveDialogue:
         if not expected:
             logging.getLogger(__name__).error("dialogue %s broke", self.job.id, exc_info=error)
 
+    @property
+    def checks_pending(self) -> bool:
+        """Whether spot checks are still to be collected."""
+        return self.check is not None and self.check.pending
+
+    async def collect_checks(self) -> None:
+        """Add the answers of the second judge to the turns it was asked about."""
+        if self.check is None or not self.check.pending:
+            return
+        try:
+            self.turns = with_answers(self.turns, await self.check.answers(), self.rules.rubric)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Free what the roles hold for this dialogue."""
+        if self.close is not None:
+            self.close()
+
+    def cancel_checks(self) -> None:
+        if self.check is not None:
+            self.check.cancel()
+
     def record(self) -> Dialogue:
         """Return the finished dialogue."""
         job, rules = self.job, self.rules
@@ -270,7 +325,7 @@ class ActiveDialogue:
             group=job.group or job.scenario.id,
             step=job.step,
             seed=job.seed,
-            seconds=round(time.monotonic() - self.started, 3),
+            seconds=round(self.seconds, 3),
             error=self.error,
             tags=job.scenario.tags,
             prompts=self.prompts,
@@ -329,8 +384,9 @@ async def play_all(
     """Play all jobs, at most `concurrency` at a time, and return the dialogues in job order.
 
     Dialogues do not wait for each other between turns. `on_done` is called with each dialogue as it ends,
-    before another one takes its place. If more than `max_unscored` of at least 40 turns are unscored, the run
-    stops with a JudgeError; finished dialogues have then been passed to `on_done`.
+    before another one takes its place, or as soon as its spot checks are answered. If more than
+    `max_unscored` of at least 40 turns are unscored, the run stops with a JudgeError; finished dialogues have
+    then been passed to `on_done`.
     """
     jobs = list(jobs)
     if concurrency < 1:
@@ -346,31 +402,38 @@ async def play_all(
             on_turn(turn)
         monitor.update(turn)
 
+    def finish(active: ActiveDialogue) -> Dialogue:
+        dialogue = active.record()
+        if on_done:
+            on_done(dialogue)
+        return dialogue
+
     async def play_job(job: Job) -> Dialogue:
         nonlocal failed
-        async with slots:
-            # Scripted roles never wait: without this, all dialogues would run before a signal is handled.
-            await asyncio.sleep(0)
-            if failed:  # start no further dialogues
-                raise asyncio.CancelledError
-            try:
-                dialogue = await _play(job, policy, casting, rules, turn_done)
-                if on_done:
-                    on_done(dialogue)
-            except _CallbackError as wrapper:
-                failed = True
-                raise (wrapper.__cause__ or wrapper) from None
-            except BaseException:
-                failed = True
-                raise
-            return dialogue
+        try:
+            async with slots:
+                # Scripted roles never wait: without this, all dialogues would run before a signal is handled.
+                await asyncio.sleep(0)
+                if failed:  # start no further dialogues
+                    raise asyncio.CancelledError
+                active = await _play(job, policy, casting, rules, turn_done)
+                if not active.checks_pending:
+                    return finish(active)
+            await active.collect_checks()  # without a slot, so that no dialogue waits for the second judge
+            return finish(active)
+        except _CallbackError as wrapper:
+            failed = True
+            raise (wrapper.__cause__ or wrapper) from None
+        except BaseException:
+            failed = True
+            raise
 
     return await _gather(play_job(job) for job in jobs)
 
 
 async def _play(
     job: Job, policy: Policy, casting: Casting, rules: Rules, on_turn: Callable[[Turn], None]
-) -> Dialogue:
+) -> ActiveDialogue:
     """Create policy and cast for one job and play it. If they reject the scenario, the dialogue is broken."""
     try:
         chat, cast = policy(job), casting(job)
@@ -379,8 +442,8 @@ async def _play(
     except MapoError as error:
         broken = ActiveDialogue(job, rules, "", {})
         broken.fail(error)
-        return broken.record()
-    return await play(job, chat, cast, rules, on_turn)
+        return broken
+    return await _converse(job, chat, cast, rules, on_turn)
 
 
 async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:

@@ -240,6 +240,9 @@ class TrainingDisplay(CountingCallbacks):
             parts.append(f"unscored {record['unscored']:.1%}")
         if record.get("masked_faults"):
             parts.append(f"masked {record['masked_faults']:.1%}")
+        if check := record.get("check"):
+            kappa = check["window"]["kappa"]
+            parts.append("check -" if kappa is None else f"check {kappa:.2f}")
         if record["broken"]:
             parts.append(f"broken {record['broken']}")
         parts.append(self._left() or f"{self._left_by_steps(step)} left")

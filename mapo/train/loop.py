@@ -14,7 +14,7 @@ from typing import Any
 
 from mapo.advantage import Advantages
 from mapo.credit import compute_credit
-from mapo.errors import TrainError
+from mapo.errors import JudgeError, TrainError
 from mapo.rows import rows_of
 from mapo.train import checkpoint, metrics
 from mapo.train.rollouts import evaluate, play_jobs, step_jobs, write_json
@@ -38,9 +38,12 @@ async def train(t: Training) -> None:
         t.done = step
         seconds = {"rollout_s": played - began, "update_s": time.monotonic() - played}
         record = step_record(t, dialogues, credit, stats, seconds)
+        disagreement = check_judge(t, dialogues, record)
         if t.config.eval.due(step, t.config.optim.steps):
             await validate(t, record)
-        save_step(t, record)
+        save_step(t, record, stopping=disagreement is not None)
+        if disagreement:
+            raise disagreement
 
 
 async def play_step(t: Training, step: int) -> list[Dialogue]:
@@ -96,6 +99,27 @@ def step_record(
     }
 
 
+def check_judge(t: Training, dialogues: Sequence[Dialogue], record: dict[str, Any]) -> JudgeError | None:
+    """Add the spot checks of the step to its metrics, and return the error that ends the run if the two
+    judges agree too little."""
+    check = t.config.roles.check
+    if t.checks is None or check is None:
+        return None
+    step = t.checks.add(dialogues)
+    if step:
+        record["check"] = step
+    if step and not step["answered"]:
+        t.callbacks.message(
+            f"warning: none of the {step['asked']} spot checks of step {t.done} was answered, "
+            f"last error: {t.checks.last_error}"
+        )
+    try:
+        t.checks.require(check.limit, str(t.run.root))
+    except JudgeError as error:
+        return error
+    return None
+
+
 async def validate(t: Training, record: dict[str, Any]) -> None:
     """Score the policy on the validation scenarios, and remember the step with the highest score."""
     score = await evaluate(t, t.validation_scenarios, t.config.eval.repeats, f"validation_{t.done:05d}")
@@ -106,9 +130,10 @@ async def validate(t: Training, record: dict[str, Any]) -> None:
         t.best = {"step": t.done, **record["validation"]}
 
 
-def save_step(t: Training, record: dict[str, Any]) -> None:
-    """Write the metrics, then a checkpoint if one is due, so that no checkpoint lacks its metrics."""
-    due = t.done % t.config.run.checkpoint_every == 0 or t.done == t.config.optim.steps
+def save_step(t: Training, record: dict[str, Any], *, stopping: bool = False) -> None:
+    """Write the metrics, then a checkpoint if one is due or the run is `stopping`, so that no checkpoint
+    lacks its metrics."""
+    due = stopping or t.done % t.config.run.checkpoint_every == 0 or t.done == t.config.optim.steps
     if t.processes.is_leader:
         t.log(record)
         note_decoding(t.run.root, t.sampler.decoding)  # it may have fallen back to another decoder

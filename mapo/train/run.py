@@ -30,6 +30,7 @@ from mapo.scenarios.overlap import Overlap, compare_sets
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
+from mapo.scoring.spot_checks import restored_window
 from mapo.store import JsonlWriter, RunDir, read_steps, write_stop_reason
 from mapo.text import counted
 from mapo.train import checkpoint
@@ -96,6 +97,7 @@ async def run(
         repeats = config.eval.test_repeats
         before = await play_evaluation(t, scenarios["test"], repeats, "before") if repeats else []
         load_last_checkpoint(t)
+        restore_checks(t)
         if resume and not RunDir(out).summary.exists():  # a finished run has nothing left to do
             t.callbacks.resumes(t.done + 1)
         await train(t)
@@ -294,6 +296,16 @@ def load_last_checkpoint(t: Training) -> None:
         t.sampler.forget_all()
         if t.processes.is_leader and t.best:  # the process may have been killed between the two
             write_json(t.run.best, t.best)
+
+
+def restore_checks(t: Training) -> None:
+    """Restore the latest spot checks. A run that stopped at their limit stops again, unless it is raised or
+    the run is complete."""
+    if (check := t.config.roles.check) is None:
+        return
+    t.checks = restored_window(t.run, t.done, check.window, t.rules.rubric)
+    if not t.run.summary.exists():
+        t.checks.require(check.limit, str(t.run.root))
 
 
 def summarise(

@@ -2,7 +2,7 @@
 
 `Training` holds everything the loop needs; `check_run` and `claim_run` check and claim the run directory. A
 run is resumed with the settings it was started with. Only settings that do not change its results (addresses,
-limits, threads, trackers, the device, optimisations) may differ.
+limits, threads, trackers, the device, optimisations, spot checks) may differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.memory import MemoryPlan, planned_slots
 from mapo.local_model.policy import LocalPolicy, folder_of
-from mapo.players.casting import every_model
+from mapo.players.casting import CHECK_ROLE, every_model
 from mapo.players.identity import identity
 from mapo.players.prompts import prompts_from_config, rank_prompts_id
 from mapo.records import encode
@@ -36,6 +36,7 @@ from mapo.scenarios.official import content_hash, official_test_cards
 from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scenarios.start_levels import StartLevelTable, read_start_levels
 from mapo.scoring.score import score_dialogues
+from mapo.scoring.spot_checks import CheckWindow
 from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
@@ -69,6 +70,8 @@ class Training:
     paid: bool = False
     done: int = 0
     best: dict[str, Any] | None = None
+    checks: CheckWindow | None = None
+    """The latest spot checks, if there are any."""
 
     def dialogue_file(self, step: int) -> Path:
         return self.run.dialogues_of(step, self.processes.rank)
@@ -91,7 +94,7 @@ class Training:
 
 _MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
-    "roles": {"requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
+    "roles": {"check", "requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
     "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
 }
@@ -268,7 +271,9 @@ def _check_same_settings(run: RunDir, config: Config, content: dict[str, Any]) -
     weights = recorded.get("weights") or {}
     now_weights = content.get("weights") or {}
     changed += [
-        f"the weights of the {role}" for role in now_weights if weights.get(role) != now_weights[role]
+        f"the weights of the {role}"
+        for role in now_weights
+        if role != CHECK_ROLE and weights.get(role) != now_weights[role]
     ]
     if changed:
         raise InputError(

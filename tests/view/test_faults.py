@@ -1,4 +1,4 @@
-"""Faults of the roles in the viewer: badges, the filter, and the table of failed dialogues."""
+"""Faults and spot checks in the viewer: badges, the filter, failed dialogues, levels, charts."""
 
 from __future__ import annotations
 
@@ -81,3 +81,43 @@ def test_no_chart_where_no_user_was_at_fault(root, index, client):
     training(root)
     index.refresh()
     assert "faults" not in client.get("/api/figures?run=first").json()
+
+
+def test_the_levels_of_the_second_judge_stand_beside_those_of_the_first(root, index, client):
+    run = training(root, steps=1)
+    talked = talk(RUBRIC, "a_1", step=2, cast={"check": "<i>second</i>"})
+    first, second, third, *rest = talked.turns
+    turns = (
+        replace(first, check=(2, -1) * 3),
+        replace(second, unchecked="<b>timeout</b>"),
+        replace(third, check=(9,)),  # not of this rubric
+        *rest,
+    )
+    write_lines(run / "dialogues" / "step_00002.jsonl", [replace(talked, turns=turns)])
+    index.refresh()
+    page = client.get("/run/first/d/dialogues:step_00002.jsonl/1").text
+    assert page.count('title="The judge of spot checks"') == 6
+    assert "&lt;i&gt;second&lt;/i&gt;" in page
+    assert "The spot check failed" in page
+    assert "<b>timeout" not in page
+
+
+def test_the_chart_of_agreement(root, index, client):
+    run = training(root)
+    window = {"answered": 30, "kappa": 0.5, "low": 0.4, "high": 0.6, "difference": 0.3, "correlation": 0.7}
+    lines = [
+        {**metrics_line(step), "check": {"asked": 10, "answered": 9, "window": window}} for step in (1, 2)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index.refresh()
+    band, kappa, correlation = client.get("/api/figures?run=first").json()["check"]["data"]
+    assert band["y"] == [0.6, 0.6, 0.4, 0.4]
+    assert (kappa["y"], correlation["y"]) == ([0.5, 0.5], [0.7, 0.7])
+
+
+@pytest.mark.parametrize("check", [3, {"window": []}, {"window": {"kappa": "high"}}])
+def test_foreign_metrics_of_checks_are_ignored(root, index, client, check):
+    run = training(root)
+    (run / "metrics.jsonl").write_text(json.dumps({**metrics_line(1), "check": check}) + "\n")
+    index.refresh()
+    assert "check" not in client.get("/api/figures?run=first").json()

@@ -23,6 +23,7 @@ from mapo.measure.rubric import Rubric
 from mapo.sandbox.rollout import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
+from mapo.scoring.spot_checks import CheckWindow, restored_window
 from mapo.store import (
     BadLine,
     JsonlWriter,
@@ -91,9 +92,15 @@ def check_judge(run: RunDir, config: Config, split: str, step: int) -> None:
 
 
 def step_record(
-    run: RunDir, config: Config, step: int, measured: dict[str, Any], timing: dict[str, Any]
+    run: RunDir,
+    config: Config,
+    step: int,
+    measured: dict[str, Any],
+    timing: dict[str, Any],
+    checks: CheckWindow | None = None,
 ) -> dict[str, Any]:
-    """Return a step's line of metrics.jsonl, from its dialogues and verl's measurements."""
+    """Return a step's line of metrics.jsonl, from its dialogues and verl's measurements. Its spot checks are
+    added to `checks`."""
     dialogues = dialogues_of(run, config, "train", step)
     usable = [d for d in dialogues if d.usable]
     rubric = Rubric.load(config.scenarios.domain)
@@ -107,6 +114,7 @@ def step_record(
             dialogues, load_scenarios(config.scenarios.train, config.scenarios.domain), rubric
         ),
         "score": step_score.composite.epm_q if step_score else None,
+        **({"check": line} if checks is not None and (line := checks.add(dialogues)) else {}),
         **numbers.credit_metrics([d.rewards for d in usable], credit),
         **numbers.state_metrics(usable, credit, config.advantage),
         **numbers.fault_metrics(usable, config.advantage),
@@ -118,6 +126,23 @@ def step_record(
         "sampled_tokens": sampled,
         "sampled_per_s": sampled / max(rollout, 1e-9),
     }
+
+
+def restored_checks(run: RunDir, config: Config, step: int) -> CheckWindow | None:
+    """Return the latest spot checks before a step; None if the run has none."""
+    if config.roles.check is None:
+        return None
+    rubric = Rubric.load(config.scenarios.domain)
+    return restored_window(run, step - 1, config.roles.check.window, rubric)
+
+
+def check_agreement(run: RunDir, config: Config, checks: CheckWindow | None) -> None:
+    """Write a stop reason if the judge and the judge of spot checks agree too little."""
+    if checks is not None and config.roles.check is not None:
+        try:
+            checks.require(config.roles.check.limit, str(run.root))
+        except JudgeError as error:
+            write_stop_reason(run, error, keep_first=True)
 
 
 def _finite(value: Any) -> float | None:

@@ -88,8 +88,11 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         records.check_judge(self.run, self.mapo_config, "train", step)
         self._raise_stop_reason()
         records.check_gradient(metrics, step, self.run.root)
-        self.record = records.step_record(self.run, self.mapo_config, step, metrics, timing_raw)
+        checks = records.restored_checks(self.run, self.mapo_config, step)
+        self.record = records.step_record(self.run, self.mapo_config, step, metrics, timing_raw, checks)
         records.append_metrics(self.run, self.record)
+        records.check_agreement(self.run, self.mapo_config, checks)
+        self._raise_stop_reason()
         metrics.update(records.tracker_metrics(self.record))
         return batch
 

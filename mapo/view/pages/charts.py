@@ -20,6 +20,8 @@ _HATCH = {"fillmode": "overlay", "size": 7, "solidity": 0.25, "fgcolor": "rgba(2
 _PAIRED = {
     "user at fault",
     "masked",
+    "kappa",
+    "correlation of steps",
     "training",
     "validation",
     "from start",
@@ -47,6 +49,7 @@ PLOTS = {
     "length": ("Turns per dialogue", "mean turns"),
     "endings": ("Endings", "share of dialogues"),
     "unscored": ("Unscored turns", "share of turns"),
+    "check": ("Agreement with the judge of spot checks", "kappa, correlation"),
     "faults": ("Turns with a fault of the user", "share of turns"),
 }
 """The charts of a training run: key -> title, label of the y axis."""
@@ -106,6 +109,9 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str,
         traces["speed"] += look.line(_column(steps, "trained_per_s"), "trained", second=True)
         traces["length"] += look.line(_column(steps, "turns"), "turns per dialogue")
         traces["unscored"] += look.line(_column(steps, "unscored"), "unscored")
+        traces["check"] += look.band(_kappa(steps), "kappa")
+        correlation = _column(steps, "check", "window", "correlation")
+        traces["check"] += look.line(correlation, "correlation of steps", second=True)
         at_fault = _column(steps, "faults", "turns", "user")
         if any(share for _, share in at_fault):
             traces["faults"] += look.line(at_fault, "user at fault")
@@ -292,6 +298,15 @@ def _column(steps: Steps, *names: str) -> list[tuple[float, float]]:
         if (y := number(value)) is not None:
             points.append((line["step"], y))
     return points
+
+
+def _kappa(steps: Steps) -> dict[int, queries.Mean]:
+    """Return the kappa of spot checks by step, with its interval and the number of checked turns."""
+    low, high, n = (dict(_column(steps, "check", "window", key)) for key in ("low", "high", "answered"))
+    return {
+        int(step): (kappa, low.get(step), high.get(step), int(n.get(step, 0)))
+        for step, kappa in _column(steps, "check", "window", "kappa")
+    }
 
 
 def _thinned(points: Sequence[Any]) -> list[Any]:

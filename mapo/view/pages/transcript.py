@@ -16,6 +16,7 @@ from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import number
 from mapo.runs.files import MAX_FILE_BYTES, read_at
+from mapo.scoring.spot_checks import is_form
 from mapo.store import RunDir
 from mapo.types import Dialogue, Mark, Turn
 from mapo.view.index import queries
@@ -72,7 +73,11 @@ def turns_of(
                 "cut": turn.reply.finish == "length",
                 "direction": turn.direction,
                 "faults": turn.faults[:FAULTS],
-                "levels": _levels(turn, titles, {key: row[i] for key, row in rewards.items()}, explanation),
+                "unchecked": turn.unchecked,
+                "checked": bool(_checks(turn, rubric)),
+                "levels": _levels(
+                    turn, titles, {key: row[i] for key, row in rewards.items()}, explanation, rubric
+                ),
                 "explained_by": explanation.judge if explanation else "",
                 "read_out": turn.probabilities is not None,
                 "regression": harm[i] if harm else None,
@@ -117,8 +122,9 @@ def _levels(
     titles: dict[str, str],
     rewards: dict[str, float | None],
     explanation: Explanation | None = None,
+    rubric: Rubric | None = None,
 ) -> list[dict[str, Any]]:
-    levels = turn.levels or {}
+    levels, checks = turn.levels or {}, _checks(turn, rubric)
     explained = {**levels, **(explanation.levels if explanation else {})}
     places = [[min(max(p, 0.0), 1.0) for p in place[:MOST_LEVELS]] for place in turn.probabilities or ()]
     places += [[]] * (2 * len(levels) - len(places))
@@ -126,6 +132,7 @@ def _levels(
         {
             "axis": key,
             "title": titles.get(key, key),
+            "check": checks.get(key, (None, None)),
             "reward": rewards.get(key),
             "progress": marks.progress,
             "regression": marks.regression,
@@ -142,6 +149,13 @@ def _levels(
 def _with_reason(mark: Mark, explained: Mark) -> Mark:
     """Return the recorded mark, or the explained one if the record has neither evidence nor reason."""
     return mark if mark.evidence or mark.reason else explained
+
+
+def _checks(turn: Turn, rubric: Rubric | None) -> dict[str, tuple[int, int]]:
+    """Return the levels of the judge of spot checks by axis; nothing where they do not fit the rubric."""
+    if not rubric or not turn.check or not is_form(turn.check, rubric):
+        return {}
+    return dict(zip(rubric.keys, zip(turn.check[::2], turn.check[1::2], strict=True), strict=True))
 
 
 def states_of(dialogue: Dialogue) -> list[list[float]]:
