@@ -69,12 +69,12 @@ def test_the_config_of_the_quickstart_is_valid_and_sets_all_three_splits():
     assert {"train", "validation", "test"} <= settings.scenarios.model_fields_set
 
 
-def test_the_reading_path_has_nine_files_of_about_1_700_lines():
+def test_the_reading_path_has_nine_files_of_about_2_000_lines():
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     files = re.findall(r"^\| \d \| `(mapo/[\w/]+\.py)` \|", text, re.MULTILINE)
     assert len(files) == 9
     lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
-    assert 1_400 <= lines <= 2_000
+    assert 1_700 <= lines <= 2_200
 
 
 def test_both_readmes_have_the_same_links():

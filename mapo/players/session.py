@@ -276,8 +276,8 @@ async def open_cast(
     """
     from mapo.measure.rubric import Rubric
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
+    from mapo.sandbox.monitoring.spot_check import with_check
     from mapo.sandbox.ranking import with_ranker
-    from mapo.sandbox.spot_check import with_check
     from mapo.store import RunDir
 
     roles, domain, cast = config.roles, config.scenarios.domain, cast_from_config(config)

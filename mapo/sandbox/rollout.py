@@ -22,7 +22,6 @@ from mapo.errors import (
     ContextError,
     EndpointError,
     InputError,
-    JudgeError,
     MapoError,
     StoreError,
     TrainError,
@@ -35,7 +34,6 @@ from mapo.models.wire import storable
 from mapo.sandbox.cast import (
     Cast,
     Casting,
-    Check,
     Job,
     OpeningUser,
     Policy,
@@ -44,7 +42,8 @@ from mapo.sandbox.cast import (
     read_probabilities,
 )
 from mapo.sandbox.faults.detect import FaultDetector
-from mapo.sandbox.spot_check import with_answers
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
+from mapo.sandbox.monitoring.spot_check import with_answers
 from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
 from mapo.types import (
@@ -122,22 +121,20 @@ async def play(
     errors, a sampler that died, and whatever `on_turn` raises. `on_turn` is called after every turn, with its
     levels, state and reward. The reward `outcome` is final only in the returned dialogue.
     """
-    active = await _converse(job, policy, cast, rules, on_turn)
-    await active.collect_checks()
-    return active.record()
+    return await (await _converse(job, policy, cast, rules, on_turn)).finish()
 
 
 async def _converse(
     job: Job, policy: Chat, cast: Cast, rules: Rules, on_turn: Callable[[Turn], None] | None
 ) -> ActiveDialogue:
     """Play one dialogue to its end. Its spot checks may still be pending."""
-    active = ActiveDialogue(job, rules, policy.name, cast.names, cast.check, cast.close)
+    active = ActiveDialogue(job, rules, policy.name, cast)
     try:
         await _take_turns(active, policy, cast, on_turn)
     except ContextError as error:
         active.end_at_context_limit(error)
     except (_CallbackError, asyncio.CancelledError, *_FATAL):
-        active.cancel_checks()
+        active.release()
         raise
     except Exception as error:  # noqa: BLE001 (a broken dialogue is recorded, not raised)
         active.fail(error)
@@ -145,8 +142,6 @@ async def _converse(
         active.seconds = time.monotonic() - active.started
         if isinstance(policy, DialogueChat):
             policy.end_dialogue()
-        if not active.checks_pending:
-            active.release()
     return active
 
 
@@ -211,24 +206,17 @@ async def _judge(
 class ActiveDialogue:
     """A dialogue while it is being played: its turns and trajectory so far, and the record it becomes."""
 
-    def __init__(
-        self,
-        job: Job,
-        rules: Rules,
-        model: str,
-        cast: dict[str, str],
-        check: Check | None = None,
-        close: Callable[[], None] | None = None,
-    ) -> None:
-        self.job, self.rules, self.model, self.cast, self.check = job, rules, model, cast, check
-        self.close = close
+    def __init__(self, job: Job, rules: Rules, model: str = "", cast: Cast | None = None) -> None:
+        self.job, self.rules, self.model = job, rules, model
+        self.names = cast.names if cast else {}
+        self.check, self.close = (cast.check, cast.close) if cast else (None, None)
         self.started = time.monotonic()
         self.seconds = 0.0
         self.system = self.prompts = ""
         self.start_levels: StartLevels = {}
         self.trajectory = Trajectory(rules.rubric, (0.0,) * len(rules.rubric.axes), rules.profile)
         self.turns: list[Turn] = []
-        self.detector = FaultDetector(job.scenario, cast)
+        self.detector = FaultDetector(job.scenario, self.names)
         self.ending: Ending | None = None
         self.error: str | None = None
 
@@ -285,23 +273,21 @@ class ActiveDialogue:
         """Whether spot checks are still to be collected."""
         return self.check is not None and self.check.pending
 
-    async def collect_checks(self) -> None:
-        """Add the answers of the second judge to the turns it was asked about."""
-        if self.check is None or not self.check.pending:
-            return
+    async def finish(self) -> Dialogue:
+        """Wait for the spot checks and return the record."""
         try:
-            self.turns = with_answers(self.turns, await self.check.answers(), self.rules.rubric)
+            if self.check:
+                self.turns = with_answers(self.turns, await self.check.answers(), self.rules.rubric)
         finally:
             self.release()
+        return self.record()
 
     def release(self) -> None:
-        """Free what the roles hold for this dialogue."""
-        if self.close is not None:
-            self.close()
-
-    def cancel_checks(self) -> None:
-        if self.check is not None:
+        """Free what the roles hold for this dialogue, and stop its spot checks."""
+        if self.check:
             self.check.cancel()
+        if self.close:
+            self.close()
 
     def record(self) -> Dialogue:
         """Return the finished dialogue."""
@@ -318,7 +304,7 @@ class ActiveDialogue:
             turns=tuple(self.turns),
             ending=self.ending,
             reward=str(RecordedReward(rules.reward, rules.distance, rules.gamma)),
-            cast=self.cast,
+            cast=self.names,
             system=self.system,
             min_turns=rules.min_turns,
             max_turns=rules.max_turns,
@@ -402,8 +388,8 @@ async def play_all(
             on_turn(turn)
         monitor.update(turn)
 
-    def finish(active: ActiveDialogue) -> Dialogue:
-        dialogue = active.record()
+    async def finish(active: ActiveDialogue) -> Dialogue:
+        dialogue = await active.finish()
         if on_done:
             on_done(dialogue)
         return dialogue
@@ -418,9 +404,8 @@ async def play_all(
                     raise asyncio.CancelledError
                 active = await _play(job, policy, casting, rules, turn_done)
                 if not active.checks_pending:
-                    return finish(active)
-            await active.collect_checks()  # without a slot, so that no dialogue waits for the second judge
-            return finish(active)
+                    return await finish(active)
+            return await finish(active)  # without a slot: no dialogue waits for the second judge
         except _CallbackError as wrapper:
             failed = True
             raise (wrapper.__cause__ or wrapper) from None
@@ -440,7 +425,7 @@ async def _play(
     except _FATAL:
         raise
     except MapoError as error:
-        broken = ActiveDialogue(job, rules, "", {})
+        broken = ActiveDialogue(job, rules)
         broken.fail(error)
         return broken
     return await _converse(job, chat, cast, rules, on_turn)
@@ -456,25 +441,3 @@ async def _gather(tasks: Iterable[Awaitable[Dialogue]]) -> list[Dialogue]:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
-
-
-@dataclass(slots=True)
-class JudgeMonitor:
-    """Stops a run in which the judge fails too often.
-
-    Raises JudgeError once more than `limit` of at least 40 turns are unscored.
-    """
-
-    limit: float
-    turns: int = 0
-    unscored: int = 0
-
-    def update(self, turn: Turn) -> None:
-        """Count one finished turn."""
-        self.turns += 1
-        self.unscored += turn.levels is None
-        if turn.levels is None and self.turns >= 40 and self.unscored > self.limit * self.turns:
-            raise JudgeError(
-                f"the judge failed on {self.unscored} of {self.turns} turns, last error: {turn.unscored}",
-                fix="Check the judge with `mapo doctor`. Finished dialogues are kept",
-            )

@@ -8,7 +8,7 @@ a run is resumed, so it has no state of its own to lose.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -80,27 +80,34 @@ class CheckWindow:
         """Why the latest failed check failed."""
         return next((turn.error for turn in reversed(self.turns) if turn.check is None), "")
 
-    def require(self, limit: float | None, where: str) -> None:
-        """Raise JudgeError if the agreement of a full window is below `limit`, or hardly any check was
-        answered."""
+    def disagreement(self, limit: float | None, where: str) -> JudgeError | None:
+        """Return the error that ends a run: the agreement of a full window is below `limit`, or hardly any
+        check was answered."""
         if limit is None or len(self.turns) < self.size:
-            return
+            return None
         now = self.agreement()
         if now.answered < FEWEST_ANSWERS:
-            raise JudgeError(
+            return JudgeError(
                 f"only {now.answered} of the last {self.size} spot checks were answered, "
                 f"last error: {self.last_error}",
                 where=where,
                 fix="Repair the endpoint of roles.check, then resume; the last checkpoint is kept",
             )
         if now.kappa is not None and now.kappa < limit:
-            raise JudgeError(
+            return JudgeError(
                 f"the judge and the judge of spot checks agree with a kappa of {now.kappa:.2f} over "
                 f"{now.answered} turns, below the limit of {limit:g}: the policy may be gaming its judge",
                 where=where,
                 fix="Read checked dialogues in `mapo view`. To go on, resume with a lower roles.check.limit; "
                 "the last checkpoint is kept",
             )
+        return None
+
+    def warning(self, line: Mapping[str, Any]) -> str:
+        """Return a warning if no check of a step, given by its metrics, was answered."""
+        if not line or line["answered"]:
+            return ""
+        return f"none of the {line['asked']} spot checks was answered, last error: {self.last_error}"
 
 
 def restored_window(run: RunDir, done: int, size: int, rubric: Rubric) -> CheckWindow:

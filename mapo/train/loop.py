@@ -100,24 +100,14 @@ def step_record(
 
 
 def check_judge(t: Training, dialogues: Sequence[Dialogue], record: dict[str, Any]) -> JudgeError | None:
-    """Add the spot checks of the step to its metrics, and return the error that ends the run if the two
-    judges agree too little."""
-    check = t.config.roles.check
-    if t.checks is None or check is None:
+    """Add the spot checks of the step to its metrics; return the error that ends the run, if there is one."""
+    if t.checks is None or t.config.roles.check is None:
         return None
-    step = t.checks.add(dialogues)
-    if step:
-        record["check"] = step
-    if step and not step["answered"]:
-        t.callbacks.message(
-            f"warning: none of the {step['asked']} spot checks of step {t.done} was answered, "
-            f"last error: {t.checks.last_error}"
-        )
-    try:
-        t.checks.require(check.limit, str(t.run.root))
-    except JudgeError as error:
-        return error
-    return None
+    if line := t.checks.add(dialogues):
+        record["check"] = line
+    if warning := t.checks.warning(line):
+        t.callbacks.message(f"warning: step {t.done}: {warning}")
+    return t.checks.disagreement(t.config.roles.check.limit, str(t.run.root))
 
 
 async def validate(t: Training, record: dict[str, Any]) -> None:

@@ -304,8 +304,8 @@ def restore_checks(t: Training) -> None:
     if (check := t.config.roles.check) is None:
         return
     t.checks = restored_window(t.run, t.done, check.window, t.rules.rubric)
-    if not t.run.summary.exists():
-        t.checks.require(check.limit, str(t.run.root))
+    if not t.run.summary.exists() and (error := t.checks.disagreement(check.limit, str(t.run.root))):
+        raise error
 
 
 def summarise(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from mapo import Rubric
-from mapo.errors import JudgeError
 from mapo.scoring.spot_checks import CheckWindow, agreement, checked_turns, is_form, restored_window
 from mapo.store import JsonlWriter, RunDir
 from mapo.types import Dialogue
@@ -99,27 +98,26 @@ def test_the_window_forgets_the_oldest_checks():
 def test_agreement_below_the_limit_is_an_error():
     window = CheckWindow(40, RUBRIC)
     window.add(agreeing(19, lying=True))
-    window.require(0.5, "run")  # not full yet
+    assert window.disagreement(0.5, "run") is None  # not full yet
     window.add(agreeing(1, lying=True))
-    window.require(None, "run")
-    window.require(-1.0, "run")
-    with pytest.raises(JudgeError, match=r"kappa of -1\.00 over 40 turns, below the limit of 0\.5"):
-        window.require(0.5, "run")
+    assert window.disagreement(None, "run") is None
+    assert window.disagreement(-1.0, "run") is None
+    assert "kappa of -1.00 over 40 turns, below the limit of 0.5" in str(window.disagreement(0.5, "run"))
 
 
 def test_a_window_of_failed_checks_is_an_error_only_with_a_limit():
     window = CheckWindow(20, RUBRIC)
     window.add([checked(f"d{i}", [1], ["gone"]) for i in range(20)])
-    window.require(None, "run")
-    with pytest.raises(JudgeError, match="only 0 of the last 20 spot checks were answered, last error: gone"):
-        window.require(-1.0, "run")
+    assert window.disagreement(None, "run") is None
+    problem = "only 0 of the last 20 spot checks were answered, last error: gone"
+    assert problem in str(window.disagreement(-1.0, "run"))
 
 
 def test_judges_that_never_vary_are_not_below_a_limit():
     window = CheckWindow(20, RUBRIC)
     window.add([checked(f"d{i:02d}", [1], [SAME[1]]) for i in range(20)])
     assert window.agreement().kappa is None
-    window.require(0.9, "run")
+    assert window.disagreement(0.9, "run") is None
 
 
 def test_a_resumed_run_has_the_window_it_had(tmp_path):

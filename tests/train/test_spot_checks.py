@@ -11,8 +11,8 @@ from mapo import Rubric
 from mapo.errors import EndpointError, InputError, JudgeError
 from mapo.players.session import open_cast
 from mapo.sandbox.domain import scripted_cast
+from mapo.sandbox.monitoring.spot_check import with_check
 from mapo.sandbox.panel import NamedJudge
-from mapo.sandbox.spot_check import with_check
 from mapo.store import read_dialogues, read_jsonl
 from mapo.testing.server import LoopbackServer
 from mapo.train import checkpoint
@@ -119,7 +119,7 @@ def test_a_dead_second_judge_is_a_warning_and_with_a_limit_the_end(model, plain,
     heard = Messages()
     no_limit = 'roles.check={model="second", share=1.0, window=24}'
     small.trained(model, tmp_path / "warned", *SHORT, no_limit, casting=casting("gone"), callbacks=heard)
-    warning = "none of the 24 spot checks of step 1 was answered, last error: the second judge is gone"
+    warning = "step 1: none of the 24 spot checks was answered, last error: the second judge is gone"
     assert any(warning in text for text in heard.texts)
     assert small.weights(tmp_path / "warned", 4) == small.weights(plain, 4)
     with pytest.raises(JudgeError, match="only 0 of the last 24 spot checks were answered"):

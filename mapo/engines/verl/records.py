@@ -20,7 +20,7 @@ from mapo.engines.verl.settings import learning_rate_at
 from mapo.engines.verl.worker import dialogue_file
 from mapo.errors import JudgeError, TrainError
 from mapo.measure.rubric import Rubric
-from mapo.sandbox.rollout import JudgeMonitor
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import Score, score_dialogues
 from mapo.scoring.spot_checks import CheckWindow, restored_window
@@ -138,11 +138,9 @@ def restored_checks(run: RunDir, config: Config, step: int) -> CheckWindow | Non
 
 def check_agreement(run: RunDir, config: Config, checks: CheckWindow | None) -> None:
     """Write a stop reason if the judge and the judge of spot checks agree too little."""
-    if checks is not None and config.roles.check is not None:
-        try:
-            checks.require(config.roles.check.limit, str(run.root))
-        except JudgeError as error:
-            write_stop_reason(run, error, keep_first=True)
+    limit = config.roles.check.limit if config.roles.check else None
+    if checks is not None and (error := checks.disagreement(limit, str(run.root))):
+        write_stop_reason(run, error, keep_first=True)
 
 
 def _finite(value: Any) -> float | None:

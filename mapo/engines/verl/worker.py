@@ -17,7 +17,8 @@ from typing import Any
 from mapo.config import Config, load_config
 from mapo.local_model.template import Template, keep_turns_verbatim, read_template
 from mapo.sandbox.cast import Casting, Job, held_out_seed, world_seed
-from mapo.sandbox.rollout import JudgeMonitor, Rules
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
+from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scenarios.start_levels import StartLevelTable

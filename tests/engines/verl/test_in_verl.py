@@ -59,7 +59,7 @@ from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, s
 from mapo.errors import AnswerError, InputError, JudgeError, RewardError, TrainError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.local_model.policy import POCKET
-from mapo.sandbox.rollout import JudgeMonitor
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir, read_dialogues, write_stop_reason
 from mapo.types import StopReason

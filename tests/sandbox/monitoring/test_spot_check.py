@@ -12,9 +12,9 @@ from mapo.errors import AnswerError, EndpointError, StoreError
 from mapo.models.chat import Answer
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.cast import Cast, Job
+from mapo.sandbox.monitoring.spot_check import SpotCheck, is_checked, with_check
 from mapo.sandbox.panel import NamedJudge
 from mapo.sandbox.rollout import Rules, play, play_all
-from mapo.sandbox.spot_check import SpotCheck, is_checked, with_check
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.types import Direction, Turn
 from support.builders import marks
