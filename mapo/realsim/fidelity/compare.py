@@ -129,7 +129,11 @@ def _cohens_d(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def _told_apart(
     real: Sequence[UserMessages], simulated: Sequence[UserMessages], seed: int
 ) -> tuple[float, Interval]:
-    """Return the classifier's AUC and its 95 % interval, over resampled groups of each side."""
+    """Return the classifier's AUC and its 95 % interval, over resampled groups of each side.
+
+    The classifier is not trained again for each resample, so with few groups the interval is too narrow: in
+    random halves of 30 scenarios, the AUC varied 1.4 times as much.
+    """
     chosen = [*_messages(real, seed), *_messages(simulated, seed)]
     count = len(_messages(real, seed))
     is_simulated = np.arange(len(chosen)) >= count

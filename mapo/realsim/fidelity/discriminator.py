@@ -70,15 +70,15 @@ def held_out_scores(
 
 
 def fold_of(simulated: NDArray[np.bool_], groups: Sequence[str], seed: int = 0) -> NDArray[np.intp]:
-    """Return the fold of each message; the groups of each side are dealt out evenly."""
-    fold = np.zeros(len(groups), dtype=np.intp)
+    """Return the fold of each message. The groups of each side are dealt out evenly; one that both sides have
+    is in one fold, or the classifier would learn which side told its story.
+    """
+    number: dict[str, int] = {}
     for side in (False, True):
-        here = np.flatnonzero(simulated == side).tolist()
-        names = sorted({groups[at] for at in here})
+        names = sorted({groups[at] for at in np.flatnonzero(simulated == side).tolist()} - number.keys())
         random.Random(f"{seed}/{side}").shuffle(names)  # noqa: S311 (not a secret)
-        number = {name: n % FOLDS for n, name in enumerate(names)}
-        fold[here] = [number[groups[at]] for at in here]
-    return fold
+        number |= {name: n % FOLDS for n, name in enumerate(names)}
+    return np.array([number[group] for group in groups], dtype=np.intp)
 
 
 def auc(scores: Floats, simulated: NDArray[np.bool_], weights: Floats | None = None) -> float:

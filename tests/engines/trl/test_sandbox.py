@@ -28,6 +28,12 @@ from support import tiny
 from support.trl_rollouts import RUBRIC, SCENARIOS, in_sandbox, rows, sandbox, settings
 
 
+def test_siblings_cannot_be_ranked(tmp_path):
+    unranked = Sandbox(SCENARIOS, sandbox().casting, Rules(RUBRIC, reward="rank"))
+    with pytest.raises(InputError, match="no ranking judge"):
+        in_sandbox(tmp_path / "run", unranked)
+
+
 @pytest.mark.slow
 def test_training_raises_the_reward_and_leaves_a_model_that_loads(tmp_path):
     trainer = in_sandbox(

@@ -87,6 +87,12 @@ def test_groups_are_never_split_between_folds():
     assert {*folds[simulated]} == {*folds[~simulated]} == set(range(FOLDS))
 
 
+def test_a_story_that_both_sides_tell_is_in_one_fold():
+    groups = [f"g{n % 10}" for n in range(20)]
+    folds = fold_of(np.arange(20) >= 10, groups)
+    assert folds[:10].tolist() == folds[10:].tolist()
+
+
 def test_equal_users_cannot_be_told_apart():
     result = compare_users([talk(n) for n in range(40)], [talk(n) for n in range(100, 140)])
     assert result.auc_interval[0] < 0.5 < result.auc_interval[1]
