@@ -67,7 +67,12 @@ class ReadJudge:
         """The calibrated probabilities of the levels of the last reply."""
 
     async def start(self) -> StartLevels:
-        """Read the start form out."""
+        """Read the start form out. A trained judge has learned turn forms only."""
+        if self.calibration != IDENTITY:
+            raise InputError(
+                f"the trained judge '{self.reader.name}' cannot fill in start forms",
+                fix="Give start levels: scenarios.start_levels in a config, or --start-levels",
+            )
         messages = start_messages(self.scenario, self.rubric, self.prompts)
         logprobs = await self.reader.read(ReadRequest(messages, start_places(self.rubric), turn=0))
         return start_levels_from(IDENTITY.apply(logprobs), self.rubric, IDENTITY)

@@ -97,3 +97,17 @@ def test_a_folder_that_is_no_model_is_refused(run, tmp_path):
     assert done.returncode == 2
     assert "nothing" in done.stderr
     assert not RunDir(run).explanations.exists() or not RunDir(run).explanations.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_local_model_writes_reasons(run, tmp_path_factory):
+    pytest.importorskip("torch")
+    from support.local_cast import local_cast_folder
+
+    model = local_cast_folder(tmp_path_factory.mktemp("model") / "tiny")
+    judge = ("--judge", f"local:{model}", "--judge-max-tokens", 480)
+    done = mapo("judge", "explain", run, "--dialogue", "d1", "--turn", 3, *judge)
+    assert done.returncode == 0, done.stderr
+    [line] = map(json.loads, RunDir(run).explanations.read_text().splitlines())
+    assert line["levels"]["A"]["progress"]["level"] == 2
+    assert line["levels"]["A"]["regression"]["level"] == -1

@@ -80,6 +80,12 @@ def test_the_start_form_is_read_out():
     assert {mark.level for mark in levels.values()} == {2}
 
 
+def test_a_trained_judge_does_not_guess_start_levels():
+    trained = judge(FixedReader(one_up), calibration=Calibration((2.0,) * 6))
+    with pytest.raises(InputError, match="cannot fill in start forms"):
+        asyncio.run(trained.start())
+
+
 def test_there_must_be_a_turn_to_judge():
     with pytest.raises(InputError, match="no turn to judge"):
         asyncio.run(judge(FixedReader(one_up)).judge([]))
