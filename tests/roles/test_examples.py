@@ -1,0 +1,94 @@
+"""Examples of roles: what a model learns is what it sees when it plays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mapo.local_model.policy import load_policy
+from mapo.local_model.template import read_template
+from mapo.models.chat import ReadRequest
+from mapo.roles.examples import (
+    Encoder,
+    director_examples,
+    judge_examples,
+    packed,
+    reason_examples,
+    turn_name,
+    user_examples,
+)
+from mapo.roles.learning import predict
+from mapo.sampling.local import local_sampler
+from mapo.sandbox.readout import judge_messages, turn_places
+from support.recordings import EMPATHY, recordings
+from support.role_model import role_tokenizer
+
+OWN = recordings(1, 2, turns=3)
+ENCODER = Encoder(read_template(role_tokenizer()))
+
+
+def test_predictions_in_training_equal_what_is_read_in_a_dialogue(model_folder):
+    policy = load_policy(str(model_folder), device="cpu")
+    encoder = Encoder(read_template(policy.tokenizer))
+    data, dropped = packed([judge_examples(r, encoder) for r in OWN], 4096, branching=True)
+    assert dropped == 0 and not any(row.branches for row in data.rows)
+    trained = predict(policy, data.examples, data.rows, 8192)
+
+    async def play():
+        async with local_sampler("", slots=2, context=4096, loaded=policy) as sampler:
+            chat = sampler.role("judge")
+            return {
+                turn_name(r, n): await chat.read(
+                    ReadRequest(
+                        judge_messages(r.scenario, EMPATHY, r.dialogue.turns[:n]), turn_places(EMPATHY), r.id
+                    )
+                )
+                for r in OWN
+                for n in range(1, 4)
+            }
+
+    played = asyncio.run(play())
+    for example, places in zip(data.examples, trained.reads, strict=True):
+        for mine, theirs in zip(places, played[example.name], strict=True):
+            assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+def test_the_answers_of_a_judge_are_the_recorded_magnitudes():
+    [first, *_] = judge_examples(OWN[0], ENCODER)
+    marks = OWN[0].dialogue.turns[0].levels
+    assert first.answers == tuple(
+        abs(m.level) for key in EMPATHY.keys for m in (marks[key].progress, marks[key].regression)
+    )
+    digits = [role_tokenizer().decode([token]) for token in first.options[0]]
+    assert digits == ["0", "1", "2"]
+
+
+def text_of(example):
+    return role_tokenizer().decode(example.ids[example.text :])
+
+
+def test_a_user_learns_its_lines_but_the_opening():
+    examples = user_examples(OWN[0], ENCODER)
+    lines = [turn.user for turn in OWN[0].dialogue.turns[1:]]
+    assert [text_of(e).removesuffix("<|im_end|>") for e in examples] == lines
+    assert all(e.ids[-1] == role_tokenizer().eos_token_id for e in examples)
+
+
+def test_reasons_are_learned_as_text_marks_other_than_zero_first():
+    examples = reason_examples(OWN[0], ENCODER, 2, 0)
+    assert len(examples) == 6
+    assert all("it says" in text_of(e) for e in examples)
+    assert reason_examples(OWN[0], ENCODER, 0, 0) == []
+
+
+def test_a_director_learns_its_acts_among_those_allowed():
+    examples = director_examples(OWN[0], ENCODER)
+    assert [e.name for e in examples] == [turn_name(OWN[0], 2), turn_name(OWN[0], 3)]
+    letters = [role_tokenizer().decode([e.options[0][e.answers[0]]]) for e in examples]
+    assert letters == ["B", "A"]  # wait, go_on
+
+
+def test_prompts_beyond_the_limit_are_counted():
+    data, dropped = packed([judge_examples(OWN[0], ENCODER)], 100, branching=True)
+    assert dropped == 3 and not data.examples
