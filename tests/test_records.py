@@ -43,3 +43,19 @@ def test_both_ways_read_the_same():
 def test_what_is_odd_is_refused_by_its_key(line, words):
     with pytest.raises(RecordError, match=words):
         decode_dialogue(line)
+
+
+def test_a_record_without_readout_does_not_mention_it():
+    assert b"probabilities" not in LINE
+    assert b"steps" not in LINE
+
+
+@pytest.mark.parametrize("values", [b"[[NaN]]", b"[[1e999]]", b'[["1"]]', b"[0.5]", b"{}", b'"x"'])
+def test_probabilities_that_are_no_numbers_are_refused(values):
+    with pytest.raises(RecordError, match="probabilities|not a JSON number"):
+        decode_dialogue(LINE.replace(b'"user":', b'"probabilities":' + values + b',"user":', 1))
+
+
+def test_an_unknown_kind_of_steps_is_refused():
+    with pytest.raises(RecordError, match="steps"):
+        decode_dialogue(LINE[:-1] + b',"steps":"median"}')

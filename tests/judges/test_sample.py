@@ -166,3 +166,14 @@ def load_folder():
 
     assert load_scenarios("builtin:test")
     return domain_folder("empathy")
+
+
+def test_the_position_before_a_turn_follows_expected_steps():
+    """Each turn moves by 0.5 * 1 on every axis: progress 0 or 1 with the same probability, no regression."""
+    recording = talk(forms=[marks(EMPATHY, 1)] * 3)
+    even = ((0.5, 0.5, 0.0), (1.0, 0.0, 0.0)) * 3
+    turns = tuple(replace(turn, probabilities=even) for turn in recording.dialogue.turns)
+    for steps, moved in (("", 2.0), ("expected", 1.0)):
+        played = replace(recording.dialogue, turns=turns, steps=steps)
+        before = RecordedTurn(replace(recording, dialogue=played), 3).before
+        assert before == tuple(x + moved for x in played.start)

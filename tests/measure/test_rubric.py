@@ -128,3 +128,34 @@ def test_rubric_nested_too_deep_or_with_an_endless_number_is_refused(tmp_path, t
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RubricError, match="not a readable TOML file"):
         Rubric.load(path)
+
+
+def test_certain_levels_have_their_own_step_as_expectation(rubric):
+    for up, down in ((0, 0), (1, -1), (2, -2)):
+        certain = [[float(n == level) for n in range(3)] for level in (up, -down)] * len(rubric.axes)
+        assert rubric.expected_step(certain) == rubric.step(marks(rubric, up, down))
+
+
+def test_an_expected_step_weighs_the_values_of_the_levels():
+    """C: 0.5 * 1 + 0.1 * 3 = 0.8 up, 0.25 * -2 + 0.05 * -4 = -0.7 down; A and P: 0.25 * -2 + 0.05 * -5."""
+    rubric = Rubric.load("empathy")
+    step = rubric.expected_step(((0.4, 0.5, 0.1), (0.7, 0.25, 0.05)) * 3)
+    assert step == pytest.approx((0.1, 0.05, 0.05))
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        (),
+        ((1.0, 0.0, 0.0),) * 5,
+        ((1.0, 0.0, 0.0),) * 7,
+        ((1.0, 0.0),) * 6,
+        ((0.5, 0.4, 0.0),) * 6,
+        ((1.5, -0.5, 0.0),) * 6,
+        ((float("nan"), 0.5, 0.5),) * 6,
+        (("1", 0.0, 0.0),) * 6,
+    ],
+)
+def test_what_is_no_distribution_over_the_levels_is_refused(places):
+    with pytest.raises(RubricError, match="not the probabilities of"):
+        Rubric.load("empathy").expected_step(places)

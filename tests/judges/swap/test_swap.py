@@ -306,3 +306,22 @@ def test_a_swap_takes_the_judge_s_prompts_from_a_folder(runs, tmp_path):
     assert any("My question." in text for text in asked)
     manifest = json.loads((tmp_path / "again" / "manifest.json").read_text())
     assert manifest["prompts"].startswith("mine ")
+
+
+def test_a_judge_that_is_read_out_leaves_its_probabilities():
+    class Read(Steady):
+        probabilities = ((0.25, 0.5, 0.25), (1.0, 0.0, 0.0)) * 3
+
+    before = talk()
+    expected = replace(before, dialogue=replace(before.dialogue, steps="expected"))
+    record = swapped_record(Read(), expected)
+    assert {turn.probabilities for turn in record.turns} == {Read.probabilities}
+    assert record.steps == ""
+    assert record.turns[0].state.step == (1.0, 1.0, 1.0)
+
+
+def test_a_judge_that_writes_leaves_no_probabilities_of_the_one_before():
+    before = talk()
+    read = tuple(replace(t, probabilities=((1.0, 0.0, 0.0),) * 6) for t in before.dialogue.turns)
+    record = swapped_record(Steady(), replace(before, dialogue=replace(before.dialogue, turns=read)))
+    assert all(turn.probabilities is None for turn in record.turns)
