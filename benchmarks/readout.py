@@ -72,7 +72,7 @@ def load(model: str | None, device: str):
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval(), read_template(own_tokenizer())
 
 
-def make_dialogues(count: int, turns: int) -> list[list]:
+def make_dialogues(count: int, turns: int, scenarios: int) -> list[list]:
     """Return the messages of every judgement, by dialogue: lines of the scenarios, put together anew."""
     pick, lines = random.Random(0), sentences()
 
@@ -83,7 +83,7 @@ def make_dialogues(count: int, turns: int) -> list[list]:
     dialogues = []
     for number in range(count):
         played = [Turn(user=text(15, 50), reply=Reply(text=text(50, 120))) for _ in range(turns)]
-        scenario = SCENARIOS[number % len(SCENARIOS)]
+        scenario = SCENARIOS[number % scenarios % len(SCENARIOS)]
         dialogues.append([judge_messages(scenario, RUBRIC, played[:n]) for n in range(1, turns + 1)])
     return dialogues
 
@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--dialogues", type=int, default=64)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--scenarios", type=int, default=8, help="dialogues of one share their beginning")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--attention", choices=("auto", "triton", "sdpa"), default="auto")
@@ -159,7 +160,7 @@ def main() -> None:
         context=options.context,
         attention=options.attention,
     )
-    dialogues = make_dialogues(options.dialogues, options.turns)
+    dialogues = make_dialogues(options.dialogues, options.turns, options.scenarios)
     judge_all(sampler, [turns[:2] for turns in dialogues], keep=True)  # warm-up
     results = {}
     for name, keep in (("kept caches", True), ("everything prefilled", False)):
@@ -168,7 +169,9 @@ def main() -> None:
     if options.profile:
         print(profile(sampler, dialogues))
     if options.json:
-        shape = {name: getattr(options, name) for name in ("model", "device", "dialogues", "turns")}
+        shape = {
+            name: getattr(options, name) for name in ("model", "device", "dialogues", "turns", "scenarios")
+        }
         options.json.write_text(json.dumps({**shape, "results": results}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -46,6 +46,11 @@ class SampleCall:
     logprobs: list[float] = field(default_factory=list)
     guide: Guide | None = None
 
+    @property
+    def prompt_fed(self) -> bool:
+        """Whether the prompt is in the cache, as far as can be told."""
+        return bool(self.token_ids) and (self.guide is None or self.guide.sampled > 0)
+
     def begin(self, slot: int) -> PendingReply:
         """Return the reply to start in `slot`."""
         self.cached = min(self.cached, self.chat.cached)

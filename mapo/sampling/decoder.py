@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
@@ -37,6 +38,7 @@ from mapo.sampling.draw import (
 from mapo.sampling.graphs import Fuser, graphs_for, out_of_memory, round_up
 from mapo.sampling.guides import Guide, allowed_tokens
 from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
+from mapo.sampling.prefixes import PrefixCopy
 from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
 
 Attention = Literal["auto", "triton", "sdpa"]
@@ -204,6 +206,13 @@ class Decoder:
             answers |= options.answers(scores)
         self.stats.read_seconds += time.perf_counter() - started.began
         return answers
+
+    @torch.no_grad()
+    def copy_prefixes(self, copies: Sequence[PrefixCopy]) -> None:
+        """Copy beginnings of prompts between slots, in order."""
+        self._prepare()
+        for (source, count), group in groupby(copies, key=lambda copy: (copy.source, copy.count)):
+            self.cache.copy(source, [copy.target for copy in group], count)
 
     def _prepare(self) -> None:
         if not self.cpu:

@@ -198,6 +198,12 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.reset()
 
+    def copy(self, source: int, targets: list[int], count: int) -> None:
+        """Copy the first `count` positions of a slot to other slots."""
+        for layer in self.layers:
+            for buffer in (layer.keys, layer.values):
+                buffer[targets, :, :count] = buffer[source, :, :count]
+
     def bytes(self) -> int:
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
 

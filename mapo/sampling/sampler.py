@@ -9,6 +9,7 @@ that have finished. While one dialogue waits for its judge, the others are decod
 
 If no slot is free, a call takes that of an idle role session, the least recently used first; a role's call
 takes that of an idle dialogue if there is no such session. What has lost its slot is prefilled again later.
+New sessions whose prompts begin like that of another one copy its cache (`prefixes.py`).
 
 A reply's randomness depends only on the seed of its request. Before each round the event loop runs until no
 new calls arrive, so if the other roles answer immediately, the batches are also determined by the seeds.
@@ -31,6 +32,7 @@ from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, c
 from mapo.sampling.decoder import Attention, Decoder, Stats
 from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledTokens
 from mapo.sampling.guides import Guides
+from mapo.sampling.prefixes import PrefixCopy, computed_now, longest_prefix
 from mapo.sampling.role_chat import RoleChat
 from mapo.sampling.tokens import Context
 from mapo.sampling.turns import turns_of_loop
@@ -222,8 +224,10 @@ class Sampler:
                 while True:
                     async with self._turns.lock:
                         await self._wait_until_idle()
-                        fresh, reads = self._admit(len(held))
+                        fresh, reads, copies = self._admit({slot for slot, _, _ in held})
                         busy = bool(self._active)
+                        if copies:
+                            await loop.run_in_executor(worker, self.decoder.copy_prefixes, copies)
                         if reads:
                             started = await loop.run_in_executor(worker, self.decoder.begin_reads, reads)
                             self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
@@ -257,37 +261,58 @@ class Sampler:
         replies = any(isinstance(call, SampleCall) for call in (*self._active.values(), *self._waiting))
         return bool(self._waiting) and not replies
 
-    def _admit(self, held: int) -> tuple[list[PendingReply], list[PendingRead]]:
+    def _admit(self, held: set[int]) -> tuple[list[PendingReply], list[PendingRead], list[PrefixCopy]]:
         """Give waiting calls a slot while there are any, and drop cancelled calls. Return the replies to
-        start and the answers to read.
+        start, the answers to read and the beginnings of prompts to copy before.
 
         On a GPU about half of the reads start at a time, if they are many: while one half is computed, the
-        callers of the other half, which are `held`, prepare their next prompts.
+        callers of the other half, whose slots are `held`, prepare their next prompts.
         """
         for cancelled in [slot for slot, call in self._active.items() if call.done.done()]:
             self._drop(cancelled)
         waiting = [call for call in self._waiting if not call.done.done()]
         self._waiting.clear()
-        reads = held + sum(isinstance(call, ReadCall) for call in waiting)
+        reads = len(held) + sum(isinstance(call, ReadCall) for call in waiting)
         room = -(-reads // 2) if self.splits_reads and reads >= _MANY_READS else reads
         begun: list[PendingReply | PendingRead] = []
+        computing: list[list[int]] = []  # prompts of new sessions
+        copies: list[PrefixCopy] = []
         # Calls that have a slot first, so that it is not given to another one.
         for call in sorted(waiting, key=lambda call: call.chat.slot is None):
             own = call.chat.slot
+            shares = own is None and isinstance(call.chat, RoleSession) and bool(call.chat.name)
+            known, source = self._prefix(call.ids, held) if shares else (0, None)
             later = isinstance(call, ReadCall) and not room
+            later = later or (shares and computed_now(call.ids, computing, known))
             slot = own if own is not None or later else self._free_slot(call.chat)
             if later or slot is None or slot in self._active:
                 self._waiting.append(call)
                 continue
             room -= isinstance(call, ReadCall)
             if own is None:
-                call.chat.slot, call.chat.cached = slot, 0
+                call.chat.slot, call.chat.cached = slot, known
+                call.cached = min(known, len(call.ids) - 1)
+                if source is not None and source != slot:
+                    copies.append(PrefixCopy(source, slot, known))
+                computing += [call.ids] if shares else []
             self._holders.pop(slot, None)
             self._holders[slot] = call.chat
             self._active[slot] = call
             begun.append(call.begin(slot))
         replies = [pending for pending in begun if isinstance(pending, PendingReply)]
-        return replies, [pending for pending in begun if isinstance(pending, PendingRead)]
+        return replies, [pending for pending in begun if isinstance(pending, PendingRead)], copies
+
+    def _prefix(self, ids: list[int], held: set[int]) -> tuple[int, int | None]:
+        """Return how many of `ids` a session has in the cache, and its slot."""
+        prompts = []
+        for slot, holder in self._holders.items():
+            if isinstance(holder, RoleSession) and holder.epoch == self.epoch:
+                call = self._active.get(slot)
+                if call is None:
+                    prompts.append((slot, holder.ids, holder.cached))
+                elif slot in held or (isinstance(call, SampleCall) and call.prompt_fed):
+                    prompts.append((slot, call.ids, len(call.ids)))
+        return longest_prefix(ids, prompts)
 
     def _free_slot(self, chat: SlotHolder) -> int | None:
         """Return a slot for `chat`, taken from an idle one if necessary; None if it has to wait."""

@@ -24,8 +24,8 @@ def test_the_prompt_ends_where_the_user_speaks(monkeypatch):
     made = Sampler(tiny.model(), read_template(tokenizer), name="tiny", slots=2, context=1024)
     chat = made.role("user")
     prompts = []
-    render = chat._prompt
-    monkeypatch.setattr(chat, "_prompt", lambda messages: prompts.append(render(messages)) or prompts[-1])
+    ask = made.ask
+    monkeypatch.setattr(made, "ask", lambda call: prompts.append(call.ids) or ask(call))
 
     async def speak():
         async with made:

@@ -398,3 +398,80 @@ def test_weights_that_are_no_numbers_are_an_error():
         model.model.norm.weight[:] = float("nan")
     with pytest.raises(Exception, match="not numbers"):
         together(made, lambda s: s.role("judge").read(ReadRequest(transcript(1), PLACES)))
+
+
+CARD = tuple(
+    Message("system", f"Judge the reply to person {n}. " + "I am tired, nobody listens. " * 40)
+    for n in (1, 2)
+)
+
+
+def sibling(number, turn):
+    """The messages of a judge; even and odd dialogues have the same scenario."""
+    return (CARD[number % 2], Message("user", f"{LINES[number % 5]} {' '.join(LINES[:turn])}"))
+
+
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("slots", [3, 24])
+def test_siblings_share_the_beginning_of_their_prompts(slots, splits):
+    made = sampler(slots=slots, context=900)
+    made.splits_reads = splits
+    role = made.role("judge")
+
+    async def go(i):
+        read = []
+        for turn in range(1, 4):
+            request = ReadRequest(sibling(i, turn), PLACES, session=f"d{i}")
+            read.append((request.messages, await role.read(request)))
+        return read
+
+    for read in together(made, *(lambda _, i=i: go(i) for i in range(20))):
+        for messages, answers in read:
+            check_answers(made, messages, answers)
+    shared = len(made.template.full_prompt(CARD[:1]))
+    assert shared > 300
+    if slots > 20:  # two of the twenty computed it
+        assert made.stats.prefilled < 3 * shared + 20 * 3 * 90
+
+
+def test_replies_after_a_shared_beginning_are_those_without():
+    def talks(made, alike):
+        role = made.role("user")
+
+        async def go(i):
+            name = f"d{i}" if alike else ""
+            request = Request(sibling(i, 1), max_tokens=8, session=name, seed=i)
+            return (await role.reply(request)).text
+
+        return together(made, *(lambda _, i=i: go(i) for i in range(6)))
+
+    sharing, alone = sampler(slots=8, context=900), sampler(slots=8, context=900)
+    assert talks(sharing, True) == talks(alone, False)
+    assert sharing.stats.reused > 1000
+    assert alone.stats.reused == 0
+
+
+def test_beginnings_are_not_taken_from_sessions_of_old_weights():
+    made = sampler(slots=4, context=900)
+    role = made.role("judge")
+
+    async def go(_):
+        await role.read(ReadRequest(sibling(0, 1), PLACES, session="d0"))
+        with torch.no_grad():
+            made.decoder.model.model.embed_tokens.weight *= 1.5
+        made.forget_all()
+        return await role.read(ReadRequest(sibling(2, 1), PLACES, session="d2"))
+
+    check_answers(made, sibling(2, 1), together(made, go)[0])
+
+
+def test_a_session_that_takes_the_slot_of_a_sibling_keeps_the_beginning():
+    made = sampler(slots=1, context=900)
+    role = made.role("judge")
+
+    async def go(_):
+        await role.read(ReadRequest(sibling(0, 1), PLACES, session="d0"))
+        return await role.read(ReadRequest(sibling(2, 1), PLACES, session="d2"))
+
+    check_answers(made, sibling(2, 1), together(made, go)[0])
+    assert made.stats.reused > 300
