@@ -181,7 +181,8 @@ async def rank_dialogues(
     concurrency: int = 64,
     max_failed: float = 0.5,
 ) -> list[Dialogue]:
-    """Return the dialogues with ranks and rewards. `rankers` maps every group to its ranking judge.
+    """Return the dialogues with ranks and rewards. `rankers` maps groups to their ranking judge; other groups
+    are returned as they are.
 
     Groups that were ranked before are returned as they are. Raises JudgeError if more than `max_failed` of at
     least `FEWEST_CALLS` comparisons failed.
@@ -206,7 +207,7 @@ async def rank_dialogues(
             fix="Check it with `mapo doctor`. Finished dialogues are kept",
         )
     by_id = {dialogue.id: dialogue for members in ranked for dialogue in members}
-    return [by_id[dialogue.id] for dialogue in dialogues]
+    return [by_id.get(dialogue.id, dialogue) for dialogue in dialogues]
 
 
 async def _rank_group(

@@ -136,7 +136,8 @@ async def rank_siblings(
     t: Training, jobs: Sequence[Job], dialogues: Sequence[Dialogue], file: Path
 ) -> list[Dialogue]:
     """Have the replies of siblings compared and store the result in `file`, unless it is there already."""
-    one_per_group = {job.group: job for job in jobs}
+    usable = {dialogue.group for dialogue in dialogues if dialogue.usable}
+    one_per_group = {job.group: job for job in jobs if job.group in usable}
     rankers = {group: t.casting(job).ranker for group, job in one_per_group.items()}
     roles = t.config.roles
     ranked = await rank_dialogues(

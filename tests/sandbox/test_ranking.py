@@ -87,6 +87,13 @@ def test_broken_dialogues_are_left_out():
     assert b is broken and a.rewards == pytest.approx([-0.3])
 
 
+def test_groups_without_a_ranker_stay_as_they_are():
+    alone = sibling("x", "Mm.", group="other", error="gone")
+    groups = {"g": ModelRanker(Told(by_reply), SCENARIO, RUBRIC)}
+    both = [sibling("a", "Mm."), alone, sibling("b", "I see you.")]
+    assert asyncio.run(rank_dialogues(both, groups))[1] is alone
+
+
 def test_ranked_groups_are_not_asked_again():
     once, _ = ranked([sibling("a", "Mm."), sibling("b", "I see you.")])
     again, requests = ranked([decode_dialogue(encode_dialogue(d)) for d in once], RuntimeError("asked"))

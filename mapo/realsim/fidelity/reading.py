@@ -13,7 +13,7 @@ from pathlib import Path
 from mapo.errors import InputError, RecordError
 from mapo.judges.sample import dialogue_files
 from mapo.realsim.reading.read import read_sources
-from mapo.scoring.empa_files import read_dialogue
+from mapo.scoring.empa_files import is_call_failure, read_dialogue
 from mapo.store import BadLine, read_dialogues
 from mapo.types import Dialogue
 
@@ -46,7 +46,7 @@ def read_simulated(folders: Sequence[Path]) -> tuple[list[UserMessages], list[st
     users, problems = [], list[str]()
     for folder in folders:
         for dialogue in _dialogues(folder, problems):
-            messages = tuple(turn.user for turn in dialogue.turns[1:])
+            messages = tuple(turn.user for turn in dialogue.turns[1:] if not is_call_failure(turn.user))
             if dialogue.usable and messages:
                 users.append(UserMessages(dialogue.scenario, messages))
     return users, problems

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mapo.errors import InputError
+from mapo.evals.empa.result_files import write_result
 from mapo.realsim.fidelity.compare import compare_users, tables
 from mapo.realsim.fidelity.discriminator import FOLDS, auc, fit, fold_of, ngram_rows
 from mapo.realsim.fidelity.features import FEATURES, feature_rows
@@ -19,6 +20,7 @@ from mapo.show.tables import plain_rows
 from mapo.store import JsonlWriter
 from mapo.types import Dialogue, Reply, Turn
 from support.command import mapo
+from support.recordings import EMPATHY, recordings
 
 WORDS = re.findall(
     r"\w+", "the boat is gone and nobody asked me about it so i went home in the rain that day"
@@ -176,3 +178,25 @@ def test_the_table_shows_the_largest_differences_first():
     result = compare_users([talk(n) for n in range(25)], [talk(n, polite=True) for n in range(100, 125)])
     effects = [abs(float(row[3].split()[0])) for row in plain_rows(tables(result)[1])]
     assert effects == sorted(effects, reverse=True)
+
+
+def test_result_files_are_read_and_damaged_ones_are_named(tmp_path):
+    (recording,) = recordings(1, 1)
+    write_result(recording.dialogue, EMPATHY, tmp_path)
+    (tmp_path / "broken_result.json").write_text("{")
+    (user,), (problem,) = read_simulated([tmp_path])
+    assert user.messages == tuple(turn.user for turn in recording.dialogue.turns[1:])
+    assert "broken_result.json" in problem
+
+
+def test_messages_of_failed_calls_are_left_out(tmp_path):
+    write_run(tmp_path / "run", [UserMessages("g", ("a line", "（错误：API调用失败）"))])
+    assert read_simulated([tmp_path / "run"])[0][0].messages == ("a line",)
+
+
+def test_damaged_lines_are_named(tmp_path):
+    write_run(tmp_path / "run", [talk(1)])
+    file = tmp_path / "run" / "dialogues" / "d.jsonl"
+    file.write_bytes(b"{}\n" + file.read_bytes())
+    users, (problem,) = read_simulated([tmp_path / "run"])
+    assert len(users) == 1 and "line 1" in problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,7 @@ from mapo.judges.audit.ranking.measure import measure_ranking
 from mapo.judges.audit.ranking.report import RankPlan, build_rank_audit, tables, write
 from mapo.models.chat import DEFAULT_SAMPLING
 from mapo.testing.server import LoopbackServer
+from mapo.types import Reply
 from support.command import mapo
 from support.ranking import quality, scored, siblings
 from support.roles import Told
@@ -128,13 +130,45 @@ def test_siblings_are_compared_at_turns_that_two_have():
 
 
 def test_without_siblings_runs_are_compared_with_each_other():
-    from dataclasses import replace
-
     one, other = siblings(groups=2, size=1), siblings(groups=2, size=1, seed=5)
     both = [*one, *(replace(r, run="other") for r in other)]
     assert {turn.recording.run for turn in choose_comparisons(both, 1)[0].turns} == {"run", "other"}
     with pytest.raises(InputError, match="no scenario has two dialogues"):
         choose_comparisons(one, 1)
+
+
+def with_replies(recordings, text):
+    def changed(recording):
+        turns = tuple(replace(turn, user="u", reply=Reply(text)) for turn in recording.dialogue.turns)
+        return replace(recording, dialogue=replace(recording.dialogue, turns=turns))
+
+    return [changed(recording) for recording in recordings]
+
+
+def test_equal_replies_cannot_be_compared():
+    with pytest.raises(InputError, match="are equal"):
+        choose_comparisons(with_replies(siblings(), "Mm."), 1)
+
+
+def test_replies_without_words_to_shuffle_are_skipped():
+    short, other = siblings(groups=1, size=1), siblings(groups=1, size=1, seed=7)
+    both = [*with_replies(short, "Mm."), *(replace(r, run="other") for r in other)]
+    comparison = replace(choose_comparisons(both, 1)[0], target=0)
+    solve = rank_solver({"it": (Told("asked"), DEFAULT_SAMPLING)})
+    assert "skipped" in asyncio.run(solve(RankQuestion("it", comparison, BROKEN), 0))
+
+
+def test_a_failed_endpoint_is_asked_again():
+    plan = RankPlan(("it",), siblings(), 2, 2)
+    (verdict,) = build_rank_audit(plan, {}).verdicts
+    assert verdict.training == "unknown" and "use --resume" in verdict.unknown[0]
+
+
+def test_runs_of_different_rubrics_are_refused():
+    recordings = siblings(groups=1)
+    other = replace(recordings[0], rubric=replace(recordings[0].rubric, name="other"))
+    with pytest.raises(InputError, match="different rubrics"):
+        RankPlan(("it",), [*recordings, other])
 
 
 def test_a_repeat_has_another_order_and_a_probe_the_first():
