@@ -101,6 +101,10 @@ class Role(_Section):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an answer (default: 4096)."""
+    judging: Literal["form", "readout"] | None = None
+    """How a local judge or director answers: it writes a form, or its answers are read out in one forward
+    pass (default: form, and readout for a model that was trained for the role).
+    """
     reasoning_effort: str | None = None
     """How long a reasoning model thinks, in a word that its server knows (none, low, medium, high)."""
     thinking: bool | None = None

@@ -15,6 +15,7 @@ from functools import cache
 from mapo.config import Config
 from mapo.planning.demand import AGENT_ROLES, POLICY, Demand, dialogue_demand
 from mapo.planning.rates import EXAMPLE, Rates, read_rates
+from mapo.players.casting import every_model
 from mapo.show.progress import clock
 from mapo.text import counted
 
@@ -112,8 +113,9 @@ def estimate_training(
     rollouts = (steps - done) * config.rollout.scenarios * config.rollout.siblings
     evals = validations * scenarios["validation"] * config.eval.repeats
     evals += tests * scenarios["test"] * config.eval.test_repeats
-    roles = AGENT_ROLES if config.roles.agents == "llm" else ()
-    judges = len(config.roles.judges) if config.roles.judging == "panel" else 1
+    served = [role for role, spec in every_model(config).items() if spec.address is not None]
+    roles = [role for role in AGENT_ROLES if any(name.startswith(role) for name in served)]
+    judges = sum(name.startswith("judge ") for name in served) if config.roles.judging == "panel" else 1
     parts = [
         estimate_dialogues(count, turns, roles, judges=judges or 1, starts=forms)
         for count, turns, forms in (

@@ -12,6 +12,8 @@ from mapo.domain_folders import DEFAULT, domain_folder
 from mapo.errors import InputError, MapoError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Request
+from mapo.players.reading import check_trained_roles, role_file_of
+from mapo.players.spec import ModelSpec
 from mapo.sandbox.director import FORM
 from mapo.sandbox.judge import ModelJudge, start_schema, turn_schema, turn_system
 from mapo.sandbox.reading_roles import ReadJudge
@@ -92,7 +94,28 @@ def role_capabilities(source: str) -> list[Capability]:
         return f"{longest or 'unknown'} tokens; a judge needs about {needed} for {_ROLE_TURNS} turns"
 
     checks = {"forms": needs, "readout": readable, "context": context}
-    return [_capability(name, check) for name, check in checks.items()]
+    capabilities = [_capability(name, check) for name, check in checks.items()]
+    answers = any(c.status == "ok" for c in capabilities if c.name in ("forms", "readout"))
+    return [_roles(source, rubric, answers), *capabilities]
+
+
+def _roles(source: str, rubric: Rubric, answers: bool) -> Capability:
+    """Return the roles that a model may play: all that it can, or the one that it was trained for."""
+    from mapo.local_model.role_file import ROLES
+
+    spec = ModelSpec(f"local:{source}")
+    try:
+        file = role_file_of(spec)
+        if file is None:
+            roles = ["policy", "user", *(["director", "judge"] if answers else [])]
+            return Capability("roles", "ok" if answers else "warn", ", ".join(roles))
+        check_trained_roles({file.role: spec}, rubric)
+    except MapoError as error:
+        return Capability("roles", "FAIL", str(error))
+    others = ", ".join(role for role in ROLES if role != file.role)
+    return Capability(
+        "roles", "ok", f"trained as {file.role} for the rubric '{file.rubric}'; refused as {others}"
+    )
 
 
 def _capability(name: str, check: Callable[[], str]) -> Capability:

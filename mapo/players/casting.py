@@ -5,6 +5,7 @@ None stands for the domain's scripted cast.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,31 @@ def with_sampling(cast: CastSpec | None, **sampling: Sampling) -> CastSpec | Non
     return cast
 
 
+def with_judging(cast: CastSpec | None, judging: str | None) -> CastSpec | None:
+    """Set how a local judge or director answers: "form" or "readout"; None leaves it to the model."""
+    if judging is None:
+        return cast
+    if cast is None:
+        raise InputError("--judging has no effect on scripted roles", fix="Give --agents-model local:FOLDER")
+    judge, director = cast["judge"], cast.get("director")
+    members = judge.members if isinstance(judge, PanelSpec) else (judge,)
+    changed = judged_by(members, judging)
+    players: dict[str, ModelSpec | PanelSpec] = {
+        **cast,
+        "judge": replace(judge, members=changed) if isinstance(judge, PanelSpec) else changed[0],
+    }
+    if isinstance(director, ModelSpec) and director.local is not None:
+        players["director"] = replace(director, judging=judging)
+    return players
+
+
+def judged_by(judges: Sequence[ModelSpec], judging: str | None) -> tuple[ModelSpec, ...]:
+    """Return judges with a way of judging; None leaves them as they are."""
+    if judging not in (None, "form", "readout"):
+        raise InputError(f"--judging is '{judging}'", fix="Use form or readout")
+    return tuple(replace(spec, judging=judging or spec.judging) for spec in judges)
+
+
 def _with_sampling(player: ModelSpec | PanelSpec, sampling: Sampling) -> ModelSpec | PanelSpec:
     if isinstance(player, ModelSpec):
         return replace(player, sampling=sampling)
@@ -148,7 +174,8 @@ def _from_roles(role: Role | None, everyone: Role) -> ModelSpec:
         for key in ("temperature", "top_p", "max_tokens")
     }
     fields = merge_bodies(_body_of(everyone), _body_of(role))
-    return replace(spec, sampling=Sampling(**settings, body=fields))
+    judging = role.judging or (everyone.judging if spec.local is not None else None)
+    return replace(spec, sampling=Sampling(**settings, body=fields), judging=judging)
 
 
 def _body_of(role: Role) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mapo.players.casting import (
 )
 from mapo.players.local_models import ROLE_CONTEXT, LocalModels, refuse_tool_prompts, role_sampling
 from mapo.players.prompts import prompts_from_config, templates_of
+from mapo.players.reading import check_form_limits, check_trained_roles, judge_prompts, reading_prompts
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
@@ -215,14 +216,25 @@ class ModelSession:
         panel = judges if isinstance(judges, PanelSpec) else None
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
         refuse_tool_prompts(one["director"], prompts)
+        check_trained_roles(models_by_role(cast), rubric)
         self.local.expect(models_by_role(cast))
-        user, director, judge = [await self.chat(one[role], role) for role in ("user", "director", "judge")]
+        user, director, judge = [
+            await self._role(one[role], role, rubric) for role in ("user", "director", "judge")
+        ]
         sampling = {role: role_sampling(role, spec) for role, spec in one.items()}
-        casting = model_cast(user, director, judge, rubric, sampling, prompts)
+        casting = model_cast(user, director, judge, rubric, sampling, reading_prompts(prompts, one))
         if panel is not None:
             members = await self.judges(panel, rubric, prompts)
             casting = with_judges(casting, members, panel.mode, require_all=panel.require_all)
         return self._releasing(casting)
+
+    async def _role(self, spec: ModelSpec, role: str, rubric: Rubric, kind: str | None = None) -> Chat:
+        """Open the model of a role, and check that it can write the forms of its kind: those of the role, or
+        of a judge."""
+        chat = await self.chat(spec, role)
+        if spec.local is not None:
+            check_form_limits(await self.local.sampler(spec.local, role), spec, kind or role, rubric)
+        return chat
 
     def _releasing(self, casting: Casting) -> Casting:
         """Return the casting with casts that free the KV caches of local models when they are closed."""
@@ -246,15 +258,15 @@ class ModelSession:
         from mapo.sandbox.model_cast import SHIPPED_PROMPTS
         from mapo.sandbox.panel import model_judge
 
+        check_trained_roles({f"judge {n}": spec for n, spec in enumerate(panel.members)}, rubric)
         chats: dict[tuple[str, str | None, str, str], Chat] = {}
         judges = []
         for name, spec in zip(panel.names, panel.members, strict=True):
             key = (spec.model, spec.address, spec.key_env, compact_body(spec.sampling.body))
             if key not in chats:
-                chats[key] = await self.chat(spec, role)
-            sampling = role_sampling("judge", spec)
-            judge = model_judge(chats[key], rubric, sampling, name, prompts or SHIPPED_PROMPTS)
-            judges.append(judge)
+                chats[key] = await self._role(spec, role, rubric, "judge")
+            sampling, own = role_sampling("judge", spec), judge_prompts(prompts or SHIPPED_PROMPTS, spec)
+            judges.append(model_judge(chats[key], rubric, sampling, name, own))
         return judges
 
 

@@ -19,12 +19,14 @@ KEY_ENV = "OPENAI_API_KEY"
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model and its address. `scripted:NAME` is a scripted policy, `local:SOURCE` is sampled in this
-    process. Without `key_env` no key is sent."""
+    process. Without `key_env` no key is sent. `judging` is how the answers of a local judge or director are
+    found: "form", "readout", or None for what its model was trained for."""
 
     model: str
     base_url: str | None = None
     key_env: str = KEY_ENV
     sampling: Sampling = DEFAULT_SAMPLING
+    judging: str | None = None
 
     def __str__(self) -> str:
         """Return the name that records use: the model and, where it is set, how it is sampled."""

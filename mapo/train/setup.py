@@ -21,16 +21,17 @@ from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
 from mapo.local_model.memory import MemoryPlan, planned_slots
 from mapo.local_model.policy import LocalPolicy, folder_of
-from mapo.players.casting import CHECK_ROLE, every_model
+from mapo.players.casting import CHECK_ROLE, cast_from_config, every_model
 from mapo.players.identity import identity
 from mapo.players.prompts import prompts_from_config, rank_prompts_id
+from mapo.players.reading import reading_prompts
 from mapo.records import encode
 from mapo.runs.claim import digest
 from mapo.runs.contamination import trained_test_scenarios
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
 from mapo.sampling.sampler import Sampler
-from mapo.sandbox.cast import Casting, prompts_id
+from mapo.sandbox.cast import Casting, RolePrompts, prompts_id
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import content_hash, official_test_cards
 from mapo.scenarios.scenario import Scenario, scenario_digest
@@ -179,7 +180,7 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
         },
         **({"start_levels": digest(table)} if (table := start_levels_of(config)) else {}),
         **({"trained_on_test": taken} if (taken := contaminated_by(config, scenarios)) else {}),
-        "prompts": prompts_id(prompts_from_config(config), config.scenarios.domain),
+        "prompts": prompts_id(_prompts(config), config.scenarios.domain),
         **({"rank_prompts": rank_prompts_id(config)} if config.roles.ranker else {}),
         **({"weights": weights} if (weights := identity(**every_model(config)).get("weights")) else {}),
         "seed": config.run.seed,
@@ -192,6 +193,12 @@ def manifest(config: Config, scenarios: dict[str, Sequence[Scenario]]) -> dict[s
             **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
     }
+
+
+def _prompts(config: Config) -> RolePrompts:
+    """Return the prompts of a run's roles, as their answers are found."""
+    prompts, cast = prompts_from_config(config), cast_from_config(config)
+    return reading_prompts(prompts, cast) if cast else prompts
 
 
 def contaminated_by(config: Config, scenarios: Mapping[str, Sequence[Scenario]]) -> list[str]:

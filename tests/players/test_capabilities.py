@@ -8,6 +8,7 @@ import pytest
 
 from mapo.players.capabilities import measure_speed, measured_speed, role_capabilities
 from support.command import mapo
+from support.local_cast import trained_judge
 from support.tiny_policy import tiny_folder
 
 
@@ -17,12 +18,24 @@ def by_name(source) -> dict[str, tuple[str, str]]:
 
 def test_a_model_that_can_play_every_role(cast_model):
     checks = by_name(cast_model)
-    assert {name: status for name, (status, _) in checks.items()} == {
-        "forms": "ok",
-        "readout": "ok",
-        "context": "ok",
-    }
+    assert {status for status, _ in checks.values()} == {"ok"}
+    assert checks["roles"][1] == "policy, user, director, judge"
     assert checks["context"][1].startswith("8192 tokens; a judge needs about ")
+
+
+def test_a_model_trained_for_a_role_is_refused_in_others(cast_model, tmp_path):
+    folder = trained_judge(shutil.copytree(cast_model, tmp_path / "judge"))
+    assert by_name(folder)["roles"] == (
+        "ok",
+        "trained as judge for the rubric 'empathy'; refused as user, director",
+    )
+
+
+def test_a_model_trained_for_another_rubric_fails(cast_model, tmp_path):
+    folder = trained_judge(shutil.copytree(cast_model, tmp_path / "judge"), rubric_sha="another")
+    status, message = by_name(folder)["roles"]
+    assert status == "FAIL"
+    assert "was trained for the rubric 'empathy' as it was then" in message
 
 
 def test_a_short_context_is_a_warning_with_what_a_judge_needs(tmp_path):
@@ -65,4 +78,4 @@ def test_doctor_says_what_a_local_model_can_play(cast_model):
     done = mapo("doctor", "--model", f"local:{cast_model}")
     assert done.returncode == 0
     lines = [line.split()[:3] for line in done.stdout.splitlines() if " model " in line]
-    assert [line[0] for line in lines] == ["ok"] * 5
+    assert [line[0] for line in lines] == ["ok"] * 6

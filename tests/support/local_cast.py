@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mapo.local_model.role_file import RoleFile, rubric_fingerprint, write_role_file
+from mapo.measure.calibration import Calibration
+from mapo.measure.rubric import Rubric
 from support.tiny import CHATML
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -39,6 +44,19 @@ def local_cast_folder(folder: Path, seed: int = 0) -> Path:
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def trained_judge(folder: Path, **changes: Any) -> Path:
+    """Write the role file of a judge of the empathy rubric into a model's folder."""
+    rubric = Rubric.load("empathy")
+    file = RoleFile(
+        "judge",
+        "empathy",
+        rubric_fingerprint(rubric),
+        calibration=Calibration((2.0,) * 6, ((0.5, 1.5),) * 6),
+    )
+    write_role_file(folder, replace(file, **changes))
     return folder
 
 

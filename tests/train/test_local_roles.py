@@ -14,12 +14,12 @@ from support.command import mapo
 from support.local_cast import LIMITS, block_network
 
 STEPS = 2
+FORMS = ("roles.judge.judging=form", "roles.director.judging=form")
 
 
 def settings(model: Path, *changes: str) -> list[str]:
     """Return a config in which one model plays all four roles in very short dialogues."""
-    # The scenarios have start levels, so only turn forms are filled in, which are shorter.
-    limits = [f"roles.{role}.max_tokens={limit}" for role, limit in {**LIMITS, "judge": 260}.items()]
+    limits = [f"roles.{role}.max_tokens={limit}" for role, limit in LIMITS.items()]
     return [
         *small_run.SMALL,
         f"model.source={model}",
@@ -28,6 +28,7 @@ def settings(model: Path, *changes: str) -> list[str]:
         f"roles.everyone.model=local:{model}",
         *limits,
         "roles.context=4096",
+        "roles.everyone.judging=readout",
         "rollout.scenarios=2",
         "rollout.siblings=2",
         "rollout.max_turns=2",
@@ -55,6 +56,8 @@ def test_one_model_trains_with_itself_as_cast(trained):
     assert [line["step"] for line in lines] == [1, 2]
     dialogue = json.loads((out / "dialogues" / "step_00001.jsonl").read_text().splitlines()[0])
     assert dialogue["cast"] == dict.fromkeys(("user", "director", "judge"), "tiny-cast")
+    assert "+readout" in dialogue["prompts"]
+    assert all(len(turn["probabilities"]) == 6 for turn in dialogue["turns"])
 
 
 def test_the_memory_is_planned_and_printed_first(trained):
@@ -110,6 +113,10 @@ def test_other_weights_of_a_role_are_refused(trained, cast_model, tmp_path):
         ("roles.judge.model=local:./none", "there is no such folder"),
         ("roles.judge.model=local:pyproject.toml", "this is a file, not the folder of a model"),
         ("roles.judge.model=local:tests", "this folder holds no model: it has no config.json"),
+        (
+            "roles.judge={model='m', judging='readout'}",
+            "the answers of the judge cannot be read out: 'm' is not a local model",
+        ),
     ],
 )
 def test_a_model_that_is_none_is_one_clear_line(cast_model, tmp_path, change, message):
@@ -145,7 +152,7 @@ def test_adapters_leave_the_roles_the_weights_under_them(cast_model, tmp_path):
     assert all(p.data_ptr() in shared for p in start.model.parameters())
     assert not any("lora" in name for name, _ in start.model.named_modules())
     out = tmp_path / "run"
-    done = mapo("train", *settings(cast_model, "model.lora.rank=2", "optim.steps=1"), "--out", out)
+    done = mapo("train", *settings(cast_model, "model.lora.rank=2", "optim.steps=1", *FORMS), "--out", out)
     assert done.returncode == 0, done.stderr
     assert "weights shared with the policy" in done.stderr
 

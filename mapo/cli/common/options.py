@@ -54,6 +54,13 @@ JudgePanel = Annotated[
         help="A panel of judges, a,b,c or NAME@URL; the median of each level counts (docs/judges.md)."
     ),
 ]
+Judging = Annotated[
+    str | None,
+    typer.Option(
+        help="How a local judge (and director) answers: form, or readout, one forward pass without text "
+        "(default: form; readout for a model trained for it)."
+    ),
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N items, as a trial: no score.")]
 
 

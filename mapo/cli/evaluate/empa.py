@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all, say_failures, say_next_commands
-from mapo.cli.common.options import AgentsBody, Domain, JudgePanel, RunOptions, role_body, with_run_options
+from mapo.cli.common.options import (
+    AgentsBody,
+    Domain,
+    JudgePanel,
+    Judging,
+    RunOptions,
+    role_body,
+    with_run_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +64,7 @@ def empa(
     judge_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     judge_body: Annotated[str | None, typer.Option(help=_BODY)] = None,
     judge_panel: JudgePanel = None,
+    judging: Judging = None,
     user_model: Annotated[
         str | None, typer.Option(help="Model for the user (default: --agents-model).")
     ] = None,
@@ -149,7 +158,7 @@ def empa(
     from mapo.evals.empa.benchmark import EmpaPlan
     from mapo.measure.rubric import Rubric
     from mapo.models.chat import Sampling
-    from mapo.players.casting import cast_from_options, with_judge_panel, with_sampling
+    from mapo.players.casting import cast_from_options, with_judge_panel, with_judging, with_sampling
     from mapo.players.spec import PartialSpec
     from mapo.runs.contamination import notice_of
     from mapo.sandbox.rollout import Rules
@@ -172,7 +181,7 @@ def empa(
         judge=PartialSpec(judge_model, judge_base_url, judge_key_env),
     )
     cast = with_sampling(
-        with_judge_panel(models, judge_panel),
+        with_judging(with_judge_panel(models, judge_panel), judging),
         user=Sampling(
             user_temperature, max_tokens=user_max_tokens, body=role_body("user", user_body, agents_body)
         ),
@@ -377,6 +386,7 @@ async def play_missing(
     from mapo.cli.common.models import say_default_addresses
     from mapo.evals.empa import benchmark
     from mapo.players.identity import body_entry, identity
+    from mapo.players.reading import reading_prompts
     from mapo.players.spec import models_by_role
     from mapo.runs.contamination import marks
     from mapo.sandbox.cast import prompts_id
@@ -388,7 +398,8 @@ async def play_missing(
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
     prompts = prompts or SHIPPED_PROMPTS
-    used = prompts_id(prompts, plan.scenarios[0].domain) if cast or policy.scripted is None else ""
+    played = reading_prompts(prompts, cast) if cast else prompts
+    used = prompts_id(played, plan.scenarios[0].domain) if cast or policy.scripted is None else ""
     manifest = {**benchmark.manifest(plan, rules, policy.model, players, used), **identities}
     manifest |= body_entry(policy) if context is None else {"context": context}
     manifest |= marks(policy.local, [s.id for s in plan.scenarios])
@@ -514,16 +525,17 @@ def _local_context(policy: ModelSpec, requested: int) -> int | None:
 def estimate_jobs(
     jobs: Sequence[Job], policy: ModelSpec, cast: CastSpec | None, rules: Rules
 ) -> Estimate | None:
-    """Estimate the calls of dialogues; None if all roles are scripted or local."""
+    """Estimate the calls of endpoints; None if all roles are scripted or local."""
     from mapo.planning.demand import AGENT_ROLES, POLICY
     from mapo.planning.estimate import estimate_dialogues
-    from mapo.players.spec import PanelSpec
+    from mapo.players.spec import models_by_role
 
-    roles = [*([POLICY] if policy.address is not None else []), *(AGENT_ROLES if cast else [])]
+    served = [role for role, spec in models_by_role(cast).items() if spec.address is not None]
+    agents = [role for role in AGENT_ROLES if any(name.startswith(role) for name in served)]
+    roles = [*([POLICY] if policy.address is not None else []), *agents]
     if not roles:
         return None
-    judge = cast["judge"] if cast else None
-    judges = len(judge.members) if isinstance(judge, PanelSpec) else 1
+    judges = sum(name.startswith("judge") for name in served)
     max_turns = rules.max_turns or rules.rubric.ending.max_turns
     starts = len({job.scenario.id for job in jobs if not (job.start_levels or job.scenario.start_levels)})
     return estimate_dialogues(

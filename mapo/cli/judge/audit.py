@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, RunOptions, with_run_options
+from mapo.cli.common.options import Domain, Judging, RunOptions, with_run_options
 from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
@@ -29,6 +29,7 @@ from mapo.store import RunDir
 
 if TYPE_CHECKING:
     from mapo.judges.audit.questions import AskJudge
+    from mapo.judges.sample import Recording
     from mapo.planning.estimate import Estimate
     from mapo.players.session import ModelSession
     from mapo.players.spec import ModelSpec, PanelSpec
@@ -50,6 +51,7 @@ def audit(
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
     judge_body: JudgeBody = None,
+    judging: Judging = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns to judge repeatedly and to probe.")] = 48,
@@ -80,7 +82,7 @@ def audit(
         return
     if run.out is None:
         raise InputError("--judge needs --out", fix="Give the folder for the answers with --out DIR")
-    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body)
+    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body, judging)
     if rank:
         if panel:
             raise InputError("--panel and --rank cannot be combined", fix="Leave out one of them")
@@ -99,7 +101,7 @@ def audit(
     async def cast(session: ModelSession, _: Any) -> Any:
         from mapo.judges.audit.questions import question_solver
 
-        return question_solver(await _ask_functions(session, judges, recordings[0].scenario.domain))
+        return question_solver(await _ask_functions(session, judges, recordings[0]))
 
     models = {name: spec for name, spec in zip(names, judges.members, strict=True) if spec.model != SCRIPTED}
     manifest = {**plan.manifest(), **identity(**models)}
@@ -131,14 +133,24 @@ def _as_recorded(runs: list[str]) -> None:
     print_tables(tables([split_name(run)[1] for run in runs]))
 
 
-async def _ask_functions(session: ModelSession, judges: PanelSpec, domain: str) -> dict[str, AskJudge]:
-    from mapo.judges.audit.questions import model_asker, scripted_asker
+async def _ask_functions(
+    session: ModelSession, judges: PanelSpec, recording: Recording
+) -> dict[str, AskJudge]:
+    from mapo.judges.audit.questions import model_asker, reading_asker, scripted_asker
+    from mapo.players.reading import calibration_of, check_trained_roles, is_read_out
     from mapo.sandbox.domain import scripted_cast
+    from mapo.sandbox.reading_roles import reader_of
+
+    rubric = recording.rubric
+    check_trained_roles(dict(zip(judges.names, judges.members, strict=True)), rubric)
 
     async def ask_function(spec: ModelSpec, role: str) -> AskJudge:
         if spec.model == SCRIPTED:
-            return scripted_asker(scripted_cast(domain))
-        return model_asker(await session.chat(spec, role), spec.sampling)
+            return scripted_asker(scripted_cast(recording.scenario.domain))
+        chat = await session.chat(spec, role)
+        if is_read_out(spec, "judge"):
+            return reading_asker(reader_of(chat), rubric, calibration_of(spec))
+        return model_asker(chat, spec.sampling)
 
     members = zip(judges.names, judges.members, strict=True)
     return {name: await ask_function(spec, name) for name, spec in members}

@@ -62,11 +62,13 @@ def judges_named(
     temperature: float | None,
     max_tokens: int | None = None,
     body: str | None = None,
+    judging: str | None = None,
 ) -> PanelSpec:
     """Return the judges given by --judge as a panel. The scripted judge has no sampling parameters."""
     from dataclasses import replace
 
     from mapo.models.chat import Sampling
+    from mapo.players.casting import judged_by
     from mapo.players.spec import PanelSpec, PartialSpec, parse_judges
 
     members = parse_judges(named, PartialSpec(base_url=base_url), keys or [])
@@ -77,9 +79,8 @@ def judges_named(
                 fix=f"Give a model, or use '{SCRIPTED}'",
             )
     sampling = Sampling(temperature, max_tokens=max_tokens, body=role_body("judge", body))
-    return PanelSpec(
-        tuple(spec if spec.model == SCRIPTED else replace(spec, sampling=sampling) for spec in members)
-    )
+    members = tuple(spec if spec.model == SCRIPTED else replace(spec, sampling=sampling) for spec in members)
+    return PanelSpec(judged_by(members, judging))
 
 
 def limited_estimate(run: RunOptions, judgements: float, turns: int) -> Estimate:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mapo.cli.common.messages import say, say_all
-from mapo.cli.common.options import Domain, RunOptions, with_run_options
+from mapo.cli.common.options import Domain, Judging, RunOptions, with_run_options
 from mapo.cli.judge.options import (
     REPLACED_OPTIONS,
     SCRIPTED,
@@ -49,6 +49,7 @@ def swap(
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
     judge_body: JudgeBody = None,
+    judging: Judging = None,
     scenarios: Scenarios = "builtin:all",
     domain: Domain = None,
     prompts: JudgePrompts = "",
@@ -63,13 +64,14 @@ def swap(
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
+    from mapo.players.reading import reading_prompts
     from mapo.sandbox.cast import prompts_id
     from mapo.scoring.tables import print_ledger
     from mapo.show.tables import print_tables
 
     if not judge:
         raise InputError("no judge given", fix="Give --judge NAME or --judge NAME@URL")
-    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body)
+    judges = judges_named(judge, base_url, key_env, temperature, max_tokens, judge_body, judging)
     if len(judges.members) > 1 and any(spec.model == SCRIPTED for spec in judges.members):
         raise InputError(
             "the scripted judge cannot be part of a panel",
@@ -91,7 +93,9 @@ def swap(
     session = run.session()
     judge_prompts = _prompts(prompts, recordings, scenarios, domain)
     scripted = any(spec.model == SCRIPTED for spec in judges.members)
-    used = "" if scripted else prompts_id(judge_prompts, recordings[0].scenario.domain)
+    used = ""
+    if not scripted:
+        used = prompts_id(reading_prompts(judge_prompts, {"judge": judges}), recordings[0].scenario.domain)
 
     async def cast(session: ModelSession, _: Any) -> Any:
         return swapping.rejudgement_solver(await _judge(session, judges, recordings[0], judge_prompts))

@@ -37,6 +37,7 @@ def check_roles(
     from mapo.measure.rubric import Rubric
     from mapo.planning.estimate import estimate_training
     from mapo.players.casting import every_model
+    from mapo.players.reading import check_trained_roles
     from mapo.scenarios.start_levels import check_start_levels, read_start_levels
 
     sizes = {split: len(members) for split, members in scenarios.items()}
@@ -50,6 +51,7 @@ def check_roles(
     config = with_steps(config, sizes["train"])
     _warn_about_turn_limits(config)
     estimate = estimate_training(config, sizes, done=done, starts=starts) * runs
+    check_trained_roles(every_model(config), Rubric.load(domain_folder(config.scenarios.domain)))
     preflight(every_model(config), estimate=estimate)
 
 

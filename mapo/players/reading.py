@@ -1,0 +1,92 @@
+"""How the answers of local judges and directors are found: written as a form, or read out.
+
+A model that `mapo roles train` made for a role is read out in it, and refused in any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mapo.errors import InputError
+from mapo.measure.calibration import IDENTITY, Calibration
+from mapo.players.spec import CastSpec, ModelSpec, PanelSpec
+from mapo.sandbox.cast import RolePrompts
+from mapo.sandbox.director import FORM
+from mapo.sandbox.judge import MAX_TOKENS, start_schema, turn_schema
+from mapo.sandbox.reading_roles import READABLE, with_readout
+
+if TYPE_CHECKING:
+    from mapo.local_model.role_file import RoleFile
+    from mapo.measure.rubric import Rubric
+    from mapo.sampling.sampler import Sampler
+
+
+def is_read_out(spec: ModelSpec, role: str) -> bool:
+    """Return whether the answers of a role are read out of its model. Raises InputError where they should be
+    and cannot be."""
+    if role not in READABLE:
+        return False
+    if spec.judging is None:
+        file = role_file_of(spec)
+        return file is not None and file.role == role
+    if spec.judging == "readout" and spec.local is None:
+        raise InputError(
+            f"the answers of the {role} cannot be read out: '{spec.model}' is not a local model",
+            fix=f"Use local:FOLDER as {role}, or judging = 'form'",
+        )
+    return spec.judging == "readout"
+
+
+def reading_prompts(prompts: RolePrompts, cast: CastSpec) -> RolePrompts:
+    """Return the prompts of a cast, with the answers of judge and director read out where that is set. Of a
+    panel, they are those of its first judge."""
+    one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
+    roles = [role for role in READABLE if role in one and is_read_out(one[role], role)]
+    return with_readout(prompts, roles, calibration_of(one["judge"]) if "judge" in roles else IDENTITY)
+
+
+def judge_prompts(prompts: RolePrompts, spec: ModelSpec) -> RolePrompts:
+    """Return the prompts of one judge."""
+    return reading_prompts(prompts, {"judge": spec})
+
+
+def calibration_of(spec: ModelSpec) -> Calibration:
+    """Return the calibration of a trained judge; that of any other model changes nothing."""
+    file = role_file_of(spec)
+    return file.calibration if file is not None and file.role == "judge" else IDENTITY
+
+
+def role_file_of(spec: ModelSpec) -> RoleFile | None:
+    """Return what a local model was trained to play, if anything."""
+    from mapo.local_model.role_file import read_role_file
+
+    folder = Path(spec.local).expanduser() if spec.local else None
+    return read_role_file(folder) if folder is not None and folder.is_dir() else None
+
+
+def check_trained_roles(models: Mapping[str, ModelSpec], rubric: Rubric) -> None:
+    """Raise InputError if a model was trained for another role than its own or for another rubric, or cannot
+    answer as is set. `models` are the models by role: user, director, ranker, or any judge."""
+    from mapo.local_model.role_file import check_role
+
+    for role, spec in models.items():
+        kind = role if role in ("user", "director", "ranker") else "judge"
+        is_read_out(spec, kind)
+        if file := role_file_of(spec):
+            check_role(file, kind, rubric, spec.model)
+
+
+def check_form_limits(sampler: Sampler, spec: ModelSpec, role: str, rubric: Rubric) -> None:
+    """Raise InputError if the answers of a local model may be shorter than the forms of its role."""
+    schemas = {"judge": (turn_schema(rubric), start_schema(rubric)), "director": (FORM,)}.get(role, ())
+    limit = spec.sampling.max_tokens or MAX_TOKENS
+    if is_read_out(spec, role) or not schemas:
+        return
+    if (needed := max(map(sampler.guides.needed, schemas))) > limit:
+        raise InputError(
+            f"a form of the {role} takes up to {needed} tokens, but its answers may have {limit}",
+            where=spec.model,
+            fix=f"Set max_tokens of the {role} to {needed} or more, or judging = 'readout'",
+        )

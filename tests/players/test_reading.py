@@ -1,0 +1,153 @@
+"""How judges and directors answer: forms, readout, and models that were trained for a role."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from mapo.config import load_config
+from mapo.errors import InputError
+from mapo.measure.calibration import IDENTITY
+from mapo.measure.rubric import Rubric
+from mapo.models.chat import Sampling
+from mapo.players.casting import cast_from_config, with_judging
+from mapo.players.reading import (
+    calibration_of,
+    check_trained_roles,
+    is_read_out,
+    judge_prompts,
+    reading_prompts,
+)
+from mapo.players.session import ModelSession
+from mapo.players.spec import ModelSpec, PanelSpec
+from mapo.sandbox.model_cast import SHIPPED_PROMPTS
+from mapo.sandbox.reading_roles import ReadDirector, ReadingPrompts, ReadJudge
+from support.local_cast import trained_judge
+from support.roles import boat_shed
+
+EMPATHY, TUTORING = Rubric.load("empathy"), Rubric.load("tutoring")
+
+
+@pytest.fixture(scope="module")
+def judge(cast_model, tmp_path_factory) -> ModelSpec:
+    """A model that was trained as judge."""
+    folder = tmp_path_factory.mktemp("trained") / "judge"
+    return ModelSpec(f"local:{trained_judge(shutil.copytree(cast_model, folder))}")
+
+
+@pytest.fixture(scope="module")
+def plain(cast_model) -> ModelSpec:
+    return ModelSpec(f"local:{cast_model}")
+
+
+def test_a_trained_judge_is_read_out_with_its_calibration(judge):
+    assert is_read_out(judge, "judge")
+    assert calibration_of(judge).temperatures == (2.0,) * 6
+
+
+def test_another_local_model_fills_in_forms(plain):
+    assert not is_read_out(plain, "judge")
+    assert calibration_of(plain) is IDENTITY
+
+
+@pytest.mark.parametrize("role", ["user", "director"])
+def test_a_trained_judge_is_refused_in_other_roles(judge, role):
+    with pytest.raises(InputError, match=f"was trained to be a judge, not a {role}"):
+        check_trained_roles({role: judge}, EMPATHY)
+
+
+def test_a_trained_judge_is_refused_for_another_rubric(judge):
+    with pytest.raises(InputError, match="was trained for the rubric 'empathy' as it was then, not for"):
+        check_trained_roles({"test judge": judge}, TUTORING)
+
+
+def test_a_cast_with_a_trained_judge_as_user_is_refused_before_it_is_loaded(judge, plain):
+    async def cast():
+        async with ModelSession() as session:
+            await session.casting({"user": judge, "director": plain, "judge": plain}, EMPATHY, "empathy")
+
+    with pytest.raises(InputError, match="was trained to be a judge, not a user"):
+        asyncio.run(cast())
+
+
+def test_an_endpoint_cannot_be_read_out():
+    with pytest.raises(InputError, match="cannot be read out: 'm' is not a local model"):
+        is_read_out(ModelSpec("m", judging="readout"), "judge")
+
+
+def test_the_prompts_of_a_cast_say_what_is_read_out(judge, plain):
+    prompts = reading_prompts(SHIPPED_PROMPTS, {"user": plain, "director": plain, "judge": judge})
+    assert isinstance(prompts, ReadingPrompts)
+    assert prompts.roles == {"judge"}
+
+
+def test_prompts_without_readout_are_unchanged(plain):
+    assert reading_prompts(SHIPPED_PROMPTS, dict.fromkeys(("director", "judge"), plain)) is SHIPPED_PROMPTS
+
+
+def test_each_judge_of_a_panel_answers_in_its_own_way(judge, plain):
+    assert isinstance(judge_prompts(SHIPPED_PROMPTS, judge), ReadingPrompts)
+    assert judge_prompts(SHIPPED_PROMPTS, plain) is SHIPPED_PROMPTS
+
+
+def test_judge_and_director_of_a_config_can_be_read_out(cast_model):
+    config = load_config(
+        None,
+        ["roles.agents=llm", f"roles.everyone.model=local:{cast_model}", "roles.everyone.judging=readout"],
+    )
+    cast = cast_from_config(config)
+    assert {role: spec.judging for role, spec in cast.items()} == dict.fromkeys(cast, "readout")
+    prompts = reading_prompts(SHIPPED_PROMPTS, cast)
+    assert prompts.roles == {"judge", "director"}
+
+
+def test_readout_from_the_command_line_leaves_a_served_director_alone(plain):
+    cast = with_judging({"director": ModelSpec("served"), "judge": PanelSpec((plain, plain))}, "readout")
+    assert cast["director"].judging is None
+    assert [member.judging for member in cast["judge"].members] == ["readout", "readout"]
+
+
+@pytest.mark.parametrize(
+    ("cast", "judging", "message"),
+    [
+        (None, "readout", "--judging has no effect on scripted roles"),
+        ({"judge": ModelSpec("m")}, "aloud", "--judging is 'aloud'"),
+    ],
+)
+def test_judging_that_cannot_be_meant(cast, judging, message):
+    with pytest.raises(InputError, match=message):
+        with_judging(cast, judging)
+
+
+def test_roles_that_are_read_out(plain):
+    from dataclasses import replace
+
+    from mapo.sandbox.cast import Job
+
+    read = replace(plain, judging="readout")
+
+    async def cast():
+        async with ModelSession(concurrency=1, role_context=4096) as session:
+            casting = await session.casting(
+                dict.fromkeys(("user", "director", "judge"), read), EMPATHY, "empathy"
+            )
+            return casting(Job(boat_shed(), id="boat"))
+
+    roles = asyncio.run(cast())
+    assert isinstance(roles.judge, ReadJudge)
+    assert isinstance(roles.director, ReadDirector)
+
+
+@pytest.mark.parametrize("role", ["judge", "director"])
+def test_a_limit_that_is_too_small_for_a_form_is_refused_at_the_start(plain, role):
+    from dataclasses import replace
+
+    short = replace(plain, sampling=Sampling(max_tokens=20))
+
+    async def cast():
+        async with ModelSession(concurrency=1, role_context=4096) as session:
+            models = {**dict.fromkeys(("user", "director", "judge"), plain), role: short}
+            await session.casting(models, EMPATHY, "empathy")
+
+    with pytest.raises(InputError, match=rf"a form of the {role} takes up to \d+ tokens.* may have 20"):
+        asyncio.run(cast())
