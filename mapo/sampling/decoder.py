@@ -40,6 +40,7 @@ from mapo.sampling.guides import Guide, allowed_tokens
 from mapo.sampling.kv_cache import PackedRows, SlotCache, View, configs_of, kernels, slot_attention
 from mapo.sampling.prefixes import PrefixCopy
 from mapo.sampling.streamed.layers import MAX_ROWS, StreamedLayers, streamed_layers_for
+from mapo.sampling.streamed.packed import PackedLayers, packed_layers_for
 
 Attention = Literal["auto", "triton", "sdpa"]
 STREAMED = "streamed weights"  # name of the streamed layers in logs and manifests
@@ -124,6 +125,7 @@ class Decoder:
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         self.table = SlotTable(slots, context, vocabulary, end_ids, self.device)
         self.configs = configs_of(model)
+        self.packed_layers: PackedLayers | None = None
         self.reads_with_kernel = False  # until the check has shown that it works
         self._guides: dict[int, Guide] = {}
         self._guided: dict[int, GuidedStep] = {}  # the next step of each, by slot
@@ -185,8 +187,9 @@ class Decoder:
         started = StartedReads(time.perf_counter())
         with slot_attention(self.configs):
             if self.packs_reads:
-                for row in pack_rows(reads, budget=2048 if self.cpu else _MAX_PACKED):
-                    started.passes.append(self._read_packed(row))
+                with self._packed_forward():
+                    for row in pack_rows(reads, budget=2048 if self.cpu else _MAX_PACKED):
+                        started.passes.append(self._read_packed(row))
             else:
                 groups: dict[tuple[int, ...], list[PendingRead]] = {}
                 for read in reads:  # a padded batch has its reads at the same places, counted from the end
@@ -226,6 +229,8 @@ class Decoder:
         if self.graphs is not None and self._addresses() != self._weights:
             # the recorded graphs point at the old weights
             self.graphs, self._weights = graphs_for(self.device), self._addresses()
+        if self.packed_layers is not None and self.packed_layers.incompatibility():
+            self.packed_layers = None  # the model was changed
 
     def forward(self, ids: torch.Tensor, view: View | PackedRows) -> torch.Tensor:
         """Return the logits after the last id of each row or packed prompt."""
@@ -601,24 +606,40 @@ class Decoder:
             self.streamed, self.disabled_reason = None, f"they failed: {reason}"
 
     def _check_packed(self, ids: torch.Tensor, plain: torch.Tensor, bound: float) -> None:
-        """Use the attention kernel for packed prompts if its logits are right, for prompts of different
-        lengths of which a part is cached."""
+        """Use the attention kernel for packed prompts, and layers of few kernels where the model allows them,
+        if the logits are right."""
+        layers = packed_layers_for(self.model, self.kernels)
+        if layers is not None and not layers.incompatibility():
+            self.packed_layers = layers
+            if reason := self._packed_problem(ids, plain, bound):
+                logging.getLogger(__name__).warning("reading with the model's own layers: %s", reason)
+                self.packed_layers = None
+        reason = "" if self.packed_layers else self._packed_problem(ids, plain, bound)
+        if reason:
+            logging.getLogger(__name__).warning("reading without the attention kernel: %s", reason)
+        self.reads_with_kernel = not reason
+
+    def _packed_problem(self, ids: torch.Tensor, plain: torch.Tensor, bound: float) -> str:
+        """Return what is wrong with the logits of packed prompts of different lengths, of which a part is
+        cached; empty if nothing is."""
         first = [1 + row % (ids.shape[1] - 1) for row in range(len(ids))]
         pieces = [[(row, 0, n) for row, n in enumerate(first)]]
         pieces.append([(row, n, ids.shape[1] - n) for row, n in enumerate(first)])
         try:
-            with slot_attention(self.configs):
+            with slot_attention(self.configs), self._packed_forward():
                 for part in pieces:
                     packed = torch.cat([ids[row, start : start + n] for row, start, n in part])[None]
                     logits = self.forward(packed, PackedRows(part, self.device, fused=self.kernels))
             expected = plain[:, -1].float()
             error = float((logits.float() - expected).norm() / expected.norm().clamp(min=1e-6))
-            reason: object = None if error < bound else f"its logits differ (relative error {error:.2g})"
         except Exception as problem:  # noqa: BLE001 (compilers raise all kinds of exceptions)
-            reason = problem
-        self.reads_with_kernel = reason is None
-        if reason is not None:
-            logging.getLogger(__name__).warning("reading without the attention kernel: %s", reason)
+            return f"{type(problem).__name__}: {problem}"
+        return "" if error < bound else f"their logits differ (relative error {error:.2g})"
+
+    def _packed_forward(self) -> AbstractContextManager[None]:
+        """Inside the block, the model's layers are those for packed prompts, if it has any."""
+        layers = self.packed_layers
+        return self.fuser.on(layers.swaps(), compiler=False) if layers else nullcontext()
 
     def _check_ids(self, sequences: int) -> torch.Tensor:
         """Return different sequences of ids from the middle half of the vocabulary, [sequences, length]."""

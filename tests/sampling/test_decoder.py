@@ -8,9 +8,10 @@ import torch
 from mapo.errors import InputError
 from mapo.sampling.decoder import Decoder
 from mapo.sampling.draw import PendingRead
-from mapo.sampling.kv_cache import PackedRows, _attend_pieces, slot_attention, tiles_of
+from mapo.sampling.kv_cache import PackedRows, slot_attention, tiles_of
 from support import tiny
 from support.sampled import Recordings, check_against, job, sampler, talk, together
+from support.streamed_models import PackedKernel
 
 
 def test_recorded_steps_say_the_same():
@@ -131,21 +132,6 @@ def test_kernels_that_fail_at_the_door_are_left_out(caplog):
     assert "(no streamed weights: Triton failed: " in decoder.description
 
 
-class PackedKernel:
-    """The attention kernel for packed prompts, in plain torch, with an error of `wrong`."""
-
-    PACKED_ROWS = 16
-
-    def __init__(self, wrong=0.0):
-        self.wrong, self.calls = wrong, 0
-
-    def attend_packed(self, query, keys, values, tiles, *, scale, window, softcap):
-        self.calls += 1
-        pieces = sorted(tiles.tolist(), key=lambda tile: tile[2])
-        view = PackedRows([(slot, at, count) for slot, at, _, count in pieces])
-        return _attend_pieces(view, query, keys, values, scale, window, softcap) * (1 + self.wrong)
-
-
 def padding_decoder(kernels=None):
     """Return a decoder that reads in padded rows, as on a GPU, unless it has a kernel."""
     decoder = Decoder(tiny.model().eval(), slots=3, context=128, end_ids=frozenset())
@@ -185,7 +171,7 @@ def test_answers_are_the_same_however_prompts_are_batched():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"), [(PackedKernel(wrong=0.5), "its logits differ"), (object(), "no attribute")]
+    ("kernel", "message"), [(PackedKernel(wrong=0.5), "their logits differ"), (object(), "no attribute")]
 )
 def test_a_wrong_kernel_for_packed_prompts_is_left_out(kernel, message, caplog):
     decoder = padding_decoder(kernel)

@@ -12,6 +12,7 @@ from mapo.sampling import decoder as decode
 from mapo.sampling.decoder import Decoder
 from mapo.sampling.draw import PendingReply, noise_of
 from mapo.sampling.graphs import Fuser
+from mapo.sampling.kv_cache import PackedRows, _attend_pieces
 from mapo.sampling.streamed.layers import StreamedLayers
 from mapo.sampling.streamed.tiling import streamed_attention_cut
 from support.sampled import Recordings
@@ -71,7 +72,23 @@ STREAMS = SimpleNamespace(
     add_norm=add_norm,
     turn=turn,
     gated=lambda x, gate, up, tile: functional.silu(x @ gate.T) * (x @ up.T),
+    silu_product=lambda gate, up: functional.silu(gate) * up,
 )
+
+
+class PackedKernel:
+    """The attention kernel for packed prompts, in plain torch, with an error of `wrong`."""
+
+    PACKED_ROWS = 16
+
+    def __init__(self, wrong=0.0):
+        self.wrong, self.calls = wrong, 0
+
+    def attend_packed(self, query, keys, values, tiles, *, scale, window=None, softcap=None):
+        self.calls += 1
+        pieces = sorted(tiles.tolist(), key=lambda tile: tile[2])
+        view = PackedRows([(slot, at, count) for slot, at, _, count in pieces])
+        return _attend_pieces(view, query, keys, values, scale, window, softcap) * (1 + self.wrong)
 
 
 def streamed_of(model, streams=STREAMS):

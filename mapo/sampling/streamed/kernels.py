@@ -77,6 +77,14 @@ def _gated(
 
 
 @triton.jit
+def _silu_product(gate, up, out, size, BLOCK: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gate + n, mask=n < size, other=0.0).to(tl.float32)
+    u = tl.load(up + n, mask=n < size, other=0.0).to(tl.float32)
+    tl.store(out + n, (g / (1.0 + tl.exp(-g)) * u).to(out.dtype.element_ty), mask=n < size)
+
+
+@triton.jit
 def _add_norm(
     parts, residual, weight, total, normed, rows, size, eps,
     SPLITS: tl.constexpr, PAD: tl.constexpr,
@@ -216,3 +224,10 @@ def turn(
         HEADS=heads, KV=kv, HALF=dim // 2, SPLITS=splits, BIAS=has_bias, num_warps=1,
     )  # fmt: skip
     return query
+
+
+def silu_product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return silu(gate) * up of two contiguous tensors."""
+    out = torch.empty_like(gate)
+    _silu_product[(triton.cdiv(gate.numel(), 4096),)](gate, up, out, gate.numel(), BLOCK=4096, num_warps=8)
+    return out

@@ -22,7 +22,7 @@ Swap = tuple[torch.nn.Module, Callable[..., torch.Tensor]]
 
 _MODULE = "transformers.models.{0}.modeling_{0}"
 # The supported layers, with the window of their attention.
-_WINDOWS: dict[tuple[str, str], Callable[[Any], int | None]] = {
+WINDOWS: dict[tuple[str, str], Callable[[Any], int | None]] = {
     (_MODULE.format("llama"), "LlamaDecoderLayer"): lambda _: None,
     (_MODULE.format("qwen2"), "Qwen2DecoderLayer"): lambda attention: attention.sliding_window,
     (_MODULE.format("mistral"), "MistralDecoderLayer"): lambda attention: attention.config.sliding_window,
@@ -85,7 +85,7 @@ class StreamedLayers:
 
     def _layer(self, at: int, layer: Any, next_norm: Any) -> Callable[..., torch.Tensor]:
         """Return the forward of one layer, which is followed by `next_norm`."""
-        window = _WINDOWS[_kind(layer)](layer.self_attn)
+        window = WINDOWS[kind_of(layer)](layer.self_attn)
 
         def forward(hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
             """Take and return [rows, 1, size]: one new id per row."""
@@ -174,7 +174,11 @@ def _incompatibility(model: Any) -> str:
 
 def _layer_incompatibility(layer: Any) -> str:
     names = {name for name, _ in layer.named_parameters()}
-    if _kind(layer) not in _WINDOWS or names - _BIASES != _WEIGHTS or names & _BIASES not in (set(), _BIASES):
+    if (
+        kind_of(layer) not in WINDOWS
+        or names - _BIASES != _WEIGHTS
+        or names & _BIASES not in (set(), _BIASES)
+    ):
         return f"this kind of {type(layer).__name__} is not supported"
     if not all(_has_no_hooks(module) for module in layer.modules()):
         return "a module has forward hooks or a replaced forward"
@@ -191,7 +195,7 @@ def _layer_incompatibility(layer: Any) -> str:
     return ""
 
 
-def _kind(layer: torch.nn.Module) -> tuple[str, str]:
+def kind_of(layer: torch.nn.Module) -> tuple[str, str]:
     return type(layer).__module__, type(layer).__name__
 
 
