@@ -19,7 +19,7 @@ from statistics import fmean
 from string import ascii_uppercase
 from typing import Any
 
-from mapo.errors import AnswerError, EndpointError, InputError, JudgeError
+from mapo.errors import AnswerError, ContextError, EndpointError, InputError, JudgeError
 from mapo.measure.reward import RANK, RecordedReward
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
@@ -237,7 +237,7 @@ async def _rank_turn(
         comparisons.made += 1
         try:
             scores = await ranker.scores([dialogue.turns[:turn] for dialogue in present], name)
-        except (AnswerError, EndpointError) as error:
+        except (AnswerError, ContextError, EndpointError, InputError) as error:
             comparisons.failed += 1
             comparisons.last_error = str(error)
             return {}

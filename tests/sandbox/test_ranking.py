@@ -9,7 +9,7 @@ import re
 import pytest
 
 from mapo.config import load_config
-from mapo.errors import EndpointError, InputError, JudgeError
+from mapo.errors import ContextError, EndpointError, InputError, JudgeError
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue, encode_dialogue
 from mapo.sandbox.ranking import ModelRanker, parse_scores, rank_dialogues
@@ -70,8 +70,9 @@ def test_a_turn_that_one_sibling_reached_alone_has_no_reward():
     assert a.rewards == [pytest.approx(-0.3), None] and len(requests) == 1
 
 
-def test_a_failed_comparison_is_missing_data():
-    (a, b), _ = ranked([sibling("a", "Mm."), sibling("b", "I see you.")], EndpointError("gone"))
+@pytest.mark.parametrize("error", [EndpointError("gone"), ContextError("too long"), InputError("no")])
+def test_a_failed_comparison_is_missing_data(error):
+    (a, b), _ = ranked([sibling("a", "Mm."), sibling("b", "I see you.")], error)
     assert a.rewards == b.rewards == [None] and a.turns[0].rank is None
 
 

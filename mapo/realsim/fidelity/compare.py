@@ -134,11 +134,10 @@ def _told_apart(
     The classifier is not trained again for each resample, so with few groups the interval is too narrow: in
     random halves of 30 scenarios, the AUC varied 1.4 times as much.
     """
-    chosen = [*_messages(real, seed), *_messages(simulated, seed)]
-    count = len(_messages(real, seed))
-    is_simulated = np.arange(len(chosen)) >= count
-    groups = [group for group, _ in chosen]
-    scores = held_out_scores([text for _, text in chosen], is_simulated, groups, seed)
+    real_messages = _messages(real, seed)
+    groups, texts = zip(*real_messages, *_messages(simulated, seed), strict=True)
+    is_simulated = np.arange(len(texts)) >= len(real_messages)
+    scores = held_out_scores(texts, is_simulated, groups, seed)
     rng = np.random.default_rng(seed)
     names: dict[tuple[bool, str], int] = {}
     keys = [names.setdefault((bool(s), g), len(names)) for s, g in zip(is_simulated, groups, strict=True)]

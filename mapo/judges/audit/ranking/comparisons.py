@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mapo.errors import AnswerError, InputError
+from mapo.errors import AnswerError, ContextError, InputError
 from mapo.judges.audit.probes import PROBES, unchanged_input
 from mapo.judges.sample import RecordedTurn, Recording
 from mapo.models.chat import Chat, Sampling
@@ -90,13 +90,13 @@ class RankQuestion:
 def _broken(history: Sequence[Turn], seed: str) -> list[Turn] | None:
     """Return the history with the words of its last reply (or characters, without spaces) in random order."""
     *before, last = history
-    text = last.reply.text
-    words = text.split() if len(text.split()) >= FEWEST_WORDS else list(text)
+    words, space = last.reply.text.split(), " "
+    if len(words) < FEWEST_WORDS:
+        words, space = list(last.reply.text), ""
     if len(words) < FEWEST_WORDS:
         return None
-    mixed = [words[at] for at in shuffled(len(words), seed)]
-    joined = (" " if len(text.split()) >= FEWEST_WORDS else "").join(mixed)
-    return [*before, replace(last, reply=replace(last.reply, text=joined))]
+    text = space.join(words[at] for at in shuffled(len(words), seed))
+    return [*before, replace(last, reply=replace(last.reply, text=text))]
 
 
 def choose_comparisons(recordings: Sequence[Recording], n: int, seed: int = 0) -> list[Comparison]:
@@ -177,7 +177,7 @@ def rank_solver(
         order = question.order
         try:
             scores = await ranker.ordered_scores([histories[at] for at in order], name)
-        except AnswerError as problem:
+        except (AnswerError, ContextError) as problem:
             return {"unscored": str(problem)}
         by_reply = dict(zip(order, scores, strict=True))
         return {"scores": [by_reply[at] for at in range(len(order))]}
