@@ -29,7 +29,7 @@ class RoleSession:
     slot: int | None = None
     cached: int = 0
     epoch: int = 0
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the call in progress: calls of one session follow one another."""
 
 

@@ -105,9 +105,9 @@ class RoleChat:
         session = self._sessions.get(name) or RoleSession(name, epoch=self._sampler.epoch)
         if name and name not in self._sessions:
             # Sessions that have lost their slots have nothing to keep.
-            kept = {n: s for n, s in self._sessions.items() if s.slot is not None or s.turn.locked()}
+            kept = {n: s for n, s in self._sessions.items() if s.slot is not None or s.lock.locked()}
             self._sessions = {**kept, name: session}
-        async with session.turn:
+        async with session.lock:
             if session.epoch != self._sampler.epoch:
                 session.epoch, session.cached = self._sampler.epoch, 0
             try:
