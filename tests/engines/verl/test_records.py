@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from mapo.config import Config
+from mapo.config import Config, load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.settings import learning_rate_at
 from mapo.errors import TrainError
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.score import score_dialogues
-from mapo.store import JsonlWriter, RunDir, encode_dialogue, read_dialogues, read_steps, write_stop_reason
+from mapo.store import (
+    JsonlWriter,
+    RunDir,
+    encode_dialogue,
+    process_files,
+    read_dialogues,
+    read_steps,
+    write_stop_reason,
+)
 from mapo.train.setup import load_run_config
 from support import small_run as small
 from support.verl_rows import dialogue
@@ -292,3 +300,33 @@ def test_why_a_run_stopped_is_told(run):
     assert records.stop_reason(run) is None
     write_stop_reason(run, "the judge failed too often", keep_first=True)
     assert run.stopped.exists() and records.stop_reason(run) == "the judge failed too often"
+
+
+def test_spot_checks_of_all_processes_are_compared_and_may_end_the_run(local, run):
+    second = 'roles.check={{model="second", window=24, limit={}}}'
+    plain, low, high = (
+        load_run_config(local),
+        *(load_config(local / "config.toml", [second.format(limit)], flat=True) for limit in (-1.0, 0.5)),
+    )
+    for step in (1, 2):
+        for file in process_files(run.dialogues_of(step)):
+            opposite = [
+                replace(d, turns=tuple(replace(t, check=_opposite(t)) for t in d.turns))
+                for d in read_dialogues(file)
+            ]
+            file.write_bytes(b"".join(encode_dialogue(d) + b"\n" for d in opposite))
+    assert records.restored_checks(run, plain, 2) is None
+    records.check_agreement(run, plain, None)
+    checks = records.restored_checks(run, low, 2)
+    assert len(checks.turns) == 24  # those of step 1
+    line = records.step_record(run, low, 2, {}, {}, checks)
+    assert line["check"]["asked"] == line["check"]["answered"] == 24
+    assert line["check"]["window"]["kappa"] < 0.5
+    records.check_agreement(run, low, checks)
+    assert not records.stop_reason(run)
+    records.check_agreement(run, high, checks)
+    assert "below the limit of 0.5" in records.stop_reason(run)
+
+
+def _opposite(turn):
+    return tuple(level for m in turn.levels.values() for level in (0 if m.progress.level else 2, 0))
