@@ -121,3 +121,14 @@ def test_foreign_metrics_of_checks_are_ignored(root, index, client, check):
     (run / "metrics.jsonl").write_text(json.dumps({**metrics_line(1), "check": check}) + "\n")
     index.refresh()
     assert "check" not in client.get("/api/figures?run=first").json()
+
+
+def test_a_masked_turn_has_no_credit_on_its_page(root, index, client):
+    run = training(root, steps=1, advantage="mask_faults = true")
+    siblings = [talk(RUBRIC, f"a_{k}", step=2, group="a") for k in (1, 2, 3)]
+    siblings[0] = with_faults(siblings[0], "user: repeats itself")
+    write_lines(run / "dialogues" / "step_00002.jsonl", siblings)
+    index.refresh()
+    first, second = (client.get(f"/run/first/d/dialogues:step_00002.jsonl/{n}").text for n in (1, 2))
+    assert first.count("masked in the loss") == 1
+    assert "masked in the loss" not in second
