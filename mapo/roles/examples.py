@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mapo.judges.sample import Recording
 from mapo.local_model.forms import FormTokens, form_tokens
@@ -36,6 +36,8 @@ from mapo.types import Direction, Levels, Message
 REASON_CHARACTERS = 300
 """A recorded reason is learned up to this length."""
 _THREADS = 8
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +182,10 @@ def turn_name(recording: Recording, number: int) -> str:
     return f"{recording.id}@{number}"
 
 
-def each(recordings: Sequence[Recording], make: Callable[[Recording], list[Example]]) -> list[list[Example]]:
-    """Return the examples of each recording; tokenizers work in several threads."""
+def each(items: Sequence[_T], make: Callable[[_T], _R]) -> list[_R]:
+    """Return what `make` returns for each item, in order; tokenizers work in several threads."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(make, recordings))
+        return list(pool.map(make, items))
 
 
 def packed(groups: Sequence[Sequence[Example]], limit: int, *, branching: bool) -> tuple[Data, int]:

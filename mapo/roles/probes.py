@@ -18,7 +18,7 @@ from mapo.judges.sample import Recording, choose_turns
 from mapo.measure.calibration import Calibration
 from mapo.measure.rubric import Rubric
 from mapo.roles.agreement import step_sums
-from mapo.roles.examples import Encoder
+from mapo.roles.examples import Encoder, each
 from mapo.roles.packing import Example
 from mapo.sandbox.readout import judge_messages, turn_places
 
@@ -44,7 +44,7 @@ def probe(
         changes = [(name, PROBES[name].change(unchanged, variant)) for name in NAMES]
         shown.append((UNCHANGED, variant, unchanged))
         shown += [(name, variant, changed) for name, changed in changes if changed is not None]
-    answers = ask([_example(encoder, name, variant, own) for name, variant, own in shown])
+    answers = ask(each(shown, lambda item: _example(encoder, *item)))
     probabilities = [calibration.apply(answer) for answer in answers]
     levels = np.array([calibration.levels(p) for p in probabilities])
     steps, _ = step_sums(probabilities, levels, rubric)

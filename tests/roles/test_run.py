@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,10 +48,16 @@ def run_folder(tmp_path_factory):
     return file.parent.parent
 
 
-def test_a_judge(tmp_path, source, model_folder):
-    out = tmp_path / "judge"
+@pytest.fixture(scope="module")
+def judge_folder(tmp_path_factory, source, model_folder):
+    out = tmp_path_factory.mktemp("out") / "judge"
     done = train("judge", source, model_folder, out, "--reasons", "1")
     assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_judge(tmp_path, judge_folder):
+    out = judge_folder
     role = read_role_file(out)
     check_role(role, "judge", EMPATHY, str(out))
     assert len(role.calibration.cuts) == 6
@@ -63,9 +72,6 @@ def test_a_judge(tmp_path, source, model_folder):
     assert "thorn" not in RunDir(out).predictions.read_text()
     assert "What the role is fit for" in RunDir(out).report.read_text()
     again = mapo("report", str(out), "--out", str(tmp_path / "again.html"))
-    user = train("user", source, model_folder, tmp_path / "user", "--judge", f"local:{out}", "--no-refit")
-    assert user.returncode == 0, user.stderr
-    assert "same_ending" in json.loads(RunDir(tmp_path / "user").role.read_text())["replay"]
     assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
 
 
@@ -79,6 +85,13 @@ def test_a_user_with_adapters_that_is_not_trained_again(tmp_path, run_folder, mo
     assert result["tests"]["both"]["perplexity"] < result["before"]["both"]["perplexity"]
     assert "the measured one" in result["measured_on"]
     assert result["replay"]["dialogues"] == 1 and result["replay"]["played"]["lines"] > 0
+
+
+def test_a_trained_judge_judges_what_a_trained_user_replays(tmp_path, source, model_folder, judge_folder):
+    out = tmp_path / "user"
+    done = train("user", source, model_folder, out, "--judge", f"local:{judge_folder}", "--no-refit")
+    assert done.returncode == 0, done.stderr
+    assert "same_ending" in json.loads(RunDir(out).role.read_text())["replay"]
 
 
 def test_a_director_in_two_folds(tmp_path, run_folder, model_folder):
@@ -131,3 +144,13 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, source, mode
     done = train("judge", source, model_folder, tmp_path)
     assert done.returncode == 2 and "not empty" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_the_benchmark_collects_trained_judges(tmp_path, judge_folder, monkeypatch, capsys):
+    file = tmp_path / "roles-judge.json"
+    script = Path(__file__).parents[2] / "benchmarks" / "roles_judge.py"
+    monkeypatch.setattr(sys, "argv", [str(script), f"tiny={judge_folder}", "--out", str(file)])
+    runpy.run_path(str(script), run_name="__main__")
+    content = json.loads(file.read_text())
+    assert [row["judge"] for row in content["rows"]] == ["untrained", "tiny", "tiny", "tiny"]
+    assert "3" in content["rows"][1]["attacks"] and str(file) in capsys.readouterr().out
