@@ -185,8 +185,8 @@ def _too_large(
     else:
         fits = f"models with up to {_gib(max(0, budget))} of weights would fit"
     return InputError(
-        f"{' and '.join(need.name for need in needs)} need {_gib(least)} with the fewest slots, and "
-        f"{_gib(available)} of memory are available",
+        f"{' and '.join(need.name for need in needs)} need {_gib(least)} with the fewest slots, and of "
+        f"{_gib(available)} available memory {_gib(budget)} can be planned",
         where=device,
         fix=f"{fits[0].upper()}{fits[1:]}",
     )

@@ -154,7 +154,8 @@ def test_models_that_do_not_fit_are_refused_with_a_context_that_would():
         plan_memory([JUDGE], 3 * GIB, "GPU")
     # 0.92 * 3 - 2 = 0.76 GiB for five slots of a quarter: 0.608 of 8192 tokens are 4980
     assert str(refusal.value) == (
-        "GPU: judge-1b need 3.2 GiB with the fewest slots, and 3.0 GiB of memory are available. "
+        "GPU: judge-1b need 3.2 GiB with the fewest slots, and of 3.0 GiB available memory 2.8 GiB can be "
+        "planned. "
         "A context of 4864 tokens would fit (roles.context, --context)"
     )
 

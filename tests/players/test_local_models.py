@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
+from mapo.config import load_config
 from mapo.errors import InputError
+from mapo.local_model.memory import GIB, ModelSize, plan_memory, sampling_need, training_need
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Sampling
+from mapo.players.casting import every_model
+from mapo.players.local_models import shares_start
 from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec, PanelSpec, models_by_role
 from mapo.sandbox.cast import Job
@@ -134,7 +139,7 @@ def test_a_role_context_is_limited_by_the_model(cast_model):
 def test_models_that_do_not_fit_are_refused_before_they_are_loaded(cast_model, monkeypatch, loads):
     loads.clear()
     monkeypatch.setattr("mapo.local_model.memory.host_memory", lambda: (1 << 20, 1 << 30))
-    with pytest.raises(InputError, match="tiny-cast need .* of memory are available"):
+    with pytest.raises(InputError, match="tiny-cast need .* can be planned"):
         played(cast_of(cast_model), ModelSpec("scripted:honest"))
     assert loads == []
 
@@ -143,3 +148,26 @@ def test_a_scripted_model_is_no_role(cast_model):
     cast = {**cast_of(cast_model), "judge": ModelSpec("scripted:honest")}
     with pytest.raises(InputError, match="'scripted:honest' cannot be used as judge"):
         played(cast, ModelSpec("scripted:honest"))
+
+
+def test_the_config_for_one_card_shares_one_model_and_fits_its_plan(cast_model):
+    """With the model's sizes from its config, the plan is for 24 GiB."""
+    config = load_config("one-card")
+    assert {spec.local for spec in every_model(config).values()} == {config.model.source}
+    assert shares_start(config)
+    size = ModelSize(
+        1_543_714_304,
+        kv_per_token=2 * 28 * 2 * 128,
+        layers=28,
+        hidden=1536,
+        intermediate=8960,
+        linear=((1536, 1536), (256, 1536), (256, 1536), (1536, 1536), *[(8960, 1536)] * 3) * 28,
+    )
+    policy = training_need(
+        size, config, slots=config.rollout.at_once, context=config.rollout.context or 0, width=2
+    )
+    roles = sampling_need(
+        size, "qwen", ROLES, slots=3 * config.rollout.at_once, context=config.roles.context, width=2
+    )
+    plan = plan_memory([policy, replace(roles, weights=0)], 24 * GIB, "GPU")
+    assert plan.needs[1].slots >= 32
