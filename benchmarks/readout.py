@@ -23,10 +23,13 @@ import torch
 from shapes import SHAPES
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from mapo.local_model.forms import form_tokens
 from mapo.local_model.policy import load_policy
 from mapo.local_model.template import Template, read_template
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import ReadRequest
+from mapo.sampling.calls import common_prefix
+from mapo.sampling.draw import PendingRead
 from mapo.sampling.sampler import Sampler
 from mapo.sandbox.readout import judge_messages, turn_places
 from mapo.scenarios.sets import load_scenarios
@@ -129,14 +132,32 @@ def judge_all(sampler: Sampler, dialogues: list[list], *, keep: bool) -> dict:
 
 
 def profile(sampler: Sampler, dialogues: list[list]) -> str:
-    """Return the kernels and operators that take most of the time."""
+    """Return the kernels and operators that take most of the time, without prompts and event loop."""
+    form = form_tokens(sampler.template.tokenizer, turn_places(RUBRIC))
+    before: list[list[int]] = [[] for _ in dialogues]
+    rounds = []
+    for turn in range(len(dialogues[0])):
+        reads = []
+        for slot, turns in enumerate(dialogues):
+            prompt = sampler.template.full_prompt(turns[turn])
+            start = common_prefix(prompt, before[slot])
+            at = [len(prompt) + index - start for index in form.reads]
+            before[slot] = [*prompt, *form.ids]
+            reads.append(PendingRead(slot, start, before[slot][start:], at, form.options))
+        rounds.append(reads)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if sampler.decoder.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as recorded:
-        judge_all(sampler, dialogues, keep=True)
-    order = "cpu_time_total" if len(activities) == 1 else "cuda_time_total"
-    return recorded.key_averages().table(sort_by=order, row_limit=25)
+        for reads in rounds:
+            sampler.decoder.read(reads)
+    began = time.perf_counter()
+    for reads in rounds:
+        sampler.decoder.read(reads)
+    seconds = time.perf_counter() - began
+    order = "self_cpu_time_total" if len(activities) == 1 else "self_device_time_total"
+    table = recorded.key_averages().table(sort_by=order, row_limit=30, max_name_column_width=70)
+    return f"{table}\nforward passes alone: {sum(map(len, rounds)) / seconds:.0f} judgements per second"
 
 
 def main() -> None:
@@ -160,6 +181,9 @@ def main() -> None:
         context=options.context,
         attention=options.attention,
     )
+    decoder = sampler.decoder
+    names = ("attention kernel", decoder.reads_with_kernel), ("packed layers", bool(decoder.packed_layers))
+    print(", ".join(f"{name}: {'yes' if used else 'no'}" for name, used in names))
     dialogues = make_dialogues(options.dialogues, options.turns, options.scenarios)
     judge_all(sampler, [turns[:2] for turns in dialogues], keep=True)  # warm-up
     results = {}
