@@ -39,6 +39,17 @@ def is_read_out(spec: ModelSpec, role: str) -> bool:
     return spec.judging == "readout"
 
 
+def check_expected_steps(cast: CastSpec | None) -> None:
+    """Raise InputError if no judge of a cast is read out, so that steps have no expectation."""
+    judge = (cast or {}).get("judge")
+    members = judge.members if isinstance(judge, PanelSpec) else (judge,) if judge else ()
+    if not any(is_read_out(member, "judge") for member in members):
+        raise InputError(
+            "reward.steps is 'expected', but no judge is read out",
+            fix="Set roles.judge.judging = 'readout', or reward.steps = 'likely'",
+        )
+
+
 def reading_prompts(prompts: RolePrompts, cast: CastSpec) -> RolePrompts:
     """Return the prompts of a cast, with the answers of judge and director read out where that is set. Of a
     panel, they are those of its first judge."""

@@ -20,7 +20,9 @@ from mapo.local_model.memory import MemoryPlan
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
 from mapo.measure.rubric import Rubric
+from mapo.players.casting import cast_from_config
 from mapo.players.prompts import prompts_from_config
+from mapo.players.reading import check_expected_steps
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting
@@ -197,7 +199,9 @@ def rules_of(config: Config) -> Rules:
 
 
 def check_options(config: Config) -> None:
-    """Check the options of the estimator, which otherwise fails only after the first dialogues."""
+    """Check the options of reward and estimator, which otherwise fail only after the first dialogues."""
+    if config.reward.steps == "expected":
+        check_expected_steps(cast_from_config(config))
     advantages([], [], **config.advantage.resolved(config.reward.name).options())
 
 

@@ -13,6 +13,7 @@ from mapo.models.chat import Sampling
 from mapo.players.casting import cast_from_config, with_judging
 from mapo.players.reading import (
     calibration_of,
+    check_expected_steps,
     check_trained_roles,
     is_read_out,
     judge_prompts,
@@ -151,3 +152,11 @@ def test_a_limit_that_is_too_small_for_a_form_is_refused_at_the_start(plain, rol
 
     with pytest.raises(InputError, match=rf"a form of the {role} takes up to \d+ tokens.* may have 20"):
         asyncio.run(cast())
+
+
+def test_expected_steps_need_one_judge_that_is_read_out(judge, plain):
+    check_expected_steps({"judge": judge})
+    check_expected_steps({"judge": PanelSpec((plain, judge))})
+    for cast in (None, {"judge": plain}, {"judge": PanelSpec((plain, plain))}):
+        with pytest.raises(InputError, match="no judge is read out"):
+            check_expected_steps(cast)

@@ -60,6 +60,26 @@ def test_one_model_trains_with_itself_as_cast(trained):
     assert all(len(turn["probabilities"]) == 6 for turn in dialogue["turns"])
 
 
+def test_expected_steps_move_the_state_in_training_and_scores_reproduce_them(cast_model, tmp_path):
+    out = tmp_path / "run"
+    changes = ("reward.steps=expected", "optim.steps=1", "eval.test_repeats=0")
+    done = mapo("train", *settings(cast_model, *changes), "--out", out)
+    assert done.returncode == 0, done.stderr
+    dialogue = json.loads((out / "dialogues" / "step_00001.jsonl").read_text().splitlines()[0])
+    assert dialogue["steps"] == "expected"
+    assert any(x != round(x) for x in dialogue["turns"][0]["state"]["step"])
+    [score] = json.loads(mapo("score", out, "--json").stdout)
+    assert score["differences"] == []
+
+
+def test_expected_steps_of_a_judge_that_writes_forms_are_refused(cast_model, tmp_path):
+    changes = ("reward.steps=expected", "roles.everyone.judging=form")
+    done = mapo("train", *settings(cast_model, *changes), "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "no judge is read out" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_memory_is_planned_and_printed_first(trained):
     out, printed = trained
     first = printed.splitlines()
