@@ -77,6 +77,7 @@ def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, 
     checked."""
     training = _Training(recordings, options, say)
     check_folder(options.out, training.manifest(), resume=options.resume)
+    training.encode()
     claim(options.out, training.manifest())
     with JsonlWriter(RunDir(options.out).metrics) as metrics:
         training.metrics = metrics
@@ -117,6 +118,7 @@ class _Training:
             self.splits = [split(recordings.dialogues, seed=seed, **shares)]
         self.limit = min(options.settings.tokens, max_context(options.model) or options.settings.tokens)
         self.examples: dict[str, list[Example]] = {}
+        self.too_long = 0
         self.branching = True
 
     def manifest(self) -> dict[str, Any]:
@@ -155,7 +157,6 @@ class _Training:
     def run(self) -> dict[str, Any]:
         """Measure every split, train the final model and write everything."""
         began = time.monotonic()
-        self._encode()
         folds_measured = [self._measure(number, part) for number, part in enumerate(self.splits)]
         measured = folds_measured[0] if len(folds_measured) == 1 else self._joined(folds_measured)
         final = self._final(folds_measured)
@@ -165,6 +166,7 @@ class _Training:
             "measured_on": "held-out recordings; the written model is "
             + ("trained on all recordings" if self.options.refit else "the measured one"),
             **measured.summary,
+            "too_long": self.too_long,
             "minutes": (time.monotonic() - began) / 60,
         }
         write_atomic(self.run_dir.role, encode(result, str(self.run_dir.role)) + b"\n")
@@ -174,11 +176,23 @@ class _Training:
 
     # ---- examples
 
-    def _encode(self) -> None:
+    def encode(self) -> None:
+        """Tokenise all examples. Raise InputError if a part of a split has none that fits."""
         dialogues = self.recordings.dialogues
         self.say(f"{plural(len(dialogues), 'dialogue')}: tokenising")
         for recording, examples in zip(dialogues, each(dialogues, self.kind.examples), strict=True):
-            self.examples[recording.id] = examples
+            self.examples[recording.id] = [e for e in examples if e.needed <= self.limit]
+            self.too_long += len(examples) - len(self.examples[recording.id])
+        if self.too_long:
+            self.say(f"note: {plural(self.too_long, 'example')} of more than {self.limit} tokens left out")
+        for part in self.splits:
+            for name, own in {"train": part.train, "validation": part.validation, **part.tests}.items():
+                if not any(self.examples[r.id] for r in own):
+                    raise InputError(
+                        f"no example of the part '{name}' has at most {self.limit} tokens",
+                        where="--tokens",
+                        fix="Raise --tokens, or use a model with a longer context or more recordings",
+                    )
 
     def _data(self, recordings: Sequence[Recording], *, training: bool = False) -> Data:
         groups = [self.examples[r.id] for r in recordings]
@@ -186,16 +200,7 @@ class _Training:
             others = list(replies_of(recordings))
             added = each(recordings, lambda r: self.kind.added(r, others))
             groups = [own + more for own, more in zip(groups, added, strict=True)]
-        data, dropped = packed(groups, self.limit, branching=self.branching)
-        if dropped:
-            self.say(f"note: {plural(dropped, 'example')} of more than {self.limit} tokens left out")
-        if not data.examples:
-            raise InputError(
-                f"no example has at most {self.limit} tokens",
-                where="--tokens",
-                fix="Raise --tokens, or use a model with a longer context",
-            )
-        return data
+        return packed(groups, self.limit, branching=self.branching)[0]
 
     # ---- measuring
 

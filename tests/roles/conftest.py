@@ -1,16 +1,15 @@
-"""One small model and its recordings for all tests of roles."""
+"""One small model for all tests of roles."""
 
 from __future__ import annotations
 
 import pytest
 
 from mapo.models.chat import Sampling
-from support.role_model import role_model
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    return role_model(tmp_path_factory.mktemp("role") / "model")
+def model_folder(cast_model):
+    return cast_model
 
 
 @pytest.fixture(autouse=True)

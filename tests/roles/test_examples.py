@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mapo.local_model.policy import load_policy
+from mapo.local_model.policy import load_policy, load_tokenizer
 from mapo.local_model.template import read_template
 from mapo.models.chat import ReadRequest
 from mapo.roles.examples import (
@@ -22,15 +22,17 @@ from mapo.roles.learning import predict
 from mapo.sampling.local import local_sampler
 from mapo.sandbox.readout import judge_messages, turn_places
 from support.recordings import EMPATHY, recordings
-from support.role_model import role_tokenizer
 
 OWN = recordings(1, 2, turns=3)
-ENCODER = Encoder(read_template(role_tokenizer()))
 
 
-def test_predictions_in_training_equal_what_is_read_in_a_dialogue(model_folder):
+@pytest.fixture(scope="module")
+def encoder(model_folder):
+    return Encoder(read_template(load_tokenizer(str(model_folder))))
+
+
+def test_predictions_in_training_equal_what_is_read_in_a_dialogue(model_folder, encoder):
     policy = load_policy(str(model_folder), device="cpu")
-    encoder = Encoder(read_template(policy.tokenizer))
     data, dropped = packed([judge_examples(r, encoder) for r in OWN], 4096, branching=True)
     assert dropped == 0 and not any(row.branches for row in data.rows)
     trained = predict(policy, data.examples, data.rows, 8192)
@@ -54,41 +56,41 @@ def test_predictions_in_training_equal_what_is_read_in_a_dialogue(model_folder):
             assert mine == pytest.approx(theirs, abs=1e-4)
 
 
-def test_the_answers_of_a_judge_are_the_recorded_magnitudes():
-    [first, *_] = judge_examples(OWN[0], ENCODER)
+def test_the_answers_of_a_judge_are_the_recorded_magnitudes(encoder):
+    [first, *_] = judge_examples(OWN[0], encoder)
     marks = OWN[0].dialogue.turns[0].levels
     assert first.answers == tuple(
         abs(m.level) for key in EMPATHY.keys for m in (marks[key].progress, marks[key].regression)
     )
-    digits = [role_tokenizer().decode([token]) for token in first.options[0]]
+    digits = [encoder.tokenizer.decode([token]) for token in first.options[0]]
     assert digits == ["0", "1", "2"]
 
 
-def text_of(example):
-    return role_tokenizer().decode(example.ids[example.text :])
+def text_of(encoder, example):
+    return encoder.tokenizer.decode(example.ids[example.text :])
 
 
-def test_a_user_learns_its_lines_but_the_opening():
-    examples = user_examples(OWN[0], ENCODER)
+def test_a_user_learns_its_lines_but_the_opening(encoder):
+    examples = user_examples(OWN[0], encoder)
     lines = [turn.user for turn in OWN[0].dialogue.turns[1:]]
-    assert [text_of(e).removesuffix("<|im_end|>") for e in examples] == lines
-    assert all(e.ids[-1] == role_tokenizer().eos_token_id for e in examples)
+    assert [text_of(encoder, e).removesuffix("<|im_end|>") for e in examples] == lines
+    assert all(e.ids[-1] == encoder.tokenizer.eos_token_id for e in examples)
 
 
-def test_reasons_are_learned_as_text_marks_other_than_zero_first():
-    examples = reason_examples(OWN[0], ENCODER, 2, 0)
+def test_reasons_are_learned_as_text_marks_other_than_zero_first(encoder):
+    examples = reason_examples(OWN[0], encoder, 2, 0)
     assert len(examples) == 6
-    assert all("it says" in text_of(e) for e in examples)
-    assert reason_examples(OWN[0], ENCODER, 0, 0) == []
+    assert all("it says" in text_of(encoder, e) for e in examples)
+    assert reason_examples(OWN[0], encoder, 0, 0) == []
 
 
-def test_a_director_learns_its_acts_among_those_allowed():
-    examples = director_examples(OWN[0], ENCODER)
+def test_a_director_learns_its_acts_among_those_allowed(encoder):
+    examples = director_examples(OWN[0], encoder)
     assert [e.name for e in examples] == [turn_name(OWN[0], 2), turn_name(OWN[0], 3)]
-    letters = [role_tokenizer().decode([e.options[0][e.answers[0]]]) for e in examples]
+    letters = [encoder.tokenizer.decode([e.options[0][e.answers[0]]]) for e in examples]
     assert letters == ["B", "A"]  # wait, go_on
 
 
-def test_prompts_beyond_the_limit_are_counted():
-    data, dropped = packed([judge_examples(OWN[0], ENCODER)], 100, branching=True)
+def test_prompts_beyond_the_limit_are_counted(encoder):
+    data, dropped = packed([judge_examples(OWN[0], encoder)], 100, branching=True)
     assert dropped == 3 and not data.examples

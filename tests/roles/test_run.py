@@ -15,7 +15,7 @@ from mapo.store import RunDir
 from support.command import mapo
 from support.recordings import EMPATHY, recordings, write_judged_turns
 
-FAST = ["--tokens", "2048", "--epochs", "1", "--lr", "1e-3", "--device", "cpu"]
+FAST = ["--tokens", "3072", "--epochs", "1", "--lr", "1e-3", "--device", "cpu"]
 
 
 def train(role, source, model, out, *more):
@@ -123,6 +123,8 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
         "not a trained judge",
         out,
     )
+    done = train("judge", source, model_folder, out, "--tokens", "100")
+    assert done.returncode == 2 and "no example of the part" in done.stderr and not out.exists()
     few = write_judged_turns(tmp_path / "few.jsonl", recordings(2, 3, turns=2))
     refused(train("judge", few, model_folder, out), "2 policies, too few", out)
     done = train("judge", source, model_folder, out, "--domain", "tutoring")
@@ -154,3 +156,13 @@ def test_the_benchmark_collects_trained_judges(tmp_path, judge_folder, monkeypat
     content = json.loads(file.read_text())
     assert [row["judge"] for row in content["rows"]] == ["untrained", "tiny", "tiny", "tiny"]
     assert "3" in content["rows"][1]["attacks"] and str(file) in capsys.readouterr().out
+
+
+def test_a_trained_judge_is_audited(tmp_path, run_folder, judge_folder):
+    sample = ["--turns", "3", "--dialogues", "2", "--repeats", "2"]
+    done = mapo(
+        "judge", "audit", run_folder, "--judge", f"local:{judge_folder}", "--out", tmp_path / "audit", *sample
+    )
+    assert done.returncode == 0, done.stderr
+    audit = json.loads(RunDir(tmp_path / "audit").audit.read_text())
+    assert "unscored" in str(audit) and RunDir(tmp_path / "audit").audit_markdown.is_file()
