@@ -16,8 +16,9 @@ from typing import Any
 from mapo.errors import InputError, RecordError
 from mapo.judges.sample import Recording, dialogue_files, read_recordings
 from mapo.measure.rubric import Rubric
+from mapo.sandbox.faults.manners import is_call_failure
 from mapo.scenarios.scenario import Scenario
-from mapo.scoring.empa_files import is_call_failure, read_dialogue
+from mapo.scoring.empa_files import read_dialogue
 from mapo.store import MAX_LINE_BYTES
 from mapo.types import AxisMarks, Dialogue, Levels, Mark, Reply, Turn
 from mapo.untrusted import open_regular, parse_json

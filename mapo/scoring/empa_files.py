@@ -138,11 +138,6 @@ def read_dialogue(file: Path, rubric: Rubric | None = None) -> Dialogue:
     )
 
 
-def is_call_failure(text: str) -> bool:
-    """Return whether a message is the text that EMPA records in place of one when a call failed."""
-    return text.lstrip().startswith("（错误：API")
-
-
 def _players(data: dict[str, Any]) -> dict[str, str]:
     return {role: name for role, key in _CAST.items() if isinstance(name := data.get(key), str) and name}
 

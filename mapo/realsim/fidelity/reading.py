@@ -13,7 +13,8 @@ from pathlib import Path
 from mapo.errors import InputError, RecordError
 from mapo.judges.sample import dialogue_files
 from mapo.realsim.reading.read import read_sources
-from mapo.scoring.empa_files import is_call_failure, read_dialogue
+from mapo.sandbox.faults.manners import is_call_failure
+from mapo.scoring.empa_files import read_dialogue
 from mapo.store import BadLine, read_dialogues
 from mapo.types import Dialogue
 

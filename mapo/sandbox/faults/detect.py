@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from mapo.sandbox.director import DIRECTOR_FAILED
 from mapo.sandbox.faults.manners import (
     cut_off,
+    is_call_failure,
     loops,
     script_of,
     speaks_as_assistant,
@@ -53,9 +54,12 @@ class FaultDetector:
 
     def _user(self, turn: Turn) -> Iterator[str]:
         line, words = turn.user, _Words(turn.user)
+        self.revealed += turn.direction is not None and turn.direction.act == "reveal_stage"
+        if is_call_failure(line):
+            yield "failed call"
+            return
         script = script_of(line)
         self.script = self.script or script
-        self.revealed += turn.direction is not None and turn.direction.act == "reveal_stage"
         if not line.strip():
             yield "empty"
         elif unreadable(line) or loops(words.sequences):
@@ -78,6 +82,9 @@ class FaultDetector:
 
     def _policy(self, turn: Turn) -> Iterator[str]:
         text, words = turn.reply.text, _Words(turn.reply.text)
+        if is_call_failure(text):
+            yield "failed call"
+            return
         if not text.strip():
             yield "empty"
         elif unreadable(text) or loops(words.sequences):

@@ -102,6 +102,11 @@ LOOP = 8
 """Fewest word sequences that are said again in one text of which a third is repetition: a loop."""
 
 
+def is_call_failure(text: str) -> bool:
+    """Return whether a message is the text that EMPA records in place of one when a call failed."""
+    return text.lstrip().startswith("（错误：API")
+
+
 def unreadable(text: str) -> bool:
     """Return whether a text has markers of a chat template, broken characters, or hardly any letters."""
     plain = "".join(text.split())

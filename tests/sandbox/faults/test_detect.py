@@ -38,6 +38,7 @@ def test_an_ordinary_turn_has_no_faults():
     [
         ("", "empty"),
         (" \n", "empty"),
+        ("（错误：API调用失败 - Unknown）", "failed call"),
         ("Yes.<|im_end|>", "unreadable"),
         ("I \ufffd\ufffd", "unreadable"),
         ("go home " * 12, "unreadable"),
@@ -109,6 +110,7 @@ def test_evidence_that_is_not_in_the_reply_is_the_judges_fault():
     ("reply", "fault"),
     [
         (Reply(""), "empty"),
+        (Reply("（错误：API调用失败 - Request timed out.）"), "failed call"),
         (Reply("a b c d e " * 8), "unreadable"),
         (Reply("I see that it", finish="length"), "cut off"),
     ],
