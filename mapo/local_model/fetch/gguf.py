@@ -1,7 +1,7 @@
 """GGUF files: metadata and memory-mapped tensors, dequantized to bfloat16 in small pieces.
 
 The gguf library needs 18 seconds for the metadata of a large vocabulary and dequantizes 45 million weights
-per second in K-quants; this reader needs one second, and reaches 300 million. Other quantizations are left to
+per second in K-quants; this reader needs one second, and reaches 200 million. Other quantizations are left to
 the library.
 """
 
