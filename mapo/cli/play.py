@@ -30,7 +30,9 @@ def play(
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     body: Body = None,
-    agents_model: Annotated[str | None, typer.Option(help="Model for the other roles.")] = None,
+    agents_model: Annotated[
+        str | None, typer.Option(help="Model for the other roles: a name, or local:FOLDER.")
+    ] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_body: AgentsBody = None,
     judge_panel: JudgePanel = None,
@@ -57,8 +59,9 @@ def play(
     from mapo.measure.rubric import Rubric
     from mapo.models.chat import Sampling
     from mapo.players.casting import with_judge_panel, with_sampling
+    from mapo.players.preflight import check_models
     from mapo.players.session import ModelSession
-    from mapo.players.spec import ModelSpec
+    from mapo.players.spec import ModelSpec, models_by_role
     from mapo.sandbox.cast import Job
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
@@ -95,6 +98,7 @@ def play(
             names = ("user", "director", "judge")
             models = with_judge_panel(dict.fromkeys(names, agent) if agent else None, judge_panel)
             roles = with_sampling(models, **dict.fromkeys(names, others))
+            check_models(models_by_role(roles).values())
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = (await session.casting(roles, rubric, chosen.domain))(job)
             policy: Chat = _HumanPolicy()

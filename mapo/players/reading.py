@@ -5,7 +5,7 @@ A model that `mapo roles train` made for a role is read out in it, and refused i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from mapo.sandbox.cast import RolePrompts
 from mapo.sandbox.director import FORM
 from mapo.sandbox.judge import MAX_TOKENS, start_schema, turn_schema
 from mapo.sandbox.reading_roles import READABLE, with_readout
+from mapo.text import counted
 
 if TYPE_CHECKING:
     from mapo.local_model.role_file import RoleFile
@@ -87,6 +88,20 @@ def check_trained_roles(models: Mapping[str, ModelSpec], rubric: Rubric) -> None
         is_read_out(spec, kind)
         if file := role_file_of(spec):
             check_role(file, kind, rubric, spec.model)
+
+
+def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> None:
+    """Raise InputError if a trained judge, which knows turn forms only, would have to fill in start forms.
+    `unknown` are the scenarios without start levels."""
+    for role, spec in models.items():
+        judges = role not in ("user", "director", "ranker", "check")
+        if unknown and judges and is_read_out(spec, "judge") and calibration_of(spec) != IDENTITY:
+            raise InputError(
+                f"{counted(len(unknown), 'scenario')} without start levels, such as {min(unknown)}, and a "
+                "trained judge cannot fill in start forms",
+                where=spec.model,
+                fix="Give start levels: scenarios.start_levels in a config, or --start-levels",
+            )
 
 
 def check_form_limits(sampler: Sampler, spec: ModelSpec, role: str, rubric: Rubric) -> None:

@@ -114,6 +114,19 @@ def test_playing_with_a_local_cast(cast_model):
     assert "state (" in done.stdout
 
 
+def test_playing_with_a_folder_that_is_no_model():
+    done = mapo("play", CASE, "--scenarios", "builtin:all", "--agents-model", "local:tests", typed="Hm.\n")
+    assert done.returncode == 2
+    assert "this folder holds no model" in done.stderr.splitlines()[-1]
+
+
+def test_reading_out_a_judge_from_the_command_line(cast_model, tmp_path):
+    done = evaluated(cast_model, tmp_path / "run", "--judging", "readout", "--max-turns", 1)
+    assert done.returncode == 0, done.stderr
+    (dialogue,) = read_dialogues(tmp_path / "run" / "dialogues" / "empa.jsonl")
+    assert len(dialogue.turns[0].probabilities) == 6
+
+
 def test_screening_with_a_local_cast(cast_model, tmp_path):
     folder = tmp_path / "one"
     folder.mkdir()

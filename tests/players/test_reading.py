@@ -14,6 +14,7 @@ from mapo.players.casting import cast_from_config, with_judging
 from mapo.players.reading import (
     calibration_of,
     check_expected_steps,
+    check_starts,
     check_trained_roles,
     is_read_out,
     judge_prompts,
@@ -160,3 +161,13 @@ def test_expected_steps_need_one_judge_that_is_read_out(judge, plain):
     for cast in (None, {"judge": plain}, {"judge": PanelSpec((plain, plain))}):
         with pytest.raises(InputError, match="no judge is read out"):
             check_expected_steps(cast)
+
+
+def test_a_trained_judge_needs_known_start_levels(judge):
+    with pytest.raises(InputError, match="2 scenarios without start levels, such as a, and a trained judge"):
+        check_starts({"judge 1": judge}, {"b", "a"})
+
+
+def test_start_levels_are_no_matter_for_other_models_and_roles(judge, plain):
+    check_starts({"judge": plain, "check": judge}, {"a"})
+    check_starts({"judge": judge}, ())

@@ -53,7 +53,9 @@ def empa(
         str | None,
         typer.Option(help="User, director and judge: scripted or llm (default: llm if a model is given)."),
     ] = None,
-    agents_model: Annotated[str | None, typer.Option(help="Model for user, director and judge.")] = None,
+    agents_model: Annotated[
+        str | None, typer.Option(help="Model for user, director and judge: a name, or local:FOLDER.")
+    ] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     agents_body: AgentsBody = None,
@@ -386,7 +388,7 @@ async def play_missing(
     from mapo.cli.common.models import say_default_addresses
     from mapo.evals.empa import benchmark
     from mapo.players.identity import body_entry, identity
-    from mapo.players.reading import reading_prompts
+    from mapo.players.reading import check_starts, reading_prompts
     from mapo.players.spec import models_by_role
     from mapo.runs.contamination import marks
     from mapo.sandbox.cast import prompts_id
@@ -398,6 +400,8 @@ async def play_missing(
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
     prompts = prompts or SHIPPED_PROMPTS
+    unknown = {job.scenario.id for job in plan.jobs() if not (job.start_levels or job.scenario.start_levels)}
+    check_starts(models_by_role(cast), unknown)
     played = reading_prompts(prompts, cast) if cast else prompts
     used = prompts_id(played, plan.scenarios[0].domain) if cast or policy.scripted is None else ""
     manifest = {**benchmark.manifest(plan, rules, policy.model, players, used), **identities}

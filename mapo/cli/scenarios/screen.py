@@ -41,7 +41,9 @@ def screen(
     weak_body: Annotated[str | None, typer.Option(help="Further fields of its requests, as --body.")] = None,
     plays: Annotated[int, typer.Option(min=1, help="Dialogues per scenario and policy.")] = 4,
     agents: Annotated[str | None, typer.Option(help="User, director and judge: scripted or llm.")] = None,
-    agents_model: Annotated[str | None, typer.Option(help="The model that plays them.")] = None,
+    agents_model: Annotated[
+        str | None, typer.Option(help="The model that plays them: a name, or local:FOLDER.")
+    ] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint (default: --base-url).")] = None,
     agents_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
     agents_body: AgentsBody = None,

@@ -37,7 +37,7 @@ def check_roles(
     from mapo.measure.rubric import Rubric
     from mapo.planning.estimate import estimate_training
     from mapo.players.casting import every_model
-    from mapo.players.reading import check_trained_roles
+    from mapo.players.reading import check_starts, check_trained_roles
     from mapo.scenarios.start_levels import check_start_levels, read_start_levels
 
     sizes = {split: len(members) for split, members in scenarios.items()}
@@ -47,11 +47,12 @@ def check_roles(
         rubric = Rubric.load(domain_folder(config.scenarios.domain))
         without_own = [s for s in members if s.id in table or not s.start_levels]
         say_all("warning", check_start_levels(table, without_own, rubric), most=5)
-    starts = len({s.id for s in members if not (s.start_levels or s.id in table)})
+    unknown = {s.id for s in members if not (s.start_levels or s.id in table)}
     config = with_steps(config, sizes["train"])
     _warn_about_turn_limits(config)
-    estimate = estimate_training(config, sizes, done=done, starts=starts) * runs
+    estimate = estimate_training(config, sizes, done=done, starts=len(unknown)) * runs
     check_trained_roles(every_model(config), Rubric.load(domain_folder(config.scenarios.domain)))
+    check_starts(every_model(config), unknown)
     preflight(every_model(config), estimate=estimate)
 
 
