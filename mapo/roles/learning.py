@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mapo.errors import StoreError, TrainError
 from mapo.local_model.files import read_tensors, write_tensors
@@ -37,6 +39,8 @@ MULTIPLE = 64
 MICRO = 16384
 """Tokens of one forward and backward pass; a step of more tokens adds up several."""
 BEST = "best.safetensors"
+_MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Attention of rows with a mask. On padded rows, cuDNN's gradients were not finite (torch 2.11, H200)."""
 Floats = NDArray[np.float64]
 
 
@@ -187,7 +191,8 @@ class Scorer:
             read = every.index_select(0, batch.read_at).index_select(1, self._tokens).float()
             text = torch.log_softmax(every.index_select(0, batch.text_at).float(), -1)
             return self._normalised(read, batch), text.gather(1, batch.text_target[:, None])[:, 0]
-        hidden = body(**inputs).last_hidden_state.flatten(0, 1)
+        with sdpa_kernel(_MASKED) if mask else nullcontext():
+            hidden = body(**inputs).last_hidden_state.flatten(0, 1)
         weight = head.weight.index_select(0, self._tokens).float()
         read = hidden.index_select(0, batch.read_at).float() @ weight.T
         if head.bias is not None:

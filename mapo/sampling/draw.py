@@ -119,12 +119,14 @@ def sample(
     top_p: torch.Tensor | None = None,
     *,
     greedy: bool = False,
+    masked: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample tokens and return them with their log-probabilities: [B, V], [B], [B] -> [B], [B].
 
     token = the first id whose cumulative probability exceeds noise. Temperature 0 (`greedy`: some row has it)
     takes the most likely id, with its log-probability at temperature 1. `top_p` keeps only the most likely
-    ids; log-probabilities are those of the distribution that was sampled from.
+    ids; log-probabilities are those of the distribution that was sampled from. `masked`: some logits are
+    -inf.
     """
     is_greedy = temperature <= 0
     x = logits.float() / torch.where(is_greedy, 1.0, temperature)[:, None]
@@ -150,6 +152,10 @@ def sample(
     if greedy:
         token = torch.where(is_greedy[:, None], x.argmax(-1, keepdim=True), token)
     token = token.clamp(max=size - 1)  # NaN logits can give any index
+    if top_p is not None or masked:
+        # A GPU adds the strips in parallel, so the running sum may differ across strips without any
+        # probability, and one of them may be selected.
+        token = torch.where(x.gather(1, token).isneginf(), x.argmax(-1, keepdim=True), token)
     return token[:, 0], (x.gather(1, token) - top - total.log())[:, 0]
 
 
@@ -252,6 +258,7 @@ class SlotTable:
             sampling[:, 0],
             sampling[:, 1] if nucleus else None,
             greedy=greedy,
+            masked=bits is not None,
         )
         token = torch.where(active > 0, token, old)
         self.ids[slots, drawn] = token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import torch
 from hypothesis import given
@@ -24,6 +25,22 @@ def test_sampling_inverts_the_cumulative_distribution(seed, size, u):
         assert exact[k] > -math.inf
         assert edges[k] - exact[k].exp() - 1e-5 <= u <= edges[k] + 1e-5
         assert abs(float(logprob) - float(exact[k])) < 1e-4
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True, width=32))
+def test_a_masked_token_is_never_sampled(seed, u):
+    # Rounding may select an id without probability; the most likely id is sampled instead.
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, 1100, generator=generator).masked_fill(
+        torch.rand(1, 1100, generator=generator) < 0.99, -math.inf
+    )
+    logits[0, 5] = 0.0
+    with mock.patch(
+        "torch.searchsorted", lambda sums, *_, **__: torch.full_like(sums[:, :1], 300, dtype=torch.int64)
+    ):
+        token, logprob = sample(logits, torch.tensor([u]), torch.tensor([1.0]), masked=True)
+    assert logits[0, int(token)] > -math.inf
+    assert math.isfinite(float(logprob))
 
 
 def test_top_p_keeps_the_fewest_ids_that_reach_it():
