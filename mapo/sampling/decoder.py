@@ -469,7 +469,7 @@ class Decoder:
         """Feed ids [B, T], padded on the left, and sample a token of each row that the bits allow. The inputs
         are ids, meta [B, 5] (slot, start, count, drawn, limit) and bits [B, words]."""
         ids, meta, bits = inputs
-        slots, start, count, drawn, limit = meta.unbind(1)
+        slots, start, count, drawn, limit = meta.T.contiguous().unbind()  # kernels need slots that adjoin
         if ids.shape[1] == 1:
             positions = start[:, None].contiguous()
             view = View(slots, positions, length, scratch=self.slots, fused=self.kernels)
