@@ -116,7 +116,7 @@ def judge_all(sampler: Sampler, dialogues: list[list], *, keep: bool) -> dict:
             return time.perf_counter() - began
 
     sampler.stats.clear()
-    sampler.template._piece_ids.clear()
+    sampler.template._pieces.clear()
     sampler.template._escaped.clear()
     with mock.patch.object(Template, "full_prompt", timed_prompt):
         wall, stats = asyncio.run(go()), sampler.stats

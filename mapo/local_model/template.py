@@ -12,7 +12,7 @@ stay text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -53,13 +53,19 @@ class Template:
     spelled: re.Pattern[str] | None = None
     verbatim: bool = False
     separators: re.Pattern[str] | None = None
-    _piece_ids: dict[str, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    _pieces: dict[str, tuple[list[int], bool]] = field(default_factory=dict, compare=False, repr=False)
     _escaped: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def full_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all messages, up to where the reply begins."""
-        text = self._text(messages)
-        return self._ids(text) if self.separators is None else self._ids_by_piece(text, self.separators)
+        if self.separators is None:
+            return self._ids(self._text(messages))
+        # Escaping tokenises every message once more. It is needed only if a message that spells no control
+        # token has one all the same.
+        text = self._text(messages, self._without_spellings)
+        if not all(self._piece(piece)[1] for piece in self.separators.split(text)[::2]):
+            text = self._text(messages)
+        return self._ids_by_piece(text, self.separators)
 
     def next_turn(self, finish: Literal["stop", "length"], user_text: str) -> list[int]:
         """Return the ids between a reply and the next one: template text, the user's message, the generation
@@ -78,11 +84,15 @@ class Template:
             _remember(self._escaped, text, self._escape(text))
         return self._escaped[text]
 
-    def _escape(self, text: str) -> str:
+    def _without_spellings(self, text: str) -> str:
         # This terminates: no spelling starts or ends with a space, so every match either loses its only
         # character or gets a wider gap after its first one, and no spelling contains gaps of any width.
         while self.spelled and self.spelled.search(text):
             text = self.spelled.sub(_break_up, text)
+        return text
+
+    def _escape(self, text: str) -> str:
+        text = self._without_spellings(text)
         for _ in range(_MAX_ESCAPE_ROUNDS):  # spellings that only match after the tokenizer's normalisation
             ids = self._ids(text)
             if not self.controls & set(ids):
@@ -107,15 +117,20 @@ class Template:
     def _ids_by_piece(self, text: str, separators: re.Pattern[str]) -> list[int]:
         ids: list[int] = []
         for piece in separators.split(text):
-            if piece not in self._piece_ids:
-                _remember(self._piece_ids, piece, self._ids(piece))
-            ids += self._piece_ids[piece]
+            ids += self._piece(piece)[0]
         return ids
 
-    def _text(self, messages: Sequence[Message], *, trusted: bool = False) -> str:
+    def _piece(self, text: str) -> tuple[list[int], bool]:
+        """Return the ids of a piece, and whether no control token is among them."""
+        if text not in self._pieces:
+            ids = self._ids(text)
+            _remember(self._pieces, text, (ids, self.controls.isdisjoint(ids)))
+        return self._pieces[text]
+
+    def _text(self, messages: Sequence[Message], escape: Callable[[str], str] | None = None) -> str:
         if self.folds_system:
             messages = _fold_system(messages)
-        escape = str if trusted else self.escape_controls
+        escape = escape or self.escape_controls
         turns = [{"role": m.role, "content": escape(m.content)} for m in messages]
         try:
             text: str = self.tokenizer.apply_chat_template(
@@ -129,13 +144,17 @@ class Template:
         return text
 
     def _between(
-        self, messages: Sequence[Message], reply: str, user_text: str, *, trusted: bool = False
+        self,
+        messages: Sequence[Message],
+        reply: str,
+        user_text: str,
+        escape: Callable[[str], str] | None = None,
     ) -> str | None:
         """Return the text between `reply` and the next reply, after the user's message `user_text`; None if
         the template did not append."""
         before = self._text(messages) + reply
         longer = [*messages, Message("assistant", reply), Message("user", user_text)]
-        after = self._text(longer, trusted=trusted)
+        after = self._text(longer, escape)
         return after.removeprefix(before) if after.startswith(before) else None
 
     def _after(self, messages: Sequence[Message], reply: str, user_text: str) -> str | None:
@@ -230,7 +249,7 @@ def _is_append_only(template: Template, *, thinks: bool) -> bool:
             separators.add(template._between(history, _PROBE[turn], _PROBE[4]))
             if thinks:  # a template that strips old thinking is append-only only for replies without it
                 reply = f"<think>\nHm.\n</think>\n\n{_PROBE[turn]}"
-                separators.add(template._between(history, reply, _PROBE[4], trusted=True))
+                separators.add(template._between(history, reply, _PROBE[4], str))
     return len(separators) == 1 and None not in separators
 
 

@@ -213,4 +213,4 @@ def test_texts_are_remembered_within_limits(monkeypatch):
     template = read_template(tiny.tokenizer())
     for at in range(40):
         template.full_prompt([Message("user", f"Hello {at}")])
-    assert len(template._escaped) <= 10 >= len(template._piece_ids)
+    assert len(template._escaped) <= 10 >= len(template._pieces)
