@@ -14,7 +14,6 @@ import itertools
 import torch
 from torch.nn import functional
 
-from mapo.sampling import kernels
 from mapo.sampling.kv_cache import tiles_of
 
 HEADS, KV_HEADS, DIM, CONTEXT = 12, 2, 128, 8192
@@ -38,6 +37,8 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=215)
     parser.add_argument("--past", type=int, default=2500)
     options = parser.parse_args()
+    from mapo.sampling import kernels  # needs Triton
+
     torch.manual_seed(0)
     count, new, past = options.prompts, options.new, options.past
     like = {"device": "cuda", "dtype": torch.bfloat16}

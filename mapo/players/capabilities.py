@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mapo.domain_folders import DEFAULT, domain_folder
-from mapo.errors import InputError, MapoError
+from mapo.errors import ContextError, InputError, MapoError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Request
 from mapo.players.reading import check_trained_roles, role_file_of
@@ -152,6 +152,8 @@ def measured_speed(source: str) -> Capability:
             need = sampling_need(size, source, ("judge",), slots=dialogues, context=4096, width=width)
             plan_memory([need], *available_memory("auto"))
         return Capability("speed", "ok", str(asyncio.run(measure_speed(source, dialogues))))
+    except ContextError as error:
+        return Capability("speed", "warn", f"not measured: {error}")
     except MapoError as error:
         return Capability("speed", "FAIL", str(error))
 

@@ -195,7 +195,7 @@ def test_growing_prompts_tokenise_only_what_is_new():
         template.tokenizer, "encode", lambda text, **o: encoded.append(text) or own(text, **o)
     ):
         template.full_prompt([*messages, Message("assistant", "It snows."), Message("user", "And then?")])
-    assert {*encoded} == {"It snows.", "And then?", "assistant\nIt snows.", "user\nAnd then?"}
+    assert {*encoded} == {"assistant\nIt snows.", "user\nAnd then?"}
 
 
 def test_a_tokenizer_that_puts_a_space_before_a_text_gets_it_whole():
