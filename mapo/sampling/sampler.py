@@ -218,7 +218,7 @@ class Sampler:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        held: list[HeldAnswer] = []  # returned once the next reads have started
+        held: list[HeldAnswer] = []  # returned while the next reads start
         with ThreadPoolExecutor(1, thread_name_prefix="sampler") as worker:
             try:
                 while True:
@@ -229,8 +229,9 @@ class Sampler:
                         if copies:
                             await loop.run_in_executor(worker, self.decoder.copy_prefixes, copies)
                         if reads:
-                            started = await loop.run_in_executor(worker, self.decoder.begin_reads, reads)
+                            starting = loop.run_in_executor(worker, self.decoder.begin_reads, reads)
                             self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
+                            started = await starting
                             answers = await loop.run_in_executor(worker, self.decoder.finish_reads, started)
                             held = [(slot, self._active[slot], answer) for slot, answer in answers.items()]
                             if self._reads_only():
