@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from mapo.config import Lora
-from mapo.errors import InputError
+from mapo.errors import InputError, TrainError
 from mapo.judges.sample import Recording
 from mapo.local_model.policy import Device, LocalPolicy, folder_of, load_policy, load_tokenizer, max_context
 from mapo.local_model.role_file import RoleFile, rubric_fingerprint, write_role_file
@@ -32,7 +32,7 @@ from mapo.players.identity import fingerprint
 from mapo.records import encode
 from mapo.roles.examples import Encoder, each, packed, replies_of
 from mapo.roles.kinds import HeldOut, JudgeKind, RoleKind, UserKind, make_kind
-from mapo.roles.learning import Data, Predictions, Progress, Settings, predict, train
+from mapo.roles.learning import MICRO, Data, Predictions, Progress, Settings, predict, train
 from mapo.roles.packing import Example, pack
 from mapo.roles.probes import probe
 from mapo.roles.recordings import Recordings
@@ -81,7 +81,16 @@ def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, 
     claim(options.out, training.manifest())
     with JsonlWriter(RunDir(options.out).metrics) as metrics:
         training.metrics = metrics
-        result = training.run()
+        try:
+            result = training.run()
+        except torch.OutOfMemoryError:
+            tokens = min(MICRO, options.settings.tokens) // 2
+            raise TrainError(
+                "the memory of the GPU is too small to train this model",
+                where=options.model,
+                fix=f"In another --out, train adapters with --lora 32, or lower --tokens to {tokens} or less "
+                "(longer examples are left out)",
+            ) from None
     shutil.rmtree(RunDir(options.out).checkpoints, ignore_errors=True)
     return result
 
@@ -216,10 +225,12 @@ class _Training:
             f"validating on {len(part.validation)}, "
             f"testing on {sum(map(len, part.tests.values()))}"
         )
+        self.say(f"{label}measuring the untrained model")
         before = self._agreements(policy, part, tests, Calibration())
         folder = self.run_dir.checkpoints / f"fold_{number}"
         watch = self._watch(f"measured {number}")
         progress = train(policy, data, validation, self.options.settings, folder, watch)
+        self.say(f"{label}measuring the model of step {progress.best_step or progress.step}")
         validated = HeldOut(part.validation, validation.examples, self._predict(policy, validation))
         calibration = self.kind.calibrate([validated])
         after = self._agreements(policy, part, tests, calibration)
@@ -254,6 +265,7 @@ class _Training:
             rows = [row for n, e in enumerate(examples) for row in pack([e], [n], e.needed)]
             return predict(policy, examples, rows, 2 * self.options.settings.tokens).reads
 
+        self.say("probing the judge with changed replies")
         return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, self.options.settings.seed)
 
     def _replay(self, policy: LocalPolicy, part: Split) -> dict[str, Any]:
@@ -317,6 +329,7 @@ class _Training:
         calibration = measured.calibration
         if self.options.refit:  # all held-out predictions: more data than the validation alone
             calibration = self.kind.calibrate(measured.held_out)
+        self.say("writing the model")
         draft = self.options.out / ".model.tmp"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()

@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from mapo.errors import TrainError
 from mapo.local_model.role_file import check_role, read_role_file
 from mapo.records import encode_dialogue
+from mapo.roles.learning import Settings
+from mapo.roles.recordings import read_all
+from mapo.roles.run import Options, train_role
 from mapo.store import RunDir
 from support.command import mapo
-from support.recordings import EMPATHY, recordings, write_judged_turns
+from support.recordings import EMPATHY, recordings, scenarios, write_judged_turns
 
 FAST = ["--tokens", "3072", "--epochs", "1", "--lr", "1e-3", "--device", "cpu"]
 
@@ -53,6 +58,8 @@ def judge_folder(tmp_path_factory, source, model_folder):
     out = tmp_path_factory.mktemp("out") / "judge"
     done = train("judge", source, model_folder, out, "--reasons", "1")
     assert done.returncode == 0, done.stderr
+    steps = ("tokenising", "measuring the untrained model", "probing", "writing the model")
+    assert [step for step in steps if step not in done.stderr] == []
     return out
 
 
@@ -139,6 +146,17 @@ def test_recordings_without_judgements_are_refused(tmp_path, model_folder):
             turn["levels"] = None
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     refused(train("judge", path, model_folder, tmp_path / "out"), "no judgements", tmp_path / "out")
+
+
+def test_too_little_memory_is_one_clear_line(tmp_path, source, model_folder, monkeypatch):
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr("mapo.roles.run.train", fail)
+    read = read_all([source], scenarios(3), EMPATHY)
+    options = Options("judge", str(model_folder), tmp_path / "out", Settings(tokens=3072), device="cpu")
+    with pytest.raises(TrainError, match="lower --tokens to 1536 or less"):
+        train_role(read, options, lambda _: None)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, source, model_folder):
