@@ -52,7 +52,9 @@ def read_all(sources: Sequence[Path], scenarios: Mapping[str, Scenario], rubric:
                     where=str(source),
                     fix=f"Give recordings of '{rubric.name}', or the scenarios of the other domain",
                 )
-            recordings.setdefault(recording.id, replace(recording, rubric=rubric))
+            first = recordings.setdefault(recording.id, replace(recording, rubric=rubric))
+            if first.dialogue != recording.dialogue:
+                problems.append(f"{source}: dialogues with the names of earlier ones are skipped")
     if not recordings:
         reason = f": {problems[0]}" if problems else ""
         raise InputError(f"no recorded dialogue{reason}", where=", ".join(map(str, sources)), fix=_FIX)

@@ -48,6 +48,16 @@ def test_empa_result_files(tmp_path):
     assert len(read.problems) == 1 and "broken_result.json" in read.problems[0]
 
 
+def test_other_dialogues_of_the_same_names_are_skipped_with_a_warning(tmp_path):
+    first = write_judged_turns(tmp_path / "a.jsonl", OWN)
+    shorter = [replace(r, dialogue=replace(r.dialogue, turns=r.dialogue.turns[:2])) for r in OWN]
+    second = write_judged_turns(tmp_path / "b.jsonl", shorter)
+    assert read_all([first, first], scenarios(), EMPATHY).problems == ()
+    read = read_all([first, second], scenarios(), EMPATHY)
+    assert [len(r.dialogue.turns) for r in read.dialogues] == [4, 4, 4, 4]
+    assert read.problems == (f"{second}: dialogues with the names of earlier ones are skipped",)
+
+
 def test_failed_calls_are_not_judged(tmp_path):
     first, *rest = OWN[0].dialogue.turns
     lost = replace(first, reply=Reply("（错误：API调用失败）"))
