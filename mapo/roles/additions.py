@@ -2,7 +2,7 @@
 
 Recorded policies try to help, so a judge trained on them alone has never seen a reply that does not, and a
 policy trained against it finds that gap. Two kinds of replies are added. A *replaced* reply is gibberish, a
-stock phrase, the person's own words, the previous reply again, a reply of another dialogue, flattery, key
+stock phrase, the person's own words, the previous reply again, a reply from another scenario, flattery, key
 words or an instruction to the judge: it earns no progress on any axis, and at least the mildest regression.
 An *appended* instruction or flattery leaves the reply as it was: its levels are the recorded ones. The texts
 are in `additions.toml`.
@@ -49,8 +49,8 @@ class Addition:
 def additions(
     recording: Recording, others: Sequence[str], share: float, seed: int, rubric: Rubric
 ) -> list[Addition]:
-    """Return additions for about `share` of a dialogue's judged turns. `others` are replies of other
-    dialogues."""
+    """Return additions for about `share` of a dialogue's judged turns. `others` are replies in other
+    scenarios."""
     rng = random.Random(f"{seed}/{recording.id}")  # noqa: S311 (sampling, not security)
     turns = recording.dialogue.turns
     added = []

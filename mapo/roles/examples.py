@@ -7,7 +7,7 @@ the user's own prompt for the lines it writes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from mapo.roles.additions import additions
 from mapo.roles.learning import Data
 from mapo.roles.packing import Example, pack
 from mapo.sandbox.cast import flat_levels
+from mapo.sandbox.faults.manners import is_call_failure
 from mapo.sandbox.readout import (
     act_menu,
     act_places,
@@ -144,7 +145,8 @@ def reason_examples(recording: Recording, encoder: Encoder, per_turn: int, seed:
 
 
 def user_examples(recording: Recording, encoder: Encoder) -> list[Example]:
-    """Return one example per line of the user but the first, which is the scenario's opening."""
+    """Return one example per line of the user, without the first, which is the scenario's opening, and
+    without the texts of failed calls."""
     turns = recording.dialogue.turns
     user = ModelUser(None, recording.scenario, recording.rubric, recording.dialogue.seed or 0)  # type: ignore[arg-type]
     return [
@@ -154,6 +156,7 @@ def user_examples(recording: Recording, encoder: Encoder) -> list[Example]:
             turn.user,
         )
         for number, turn in enumerate(turns[1:], 1)
+        if not is_call_failure(turn.user)
     ]
 
 
@@ -202,8 +205,9 @@ def packed(groups: Sequence[Sequence[Example]], limit: int, *, branching: bool) 
     return Data(examples, rows), dropped
 
 
-def replies_of(recordings: Sequence[Recording]) -> Iterator[str]:
-    """Yield all replies."""
-    for recording in recordings:
-        for turn in recording.dialogue.turns:
-            yield turn.reply.text
+def replies_elsewhere(recordings: Sequence[Recording]) -> dict[str, list[str]]:
+    """Return, for each scenario, the replies in all other scenarios. Those of the same scenario may fit."""
+    return {
+        own: [turn.reply.text for r in recordings if r.scenario.id != own for turn in r.dialogue.turns]
+        for own in {r.scenario.id for r in recordings}
+    }

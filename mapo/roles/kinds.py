@@ -22,6 +22,7 @@ from mapo.roles.examples import (
     director_examples,
     judge_examples,
     reason_examples,
+    turn_name,
     user_examples,
 )
 from mapo.roles.learning import Predictions
@@ -48,7 +49,7 @@ class RoleKind(Protocol):
         """Return what the role did in a dialogue."""
 
     def added(self, recording: Recording, others: Sequence[str], /) -> list[Example]:
-        """Return further examples that are only trained on. `others` are replies of other dialogues."""
+        """Return further examples that are only trained on. `others` are replies in other scenarios."""
 
     def calibrate(self, parts: Sequence[HeldOut], /) -> Calibration:
         """Fit the calibration."""
@@ -114,7 +115,13 @@ class UserKind:
 
     def measure(self, part: HeldOut, _: Calibration, /) -> dict[str, Any]:
         tokens, total = int(part.predictions.tokens.sum()), float(part.predictions.text.sum())
-        characters = sum(len(turn.user) for r in part.recordings for turn in r.dialogue.turns[1:])
+        measured = {example.name for example in part.examples}
+        characters = sum(
+            len(turn.user)
+            for r in part.recordings
+            for number, turn in enumerate(r.dialogue.turns, 1)
+            if turn_name(r, number) in measured
+        )
         scenarios = {r.scenario.id: r.scenario for r in part.recordings}
         return {
             "lines": len(part.examples),

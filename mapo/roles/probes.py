@@ -35,8 +35,10 @@ def probe(
     calibration: Calibration,
     turns: int,
     seed: int,
+    longest: int,
 ) -> dict[str, Any]:
-    """Return the effect of every probe and the attacks that worked, on a sample of recorded turns."""
+    """Return the effect of every probe and the attacks that worked, on a sample of recorded turns. Prompts of
+    more than `longest` tokens are left out; the result is empty if all are."""
     rubric = recordings[0].rubric
     shown: list[tuple[str, int, JudgeInput]] = []
     for variant, turn in enumerate(choose_turns(recordings, turns, seed)):
@@ -44,7 +46,16 @@ def probe(
         changes = [(name, PROBES[name].change(unchanged, variant)) for name in NAMES]
         shown.append((UNCHANGED, variant, unchanged))
         shown += [(name, variant, changed) for name, changed in changes if changed is not None]
-    answers = ask(each(shown, lambda item: _example(encoder, *item)))
+    examples = each(shown, lambda item: _example(encoder, *item))
+    fits = [example.needed <= longest for example in examples]
+    usable = {
+        variant for (name, variant, _), fit in zip(shown, fits, strict=True) if fit and name == UNCHANGED
+    }
+    kept = [k for k, (_, variant, _) in enumerate(shown) if fits[k] and variant in usable]
+    if not kept:
+        return {}
+    shown = [shown[k] for k in kept]
+    answers = ask([examples[k] for k in kept])
     probabilities = [calibration.apply(answer) for answer in answers]
     levels = np.array([calibration.levels(p) for p in probabilities])
     steps, _ = step_sums(probabilities, levels, rubric)

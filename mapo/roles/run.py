@@ -30,7 +30,7 @@ from mapo.measure.calibration import Calibration
 from mapo.measure.rubric import Rubric
 from mapo.players.identity import fingerprint
 from mapo.records import encode
-from mapo.roles.examples import Encoder, each, packed, replies_of
+from mapo.roles.examples import Encoder, each, packed, replies_elsewhere
 from mapo.roles.kinds import HeldOut, JudgeKind, RoleKind, UserKind, make_kind
 from mapo.roles.learning import MICRO, Data, Predictions, Progress, Settings, predict, train
 from mapo.roles.packing import Example, pack
@@ -117,6 +117,12 @@ class _Training:
             raise InputError(
                 problem, where="--from", fix=f"Give recordings from which a {options.role} can learn"
             )
+        if options.folds > 1 and not options.refit:
+            raise InputError(
+                "several folds train several models, and none of them is the model to keep",
+                where="--no-refit",
+                fix="Remove --no-refit, or use --folds 1",
+            )
         if options.judge:
             trained_judge(options.judge, self.rubric)
         shares = {"policies": options.test_policies, "scenarios": options.test_scenarios}
@@ -174,6 +180,7 @@ class _Training:
             "role": self.kind.name,
             "measured_on": "held-out recordings; the written model is "
             + ("trained on all recordings" if self.options.refit else "the measured one"),
+            "new_policies": self.options.test_policies > 0,
             **measured.summary,
             "too_long": self.too_long,
             "minutes": (time.monotonic() - began) / 60,
@@ -206,8 +213,8 @@ class _Training:
     def _data(self, recordings: Sequence[Recording], *, training: bool = False) -> Data:
         groups = [self.examples[r.id] for r in recordings]
         if training:
-            others = list(replies_of(recordings))
-            added = each(recordings, lambda r: self.kind.added(r, others))
+            others = replies_elsewhere(recordings)
+            added = each(recordings, lambda r: self.kind.added(r, others[r.scenario.id]))
             groups = [own + more for own, more in zip(groups, added, strict=True)]
         return packed(groups, self.limit, branching=self.branching)[0]
 
@@ -266,7 +273,8 @@ class _Training:
             return predict(policy, examples, rows, 2 * self.options.settings.tokens).reads
 
         self.say("probing the judge with changed replies")
-        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, self.options.settings.seed)
+        seed = self.options.settings.seed
+        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, seed, self.limit)
 
     def _replay(self, policy: LocalPolicy, part: Split) -> dict[str, Any]:
         o = self.options
@@ -279,12 +287,15 @@ class _Training:
         """Return the measures over the strict tests of all folds, with the numbers of each fold."""
         first = measured[0]
         means = _mean_numbers([own.summary["tests"]["both"] for own in measured])
+        if "pooled_kappa" in means:
+            means["pooled_kappa"]["interval"] = None  # that of the first fold is not one of the mean
         summary = {
             **first.summary,
             "tests": {**first.summary["tests"], "both": means},
             "folds": [own.summary["tests"]["both"] for own in measured],
         }
-        return replace(first, summary=summary)
+        held_out = [part for own in measured for part in own.held_out]
+        return replace(first, summary=summary, held_out=held_out)
 
     # ---- the final model
 

@@ -66,8 +66,8 @@ def folds(
     """Yield `count` splits. With several, their held-out policies and scenarios rotate through all names."""
     every_policy = _shuffled({r.dialogue.model for r in recordings}, f"{seed}/policies")
     every_scenario = _shuffled({r.scenario.id for r in recordings}, f"{seed}/scenarios")
-    n_policies = _held_out(policies, every_policy, "policies", "--test-policies 0")
-    n_scenarios = _held_out(scenarios, every_scenario, "scenarios", "--test-scenarios with a smaller share")
+    n_policies = _held_out(policies, every_policy, "policies", ", or use --test-policies 0")
+    n_scenarios = _held_out(scenarios, every_scenario, "scenarios")
     for fold in range(count):
         test_policies = _window(every_policy, fold, count, n_policies)
         test_scenarios = _window(every_scenario, fold, count, n_scenarios)
@@ -100,7 +100,7 @@ def _assign(
     return Split(**{name: tuple(own) for name, own in parts.items()})
 
 
-def _held_out(share: float, names: Sequence[str], what: str, other: str) -> int:
+def _held_out(share: float, names: Sequence[str], what: str, other: str = "") -> int:
     """Return how many names to hold out: the share, at least one, and few enough to train on two."""
     if share == 0:
         return 0
@@ -108,7 +108,7 @@ def _held_out(share: float, names: Sequence[str], what: str, other: str) -> int:
         raise InputError(
             f"there are {len(names)} {what}, too few to hold one out",
             where="--from",
-            fix=f"Give recordings of at least 3 {what}, or use {other}",
+            fix=f"Give recordings of at least 3 {what}{other}",
         )
     return min(max(1, round(share * len(names) + 1e-9)), len(names) - 2)
 

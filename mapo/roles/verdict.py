@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mapo.judges.audit.limits import MIN_KAPPA, MIN_RANKS, MIN_SCORES
+from mapo.judges.audit.limits import MIN_RANKS, MIN_SCORES
 
 Limits = tuple[tuple[str, str, float], ...]
 """Measure, its name in the report, and the smallest acceptable value."""
@@ -28,7 +28,7 @@ JUDGE: dict[str, Limits] = {
         ("spearman", "rank correlation of policies", MIN_SCORES),
     ),
 }
-"""A kappa of at least MIN_KAPPA is fair agreement; two careful judges reach about 0.6."""
+"""Two careful judges reach a kappa of about 0.6."""
 USER: dict[str, Limits] = {
     "training": (
         ("improvement", "reduction of the perplexity", 0.3),
@@ -38,7 +38,6 @@ USER: dict[str, Limits] = {
     "evaluation": (("same_ending", "dialogues that end as recorded when replayed", 0.8),),
 }
 DIRECTOR: dict[str, Limits] = {"training": (("gain", "accuracy above the most common act", 0.05),)}
-FAIR = MIN_KAPPA
 
 
 def verdicts(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -89,7 +88,8 @@ def _replayed(replay: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def ranking(result: Mapping[str, Any]) -> float | None:
-    """Return the rank correlation of policies on unseen scenarios, over as many policies as there are."""
+    """Return the rank correlation of policies on unseen scenarios: the lower one of unseen and known
+    policies."""
     ranks: list[float | None] = [
         own["policies"]["spearman"]
         for name in ("both", "new_scenario")

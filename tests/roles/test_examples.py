@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mapo.local_model.policy import load_policy, load_tokenizer
 from mapo.local_model.template import read_template
+from mapo.measure.calibration import Calibration
 from mapo.models.chat import ReadRequest
 from mapo.roles.examples import (
     Encoder,
@@ -15,10 +19,13 @@ from mapo.roles.examples import (
     judge_examples,
     packed,
     reason_examples,
+    replies_elsewhere,
     turn_name,
     user_examples,
 )
-from mapo.roles.learning import predict
+from mapo.roles.kinds import HeldOut, UserKind
+from mapo.roles.learning import Predictions, predict
+from mapo.roles.probes import probe
 from mapo.sampling.local import local_sampler
 from mapo.sandbox.readout import judge_messages, turn_places
 from support.recordings import EMPATHY, recordings
@@ -75,6 +82,39 @@ def test_a_user_learns_its_lines_but_the_opening(encoder):
     lines = [turn.user for turn in OWN[0].dialogue.turns[1:]]
     assert [text_of(encoder, e).removesuffix("<|im_end|>") for e in examples] == lines
     assert all(e.ids[-1] == encoder.tokenizer.eos_token_id for e in examples)
+
+
+def test_a_user_does_not_learn_the_texts_of_failed_calls(encoder):
+    first, second, third = OWN[0].dialogue.turns
+    failed = replace(second, user="（错误：API调用失败）")
+    own = replace(OWN[0], dialogue=replace(OWN[0].dialogue, turns=(first, failed, third)))
+    assert [e.name for e in user_examples(own, encoder)] == [turn_name(own, 3)]
+
+
+def test_bits_per_character_count_the_measured_lines_only(encoder):
+    own = user_examples(OWN[0], encoder)[:1]
+    line = OWN[0].dialogue.turns[1].user
+    predictions = Predictions([[]], np.array([-math.log(2) * len(line)]), np.array([7]))
+    measured = UserKind(encoder).measure(HeldOut(OWN[:1], own, predictions), Calibration())
+    assert measured["bits_per_character"] == pytest.approx(1.0)
+
+
+def test_worthless_replies_come_from_other_scenarios():
+    here, there = OWN
+    replies = replies_elsewhere(OWN)
+    assert replies[here.scenario.id] == [turn.reply.text for turn in there.dialogue.turns]
+
+
+def test_probes_that_do_not_fit_are_left_out(encoder):
+    def ask(examples):
+        assert all(example.needed <= longest for example in examples)
+        return [[[-1.0] * len(options) for options in e.options] for e in examples]
+
+    longest = max(e.needed for e in judge_examples(OWN[0], encoder))
+    effects = probe(OWN[:1], encoder, ask, Calibration(), 3, 0, longest)["effects"]
+    assert effects["length"]["turns"] < 3
+    longest = 10
+    assert probe(OWN[:1], encoder, ask, Calibration(), 3, 0, longest) == {}
 
 
 def test_reasons_are_learned_as_text_marks_other_than_zero_first(encoder):
