@@ -34,6 +34,12 @@ TESTS = {
 }
 
 
+def _test(result: Mapping[str, Any], name: str) -> str:
+    """Return what is unseen in a test. Without held-out policies, "both" has unseen scenarios only."""
+    known = name == "both" and result.get("new_policies") is False
+    return TESTS["new_scenario" if known else name]
+
+
 def role_report(root: Path) -> Report:
     """Build the report of a finished `mapo roles train`."""
     problems: list[str] = []
@@ -99,7 +105,7 @@ def _tiles(result: Mapping[str, Any]) -> list[StatTile]:
 
 
 def _judge_tables(result: Mapping[str, Any]) -> list[Table]:
-    return [_summary(result), _places(result["tests"]["both"]), _policies(result), _bias(result)]
+    return [_summary(result), _places(result), _policies(result), _bias(result)]
 
 
 def _summary(result: Mapping[str, Any]) -> Table:
@@ -108,7 +114,7 @@ def _summary(result: Mapping[str, Any]) -> Table:
         for name, own in cells.items():
             rows.append(
                 [
-                    f"{stage}: {TESTS[name]}",
+                    f"{stage}: {_test(result, name)}",
                     str(own["turns"]),
                     *(format_number(own[key], ".2f") for key in ("kappa", "correlation", "within")),
                     format_interval(own["pooled_kappa"]["interval"], ".2f"),
@@ -133,7 +139,7 @@ def _summary(result: Mapping[str, Any]) -> Table:
     return Table(columns, rows, title="Agreement with the recorded judge", note=note)
 
 
-def _places(test: Mapping[str, Any]) -> Table:
+def _places(result: Mapping[str, Any]) -> Table:
     rows = [
         [
             name,
@@ -143,12 +149,11 @@ def _places(test: Mapping[str, Any]) -> Table:
             _shares(own["recorded"]),
             _shares(own["predicted"]),
         ]
-        for name, own in test["places"].items()
+        for name, own in result["tests"]["both"]["places"].items()
     ]
     columns = ["level", "accuracy", "majority guess", "kappa", "calibration error", "recorded", "predicted"]
-    return Table(
-        columns, rows, title=f"By axis and side ({TESTS['both']})", note="Shares of the levels 0, 1, 2, ..."
-    )
+    title = f"By axis and side ({_test(result, 'both')})"
+    return Table(columns, rows, title=title, note="Shares of the levels 0, 1, 2, ...")
 
 
 def _shares(values: Sequence[float]) -> str:
@@ -163,7 +168,7 @@ def _policies(result: Mapping[str, Any]) -> Table:
             rows.append(
                 [
                     policy,
-                    "unseen" if name == "both" else "known",
+                    "unseen" if name == "both" and result.get("new_policies") is not False else "known",
                     str(own["turns"]),
                     *(format_number(own[key], "+.2f") for key in ("recorded", "predicted")),
                     *(format_number(own[key], ".1f") for key in ("epmq_recorded", "epmq_predicted")),
@@ -179,7 +184,7 @@ def _bias(result: Mapping[str, Any]) -> Table:
         shares = own["explained_by_policy"]
         rows.append(
             [
-                TESTS[name],
+                _test(result, name),
                 format_number(own["length"], "+.2f"),
                 *(format_number(shares[key], ".0%") for key in ("recorded", "predicted")),
                 format_number(own["policies"]["epmq_error"], ".1f"),
@@ -244,7 +249,7 @@ def _losses(result: Mapping[str, Any]) -> Panel:
 def _user_tables(result: Mapping[str, Any]) -> list[Table]:
     rows = [
         [
-            f"{stage}: {TESTS[name]}",
+            f"{stage}: {_test(result, name)}",
             str(own["lines"]),
             format_number(own["perplexity"], ".1f"),
             format_number(own["bits_per_character"], ".2f"),
@@ -281,7 +286,7 @@ def _user_tables(result: Mapping[str, Any]) -> list[Table]:
 def _director_tables(result: Mapping[str, Any]) -> list[Table]:
     rows = [
         [
-            f"{stage}: {TESTS[name]}",
+            f"{stage}: {_test(result, name)}",
             str(own["acts"]),
             *(format_number(own[key], ".0%") for key in ("accuracy", "majority")),
             format_number(own["log_loss"], ".2f"),

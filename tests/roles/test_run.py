@@ -106,7 +106,8 @@ def test_a_director_in_two_folds(tmp_path, run_folder, model_folder):
     done = train("director", run_folder, model_folder, out, "--folds", "2", "--test-policies", "0")
     assert done.returncode == 0, done.stderr
     result = json.loads(RunDir(out).role.read_text())
-    assert len(result["folds"]) == 2
+    assert len(result["folds"]) == 2 and result["new_policies"] is False
+    assert "policies and scenarios unseen" not in done.stdout
     assert result["tests"]["both"]["accuracy"] == sum(f["accuracy"] for f in result["folds"]) / 2
 
 
@@ -125,6 +126,8 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
     refused(train("judge", source, source.parent, out), "config.json", out)
     refused(train("director", source, model_folder, out), "no acts of a director", out)
     refused(train("judge", source, model_folder, out, "--resume"), "no run to resume", out)
+    refused(train("judge", source, model_folder, out, "--no-refit", "--folds", "2"), "--no-refit", out)
+    refused(train("judge", source, model_folder, out, "--judge", "local:x"), "only for users", out)
     refused(
         train("user", source, model_folder, out, "--judge", f"local:{model_folder}"),
         "not a trained judge",

@@ -40,7 +40,9 @@ def train(
     ] = 0,
     folds: Annotated[int, typer.Option(min=1, help="Cross-validation with this many splits.")] = 1,
     test_policies: Annotated[float, typer.Option(min=0, max=0.9, help="Share of policies held out.")] = 0.25,
-    test_scenarios: Annotated[float, typer.Option(min=0, max=0.9, help="Share of scenarios held out.")] = 0.2,
+    test_scenarios: Annotated[
+        float, typer.Option(min=0.01, max=0.9, help="Share of scenarios held out.")
+    ] = 0.2,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
     refit: Annotated[
         bool, typer.Option("--refit/--no-refit", help="Train the written model on all recordings.")
@@ -74,6 +76,8 @@ def train(
 
     if role not in ("judge", "user", "director"):
         raise InputError(f"unknown role '{role}'", where="--role", fix="Use judge, user or director")
+    if judge and role != "user":
+        raise InputError("only for users", where="--judge", fix="Remove it, or use --role user")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device '{device}'", where="--device", fix="Use auto, cpu or cuda")
     known = load_scenarios(scenarios, domain)
