@@ -271,8 +271,9 @@ class Sampler:
         """
         for cancelled in [slot for slot, call in self._active.items() if call.done.done()]:
             self._drop(cancelled)
+        held = held & self._active.keys()  # a dropped slot may get another call below
         waiting = [call for call in self._waiting if not call.done.done()]
-        self._waiting.clear()
+        still_waiting: deque[SampleCall | ReadCall] = deque()
         reads = len(held) + sum(isinstance(call, ReadCall) for call in waiting)
         room = -(-reads // 2) if self.splits_reads and reads >= _MANY_READS else reads
         begun: list[PendingReply | PendingRead] = []
@@ -287,7 +288,7 @@ class Sampler:
             later = later or (shares and computed_now(call.ids, computing, known))
             slot = own if own is not None or later else self._free_slot(call.chat)
             if later or slot is None or slot in self._active:
-                self._waiting.append(call)
+                still_waiting.append(call)
                 continue
             room -= isinstance(call, ReadCall)
             if own is None:
@@ -300,6 +301,7 @@ class Sampler:
             self._holders[slot] = call.chat
             self._active[slot] = call
             begun.append(call.begin(slot))
+        self._waiting = still_waiting
         replies = [pending for pending in begun if isinstance(pending, PendingReply)]
         return replies, [pending for pending in begun if isinstance(pending, PendingRead)], copies
 

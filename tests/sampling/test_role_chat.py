@@ -114,33 +114,46 @@ def test_callers_prepare_their_next_reads_while_others_are_computed():
     assert log[3:12].count("answered") == 8 and log.count("answered") == 16
 
 
-def test_a_read_cancelled_while_its_answer_is_held_leaves_its_slot():
+def cancelled_while_held(messages):
+    """Read 16 forms in two halves, and cancel the first while its answer is held. Return the sampler, its
+    role and the answers."""
     made, _ = overlapping(16)
     role, tasks = made.role("judge"), []
     finish = made.decoder.finish_reads
 
     def cancelling(started):
         answers = finish(started)
-        if len(tasks) == 16 and not any(task.cancelled() for task in tasks):
-            made_loop.call_soon_threadsafe(tasks[0].cancel)
+        if not any(task.cancelled() for task in tasks):
+            tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
         return answers
 
     made.decoder.finish_reads = cancelling
 
     async def go(_):
-        nonlocal made_loop
-        made_loop = asyncio.get_running_loop()
-        requests = [ReadRequest(transcript(1, i), PLACES, session=f"d{i}") for i in range(16)]
+        requests = [ReadRequest(messages(i), PLACES, session=f"d{i}") for i in range(16)]
         tasks.extend(asyncio.create_task(role.read(request)) for request in requests)
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        again = await role.read(requests[0])
-        return requests, answers, again
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    made_loop = None
-    ((requests, answers, again),) = together(made, go)
+    return made, role, together(made, go)[0]
+
+
+def test_a_read_cancelled_while_its_answer_is_held_leaves_its_slot():
+    made, role, answers = cancelled_while_held(lambda i: transcript(1, i))
     assert isinstance(answers[0], asyncio.CancelledError)
-    check_answers(made, requests[9].messages, answers[9])
-    check_answers(made, requests[0].messages, again)
+    check_answers(made, transcript(1, 9), answers[9])
+    request = ReadRequest(transcript(1, 0), PLACES, session="d0")
+    check_answers(made, request.messages, together(made, lambda _: role.read(request))[0])
+
+
+def test_nothing_is_copied_from_the_slot_of_a_cancelled_read_before_its_new_session_is_computed():
+    def messages(i):
+        beginning = " ".join(LINES * 2) if i >= 8 else f"Number {i}."  # too short to be waited for
+        return (Message("system", beginning), Message("user", f"Which level, {i}?"))
+
+    made, _, answers = cancelled_while_held(messages)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    for i in range(8, 16):
+        check_answers(made, messages(i), answers[i])
 
 
 def test_a_session_computes_only_what_is_new():
