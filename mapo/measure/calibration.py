@@ -20,6 +20,8 @@ from mapo.measure.stats import Floats
 
 TEMPERATURES = (0.05, 20.0)
 """The range of temperatures that are fitted, and the only ones that are read."""
+LARGEST = 1e6
+"""Numbers of this size and more are not read."""
 _CANDIDATES = 128
 """Cuts that are tried per level: quantiles of the expected levels."""
 
@@ -166,5 +168,5 @@ def _kappas(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Floats:
 
 def _numbers(values: object) -> bool:
     return isinstance(values, list) and all(
-        type(value) in (int, float) and math.isfinite(value) for value in values
+        type(value) in (int, float) and abs(value) < LARGEST for value in values
     )

@@ -84,6 +84,8 @@ def test_json_gives_the_same_calibration_back():
         ({"temperatures": ["1"], "cuts": []}, "temperature"),
         ({"temperatures": [math.nan], "cuts": []}, "temperature"),
         ({"temperatures": [True], "cuts": []}, "temperature"),
+        ({"temperatures": [10**400], "cuts": []}, "temperature"),
+        ({"temperatures": [1.0], "cuts": [[0.5, 10**400]]}, "increasing"),
         ({"temperatures": [1.0], "cuts": [[1.5, 0.5]]}, "increasing"),
         ({"temperatures": [1.0], "cuts": [0.5]}, "increasing"),
         ({"temperatures": [1.0, 1.0], "cuts": []}, "does not fit"),
