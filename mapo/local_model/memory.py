@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mapo.errors import InputError
-from mapo.local_model.checks import MAX_CONFIG_BYTES, read_json_object
+from mapo.local_model.checks import LARGEST, MAX_CONFIG_BYTES, read_json_object
 from mapo.text import counted
+from mapo.untrusted import open_regular
 
 if TYPE_CHECKING:
     from mapo.config import Config
@@ -29,6 +30,7 @@ MAX_SLOTS = 1_000_000
 USABLE = 0.92
 """Share of the available memory that is planned: the rest is for kernels' workspaces and fragmentation."""
 _MAX_HEADER = 64 << 20
+_MAX_DIMENSIONS, _MAX_ELEMENTS = 16, 1 << 48
 CGROUPS = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -296,26 +298,34 @@ def model_size(folder: Path) -> ModelSize | None:
 
 
 def _number(config: Mapping[str, Any], key: str) -> int:
+    """Return a size from a config; 0 if it is missing or not one that a model can have."""
     value = config.get(key)
-    return value if type(value) is int and value > 0 else 0
+    return value if type(value) is int and 0 < value <= LARGEST[key] else 0
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:
     """Return the shapes of the tensors in a safetensors file. Raises InputError if it is damaged."""
     try:
-        with open(file, "rb") as data:
+        with open_regular(file) as data:
             length = int.from_bytes(data.read(8), "little")
             if not 0 < length <= _MAX_HEADER:
                 raise ValueError("its header is too long")
             header = json.loads(data.read(length))
         entries = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
-        if not all(type(n) is int and n >= 0 for shape in entries.values() for n in shape):
+        if not all(map(_is_shape, entries.values())):
             raise ValueError("a shape is not a list of sizes")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"the weights cannot be read ({error})", where=str(file), fix="Download the file again"
         ) from None
     return entries
+
+
+def _is_shape(shape: object) -> bool:
+    """Return whether this is the shape of a tensor; one with more dimensions or elements does not exist."""
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
+        return False
+    return all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= _MAX_ELEMENTS
 
 
 def training_need(size: ModelSize, config: Config, *, slots: int, context: int, width: int) -> ModelNeed:

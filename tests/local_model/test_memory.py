@@ -1,6 +1,7 @@
 """Memory of the machine, sizes of models, and plans that fit or are refused."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,20 +99,43 @@ def test_the_size_of_an_unknown_architecture_is_unknown(tmp_path):
     assert model_size(tmp_path) is None
 
 
+def test_sizes_that_no_model_has_are_unknown(tmp_path):
+    config = {"hidden_size": 10**400, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_size(tmp_path) is None
+
+
+def safetensors(entry: dict[str, object]) -> bytes:
+    """Return a safetensors file of one tensor, without its data."""
+    header = json.dumps({"w": entry}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"",
         b"\xff" * 16,
         (2).to_bytes(8, "little") + b"[]",
-        (13).to_bytes(8, "little") + b'{"w": {"a":1}',
-        (21).to_bytes(8, "little") + b'{"w": {"shape": [-1]}',
+        safetensors({"a": 1}),
+        safetensors({"shape": [-1]}),
+        safetensors({"shape": [10**400]}),
+        safetensors({"shape": [2] * 60}),
+        safetensors({"shape": "12"}),
     ],
 )
 def test_damaged_weights_are_one_clear_line(tmp_path, content):
     config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"model.safetensors: the weights cannot be read"):
+        model_size(tmp_path)
+
+
+def test_weights_that_are_not_a_regular_file_are_refused(tmp_path):
+    config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"model.safetensors: the weights cannot be read"):
         model_size(tmp_path)
 
