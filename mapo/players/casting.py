@@ -157,6 +157,8 @@ def check_from_config(config: Config) -> ModelSpec | None:
 def every_model(config: Config) -> dict[str, ModelSpec]:
     """Return every model that a training calls, by role; a test judge of its own is the "test judge"."""
     models = models_by_role(cast_from_config(config))
+    if config.roles.user_kind == "intent":
+        models.pop("director", None)
     if models and config.eval.judge is not None:
         models["test judge"] = models_by_role(evaluation_cast(config))["judge"]
     if ranker := ranker_from_config(config):

@@ -206,6 +206,7 @@ class ModelSession:
         """Open the models of user, director and judge; None is the domain's scripted cast. Without `prompts`
         they get mapo's own."""
         from mapo.sandbox.domain import scripted_cast
+        from mapo.sandbox.intent_user import IntentPrompts
         from mapo.sandbox.model_cast import SHIPPED_PROMPTS, model_cast
         from mapo.sandbox.panel import with_judges
 
@@ -215,12 +216,16 @@ class ModelSession:
         judges = cast["judge"]
         panel = judges if isinstance(judges, PanelSpec) else None
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
-        refuse_tool_prompts(one["director"], prompts)
+        if isinstance(prompts, IntentPrompts):  # no director is asked
+            cast = {role: player for role, player in cast.items() if role != "director"}
+        else:
+            refuse_tool_prompts(one["director"], prompts)
         check_trained_roles(models_by_role(cast), rubric)
         self.local.expect(models_by_role(cast))
-        user, director, judge = [
-            await self._role(one[role], role, rubric) for role in ("user", "director", "judge")
-        ]
+        roles = [role for role in ("user", "director", "judge") if role in cast]
+        chats = {role: await self._role(one[role], role, rubric) for role in roles}
+        user, judge = chats["user"], chats["judge"]
+        director = chats.get("director", user)
         sampling = {role: role_sampling(role, spec) for role, spec in one.items()}
         casting = model_cast(user, director, judge, rubric, sampling, reading_prompts(prompts, one))
         if panel is not None:

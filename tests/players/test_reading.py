@@ -10,7 +10,8 @@ from mapo.errors import InputError
 from mapo.measure.calibration import IDENTITY
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Sampling
-from mapo.players.casting import cast_from_config, with_judging
+from mapo.players.casting import cast_from_config, every_model, with_judging
+from mapo.players.prompts import prompts_from_config
 from mapo.players.reading import (
     calibration_of,
     check_expected_steps,
@@ -153,6 +154,20 @@ def test_a_limit_that_is_too_small_for_a_form_is_refused_at_the_start(plain, rol
 
     with pytest.raises(InputError, match=rf"a form of the {role} takes up to \d+ tokens.* may have 20"):
         asyncio.run(cast())
+
+
+def test_an_intent_user_is_not_checked_as_a_director(plain):
+    """Its answers may be shorter than a director's form, and it has one slot per dialogue."""
+    roles = ["roles.agents=llm", "roles.user_kind=intent", f"roles.everyone.model={plain.model}"]
+    config = load_config(None, [*roles, "roles.user.max_tokens=20"])
+
+    async def cast():
+        async with ModelSession(concurrency=1, role_context=4096) as session:
+            session.check(every_model(config))
+            await session.casting(cast_from_config(config), EMPATHY, "empathy", prompts_from_config(config))
+            return session.local.roles
+
+    assert list(asyncio.run(cast()).values()) == [["user", "judge"]]
 
 
 def test_expected_steps_need_one_judge_that_is_read_out(judge, plain):
