@@ -1,4 +1,4 @@
-"""How the answers of local judges and directors are found: written as a form, or read out.
+"""How local judges and directors answer: they write a form, or their answers are read out.
 
 A model that `mapo roles train` made for a role is read out in it, and refused in any other.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from mapo.errors import InputError
+from mapo.local_model.forms import form_tokens
 from mapo.measure.calibration import IDENTITY, Calibration
+from mapo.models.chat import Place
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec
 from mapo.sandbox.cast import RolePrompts
 from mapo.sandbox.director import FORM
 from mapo.sandbox.judge import MAX_TOKENS, start_schema, turn_schema
 from mapo.sandbox.reading_roles import READABLE, with_readout
+from mapo.sandbox.readout import start_places, turn_places
 from mapo.text import counted
 
 if TYPE_CHECKING:
@@ -104,13 +108,18 @@ def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> N
             )
 
 
-def check_form_limits(sampler: Sampler, spec: ModelSpec, role: str, rubric: Rubric) -> None:
-    """Raise InputError if the answers of a local model may be shorter than the forms of its role."""
+def check_forms(sampler: Sampler, spec: ModelSpec, role: str, rubric: Rubric) -> None:
+    """Raise InputError if a local model cannot fill in the forms of its role: the options are not tokens that
+    can be read out, or its answers may be shorter than a form."""
+    if is_read_out(spec, role):
+        letters = (Place("Act", tuple(ascii_uppercase)),)
+        forms = (turn_places(rubric), start_places(rubric)) if role == "judge" else (letters,)
+        for places in forms:
+            form_tokens(sampler.template.tokenizer, places)
+        return
     schemas = {"judge": (turn_schema(rubric), start_schema(rubric)), "director": (FORM,)}.get(role, ())
     limit = spec.sampling.max_tokens or MAX_TOKENS
-    if is_read_out(spec, role) or not schemas:
-        return
-    if (needed := max(map(sampler.guides.needed, schemas))) > limit:
+    if schemas and (needed := max(map(sampler.guides.needed, schemas))) > limit:
         raise InputError(
             f"a form of the {role} takes up to {needed} tokens, but its answers may have {limit}",
             where=spec.model,

@@ -21,7 +21,7 @@ from mapo.players.casting import (
 )
 from mapo.players.local_models import ROLE_CONTEXT, LocalModels, refuse_tool_prompts, role_sampling
 from mapo.players.prompts import prompts_from_config, templates_of
-from mapo.players.reading import check_form_limits, check_trained_roles, judge_prompts, reading_prompts
+from mapo.players.reading import check_forms, check_trained_roles, judge_prompts, reading_prompts
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
@@ -234,11 +234,11 @@ class ModelSession:
         return self._releasing(casting)
 
     async def _role(self, spec: ModelSpec, role: str, rubric: Rubric, kind: str | None = None) -> Chat:
-        """Open the model of a role, and check that it can write the forms of its kind: those of the role, or
-        of a judge."""
+        """Open the model of a role, and check that it can fill in the forms of its kind: those of the role,
+        or of a judge."""
         chat = await self.chat(spec, role)
         if spec.local is not None:
-            check_form_limits(await self.local.sampler(spec.local, role), spec, kind or role, rubric)
+            check_forms(await self.local.sampler(spec.local, role), spec, kind or role, rubric)
         return chat
 
     def _releasing(self, casting: Casting) -> Casting:

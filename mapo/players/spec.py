@@ -19,8 +19,8 @@ KEY_ENV = "OPENAI_API_KEY"
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model and its address. `scripted:NAME` is a scripted policy, `local:SOURCE` is sampled in this
-    process. Without `key_env` no key is sent. `judging` is how the answers of a local judge or director are
-    found: "form", "readout", or None for what its model was trained for."""
+    process. Without `key_env` no key is sent. `judging` is how a local judge or director answers: "form",
+    "readout", or None for what its model was trained for."""
 
     model: str
     base_url: str | None = None

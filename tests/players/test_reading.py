@@ -1,6 +1,7 @@
 """How judges and directors answer: forms, readout, and models that were trained for a role."""
 
 import asyncio
+import json
 import shutil
 
 import pytest
@@ -153,6 +154,27 @@ def test_a_limit_that_is_too_small_for_a_form_is_refused_at_the_start(plain, rol
             await session.casting(models, EMPATHY, "empathy")
 
     with pytest.raises(InputError, match=rf"a form of the {role} takes up to \d+ tokens.* may have 20"):
+        asyncio.run(cast())
+
+
+@pytest.mark.parametrize(("role", "option"), [("judge", "2"), ("director", "C")])
+def test_options_that_are_no_single_tokens_are_refused_at_the_start(
+    cast_model, tmp_path, plain, role, option
+):
+    from dataclasses import replace
+
+    folder = shutil.copytree(cast_model, tmp_path / "split")
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["normalizer"] = {"type": "Replace", "pattern": {"String": option}, "content": "~#~"}
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    split = replace(plain, model=f"local:{folder}", judging="readout")
+
+    async def cast():
+        async with ModelSession(concurrency=1, role_context=4096) as session:
+            models = {**dict.fromkeys(("user", "director", "judge"), plain), role: split}
+            await session.casting(models, EMPATHY, "empathy")
+
+    with pytest.raises(InputError, match=rf"the answer '{option}' is \d+ tokens"):
         asyncio.run(cast())
 
 
