@@ -28,7 +28,7 @@ from mapo.types import Direction, Message, Turn
 END = "<|endconversation|>"
 """What the model writes to leave."""
 TEMPLATE = "intent"
-_SPECIAL = re.compile(r"(\s*<\|[\w-]+\|>)+\s*$")
+_SPECIAL = re.compile(r"(?<!\s)(\s*<\|[\w-]+\|>)+\s*$")  # tries every run of spaces once
 
 
 class IntentUser:

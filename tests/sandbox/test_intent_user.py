@@ -64,6 +64,11 @@ def test_special_tokens_at_the_end_are_removed():
     assert spoken("Dunno eh.<|eot_id|>")[0] == "Dunno eh."
 
 
+def test_a_long_run_of_spaces_takes_no_time():
+    """A pattern that tried each of the spaces would take a minute."""
+    assert spoken(f"Dunno{' ' * 100_000}eh.")[0].startswith("Dunno")
+
+
 def test_a_repeated_line_is_sampled_once_more():
     line, requests = spoken("There's papers in my ute.", "Fine, you're right.")
     assert line == "Fine, you're right."
