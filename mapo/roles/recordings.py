@@ -18,7 +18,7 @@ from mapo.judges.sample import Recording, dialogue_files, read_recordings
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.faults.manners import is_call_failure
 from mapo.scenarios.scenario import Scenario
-from mapo.scoring.empa_files import read_dialogue
+from mapo.scoring.empa_files import read_dialogues_in
 from mapo.store import MAX_LINE_BYTES
 from mapo.types import AxisMarks, Dialogue, Levels, Mark, Reply, Turn
 from mapo.untrusted import open_regular, parse_json
@@ -74,7 +74,7 @@ def _read(
         yield from own
         return
     else:
-        dialogues = _result_files(source, rubric, problems)
+        dialogues = read_dialogues_in(source, problems, rubric)
     for dialogue in dialogues:
         scenario = scenarios.get(dialogue.scenario)
         if scenario is None:
@@ -83,14 +83,6 @@ def _read(
             )
             continue
         yield Recording(dialogue.model, _without_failed_calls(dialogue), scenario, rubric)
-
-
-def _result_files(folder: Path, rubric: Rubric, problems: list[str]) -> Iterator[Dialogue]:
-    for file in sorted(folder.rglob("*_result.json")):
-        try:
-            yield read_dialogue(file, rubric)
-        except RecordError as error:
-            problems.append(str(error))
 
 
 def _judged_turns(path: Path, rubric: Rubric, problems: list[str]) -> Iterator[Dialogue]:

@@ -44,13 +44,7 @@ def read_result(file: Path, profile: str = "published", rubric: Rubric | None = 
     where = str(file)
     data = _load(file)
     case = _get(data, "script_id", str, where)
-    record = _get(data, "epj", dict, where)
-    if record.get("K", 1) != 1:
-        raise RecordError(
-            f"the dialogue is judged every {record['K']!r} turns; only K = 1 can be scored",
-            where=where,
-            fix="Leave the file out",
-        )
+    record = _judgements(data, where)
     zone = record.get("epsilon", 1.0)
     if not _is_number(zone) or zone < 0:
         raise RecordError(
@@ -109,11 +103,11 @@ def read_dialogue(file: Path, rubric: Rubric | None = None) -> Dialogue:
     position."""
     where = str(file)
     data, rubric = _load(file), rubric or Rubric.load("empathy")
-    record = _get(data, "epj", dict, where)
+    record = _judgements(data, where)
     entries = _get(record, "trajectory", list, f"{where}, epj")[1:]
     history = [line for line in _get(data, "history", list, where) if isinstance(line, dict)]
     lines, replies = (
-        [str(line.get("content", "")) for line in history if line.get("role") == role]
+        [str(line.get("content") or "") for line in history if line.get("role") == role]
         for role in ("actor", "test_model")
     )
     turns = []
@@ -136,6 +130,28 @@ def read_dialogue(file: Path, rubric: Rubric | None = None) -> Dialogue:
         cast=_players(data),
         prompts=_prompts(data, record),
     )
+
+
+def read_dialogues_in(folder: Path, problems: list[str], rubric: Rubric | None = None) -> Iterator[Dialogue]:
+    """Yield the dialogues of all result files in a folder and below. Files that cannot be read are added to
+    `problems`."""
+    for file in sorted(folder.rglob("*_result.json")):
+        try:
+            yield read_dialogue(file, rubric)
+        except RecordError as error:
+            problems.append(str(error))
+
+
+def _judgements(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the judge's part of a file, in which every turn is judged."""
+    record: dict[str, Any] = _get(data, "epj", dict, where)
+    if record.get("K", 1) != 1:
+        raise RecordError(
+            f"the dialogue is judged every {record['K']!r} turns; only K = 1 can be read",
+            where=where,
+            fix="Leave the file out",
+        )
+    return record
 
 
 def _players(data: dict[str, Any]) -> dict[str, str]:

@@ -48,6 +48,17 @@ def test_empa_result_files(tmp_path):
     assert len(read.problems) == 1 and "broken_result.json" in read.problems[0]
 
 
+def test_result_files_that_are_not_judged_every_turn_are_skipped(tmp_path):
+    write_result(OWN[0].dialogue, EMPATHY, tmp_path / "p0")
+    write_result(OWN[1].dialogue, EMPATHY, tmp_path / "p0")
+    file = sorted(tmp_path.rglob("*_result.json"))[0]
+    data = json.loads(file.read_text())
+    data["epj"]["K"] = 3
+    file.write_text(json.dumps(data))
+    read = read_all([tmp_path], scenarios(), EMPATHY)
+    assert len(read.dialogues) == 1 and "judged every 3 turns" in read.problems[0]
+
+
 def test_other_dialogues_of_the_same_names_are_skipped_with_a_warning(tmp_path):
     first = write_judged_turns(tmp_path / "a.jsonl", OWN)
     shorter = [replace(r, dialogue=replace(r.dialogue, turns=r.dialogue.turns[:2])) for r in OWN]

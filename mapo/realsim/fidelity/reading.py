@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mapo.errors import InputError, RecordError
+from mapo.errors import InputError
 from mapo.judges.sample import dialogue_files
 from mapo.realsim.reading.read import read_sources
 from mapo.sandbox.faults.manners import is_call_failure
-from mapo.scoring.empa_files import read_dialogue
+from mapo.scoring.empa_files import read_dialogues_in
 from mapo.store import BadLine, read_dialogues
 from mapo.types import Dialogue
 
@@ -60,11 +60,8 @@ def _dialogues(folder: Path, problems: list[str]) -> Iterator[Dialogue]:
                 problems.append(str(item))
             else:
                 yield item
-    results = [] if files else sorted(folder.rglob("*_result.json"))
-    for file in results:
-        try:
-            yield read_dialogue(file)
-        except RecordError as error:
-            problems.append(str(error))
-    if not files and not results:
+    before = len(problems)
+    results = [] if files else list(read_dialogues_in(folder, problems))
+    yield from results
+    if not files and not results and len(problems) == before:
         raise InputError("no recorded dialogues", where=str(folder), fix=_FIX)
