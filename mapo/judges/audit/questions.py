@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mapo.errors import AnswerError, RecordError, ScenarioError
+from mapo.errors import AnswerError, ContextError, RecordError, ScenarioError
 from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.audit.probes import LANGUAGE, PROBES, UNCHANGED, JudgeInput, Probe, unchanged_input
 from mapo.judges.sample import RecordedTurn, Recording
@@ -104,7 +104,7 @@ def question_solver(
         name = f"audit/{question.id}" + (f"/{attempt}" if attempt else "")
         try:
             levels = await judges[question.judge](shown, name)
-        except AnswerError as problem:
+        except (AnswerError, ContextError) as problem:
             return {"unscored": str(problem)}
         except ScenarioError as problem:  # scripted roles cannot play every scenario
             return {"skipped": str(problem)}

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mapo.errors import AnswerError, InputError, RecordError
+from mapo.errors import AnswerError, ContextError, InputError, RecordError
 from mapo.evals.items import REMOVE_LINE, ItemLine
 from mapo.judges.sample import Recording
 from mapo.measure.potential import Trajectory
@@ -80,7 +80,7 @@ async def _judge_turn(judge: Judge, turns: Sequence[Turn], item: Rejudgement) ->
     try:
         levels = await judge.judge([replace(turn, levels=None, state=None) for turn in turns])
         rubric.step(levels)
-    except (AnswerError, InputError) as problem:
+    except (AnswerError, ContextError, InputError) as problem:
         return {"unscored": str(problem), "panel": panel_levels(judge, rubric)}
     read = read_probabilities(judge)
     return {

@@ -26,10 +26,10 @@ def faults(run: TrainingRun) -> list[Block]:
     """Show what was wrong with the turns of training and tests; nothing if no fault is recorded."""
     trained = [d for step in sorted(run.played) for d in run.played[step]]
     sets = {"before": run.before, "training": trained, "after": run.after}
-    found = {name: attribution(dialogues) for name, dialogues in sets.items() if dialogues}
-    if not any(each.kinds for each in found.values()):
+    attributions = {name: attribution(dialogues) for name, dialogues in sets.items() if dialogues}
+    if not any(each.kinds for each in attributions.values()):
         return []
-    return [Heading("Faults of the roles"), _failed(found), _kinds(found, sets), *_by_step(run)]
+    return [Heading("Faults of the roles"), _failed(attributions), _kinds(attributions, sets), *_by_step(run)]
 
 
 def _failed(sets: Mapping[str, Attribution]) -> Table:

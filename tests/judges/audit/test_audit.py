@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mapo.errors import AnswerError, InputError, RecordError
+from mapo.errors import AnswerError, ContextError, InputError, RecordError
 from mapo.judges.audit.answers import Answers, answers_by_judge, recorded_answers
 from mapo.judges.audit.effects import attack_results
 from mapo.judges.audit.figure import draw, draw_effects
@@ -472,6 +472,14 @@ def test_plans_that_cannot_be_meant_are_refused():
         AuditPlan(("a",), [RECORDINGS[0], other])
     with pytest.raises(InputError, match="twice"):
         AuditPlan(("a",), RECORDINGS, repeats=1)
+
+
+def test_a_prompt_beyond_the_context_of_the_judge_is_unscored():
+    async def fails(_shown, _name):
+        raise ContextError("too long")
+
+    question = AuditQuestion("it", RecordedTurn(RECORDINGS[0], 1))
+    assert asyncio.run(question_solver({"it": fails})(question, 0)) == {"unscored": "too long"}
 
 
 def test_a_failed_form_is_an_answer_and_a_probe_without_a_variant_none():

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mapo.errors import AnswerError, InputError, RecordError
+from mapo.errors import AnswerError, ContextError, InputError, RecordError
 from mapo.judges.sample import Recording
 from mapo.judges.swap.order import compare_judges, tables, write
 from mapo.judges.swap.swap import (
@@ -91,6 +91,17 @@ def test_a_deaf_turn_is_unscored_and_a_panel_is_told():
     panel = swapped_record(PanelJudge({"a": Steady(), "b": Steady(up=2), "c": Steady(up=2)}))
     assert panel.turns[0].panel == {"a": (1, 0) * 3, "b": (2, 0) * 3, "c": (2, 0) * 3}
     assert panel.ending == talk().dialogue.ending
+
+
+def test_a_turn_beyond_the_context_of_the_judge_is_unscored():
+    class Short(Steady):
+        async def judge(self, turns):
+            if len(turns) > 3:
+                raise ContextError("the prompt is too long")
+            return await super().judge(turns)
+
+    turns = swapped_record(Short()).turns
+    assert [turn.unscored for turn in turns[2:4]] == [None, "the prompt is too long"]
 
 
 def test_start_forms_are_judged_again_only_where_a_judge_made_them():
