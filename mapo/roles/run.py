@@ -24,7 +24,7 @@ from mapo.config import Lora
 from mapo.errors import InputError, TrainError
 from mapo.judges.sample import Recording
 from mapo.local_model.policy import Device, LocalPolicy, folder_of, load_policy, load_tokenizer, max_context
-from mapo.local_model.role_file import RoleFile, rubric_fingerprint, write_role_file
+from mapo.local_model.role_file import RoleFile, read_role_file, rubric_fingerprint, write_role_file
 from mapo.local_model.template import read_template
 from mapo.measure.calibration import Calibration
 from mapo.measure.rubric import Rubric
@@ -39,6 +39,7 @@ from mapo.roles.recordings import Recordings
 from mapo.roles.replay import replay, trained_judge
 from mapo.roles.splits import Split, folds, split
 from mapo.runs.claim import check_folder, claim
+from mapo.runs.files import read_object
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.text import plural
 from mapo.train.checkpoint import save_model
@@ -77,6 +78,11 @@ def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, 
     checked."""
     training = _Training(recordings, options, say)
     check_folder(options.out, training.manifest(), resume=options.resume)
+    if options.resume and read_role_file(options.out) is not None:  # the last file that a run writes
+        result, _ = read_object(RunDir(options.out).role)
+        if result:
+            say("the run is complete")
+            return result
     training.encode()
     claim(options.out, training.manifest())
     with JsonlWriter(RunDir(options.out).metrics) as metrics:

@@ -82,6 +82,15 @@ def test_a_judge(tmp_path, judge_folder):
     assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
 
 
+def test_a_complete_run_is_not_trained_again(source, model_folder, judge_folder):
+    weights = judge_folder / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    done = train("judge", source, model_folder, judge_folder, "--reasons", "1", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "the run is complete" in done.stderr and "What the role is fit for" in done.stdout
+    assert weights.stat().st_mtime_ns == before
+
+
 def test_a_user_with_adapters_that_is_not_trained_again(tmp_path, run_folder, model_folder):
     out = tmp_path / "user"
     done = train("user", run_folder, model_folder, out, "--lora", "4", "--no-refit")
