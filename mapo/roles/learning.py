@@ -335,7 +335,8 @@ def train(
         state.step += 1
         state.seconds = time.monotonic() - began
         record: dict[str, Any] = {"step": state.step, "loss": loss, "grad_norm": norm, "lr": lr}
-        checked = validation is not None and (state.step % every == 0 or state.step == last)
+        ends = state.step == last or state.seconds > 60 * settings.max_minutes
+        checked = validation is not None and (state.step % every == 0 or ends)
         if checked and validation is not None:
             predictions = predict(policy, validation.examples, validation.rows, 2 * settings.tokens)
             value = mean_loss(validation.examples, predictions, settings.text_weight)

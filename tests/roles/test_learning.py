@@ -115,3 +115,18 @@ def test_a_share_of_the_steps_stops_early(tmp_path):
 def test_a_time_limit_ends_training(tmp_path):
     _, state, _ = run(tmp_path, Settings(epochs=4, tokens=80, max_minutes=0.0))
     assert state.step <= 1
+
+
+def test_the_last_weights_within_a_time_limit_are_validated(tmp_path):
+    settings = Settings(epochs=1000, lr=1e-4, tokens=80, checks=1, patience=9999, max_minutes=0.01)
+    _, state, _ = run(tmp_path, settings, data(6, 100))
+    assert state.losses[-1][0] == state.step < state.planned
+
+
+def test_a_step_of_several_passes_is_one_step(tmp_path, monkeypatch):
+    settings = Settings(epochs=1, lr=1e-3, tokens=128)
+    once, _, whole = run(tmp_path / "once", settings)
+    monkeypatch.setattr("mapo.roles.learning.MICRO", 20)  # two rows
+    parts, _, divided = run(tmp_path / "parts", settings)
+    assert [r["loss"] for r in divided] == pytest.approx([r["loss"] for r in whole], rel=1e-4)
+    assert torch.allclose(weights(parts), weights(once), atol=1e-4)

@@ -27,7 +27,9 @@ def train(
     domain: Domain = None,
     lora: Annotated[int, typer.Option(min=0, help="Rank of LoRA adapters; 0 trains all weights.")] = 0,
     epochs: Annotated[float, typer.Option(min=0.1, help="Passes over the recordings, at most.")] = 3.0,
-    lr: Annotated[float | None, typer.Option(help="Learning rate (default: 1e-5, with LoRA 1e-4).")] = None,
+    lr: Annotated[
+        float | None, typer.Option(min=1e-9, help="Learning rate (default: 1e-5, with LoRA 1e-4).")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=64, help="Tokens per optimizer step.")] = 24576,
     balance: Annotated[
         float, typer.Option(min=0, max=1, help="Weight of rare answers: inverse frequency to this power.")
@@ -50,7 +52,7 @@ def train(
     judge: Annotated[
         str, typer.Option(help="local:DIR of a trained judge, for dialogues that a trained user replays.")
     ] = "",
-    max_minutes: Annotated[float | None, typer.Option(help="Time limit of each training.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Time limit of each training.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
 ) -> None:
