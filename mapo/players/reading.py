@@ -74,6 +74,11 @@ def calibration_of(spec: ModelSpec) -> Calibration:
     return file.calibration if file is not None and file.role == "judge" else IDENTITY
 
 
+def knows_turns_only(spec: ModelSpec) -> bool:
+    """Return whether a model is a trained judge, which cannot fill in start forms."""
+    return is_read_out(spec, "judge") and calibration_of(spec) != IDENTITY
+
+
 def role_file_of(spec: ModelSpec) -> RoleFile | None:
     """Return what a local model was trained to play, if anything."""
     from mapo.local_model.role_file import read_role_file
@@ -99,7 +104,7 @@ def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> N
     `unknown` are the scenarios without start levels."""
     for role, spec in models.items():
         judges = role not in ("user", "director", "ranker", "check")
-        if unknown and judges and is_read_out(spec, "judge") and calibration_of(spec) != IDENTITY:
+        if unknown and judges and knows_turns_only(spec):
             raise InputError(
                 f"{counted(len(unknown), 'scenario')} without start levels, such as {min(unknown)}, and a "
                 "trained judge cannot fill in start forms",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from mapo.store import RunDir
 from support.command import mapo
 from support.recordings import EMPATHY, recordings, scenarios, write_judged_turns
 
+SHIPPED = Path(__file__).parents[2] / "mapo" / "domains" / "empathy" / "scenarios"
 FAST = ["--tokens", "3072", "--epochs", "1", "--lr", "1e-3", "--device", "cpu"]
 
 
@@ -186,6 +188,23 @@ def test_the_benchmark_collects_trained_judges(tmp_path, judge_folder, monkeypat
     content = json.loads(file.read_text())
     assert [row["judge"] for row in content["rows"]] == ["untrained", "tiny", "tiny", "tiny"]
     assert "3" in content["rows"][1]["attacks"] and str(file) in capsys.readouterr().out
+
+
+def test_a_trained_judge_keeps_recorded_start_levels_in_a_swap(tmp_path, judge_folder):
+    run = tmp_path / "old"
+    RunDir(run).dialogues.mkdir(parents=True)
+    played = [encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 3, turns=3)]
+    (RunDir(run).dialogues / "empa.jsonl").write_bytes(b"".join(played))
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    for name in scenarios(3):
+        text = (SHIPPED / f"{name}.toml").read_text()
+        (cards / f"{name}.toml").write_text(re.sub(r"\[start_levels\]\n(\S.*\n)*", "", text))
+    out = tmp_path / "swap"
+    more = ["--judge", f"local:{judge_folder}", "--scenarios", cards, "--out", out]
+    done = mapo("judge", "swap", run, *more)
+    assert done.returncode == 0, done.stderr
+    assert "recorded start levels are kept" in done.stderr
 
 
 def test_a_trained_judge_is_audited(tmp_path, run_folder, judge_folder):

@@ -64,7 +64,7 @@ def swap(
     from mapo.judges.swap import order
     from mapo.judges.swap import swap as swapping
     from mapo.players.identity import identity
-    from mapo.players.reading import reading_prompts
+    from mapo.players.reading import knows_turns_only, reading_prompts
     from mapo.sandbox.cast import prompts_id
     from mapo.scoring.tables import print_ledger
     from mapo.show.tables import print_tables
@@ -90,6 +90,9 @@ def swap(
     sources = {recording.run: swapping.SwapSource.of(recording, roots) for recording in recordings}
     fixed_starts = {name: swapping.has_fixed_start(source.root) for name, source in sources.items()}
     items = swapping.rejudgements(recordings, fixed_starts)
+    if any(map(knows_turns_only, judges.members)) and any(item.start for item in items):
+        say("note: a trained judge cannot fill in start forms; the recorded start levels are kept")
+        items = [swapping.Rejudgement(item.recording, start=False) for item in items]
     session = run.session()
     judge_prompts = _prompts(prompts, recordings, scenarios, domain)
     scripted = any(spec.model == SCRIPTED for spec in judges.members)
