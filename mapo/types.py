@@ -126,7 +126,7 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
     DIRECTOR = "director"
     USER = "user"  # the user left: neither success nor failure
-    LENGTH = "length"  # the policy's context is full
+    LENGTH = "length"  # the context of the policy, or of a local user, is full
     BROKEN = "broken"  # something outside the dialogue failed; excluded from scores and training
 
     @property
@@ -149,8 +149,9 @@ class Ending:
     """How a dialogue ended.
 
     `detail` names the rule that applied: geometric, positional or zone (success); collapsed, stagnant,
-    regressing (failure); minimal, oscillation or oscillation-distance (stagnation). `numbers` are the
-    quantities that a stagnation rule compared with its thresholds.
+    regressing (failure); minimal, oscillation or oscillation-distance (stagnation). If a context was full
+    (length), it is "user" for that of the user and empty for that of the policy. `numbers` are the quantities
+    that a stagnation rule compared with its thresholds.
     """
 
     reason: StopReason

@@ -37,6 +37,7 @@ from mapo.sandbox.cast import (
     Job,
     OpeningUser,
     Policy,
+    User,
     answer_seed,
     panel_levels,
     read_probabilities,
@@ -48,6 +49,7 @@ from mapo.scenarios.scenario import Scenario
 from mapo.text import without_thinking
 from mapo.types import (
     Dialogue,
+    Direction,
     Ending,
     Levels,
     Mark,
@@ -175,10 +177,21 @@ async def _take_turns(
             direction = await cast.director.direct(turns, trajectory)
             if direction.act == "end":
                 active.ending = Ending(StopReason.DIRECTOR)
-            elif (message := await cast.user.speak(turns, direction)) is None:
-                active.ending = Ending(StopReason.USER)
             else:
-                user_message = storable(message)
+                user_message = await _next_message(active, cast.user, direction)
+
+
+async def _next_message(active: ActiveDialogue, user: User, direction: Direction) -> str:
+    """Return the next user message. If the user leaves or its context is full, set the ending."""
+    try:
+        message = await user.speak(active.turns, direction)
+    except ContextError:
+        active.ending = Ending(StopReason.LENGTH, ("user",))
+        return ""
+    if message is None:
+        active.ending = Ending(StopReason.USER)
+        return ""
+    return storable(message)
 
 
 def _clean(answer: Answer) -> Reply:

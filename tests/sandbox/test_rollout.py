@@ -28,7 +28,7 @@ from mapo.sandbox.rollout import Job, Rules, play, play_all
 from mapo.scenarios.scenario import Persona, Scenario
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring.result import recompute
-from mapo.types import Direction, Mark
+from mapo.types import Direction, Ending, Mark
 from support.builders import marks
 
 RUBRIC = Rubric.load("empathy")
@@ -148,6 +148,12 @@ def test_a_full_context_ends_a_dialogue_but_breaks_one_that_never_began():
     assert dialogue.ending.reason is StopReason.LENGTH and dialogue.error is None and len(dialogue.turns) == 3
     dialogue = run(Roles(broken=("policy", 1, ContextError("full"))))
     assert dialogue.ending.reason is StopReason.BROKEN and "full" in dialogue.error
+
+
+def test_the_full_context_of_a_user_ends_a_dialogue_and_is_not_the_policys():
+    dialogue = run(Roles(broken=("user", 2, ContextError("full"))))
+    assert dialogue.ending == Ending(StopReason.LENGTH, ("user",))
+    assert dialogue.error is None
 
 
 @pytest.mark.parametrize("broken", [None, ("judge", 2, RuntimeError("bug")), ("user", 1, StoreError("full"))])

@@ -501,19 +501,21 @@ async def _play(
 
 
 def _say_losses(dialogues: Sequence[Dialogue], context: int | None) -> int:
-    """Print which dialogues broke, lost their director or filled the policy's context. Return how many
-    broke."""
+    """Print which dialogues broke, lost their director or filled a context. Return how many broke."""
     from mapo.sandbox.director import director_failures
     from mapo.types import StopReason
 
     broken = [(d.id, d.error) for d in dialogues if d.error]
     say_failures("broken", "dialogue", broken)
     say_all("warning", director_failures(dialogues))
-    if full := sum(d.ending.reason is StopReason.LENGTH for d in dialogues if d.ending):
-        say(
-            f"warning: {full} of {len(dialogues)} dialogues ended because the policy's context "
-            f"({context or 'of its endpoint'}) was full, so their scores are those of a shorter dialogue"
-        )
+    full = [d.ending.detail for d in dialogues if d.ending and d.ending.reason is StopReason.LENGTH]
+    owners = {"policy": f" ({context or 'of its endpoint'})", "user": ""}
+    for owner, size in owners.items():
+        if count := sum((owner == "user") == ("user" in detail) for detail in full):
+            say(
+                f"warning: {count} of {len(dialogues)} dialogues ended because the {owner}'s context{size} "
+                "was full, so their scores are those of a shorter dialogue"
+            )
     return len(broken)
 
 

@@ -18,7 +18,7 @@ _REASONS = {
     StopReason.TIMEOUT: "Reached max turns, timeout",
     StopReason.DIRECTOR: "Ended by the director",
     StopReason.USER: "Ended by the user",
-    StopReason.LENGTH: "The policy's context is full",
+    StopReason.LENGTH: "A context is full",
 }
 
 
