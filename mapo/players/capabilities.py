@@ -12,6 +12,7 @@ from mapo.domain_folders import DEFAULT, domain_folder
 from mapo.errors import ContextError, InputError, MapoError
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import Request
+from mapo.players.preflight import LARGE
 from mapo.players.reading import check_trained_roles, role_file_of
 from mapo.players.spec import ModelSpec
 from mapo.sandbox.director import FORM
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from mapo.sampling.sampler import Sampler
     from mapo.scenarios.scenario import Scenario
 
-LARGE = 3 << 30
-"""Bytes of weights from which the speed on a CPU is not measured: it would take minutes."""
 TURNS = 4
 """Turns of the dialogues that are judged."""
 _TOKENS_PER_TURN = 200
@@ -144,7 +143,7 @@ def measured_speed(source: str) -> Capability:
     try:
         if size is not None:
             width = width_on("auto")
-            if not has_gpu() and size.parameters * width > LARGE:
+            if not has_gpu() and size.parameters * width > LARGE:  # it would take minutes
                 weights = size.parameters * width / GIB
                 return Capability(
                     "speed", "warn", f"not measured: {weights:.0f} GiB of weights without a GPU"

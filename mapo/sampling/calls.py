@@ -48,7 +48,7 @@ class SampleCall:
 
     @property
     def prompt_fed(self) -> bool:
-        """Whether the prompt is in the cache, as far as can be told."""
+        """Whether the prompt is known to be in the cache."""
         return bool(self.token_ids) and (self.guide is None or self.guide.sampled > 0)
 
     def begin(self, slot: int) -> PendingReply:

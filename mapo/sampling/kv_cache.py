@@ -4,8 +4,7 @@ Buffers are static, [slots + 1, kv_heads, context, head_dim] per layer; padding 
 is scratch. A `View` (or `PackedRows`) says which rows the next forward pass is for and the positions of their
 new ids. The standard transformers forward then runs with `SlotCache` as its cache and `attend` as its
 attention function, so any model with full or sliding-window attention works unchanged. Keys of grouped heads
-are not
-repeated: the query heads of a group are treated as additional query positions.
+are not repeated: the query heads of a group are treated as additional query positions.
 """
 
 from __future__ import annotations

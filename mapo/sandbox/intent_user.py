@@ -17,7 +17,7 @@ from string import Template
 from mapo.measure.rubric import Rubric
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Request, Sampling
 from mapo.models.wire import storable
-from mapo.sandbox.cast import MAX_TOKENS, Director, Job, Judge, Policy, RolePrompts, User
+from mapo.sandbox.cast import MAX_TOKENS, Director, Job, Judge, Policy, RolePrompts, User, answer_seed
 from mapo.sandbox.director import NoDirector
 from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts, escaped, language_of
 from mapo.sandbox.user import cut, length_limit, similar
@@ -69,7 +69,7 @@ class IntentUser:
             max_tokens=MAX_TOKENS,
             session=self.session,
             nonce=call,
-            seed=int.from_bytes(hashlib.sha256(f"{call}/{len(turns)}".encode()).digest()[:8]),
+            seed=answer_seed(call, len(turns)),
             turn=len(turns) + 1,
         )
         answer = await self.chat.reply(self.sampling.of(request))
