@@ -136,12 +136,12 @@ def curve(
 
 
 def calibration_error(probabilities: Floats, levels: NDArray[Any]) -> float:
-    """Return the expected calibration error of one place: |share - probability| over bins, weighted by
-    size."""
-    p = probabilities.ravel()
-    y = (np.arange(probabilities.shape[1]) == levels[:, None]).ravel()
+    """Return the expected calibration error of one place: |share - probability| over bins, weighted by size;
+    the mean over levels. Over all levels together, even probabilities would always be right."""
+    p, y = probabilities, np.arange(probabilities.shape[1]) == levels[:, None]
     bins = np.minimum((p * BINS).astype(int), BINS - 1)
-    return float(sum(abs(p[bins == b].sum() - y[bins == b].sum()) for b in range(BINS)) / len(p))
+    gaps = [abs(np.where(bins == b, p - y, 0.0).sum(axis=0)) for b in range(BINS)]
+    return float(np.sum(gaps) / p.size)
 
 
 def _place(recorded: NDArray[Any], predicted: NDArray[Any], probabilities: Floats) -> dict[str, Any]:

@@ -81,6 +81,11 @@ def test_calibration_error_and_curve():
     assert [(q["predicted"], q["observed"], q["n"]) for q in points] == [(0.25, 0.25, 4), (0.75, 0.75, 4)]
 
 
+def test_even_probabilities_are_not_calibrated_if_one_level_is_common():
+    # levels 0: |1/3 - 1|, 1 and 2: |1/3 - 0|, mean (2/3 + 1/3 + 1/3) / 3
+    assert calibration_error(np.full((6, 3), 1 / 3), np.zeros(6, int)) == pytest.approx(4 / 9)
+
+
 def test_a_judgement_knows_its_reply():
     first = judged()[0]
     assert isinstance(first, Judgement) and first.reply == OWN[0].dialogue.turns[0].reply.text
