@@ -242,9 +242,8 @@ class ModelSession:
         return chat
 
     def _releasing(self, casting: Casting) -> Casting:
-        """Return the casting with casts that free the KV caches of local models when they are closed."""
-        if not self._role_chats:
-            return casting
+        """Return the casting with casts that free the KV caches of local models when they are closed, also
+        of models that are opened later."""
 
         def cast(job: Job) -> Cast:
             def close() -> None:

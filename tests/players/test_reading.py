@@ -26,6 +26,7 @@ from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec, PanelSpec
 from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 from mapo.sandbox.reading_roles import ReadDirector, ReadingPrompts, ReadJudge
+from mapo.types import Reply, Turn
 from support.local_cast import trained_judge
 from support.roles import boat_shed
 
@@ -190,6 +191,27 @@ def test_an_intent_user_is_not_checked_as_a_director(plain):
             return session.local.roles
 
     assert list(asyncio.run(cast()).values()) == [["user", "judge"]]
+
+
+def test_the_end_of_a_dialogue_with_served_roles_frees_the_cache_of_a_local_check(plain):
+    from dataclasses import replace
+
+    from mapo.sandbox.cast import Job
+
+    job, read = Job(boat_shed(), id="boat"), replace(plain, judging="readout")
+
+    async def held_slots():
+        async with ModelSession(concurrency=1, role_context=4096) as session:
+            served = dict.fromkeys(("user", "director", "judge"), ModelSpec("served"))
+            casting = await session.casting(served, EMPATHY, "empathy")
+            (check,) = await session.judges(PanelSpec((read,)), EMPATHY, role="check")
+            sampler = await session.local.sampler(plain.local, "check")
+            await check.create(job).judge([Turn("Hello.", Reply("Hi."))])
+            before = len(sampler._holders)
+            casting(job).close()
+            return before, len(sampler._holders)
+
+    assert asyncio.run(held_slots()) == (1, 0)
 
 
 def test_expected_steps_need_one_judge_that_is_read_out(judge, plain):
