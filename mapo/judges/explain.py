@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mapo.errors import MapoError
+from mapo.errors import AnswerError, MapoError
 from mapo.judges.sample import RecordedTurn
 from mapo.models.chat import DEFAULT_SAMPLING, Chat, Sampling
 from mapo.sandbox.judge import ModelJudge
@@ -73,6 +73,8 @@ async def explain(
         chat, recording.scenario, recording.rubric, dialogue.seed or 0, session, sampling=sampling
     )
     explained = await judge.explain(history, levels)
+    if not any(mark.reason for marks in explained.values() for mark in (marks.progress, marks.regression)):
+        raise AnswerError("the model wrote no reasons", where=name, fix="Use a larger model")
     return Explanation(turn_key(dialogue, turn.number), dialogue.id, turn.number, name, explained)
 
 

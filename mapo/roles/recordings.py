@@ -67,7 +67,8 @@ def _read(
     if source.name.endswith(SUFFIXES):
         dialogues = _judged_turns(source, rubric, problems)
     elif not source.is_dir():
-        raise InputError("no such file or folder", where=str(source), fix=_FIX)
+        problem = f"its name does not end in {' or '.join(SUFFIXES)}" if source.exists() else "does not exist"
+        raise InputError(problem, where=str(source), fix=_FIX)
     elif dialogue_files(source):
         own, skipped = read_recordings(source, scenarios)
         problems += skipped

@@ -8,6 +8,7 @@ and do the turns move the person as they did?
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,7 @@ def _judged(
         [role.calibration.apply(read) for read in predict(model, examples, rows, 32768).reads]
     )
     same, steps, truth = 0, [], []
+    endings: Counter[str] = Counter()
     for before, after in zip(recorded, played, strict=True):
         forms: list[Levels | None] = []
         for turn in before.dialogue.turns[: len(after.dialogue.turns)]:
@@ -123,9 +125,12 @@ def _judged(
             if turn.levels is not None:
                 steps.append(sum(rubric.step(levels)))
                 truth.append(sum(rubric.step(turn.levels)))
-        same += ending_by(before, forms) == ending_by(before, [t.levels for t in before.dialogue.turns])
+        recorded_ending = ending_by(before, [t.levels for t in before.dialogue.turns])
+        same += ending_by(before, forms) == recorded_ending
+        endings[recorded_ending] += 1
     return {
         "same_ending": same / len(recorded),
+        "ending_gain": (same - max(endings.values())) / len(recorded),
         "step_correlation": pearson(steps, truth),
         "judge": role.trained_on,
     }

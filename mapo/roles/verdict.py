@@ -29,13 +29,18 @@ JUDGE: dict[str, Limits] = {
     ),
 }
 """Two careful judges reach a kappa of about 0.6."""
+_USER: Limits = (
+    ("improvement", "reduction of the perplexity", 0.3),
+    ("fresh", "sentences that are not repeated, against the recorded user's", 0.95),
+    ("in_role", "lines that do not sound like an assistant", 0.98),
+)
 USER: dict[str, Limits] = {
-    "training": (
-        ("improvement", "reduction of the perplexity", 0.3),
-        ("fresh", "sentences that are not repeated, against the recorded user's", 0.95),
-        ("in_role", "lines that do not sound like an assistant", 0.98),
+    "training": _USER,
+    "evaluation": (
+        *_USER,
+        ("same_ending", "dialogues that end as recorded when replayed", 0.8),
+        ("ending_gain", "that share above the most common recorded ending", 0.1),
     ),
-    "evaluation": (("same_ending", "dialogues that end as recorded when replayed", 0.8),),
 }
 DIRECTOR: dict[str, Limits] = {"training": (("gain", "accuracy above the most common act", 0.05),)}
 
@@ -84,6 +89,7 @@ def _replayed(replay: Mapping[str, Any]) -> dict[str, float | None]:
         "fresh": None if again is None or before is None or before >= 1 else (1 - again) / (1 - before),
         "in_role": None if as_assistant is None else 1 - as_assistant,
         "same_ending": replay.get("same_ending"),
+        "ending_gain": replay.get("ending_gain"),
     }
 
 

@@ -98,7 +98,7 @@ def test_a_missing_level_leaves_the_turn_unjudged(tmp_path):
 
 
 def test_bad_sources_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="does not exist"):
         read_all([tmp_path / "nothing"], scenarios(), EMPATHY)
     with pytest.raises(InputError, match="no recorded dialogue"):
         read_all([tmp_path], scenarios(), EMPATHY)

@@ -62,7 +62,15 @@ def test_users_must_write_like_the_recorded_one_without_repeating_themselves():
     assert fit(user(12.0, 0.03)) == ["training"]
     assert fit(user(12.0, 0.3)) == []
     assert fit(user(39.0, 0.03)) == []
-    assert fit(user(12.0, 0.03, same_ending=0.9)) == ["training", "evaluation"]
+    assert fit(user(12.0, 0.03, same_ending=0.9, ending_gain=0.3)) == ["training", "evaluation"]
+
+
+def test_endings_that_are_all_alike_say_nothing_about_a_user():
+    assert fit(user(12.0, 0.03, same_ending=1.0, ending_gain=0.0)) == ["training"]
+
+
+def test_a_user_that_is_not_fit_for_training_is_not_fit_for_evaluation():
+    assert fit(user(39.0, 0.03, same_ending=0.9, ending_gain=0.3)) == []
 
 
 def test_directors_must_beat_the_most_common_act():

@@ -66,6 +66,7 @@ def train(
 
     require_torch()
     from mapo.domain_folders import domain_folder
+    from mapo.local_model.devices import has_gpu
     from mapo.measure.rubric import Rubric
     from mapo.report import write
     from mapo.report.role import role_report, role_tables
@@ -82,6 +83,11 @@ def train(
         raise InputError("only for users", where="--judge", fix="Remove it, or use --role user")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device '{device}'", where="--device", fix="Use auto, cpu or cuda")
+    source = model.removeprefix("local:")
+    if source != "pocket" and not Path(source).expanduser().is_dir():
+        raise InputError("there is no such folder", where=f"--model {source}", fix="Give a model's folder")
+    if device == "cuda" and not has_gpu():
+        raise InputError("torch finds no GPU here", where="--device cuda", fix="Use --device cpu or auto")
     known = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(known[0].domain))
     recordings = read_all(sources, {s.id: s for s in known}, rubric)
@@ -97,7 +103,7 @@ def train(
     )
     options = Options(
         role,
-        model.removeprefix("local:"),
+        source,
         out,
         settings,
         lora,
