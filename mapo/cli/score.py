@@ -80,9 +80,11 @@ def _roots(folder: Path) -> list[Path]:
 
 
 def _refuse_model(folder: Path) -> None:
+    from mapo.local_model.role_file import NAME as ROLE_FILE
+
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return
-    if (
+    if not (folder / ROLE_FILE).is_file() and (
         any(folder.glob("*.jsonl"))
         or any(folder.glob("*_result.json"))
         or any(folder.glob("*/*_result.json"))

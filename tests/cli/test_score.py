@@ -609,3 +609,10 @@ def test_scores_have_the_movement_per_axis_and_regression_of_every_dialogue(tmp_
     assert set(model["axis_rewards"]) == {"C", "A", "P"}
     assert model["regression"] == -3 and model["regressed"] == 0.5
     assert rows["good"]["axis_rewards"]["C"] > 0 > rows["harm"]["axis_rewards"]["C"]
+
+
+def test_the_folder_of_a_trained_role_is_not_scored(tmp_path):
+    for name in ("config.json", "mapo_role.json", "metrics.jsonl", "predictions.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    done = mapo("score", tmp_path)
+    assert done.returncode == 2 and "this is the folder of a model" in done.stderr
