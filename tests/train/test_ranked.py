@@ -114,7 +114,7 @@ def test_verl_refuses_to_rank():
 
 
 def test_a_local_model_ranks_and_plays_a_user_with_an_intent(cast_model, tmp_path):
-    limits = [f"roles.{role}.max_tokens={n}" for role, n in {"user": 12, "judge": 260, "ranker": 200}.items()]
+    limits = [f"roles.{role}.max_tokens={n}" for role, n in {"user": 12, "judge": 360, "ranker": 200}.items()]
     done = mapo(
         *("train", *small.SMALL, f"model.source={cast_model}", "model.device=cpu", "roles.agents=llm"),
         *(f"roles.everyone.model=local:{cast_model}", f"roles.ranker.model=local:{cast_model}", *limits),
