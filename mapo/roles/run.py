@@ -360,7 +360,7 @@ class _Training:
             "model": self.options.model,
             "kappa": result["tests"]["both"].get("kappa"),
         }
-        # the last file: a folder without it is no role yet
+        # written last: without this file the folder is not a role
         write_role_file(
             self.options.out,
             RoleFile(

@@ -4,7 +4,7 @@ A round prefills the new ids of some slots (several dialogues at once, each atte
 samples their first token, then makes up to `chunk` decode steps for every active slot. On a GPU a complete
 step, including sampling, is one CUDA graph, and the host reads the results once per round; on a CPU, finished
 rows leave the batch immediately. Replies with a guide are decoded in a batch of their own: before each step,
-the host says which tokens are allowed, and adds those to which there is no alternative.
+the host computes which tokens are allowed, and adds those that are forced.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Guide:
         return bool(self.matcher.is_accepting())
 
     def force(self) -> list[int]:
-        """Advance by the tokens to which there is no alternative, or that close the form, and return them."""
+        """Advance by the forced tokens, or by those that close the form, and return them."""
         if close := self._left <= self._reserve:
             tokens = self._guides.closing(self.matcher, self._left)
         else:

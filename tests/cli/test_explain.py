@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,17 @@ def test_reasons_are_written_shown_and_not_asked_for_again(run):
     assert again.stdout == done.stdout
     assert len(RunDir(run).explanations.read_text().splitlines()) == 2
     assert RunDir(run).empa_dialogues.read_bytes() == records
+
+
+def without_reasons(body) -> str:
+    return re.sub(r'"reason": "[^"]*"', '"reason": ""', explained(body))
+
+
+def test_a_form_without_reasons_explains_nothing(run):
+    with LoopbackServer(without_reasons) as server:
+        done = mapo("judge", "explain", run, "--dialogue", "d1", "--judge-model", f"m@{server.base_url}")
+    assert done.returncode == 1 and "the model wrote no reasons" in done.stderr
+    assert not RunDir(run).explanations.exists() or not RunDir(run).explanations.read_text()
 
 
 def test_one_turn_and_a_limit(run):

@@ -152,6 +152,19 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
     refused(done, "judged on the axes C, A, P", out)
 
 
+def test_a_name_that_is_not_a_folder_is_refused_without_asking_a_hub(tmp_path, source):
+    out = tmp_path / "out"
+    refused(
+        train("judge", source, "no-such-model", out), "--model no-such-model: there is no such folder", out
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_noticed_first(tmp_path, source, model_folder):
+    out = tmp_path / "out"
+    refused(train("judge", source, model_folder, out, "--device", "cuda"), "torch finds no GPU here", out)
+
+
 def test_recordings_without_judgements_are_refused(tmp_path, model_folder):
     path = write_judged_turns(tmp_path / "rec.jsonl", recordings(3, 3, turns=2))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
