@@ -162,7 +162,9 @@ def _player(model: str | None, base_url: str | None) -> tuple[str | None, str]:
 
 
 class Roles(_Section):
-    """User, director and judge: scripted, or models, local or behind OpenAI-compatible endpoints."""
+    """User, director and judge: scripted, or models, local or behind OpenAI-compatible endpoints. The
+    judge of scripted `agents` is a model if `roles.judge.model` names one.
+    """
 
     agents: Literal["scripted", "llm"] = "scripted"
     everyone: Role = Role()
@@ -440,8 +442,8 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _check_eval_judge(self) -> Config:
-        if self.eval.judge is not None and self.roles.agents != "llm":
-            raise ValueError("eval.judge is a model: set roles.agents = 'llm'")
+        if self.eval.judge is not None and self.roles.agents != "llm" and not self.eval.judge.model:
+            raise ValueError("no model for the judge of evaluations: set eval.judge.model")
         return self
 
     @model_validator(mode="after")
@@ -462,7 +464,7 @@ class Config(_Section):
         models = [
             role.model or roles.everyone.model or "" for role in roles.judges or (roles.judge or Role(),)
         ]
-        read_out = roles.agents == "llm" and any(model.startswith("local:") for model in models)
+        read_out = any(model.startswith("local:") for model in models)
         if self.reward.steps == "expected" and not read_out:
             raise ValueError("reward.steps = 'expected' needs a judge that is read out: a local model")
         return self

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mapo.errors import InputError
+from mapo.local_model.shipped import local_folder
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
@@ -49,7 +50,7 @@ def check_model_folder(folder: Path) -> None:
 
 def longest_context(source: str) -> int | None:
     """Return the longest context of a model in a folder; None if it is not known without loading it."""
-    folder = Path(__file__).parent / "pocket" if source == "pocket" else Path(source).expanduser()
+    folder = local_folder(source)
     config = folder / "config.json"
     length = (
         read_json_object(config, MAX_CONFIG_BYTES).get("max_position_embeddings")

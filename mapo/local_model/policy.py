@@ -1,8 +1,8 @@
 """Loading a policy: a language model for sampling and training, with or without LoRA adapters.
 
-`source` is "pocket" (the small model in the package), a Hugging Face folder, an adapter folder, a checkpoint
-of mapo, or a name on a hub if one is reachable. Only safetensors weights are read, and no code from a model's
-folder is run.
+`source` is a shipped model, such as "pocket", a Hugging Face folder, an adapter folder, a checkpoint of mapo,
+or a name on a hub if one is reachable. Only safetensors weights are read, and no code from a model's folder
+is run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from mapo.config import Lora
 from mapo.errors import InputError, MapoError
 from mapo.local_model.checks import check_model_folder
 from mapo.local_model.requirements import refuse_missing_folder
+from mapo.local_model.shipped import SHIPPED, local_folder
 from mapo.untrusted import parse_json, read_file
-
-POCKET = Path(__file__).parent / "pocket"
 
 DType = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -147,9 +146,7 @@ def _initial_adapters(policy: LocalPolicy) -> Iterator[None]:
 
 def folder_of(source: str) -> Path | None:
     """Return the folder of `source`; None for a name on a hub."""
-    if source == "pocket":
-        return POCKET
-    path = Path(source).expanduser()
+    path = local_folder(source)
     if path.is_dir():
         return path
     refuse_missing_folder(source)
@@ -159,7 +156,7 @@ def folder_of(source: str) -> Path | None:
 def name_of(source: str) -> str:
     """Return a model's name in records."""
     folder = folder_of(source)
-    return source if folder is None or source == "pocket" else folder.resolve().name
+    return source if folder is None or source in SHIPPED else folder.resolve().name
 
 
 def _base_of(adapter: Path) -> str:

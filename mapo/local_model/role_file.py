@@ -16,7 +16,7 @@ from mapo.measure.calibration import Calibration
 from mapo.measure.rubric import Rubric
 from mapo.records import encode
 from mapo.runs.claim import digest
-from mapo.sandbox.readout import LAYOUT, turn_places
+from mapo.sandbox.readout import BRIEF, LAYOUT, turn_places
 from mapo.store import write_atomic
 from mapo.untrusted import parse_json, read_file
 
@@ -93,9 +93,9 @@ def check_role(file: RoleFile, role: str, rubric: Rubric, where: str) -> None:
             where=where,
             fix="Train it on recordings of this rubric, or use another model",
         )
-    if file.layout != LAYOUT:
+    if file.layout != LAYOUT and (role, file.layout) != ("judge", BRIEF):
         raise InputError(
-            f"the {role} was trained for prompts of layout {file.layout}; this version uses {LAYOUT}",
+            f"the {role} was trained for prompts of layout {file.layout}, which this version does not have",
             where=where,
             fix="Train it again with this version",
         )

@@ -1,6 +1,7 @@
 """The cast (models of user, director and judge), read from command-line options or from a config.
 
-None stands for the domain's scripted cast.
+None stands for the domain's scripted cast. A cast without user and director has scripted ones and a model
+as judge.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ def cast_from_options(
     if agents not in ("scripted", "llm"):
         raise InputError(f"--agents is '{agents}'", fix="Use scripted or llm")
     if agents == "scripted":
-        if named:
+        judge = roles.get("judge", PartialSpec())
+        others = (value for role, partial in roles.items() if role != "judge" for value in partial)
+        if any(value is not None for value in (*everyone[:2], *others)):
             raise InputError(
-                "--agents is scripted, but a model or address is given for a role",
+                "--agents is scripted, but a model or address is given for a role other than the judge",
                 fix="Remove one of the two",
             )
-        return None
+        return {"judge": inherit(judge, everyone).complete()} if judge.model else None
     cast = {}
     for role, partial in roles.items():
         spec = inherit(partial, everyone)
@@ -76,7 +79,7 @@ def with_sampling(cast: CastSpec | None, **sampling: Sampling) -> CastSpec | Non
     for role, parameters in sampling.items():
         if parameters == DEFAULT_SAMPLING:
             continue
-        if cast is None:
+        if cast is None or role not in cast:
             raise InputError(
                 f"{str(parameters).partition(' ')[0]} is set for the {role}, which is scripted",
                 fix=f"Give --agents-model or --{role}-model, or leave the option out",
@@ -120,7 +123,8 @@ def cast_from_config(config: Config) -> CastSpec | None:
     """Return the models of user, director and judge; missing settings are inherited from `roles.everyone`."""
     roles = config.roles
     if roles.agents == "scripted":
-        return None
+        judged = roles.judge is not None and roles.judge.model
+        return {"judge": _from_roles(roles.judge, Role())} if judged else None
     user = _from_roles(roles.user, roles.everyone)
     # No director is asked with an intent user; its model must only be one that the run has anyway.
     director = user if roles.user_kind == "intent" else _from_roles(roles.director, roles.everyone)
@@ -137,9 +141,10 @@ def evaluation_cast(config: Config) -> CastSpec | None:
     """Return the models of user, director and judge in validation and test, where `eval.judge` may replace
     the judge of training."""
     cast = cast_from_config(config)
-    if cast is None or config.eval.judge is None:
+    if config.eval.judge is None:
         return cast
-    return {**cast, "judge": _from_roles(config.eval.judge, config.roles.everyone)}
+    everyone = Role() if config.roles.agents == "scripted" else config.roles.everyone
+    return {**(cast or {}), "judge": _from_roles(config.eval.judge, everyone)}
 
 
 def ranker_from_config(config: Config) -> ModelSpec | None:
@@ -159,7 +164,7 @@ def every_model(config: Config) -> dict[str, ModelSpec]:
     models = models_by_role(cast_from_config(config))
     if config.roles.user_kind == "intent":
         models.pop("director", None)
-    if models and config.eval.judge is not None:
+    if config.eval.judge is not None:
         models["test judge"] = models_by_role(evaluation_cast(config))["judge"]
     if ranker := ranker_from_config(config):
         models["ranker"] = ranker

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mapo.config import EMPA_PROMPTS, Config
 from mapo.errors import InputError
+from mapo.local_model.shipped import SHIPPED
 from mapo.models.chat import Sampling
 from mapo.players.casting import every_model
 from mapo.players.spec import ModelSpec
@@ -200,7 +201,7 @@ def model_key(source: str) -> str:
 
 def shown_name(source: str) -> str:
     """Return a model's name in plans."""
-    return source if source == "pocket" else Path(source).expanduser().resolve().name
+    return source if source in SHIPPED else Path(source).expanduser().resolve().name
 
 
 def role_sampling(role: str, spec: ModelSpec) -> Sampling:

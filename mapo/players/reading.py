@@ -6,7 +6,6 @@ A model that `mapo roles train` made for a role is read out in it, and refused i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from mapo.sandbox.cast import RolePrompts
 from mapo.sandbox.director import FORM
 from mapo.sandbox.judge import MAX_TOKENS, start_schema, turn_schema
 from mapo.sandbox.reading_roles import READABLE, with_readout
-from mapo.sandbox.readout import start_places, turn_places
+from mapo.sandbox.readout import LAYOUT, start_places, turn_places
 from mapo.text import counted
 
 if TYPE_CHECKING:
@@ -60,7 +59,9 @@ def reading_prompts(prompts: RolePrompts, cast: CastSpec) -> RolePrompts:
     panel, they are those of its first judge."""
     one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
     roles = [role for role in READABLE if role in one and is_read_out(one[role], role)]
-    return with_readout(prompts, roles, calibration_of(one["judge"]) if "judge" in roles else IDENTITY)
+    if "judge" not in roles:
+        return with_readout(prompts, roles)
+    return with_readout(prompts, roles, calibration_of(one["judge"]), layout_of(one["judge"]))
 
 
 def judge_prompts(prompts: RolePrompts, spec: ModelSpec) -> RolePrompts:
@@ -74,6 +75,12 @@ def calibration_of(spec: ModelSpec) -> Calibration:
     return file.calibration if file is not None and file.role == "judge" else IDENTITY
 
 
+def layout_of(spec: ModelSpec) -> int:
+    """Return the layout of the prompts that a trained judge learned; any other model sees the full one."""
+    file = role_file_of(spec)
+    return file.layout if file is not None and file.role == "judge" else LAYOUT
+
+
 def knows_turns_only(spec: ModelSpec) -> bool:
     """Return whether a model is a trained judge, which cannot fill in start forms."""
     return is_read_out(spec, "judge") and calibration_of(spec) != IDENTITY
@@ -82,8 +89,9 @@ def knows_turns_only(spec: ModelSpec) -> bool:
 def role_file_of(spec: ModelSpec) -> RoleFile | None:
     """Return what a local model was trained to play, if anything."""
     from mapo.local_model.role_file import read_role_file
+    from mapo.local_model.shipped import local_folder
 
-    folder = Path(spec.local).expanduser() if spec.local else None
+    folder = local_folder(spec.local) if spec.local else None
     return read_role_file(folder) if folder is not None and folder.is_dir() else None
 
 

@@ -203,11 +203,11 @@ class ModelSession:
     async def casting(
         self, cast: CastSpec | None, rubric: Rubric, domain: str, prompts: RolePrompts | None = None
     ) -> Casting:
-        """Open the models of user, director and judge; None is the domain's scripted cast. Without `prompts`
-        they get mapo's own."""
+        """Open the models of user, director and judge; None is the domain's scripted cast. Without a user and
+        a director in `cast`, these are scripted. Without `prompts`, models get mapo's own."""
         from mapo.sandbox.domain import scripted_cast
         from mapo.sandbox.intent_user import IntentPrompts
-        from mapo.sandbox.model_cast import SHIPPED_PROMPTS, model_cast
+        from mapo.sandbox.model_cast import SHIPPED_PROMPTS, judged_by_model, model_cast
         from mapo.sandbox.panel import with_judges
 
         if cast is None:
@@ -218,16 +218,20 @@ class ModelSession:
         one = {role: x.members[0] if isinstance(x, PanelSpec) else x for role, x in cast.items()}
         if isinstance(prompts, IntentPrompts):  # no director is asked
             cast = {role: player for role, player in cast.items() if role != "director"}
-        else:
+        elif "director" in one:
             refuse_tool_prompts(one["director"], prompts)
         check_trained_roles(models_by_role(cast), rubric)
         self.local.expect(models_by_role(cast))
         roles = [role for role in ("user", "director", "judge") if role in cast]
         chats = {role: await self._role(one[role], role, rubric) for role in roles}
-        user, judge = chats["user"], chats["judge"]
-        director = chats.get("director", user)
+        judge, user = chats["judge"], chats.get("user")
         sampling = {role: role_sampling(role, spec) for role, spec in one.items()}
-        casting = model_cast(user, director, judge, rubric, sampling, reading_prompts(prompts, one))
+        reading = reading_prompts(prompts, one)
+        if user is None:
+            casting = judged_by_model(scripted_cast(domain), judge, rubric, sampling["judge"], reading)
+        else:
+            director = chats.get("director", user)
+            casting = model_cast(user, director, judge, rubric, sampling, reading)
         if panel is not None:
             members = await self.judges(panel, rubric, prompts)
             casting = with_judges(casting, members, panel.mode, require_all=panel.require_all)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mapo.measure.rubric import Rubric
@@ -87,6 +87,24 @@ def model_cast(
             director=directing,
             judge=prompts.judge(judge, job, rubric, settings["judge"]),
             names={**names, **({"director": "none"} if isinstance(directing, NoDirector) else {})},
+            prompts=ids.get(domain) or ids.setdefault(domain, prompts_id(prompts, domain)),
+        )
+
+    return cast
+
+
+def judged_by_model(
+    base: Casting, judge: Chat, rubric: Rubric, sampling: Sampling, prompts: RolePrompts = SHIPPED_PROMPTS
+) -> Casting:
+    """Return `base`, such as a scripted cast, with a model as its judge."""
+    ids: dict[str, str] = {}
+
+    def cast(job: Job) -> Cast:
+        played, domain = base(job), job.scenario.domain
+        return replace(
+            played,
+            judge=prompts.judge(judge, job, rubric, sampling),
+            names={**played.names, "judge": judge.name},
             prompts=ids.get(domain) or ids.setdefault(domain, prompts_id(prompts, domain)),
         )
 

@@ -22,6 +22,7 @@ from mapo.sandbox.intent_user import IntentPrompts
 from mapo.sandbox.model_cast import TemplatePrompts
 from mapo.sandbox.prompting import DEFAULT_PROMPTS, Prompts
 from mapo.sandbox.readout import (
+    LAYOUT,
     act_menu,
     act_places,
     director_messages,
@@ -43,7 +44,8 @@ READABLE = ("judge", "director")
 
 
 class ReadJudge:
-    """A Judge for one dialogue. It sees the complete scenario and the earlier turns, but not their levels.
+    """A Judge for one dialogue. It sees the earlier turns, but not their levels, and the complete scenario
+    unless its layout is the brief one.
 
     `calibration` is that of the turn form. The levels of the start form are the most likely ones.
     """
@@ -56,6 +58,7 @@ class ReadJudge:
         session: str,
         calibration: Calibration = IDENTITY,
         prompts: Prompts = DEFAULT_PROMPTS,
+        layout: int = LAYOUT,
     ) -> None:
         self.reader = reader
         self.scenario = scenario
@@ -63,6 +66,7 @@ class ReadJudge:
         self.session = f"{session}/judge"
         self.calibration = calibration
         self.prompts = prompts
+        self.layout = layout
         self.probabilities: Probabilities | None = None
         """The calibrated probabilities of the levels of the last reply."""
 
@@ -82,7 +86,7 @@ class ReadJudge:
         if not turns:
             raise InputError("there is no turn to judge", fix="Pass at least one turn")
         self.probabilities = None
-        messages = judge_messages(self.scenario, self.rubric, turns, self.prompts)
+        messages = judge_messages(self.scenario, self.rubric, turns, self.prompts, self.layout)
         request = ReadRequest(messages, turn_places(self.rubric), self.session, len(turns))
         self.probabilities = rounded(self.calibration.apply(await self.reader.read(request)))
         return levels_from(self.probabilities, self.rubric, self.calibration)
@@ -129,6 +133,7 @@ class ReadingPrompts:
     templates: Prompts
     roles: frozenset[str]
     calibration: Calibration = IDENTITY
+    layout: int = LAYOUT
 
     @property
     def name(self) -> str:
@@ -140,6 +145,7 @@ class ReadingPrompts:
             self.templates.fingerprint_of("read_", domain),
             self.templates.fingerprint_of("director_acts", domain),
             *sorted(self.roles),
+            *([str(self.layout)] if self.layout != LAYOUT else []),
         )
         return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
 
@@ -155,7 +161,9 @@ class ReadingPrompts:
         if "judge" not in self.roles:
             return self.base.judge(chat, job, rubric, sampling, member)
         session = f"{job.session}/{member}" if member else job.session
-        return ReadJudge(reader_of(chat), job.scenario, rubric, session, self.calibration, self.templates)
+        return ReadJudge(
+            reader_of(chat), job.scenario, rubric, session, self.calibration, self.templates, self.layout
+        )
 
     def policy_system(self, scenario: Scenario) -> str:
         return self.base.policy_system(scenario)
@@ -168,8 +176,9 @@ def with_readout(
     prompts: RolePrompts,
     roles: Collection[str],
     calibration: Calibration = IDENTITY,
+    layout: int = LAYOUT,
 ) -> RolePrompts:
-    """Return the prompts with the answers of `roles` read out; `calibration` is the judge's.
+    """Return the prompts with the answers of `roles` read out; `calibration` and `layout` are the judge's.
 
     Raises InputError for prompts that have no form to read out of.
     """
@@ -181,13 +190,13 @@ def with_readout(
     if not roles:
         return prompts
     if isinstance(prompts, IntentPrompts):
-        return replace(prompts, base=with_readout(prompts.base, roles, calibration))
+        return replace(prompts, base=with_readout(prompts.base, roles, calibration, layout))
     if not isinstance(prompts, TemplatePrompts):
         raise InputError(
             f"the prompts '{prompts.name}' cannot be read out",
             fix="Leave roles.prompts empty or name a folder of templates, or set judging = 'form'",
         )
-    return ReadingPrompts(prompts, prompts.templates, frozenset(roles), calibration)
+    return ReadingPrompts(prompts, prompts.templates, frozenset(roles), calibration, layout)
 
 
 def reader_of(chat: Chat) -> Reader:

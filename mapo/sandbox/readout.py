@@ -6,8 +6,9 @@ messages of a shorter one: a sampler that keeps its KV cache computes only the n
 all turns of a dialogue in one pass. No answer is ever part of the messages.
 
 Playing (`reading_roles.py`) and training of roles use these functions, so that a model sees in a dialogue
-what it was trained on. LAYOUT is the version of the labels, the order of the places and the messages; a
-trained role stores it.
+what it was trained on. A layout is a version of the labels, the order of the places and the messages; a
+trained role stores the one it learned. In BRIEF, a judge sees the conversation and how fast the person comes
+to trust, but neither the rubric, which is in its weights, nor the person's file.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mapo.scenarios.scenario import Scenario
 from mapo.types import AxisMarks, Direction, Levels, Mark, Message, StartLevels, Turn
 
 LAYOUT = 1
+BRIEF = 2
 DIGITS = 4
 """Decimal places of recorded probabilities. Levels and steps are computed from the rounded ones."""
 
@@ -64,9 +66,16 @@ def _level_places(items: Sequence[tuple[str, int]]) -> tuple[Place, ...]:
 
 
 def judge_messages(
-    scenario: Scenario, rubric: Rubric, turns: Sequence[Turn], prompts: Prompts = DEFAULT_PROMPTS
+    scenario: Scenario,
+    rubric: Rubric,
+    turns: Sequence[Turn],
+    prompts: Prompts = DEFAULT_PROMPTS,
+    layout: int = LAYOUT,
 ) -> tuple[Message, ...]:
     """Return the messages before the turn form of the last of `turns`."""
+    if layout == BRIEF:
+        shown = ["\n".join(_quoted(turn)) for turn in turns]
+        return _as_chat(f"Trust: {scenario.threshold}", shown, turn_places(rubric))
     system = prompts.fill(
         "read_turn",
         scenario.domain,

@@ -6,7 +6,7 @@ messages: it repeats their things, deeds and feelings. What the reply does with 
 of what would help; choosing well is left to training.
 
 Frames and word lists are in `lines.toml`, `signs.toml`, `words.toml` and `replies.toml`; written people are in
-`read/*.toml` and the train scenarios. Names and signs of feelings are those of the scripted world (`feelings.toml` in
+`../embedded/people/*.toml` and the train scenarios. Names and signs of feelings are those of the scripted world (`feelings.toml` in
 mapo/domains/empathy). Only the standard library is used. The same seed gives the same text.
 """
 

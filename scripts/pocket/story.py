@@ -2,7 +2,7 @@
 
 A beat mentions things, perhaps a deed, a wish or a value, and shows a feeling: usually by a sign in its last message,
 sometimes by name. Beats come from the grammar's frames, from shaken frames (`shaken.py`), or from written people
-(`read/*.toml`) and train scenarios, with their things replaced and often stirred. Validation and test scenarios are
+(`../embedded/people/*.toml`) and train scenarios, with their things replaced and often stirred. Validation and test scenarios are
 never read.
 """
 
@@ -35,7 +35,7 @@ from grammar import (
 from shaken import shaken, small_words, stirred
 
 WRITTEN = 0.60
-"""Share of written beats, from train scenarios or `read/*.toml`."""
+"""Share of written beats, from train scenarios or `../embedded/people/*.toml`."""
 
 EXCHANGED = 0.55
 """Share of the things in written beats that are replaced."""
@@ -68,7 +68,8 @@ def train_scenarios() -> tuple[dict[str, Any], ...]:
 def people() -> tuple[dict[str, Any], ...]:
     """Return all written people with `opening`, `guarded`, `eased` and `beats`."""
     written = [{**s, "beats": [*s["stages"], *s["memories"]]} for s in train_scenarios()]
-    for path in sorted((HERE / "read").glob("*.toml")):
+    names = ("body", "bonds", "family", "making", "night", "pastimes", "places", "work", "youth")
+    for path in (HERE.parent / "embedded" / "people" / f"{name}.toml" for name in names):
         written += tomllib.loads(path.read_text(encoding="utf-8"))["people"]
     return tuple(written)
 

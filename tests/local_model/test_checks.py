@@ -12,7 +12,8 @@ from safetensors import safe_open
 
 from mapo.errors import InputError
 from mapo.local_model.checks import check_model_folder
-from mapo.local_model.policy import POCKET, load_policy, load_tokenizer
+from mapo.local_model.policy import load_policy, load_tokenizer
+from mapo.local_model.shipped import POCKET
 from mapo.local_model.template import read_template
 from mapo.models.chat import Request
 from mapo.players.identity import fingerprint

@@ -20,7 +20,8 @@ from mapo.local_model.memory import (
     plan_memory,
     training_need,
 )
-from mapo.local_model.policy import POCKET, load_policy
+from mapo.local_model.policy import load_policy
+from mapo.local_model.shipped import POCKET
 
 
 def system(root: Path, files: dict[str, str]) -> Path:

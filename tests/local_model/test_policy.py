@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from mapo.config import Lora
 from mapo.errors import InputError
-from mapo.local_model import policy as policy_module
+from mapo.local_model import shipped
 from mapo.local_model.policy import load_policy, max_context, reference
 from support.tiny_policy import tiny_folder, tiny_loss, trainable
 
@@ -56,7 +56,7 @@ def test_bfloat16_on_request(folder):
 
 
 def test_pocket_is_a_folder_of_the_package(folder, monkeypatch):
-    monkeypatch.setattr(policy_module, "POCKET", folder)
+    monkeypatch.setitem(shipped.SHIPPED, "pocket", folder)
     policy = load_policy("pocket", device="cpu")
     assert (policy.name, policy.source) == ("pocket", "pocket")
 

@@ -217,7 +217,7 @@ def empa(
             f"warning: no dialogue can pass with {max_turns} turns: success requires at least "
             f"{rubric.ending.min_turns}"
         )
-    if cast is None:
+    if cast is None or "user" not in cast:
         _refuse_unscripted(plan)
     out, session = run.out, run.session()
     playing = play_missing(run, plan, policy, cast, rules, session, templates, preflight=True)
@@ -396,7 +396,8 @@ async def play_missing(
 
     models = {"policy": policy, **models_by_role(cast)}
     session.check(models, plan.scenarios[0].domain)  # before anything is written
-    players = {role: str(player) for role, player in cast.items()} if cast else "scripted"
+    scripted = dict.fromkeys(("user", "director"), "scripted") if "user" not in (cast or {}) else {}
+    players = {**scripted, **{role: str(player) for role, player in cast.items()}} if cast else "scripted"
     identities = identity(model=policy, **models_by_role(cast))
     context = _local_context(policy, run.context)
     prompts = prompts or SHIPPED_PROMPTS

@@ -63,6 +63,7 @@ def train(
     """
     from mapo.errors import InputError
     from mapo.local_model.requirements import require_torch
+    from mapo.local_model.shipped import local_folder
 
     require_torch()
     from mapo.domain_folders import domain_folder
@@ -84,7 +85,7 @@ def train(
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device '{device}'", where="--device", fix="Use auto, cpu or cuda")
     source = model.removeprefix("local:")
-    if source != "pocket" and not Path(source).expanduser().is_dir():
+    if not local_folder(source).is_dir():
         raise InputError("there is no such folder", where=f"--model {source}", fix="Give a model's folder")
     if device == "cuda" and not has_gpu():
         raise InputError("torch finds no GPU here", where="--device cuda", fix="Use --device cpu or auto")

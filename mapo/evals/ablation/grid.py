@@ -69,7 +69,8 @@ def configs_of(
     for cell in cells:
         if cell.settings not in known:
             config = known[cell.settings] = load_config(source, [*overrides, *cell.overrides], flat=flat)
-            idle = [k for k, _ in cell.settings if k.startswith("roles.") and k != "roles.agents"]
+            working = ("roles.agents", "roles.judge.")
+            idle = [k for k, _ in cell.settings if k.startswith("roles.") and not k.startswith(working)]
             if idle and config.roles.agents == "scripted":
                 raise InputError(
                     f"{idle[0]} has no effect: user, director and judge are scripted",

@@ -78,7 +78,7 @@ def read_training(root: Path, name: str | None = None) -> list[Entry]:
         ) from None
     cast = cast_from_config(config)
     run_settings = _RunSettings(
-        cast={role: str(cast[role]) if cast else "scripted" for role in ROLES},
+        cast={role: str(cast[role]) if cast and role in cast else "scripted" for role in ROLES},
         scenarios=scenarios,
         repeats=config.eval.test_repeats,
         settings={

@@ -58,7 +58,7 @@ from mapo.engines.verl.row import response_row
 from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, schedule_end
 from mapo.errors import AnswerError, InputError, JudgeError, RewardError, TrainError
 from mapo.estimators.methods import ESTIMATORS
-from mapo.local_model.policy import POCKET
+from mapo.local_model.shipped import POCKET
 from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir, read_dialogues, write_stop_reason

@@ -15,7 +15,7 @@ from mapo.config import load_config
 from mapo.engines.verl import launch
 from mapo.engines.verl.launch import check_verl, prepare, run_verl
 from mapo.errors import InputError, TrainError
-from mapo.local_model.policy import POCKET
+from mapo.local_model.shipped import POCKET
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir
 from mapo.train.run import chosen_scenarios

@@ -15,7 +15,7 @@ from mapo.engines.verl import worker as workers
 from mapo.engines.verl.launch import prepare
 from mapo.engines.verl.worker import dialogue_file, get_worker
 from mapo.errors import InputError, JudgeError
-from mapo.local_model.policy import POCKET
+from mapo.local_model.shipped import POCKET
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import RunDir, read_dialogues, write_stop_reason
 from mapo.train.rollouts import eval_jobs, step_jobs

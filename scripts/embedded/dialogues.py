@@ -1,0 +1,355 @@
+"""Dialogues put together from stories and replies, and the levels of their replies.
+
+A person tells the story while replies help, and says guarded lines after replies that harm, as the scripted people of
+the package do. The level of a reply follows from its kind and from how much trust the replies before it have earned
+(`levels`); the rules are those of docs/scripted-world.md. Replies that are worth nothing are made from others
+(`spoiled`): broken, off the subject, repeated, copied, stuffed with keywords, too long.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from documents import words
+from texts import GOOD, POOR, Line, Mood, Person
+
+PATIENCE = {"low": 1, "medium": 2, "high": 3}
+"""How often a person must be heard before anything deeper is welcome, by threshold."""
+
+SPARE: tuple[Mood, ...] = ("guarded", "eased")
+
+Levels = tuple[int, int, int, int, int, int]
+"""Magnitudes: progress and regression of C, A and P."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A person's line and the reply to it."""
+
+    line: str
+    reply: str
+    kind: str
+    levels: Levels
+
+
+HARM: dict[str, Levels] = {
+    "advice": (0, 0, 0, 0, 0, 1),
+    "order": (0, 0, 0, 0, 0, 2),
+    "console": (0, 0, 0, 1, 0, 0),
+    "self": (0, 1, 0, 1, 0, 0),
+    "misread": (0, 2, 0, 1, 0, 0),
+    "dismiss": (0, 1, 0, 2, 0, 0),
+    "vague": (0, 1, 0, 0, 0, 0),
+    "broken": (0, 2, 0, 1, 0, 0),
+    "nonsense": (0, 2, 0, 1, 0, 0),
+    "elsewhere": (0, 2, 0, 1, 0, 0),
+    "repeated": (0, 1, 0, 1, 0, 0),
+    "copied": (0, 1, 0, 0, 0, 0),
+    "stuffed": (0, 2, 0, 1, 0, 0),
+    "long": (0, 0, 0, 1, 0, 1),
+}
+SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
+SMALL = frozenset(
+    [
+        "the",
+        "a",
+        "an",
+        "and",
+        "or",
+        "but",
+        "so",
+        "of",
+        "to",
+        "in",
+        "on",
+        "at",
+        "for",
+        "with",
+        "from",
+        "by",
+        "as",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "it",
+        "its",
+        "this",
+        "that",
+        "these",
+        "those",
+        "i",
+        "you",
+        "he",
+        "she",
+        "we",
+        "they",
+        "my",
+        "your",
+        "his",
+        "her",
+        "our",
+        "their",
+        "me",
+        "him",
+        "them",
+        "what",
+        "which",
+        "who",
+        "how",
+        "when",
+        "where",
+        "why",
+        "not",
+        "no",
+        "do",
+        "does",
+        "did",
+        "have",
+        "has",
+        "had",
+        "will",
+        "would",
+        "can",
+        "could",
+        "should",
+        "about",
+        "if",
+        "then",
+        "than",
+        "there",
+        "here",
+        "just",
+        "very",
+        "too",
+        "all",
+        "one",
+        "some",
+        "any",
+        "more",
+        "most",
+    ]
+)
+
+
+def content(text: str) -> set[str]:
+    """Return the stems of the longer words of a text."""
+    return {word[:5] for word in words(text) if word not in SMALL and len(word) > 2}
+
+
+def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
+    """Return the levels of a reply that is meant as one of `kind`."""
+    if kind in HARM:
+        return HARM[kind]
+    patience = PATIENCE[threshold]
+    deep, deeper = trust >= patience, trust > patience
+    near = int(bool(content(line.text) & content(reply)))
+    if kind in ("detail", "ask"):
+        return (1, 0, 0, 0, 0, 0)
+    if kind == "link":
+        return (2 if deeper else 1, 0, 0, 0, 0, 0)
+    if kind == "feel":
+        return (near, 0, 1, 0, 0, 0)
+    if kind == "beneath":
+        return (near, 0, 2, 0, 0, 0) if deep else (near, 0, 1, int(threshold == "high"), 0, 0)
+    if kind == "affirm":
+        return (near, 0, 0, 0, 2 if deeper else 1, 0)
+    if kind == "step":
+        return (near, 0, 0, 0, 2 if deeper else 1, 0) if deep else (0, 0, 0, 0, 0, 1)
+    return (0, 0, int(line.mood == "guarded"), 0, 0, 0)  # room
+
+
+def merged(a: Levels, b: Levels) -> Levels:
+    return tuple(map(max, a, b))  # type: ignore[return-value]
+
+
+class Talk:
+    """One dialogue of a person. `goodness` is the chance of a good reply, `waste` that of a spoiled one."""
+
+    def __init__(
+        self,
+        person: Person,
+        rng: random.Random,
+        strangers: Sequence[Person],
+        goodness: float,
+        waste: float = 0.0,
+    ) -> None:
+        self.rng, self.strangers, self.goodness, self.waste = rng, strangers, goodness, waste
+        self.threshold = rng.choice(tuple(PATIENCE))
+        self.story = person.of_mood("story")
+        self.spare = {mood: self._shuffled(person.of_mood(mood)) for mood in SPARE}
+        self.trust = 0
+        self.said: list[str] = []
+        self.told: list[str] = []
+
+    def _shuffled(self, lines: list[Line]) -> list[Line]:
+        return self.rng.sample(lines, len(lines))
+
+    def play(self, turns: int) -> list[Exchange]:
+        """Return up to `turns` exchanges; a dialogue ends early where the person has nothing left to say."""
+        exchanges: list[Exchange] = []
+        harm = waited = 0
+        for _ in range(turns):
+            helped = not exchanges or any(exchanges[-1].levels[k] for k in (0, 2, 4))
+            hold = harm or (not helped and waited < 2)
+            waited = waited + 1 if hold and not harm else 0
+            line = self._next("guarded" if exchanges and hold else "story")
+            if line is None:
+                break
+            exchange = self._reply(line)
+            exchanges.append(exchange)
+            harm = max(exchange.levels[k] for k in (1, 3, 5))
+            met = exchange.levels[0] or exchange.levels[2]
+            self.trust = max(0, self.trust - harm) if harm else self.trust + bool(met)
+            self.said.append(exchange.reply)
+            self.told.append(line.text)
+        return exchanges
+
+    def _next(self, mood: Mood) -> Line | None:
+        if mood == "story" and self.story:
+            return self.story.pop(0)
+        lines = self.spare["guarded" if mood == "guarded" else "eased"]
+        if not lines:
+            return self.story.pop(0) if self.story else None
+        lines.append(lines.pop(0))
+        return lines[-1]
+
+    def _reply(self, line: Line) -> Exchange:
+        if self.rng.random() < self.waste:
+            kind = self.rng.choice(SPOILED)
+            text = self._spoiled(kind, line)
+            if text:
+                return Exchange(line.text, text, kind, HARM[kind])
+        options = [pair for pair in line.replies if pair[1] not in self.said]
+        wanted = GOOD if self.rng.random() < self.goodness else POOR
+        options = [pair for pair in options if pair[0] in wanted] or options or self._borrowed(line, wanted)
+        if wanted is GOOD and line.mood == "story":  # what is rare is drawn more often
+            early = self.trust < PATIENCE[self.threshold]
+            heavy = {
+                "beneath": 1.0 if early else 1.5,
+                "step": 0.7 if early else 2.0,
+                "affirm": 1.3,
+                "link": 1.3,
+            }
+            kind, text = self.rng.choices(options, [heavy.get(k, 1.0) for k, _ in options])[0]
+        else:
+            kind, text = self.rng.choice(options)
+        value = levels(kind, line, text, self.trust, self.threshold)
+        if self.waste and self.rng.random() < 0.08:  # two replies in one
+            other = self.rng.choice(line.replies) if line.replies else (kind, text)
+            if other[1] != text and other[1] not in self.said:
+                text = f"{text} {other[1]}"
+                value = merged(value, levels(other[0], line, other[1], self.trust, self.threshold))
+                kind = f"{kind}+{other[0]}"
+        return Exchange(line.text, text, kind, value)
+
+    def _borrowed(self, line: Line, wanted: Sequence[str]) -> list[tuple[str, str]]:
+        """Return replies to a line of the same type of other people; only general ones fit."""
+        kinds = {"room", "vague"} if line.mood == "guarded" else {"vague", "console", "step"}
+        for _ in range(50):
+            other = self.rng.choice(self.strangers)
+            pairs = [
+                p
+                for x in other.of_mood(line.mood)
+                for p in x.replies
+                if p[0] in kinds and p[1] not in self.said
+            ]
+            if pairs:
+                return [pair for pair in pairs if pair[0] in wanted] or pairs
+        return [("vague", "I see what you mean.")]
+
+    def _spoiled(self, kind: str, line: Line) -> str:
+        rng = self.rng
+        text = rng.choice(line.replies)[1] if line.replies else ""
+        if kind == "repeated":
+            return rng.choice(self.said) if self.said else ""
+        if kind == "copied":
+            source = rng.choice([line.text, *self.told[-3:]])
+            return source if rng.random() < 0.6 else " ".join(source.split()[: rng.randint(5, 14)])
+        stranger = rng.choice(self.strangers)
+        theirs = [
+            pair[1] for x in rng.sample(stranger.lines, min(6, len(stranger.lines))) for pair in x.replies
+        ]
+        if not theirs:
+            return ""
+        if kind == "elsewhere":
+            good = [pair[1] for x in stranger.of_mood("story") for pair in x.replies if pair[0] in GOOD]
+            return rng.choice(good or theirs)
+        if kind == "long":
+            count = rng.randint(4, 7)
+            mine = [pair[1] for pair in line.replies]
+            return " ".join(rng.sample(mine + theirs, min(count, len(mine) + len(theirs))))
+        if not text:
+            return ""
+        if kind == "stuffed":
+            nouns = [w for w in words(line.text) if len(w) > 3 and w not in SMALL] or ["it"]
+            feelings = rng.sample(FEELINGS, rng.randint(2, 5))
+            shape = rng.choice(STUFFED)
+            return shape.format(
+                n=", ".join(rng.sample(nouns, min(len(nouns), rng.randint(2, 5)))),
+                f=", ".join(feelings),
+                a=rng.choice(nouns),
+                b=rng.choice(nouns),
+            )
+        if kind == "nonsense":
+            return with_other_nouns(text, " ".join([*theirs, *self.told[-4:], line.text]), rng)
+        return broken(text, rng)
+
+
+FEELINGS = (
+    "exhausted", "lonely", "ashamed", "afraid", "angry", "guilty", "sad", "envious", "disappointed", "helpless", "hurt",
+    "overwhelmed", "empty", "torn", "proud", "happy", "nervous", "bitter",
+)  # fmt: skip
+STUFFED = (
+    "You feel {f} about {n}.", "{n}: {f}.", "The {a} and the {b} make you {f}.", "I hear {n}, {f}.", "{a}, {b}, {a}.",
+    "You are {f}, because of the {a} in the {b}.", "There is something like the {a} in your {b}, is there not?",
+)  # fmt: skip
+
+
+def with_other_nouns(text: str, source: str, rng: random.Random) -> str:
+    """Return a reply with most of its longer words replaced by others."""
+    others = [w for w in words(source) if len(w) > 3 and w not in SMALL] or ["lamp"]
+    out, changed = [], 0
+    for word in text.split():
+        bare = word.strip(".,?!;:'\"").lower()
+        if len(bare) > 3 and bare not in SMALL and rng.random() < 0.7:
+            new = rng.choice(others)
+            out.append(word.lower().replace(bare, new))
+            changed += 1
+        else:
+            out.append(word)
+    sentence = " ".join(out)
+    return sentence[:1].upper() + sentence[1:] if changed >= 2 else ""
+
+
+def broken(text: str, rng: random.Random) -> str:
+    """Return a reply that is no longer English: words shuffled, left out, doubled or cut off."""
+    tokens = text.split()
+    if len(tokens) < 5:
+        return ""
+    way = rng.randrange(6)
+    if way == 0:
+        rng.shuffle(tokens)
+    elif way == 1:
+        start = rng.randrange(len(tokens) - 3)
+        part = tokens[start : start + 5]
+        rng.shuffle(part)
+        tokens[start : start + 5] = part
+    elif way == 2:
+        tokens = [t for t in tokens if t.lower() not in SMALL or rng.random() < 0.35]
+    elif way == 3:
+        tokens = tokens[: rng.randint(2, max(3, len(tokens) * 2 // 3))]
+        tokens[-1] = tokens[-1].rstrip(".?!,")
+    elif way == 4:
+        at = rng.randrange(1, len(tokens) - 1)
+        tokens[at:at] = tokens[max(0, at - 3) : at] * rng.randint(1, 3)
+    else:
+        at = rng.randrange(2, len(tokens) - 1)
+        small = rng.sample(sorted(SMALL), 3)
+        tokens[at:at] = small
+    result = " ".join(tokens)
+    return result if result != text else ""

@@ -1,0 +1,128 @@
+"""Stories with replies as plain documents, which a language model learns to write, and back.
+
+A document is written after a header that names things of the story:
+
+    person: We have had twins, in February. ...
+    inside: overwhelmed, not said
+    ask: ...
+    console: ...
+    person: ...
+
+`inside` names the feeling of the moment, or says that the line is guarded or eased. Each line has a few replies, each
+after its kind.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+
+from texts import GOOD, KINDS, Line, Person, train_scenarios, written_people
+
+REPLIES = 3
+"""Most replies per line in a document."""
+
+
+def header(things: Iterable[str], replies: bool) -> str:
+    """Return the request for a document."""
+    wanted = f"up to {REPLIES} replies of different kinds to each line" if replies else "no replies"
+    return f"Write a person's story with {wanted}. Things in it: {', '.join(things)}."
+
+
+def document(person: Person, rng: random.Random) -> tuple[str, str]:
+    """Return header and document of a person: the story in order, with guarded and eased lines between."""
+    order = person.of_mood("story")
+    spare = [*person.of_mood("guarded"), *person.of_mood("eased")]
+    for line in rng.sample(spare, rng.randint(len(spare) // 3, len(spare))):
+        order.insert(rng.randint(2, len(order)), line)
+    replies = any(line.replies for line in person.lines)
+    rows = []
+    for line in order:
+        rows += [f"person: {line.text}", f"inside: {inside(line)}"]
+        some = rng.sample(line.replies, min(len(line.replies), rng.randint(2, REPLIES)))
+        rows += [f"{kind}: {text}" for kind, text in some]
+    return header(rng.sample(person.things, min(3, len(person.things))), replies), "\n".join(rows)
+
+
+def inside(line: Line) -> str:
+    if line.mood != "story":
+        return line.mood
+    return f"{line.feeling}, {'said' if line.shown else 'not said'}" if line.feeling else "opening"
+
+
+def training_documents(rng: random.Random) -> list[tuple[str, str]]:
+    """Return one document of each person, in random order, anew for each epoch."""
+    people = [*(p for p in written_people() if any(line.replies for line in p.lines)), *train_scenarios()]
+    pairs = [document(person, rng) for person in people]
+    pairs += [document(person, rng) for person in written_people() if any(x.replies for x in person.lines)]
+    rng.shuffle(pairs)
+    return pairs
+
+
+def new_headers(count: int, seed: int) -> list[str]:
+    """Return requests for new stories, with things of different people."""
+    rng = random.Random(f"headers/{seed}")
+    things = sorted({thing for p in (*written_people(), *train_scenarios()) for thing in p.things})
+    return [header(rng.sample(things, rng.choice((2, 3, 3))), True) for _ in range(count)]
+
+
+_ROW = re.compile(rf"(person|inside|{'|'.join(KINDS)}): (.+)")
+
+
+def parse(name: str, text: str) -> Person | None:
+    """Return the person of a written document; lines and replies that are not well-formed are left out. A
+    last row that was cut off is dropped."""
+    rows = text.split("\n")[:-1]
+    lines: list[Line] = []
+    for row in rows:
+        match = _ROW.fullmatch(row.strip())
+        if match is None:
+            continue
+        kind, content = match[1], match[2].strip()
+        if kind == "person":
+            lines.append(Line(content))
+        elif not lines:
+            continue
+        elif kind == "inside":
+            _set_inside(lines[-1], content)
+        else:
+            lines[-1].replies.append((kind, content))
+    lines = [line for line in lines if is_clean_line(line.text)]
+    for line in lines:
+        line.replies = [(kind, reply) for kind, reply in line.replies if is_clean_reply(reply, line.text)]
+    return Person(name, lines, []) if len(lines) >= 6 else None
+
+
+def _set_inside(line: Line, content: str) -> None:
+    if content in ("guarded", "eased"):
+        line.mood = content  # type: ignore[assignment]
+    elif ", " in content:
+        line.feeling, _, shown = content.partition(", ")
+        line.shown = shown == "said"
+
+
+_WORD = re.compile(r"[\w']+")
+_PLAIN = re.compile(r"[\w\s.,;:?!'\"()&%/-]+")
+
+
+def words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def is_clean_line(text: str) -> bool:
+    return 3 <= len(words(text)) <= 70 and bool(_PLAIN.fullmatch(text)) and text[-1] in ".?!"
+
+
+def is_clean_reply(text: str, line: str) -> bool:
+    """Return whether a reply is a sentence or a few, and does not copy six words of the line."""
+    tokens = words(text)
+    if not (3 <= len(tokens) <= 40 and _PLAIN.fullmatch(text) and text[-1] in ".?!" and text[0].isupper()):
+        return False
+    spoken = words(line)
+    grams = {tuple(spoken[k : k + 6]) for k in range(len(spoken) - 5)}
+    return not any(tuple(tokens[k : k + 6]) in grams for k in range(len(tokens) - 5))
+
+
+def good(kind: str) -> bool:
+    return kind in GOOD

@@ -1,0 +1,97 @@
+"""The texts that the embedded models learn from: people, what they say, and replies of known kinds.
+
+`people/*.toml` are written stories, `replies/*.txt` written replies to them, one per line: `PERSON LABEL KIND REPLY`.
+The train scenarios of the package are stories without replies. Validation and test scenarios are never read.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+HERE = Path(__file__).parent
+EMPATHY = HERE.parents[1] / "mapo" / "domains" / "empathy"
+
+GOOD = ("detail", "ask", "feel", "beneath", "link", "affirm", "step", "room")
+POOR = ("advice", "order", "console", "self", "misread", "dismiss", "vague")
+KINDS = GOOD + POOR
+
+Mood = Literal["story", "guarded", "eased"]
+
+
+@dataclass(slots=True)
+class Line:
+    """A message of a person. `feeling` is that of the moment, `shown` whether it is said openly."""
+
+    text: str
+    mood: Mood = "story"
+    feeling: str = ""
+    shown: bool = False
+    replies: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs of kind and text."""
+
+
+@dataclass(slots=True)
+class Person:
+    """A person's messages in order of the story; guarded and eased ones can come anywhere. `things` are
+    particulars of the story."""
+
+    id: str
+    lines: list[Line]
+    things: list[str]
+
+    def of_mood(self, mood: Mood) -> list[Line]:
+        return [line for line in self.lines if line.mood == mood]
+
+
+def _person(name: str, data: dict[str, Any], beats: list[dict[str, Any]]) -> tuple[Person, dict[str, Line]]:
+    """Return the person and its lines by label: 0a the opening, 1a and 1b the first beat, g1 and e1 the first
+    guarded and eased lines."""
+    labels = {"0a": Line(data["opening"])}
+    for number, beat in enumerate(beats, 1):
+        cues = beat["cues"]
+        for letter, text in zip("abcdef", beat["says"], strict=False):
+            labels[f"{number}{letter}"] = Line(text, "story", cues["feeling"], cues.get("shown") == "yes")
+    moods: tuple[Mood, ...] = ("guarded", "eased")
+    for mood in moods:
+        for number, text in enumerate(data[mood], 1):
+            labels[f"{mood[0]}{number}"] = Line(text, mood)
+    things = [thing for beat in beats for thing in beat["about"]]
+    return Person(name, list(labels.values()), things), labels
+
+
+@lru_cache
+def written_people() -> list[Person]:
+    """Return the people of `people/*.toml` with the replies written to them."""
+    people, labels = [], {}
+    for file in sorted((HERE / "people").glob("*.toml")):
+        for number, data in enumerate(tomllib.loads(file.read_text(encoding="utf-8"))["people"], 1):
+            person, by_label = _person(f"{file.stem}-{number:02d}", data, data["beats"])
+            people.append(person)
+            labels[person.id] = by_label
+    for file in sorted((HERE / "replies").glob("*.txt")):
+        for row in file.read_text(encoding="utf-8").splitlines():
+            name, label, kind, text = row.split(" ", 3)
+            if kind not in KINDS:
+                raise ValueError(f"{file}: unknown kind '{kind}' in: {row}")
+            labels[name][label].replies.append((kind, text))
+    return people
+
+
+@lru_cache
+def train_scenarios() -> list[Person]:
+    """Return the people of the package's train scenarios, which have no replies."""
+    names = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))["train"]
+    people = []
+    for name in sorted(names):
+        data = tomllib.loads((EMPATHY / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"))
+        stages, memories = data["stages"], data["memories"]
+        beats = stages[:2]
+        for stage in stages[2:]:
+            beats += [*([memories.pop(0)] if memories else []), stage]
+        people.append(_person(name, data, beats + memories)[0])
+    return people

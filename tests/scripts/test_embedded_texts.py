@@ -1,0 +1,192 @@
+"""The texts of the embedded models: complete, of known kinds, and apart from the held-out scenarios."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import sys
+import tomllib
+from collections import Counter
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mapo.domains.empathy.reading import content, feelings, grams
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
+
+import dialogues  # noqa: E402
+import documents  # noqa: E402
+import texts  # noqa: E402
+
+EMPATHY = ROOT / "mapo" / "domains" / "empathy"
+SPLITS = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))
+HELD_OUT = [*SPLITS["validation"], *SPLITS["test"]]
+ALIKE = 68.0
+"""Sum of the rarities of shared content words from which two stories are not independent. Half of a story
+inside another one has more than 1.5 times as much."""
+
+SIGNS = re.compile("|".join(re.escape(s) for f in feelings().values() for s in f["signs"]), re.IGNORECASE)
+"""The signs of feelings belong to everybody."""
+WRITTEN = texts.written_people()
+
+
+def sevens(text):
+    """Return the sequences of seven words of a text, outside of signs."""
+    return frozenset().union(*(grams(part, 7) for part in SIGNS.split(text)))
+
+
+@lru_cache
+def scenario_lines(name):
+    card = tomllib.loads((EMPATHY / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"))
+    said = [line for beat in (*card["stages"], *card["memories"]) for line in beat["says"]]
+    return [card["opening"], *card["guarded"], *card["eased"], *said]
+
+
+@lru_cache
+def held_out_grams():
+    return frozenset().union(*(sevens(line) for held in HELD_OUT for line in scenario_lines(held)))
+
+
+def lines_of(person):
+    return [line.text for line in person.lines]
+
+
+def told(lines):
+    return content(SIGNS.sub(" . ", " ".join(lines)))
+
+
+@lru_cache
+def rarity():
+    """Return the inverse document frequency of each stem over all stories."""
+    stories = [lines_of(p) for p in (*WRITTEN, *texts.train_scenarios())] + [*map(scenario_lines, HELD_OUT)]
+    count = Counter(stem for lines in stories for stem in told(lines))
+    return {stem: math.log(len(stories) / n) for stem, n in count.items()}
+
+
+def alike(one, other):
+    return sum(rarity()[stem] for stem in told(one) & told(other))
+
+
+@pytest.mark.parametrize("person", WRITTEN, ids=lambda person: person.id)
+def test_a_written_person_is_complete(person):
+    assert len(person.of_mood("story")) == 17
+    assert len(person.of_mood("guarded")) == len(person.of_mood("eased")) == 5
+    assert {line.feeling for line in person.of_mood("story")[1:]} <= set(feelings())
+    assert len({line.text for line in person.lines}) == 27
+
+
+@pytest.mark.parametrize("person", WRITTEN, ids=lambda person: person.id)
+def test_lines_have_replies_of_both_sorts(person):
+    for line in person.of_mood("story"):
+        kinds = [kind for kind, _ in line.replies]
+        assert set(kinds) & set(texts.GOOD) and set(kinds) & set(texts.POOR), line.text
+
+
+def test_no_reply_is_written_twice_to_a_line():
+    for person in WRITTEN:
+        for line in person.lines:
+            assert len({reply for _, reply in line.replies}) == len(line.replies)
+
+
+def test_no_text_shares_seven_words_with_a_held_out_scenario():
+    assert len(held_out_grams()) > 2000
+    everything = [
+        text for p in WRITTEN for line in p.lines for text in (line.text, *(r for _, r in line.replies))
+    ]
+    assert not [text for text in everything if sevens(text) & held_out_grams()]
+
+
+def test_no_written_story_shares_the_rare_words_of_a_held_out_one():
+    held = {name: scenario_lines(name) for name in HELD_OUT}
+    near = {(p.id, name): alike(lines_of(p), lines) for p in WRITTEN for name, lines in held.items()}
+    assert not {pair: round(score, 1) for pair, score in near.items() if score >= ALIKE}
+
+
+def test_half_of_a_held_out_story_would_be_noticed():
+    for name in HELD_OUT:
+        mixed = lines_of(WRITTEN[0])[:8] + scenario_lines(name)[11:21]
+        assert alike(mixed, scenario_lines(name)) > 1.5 * ALIKE, name
+
+
+@pytest.mark.parametrize("name", SPLITS["train"])
+def test_no_train_scenario_shares_seven_words_with_a_held_out_one(name):
+    assert not [line for line in scenario_lines(name) if sevens(line) & held_out_grams()]
+
+
+def test_a_document_is_read_back_as_it_was_written():
+    person = WRITTEN[0]
+    _, text = documents.document(person, random.Random(0))
+    back = documents.parse("again", text + "\n")
+    known = {line.text: line for line in person.lines}
+    assert {line.text for line in back.of_mood("story")} == {x.text for x in person.of_mood("story")}
+    for line in back.lines:
+        original = known[line.text]
+        assert (line.mood, line.feeling, line.shown) == (original.mood, original.feeling, original.shown)
+        assert set(line.replies) <= set(original.replies)
+
+
+def test_what_a_writer_got_wrong_is_left_out():
+    rows = [f"person: This is line number {n} of the story." for n in range(6)]
+    bad = [
+        "ask: lower case?",
+        "ask: This is line number 5 of the story.",
+        "noise",
+        "ask: What is it about?",
+        "ask: cut",
+    ]
+    person = documents.parse("x", "\n".join([*rows, *bad]))
+    assert person.lines[-1].replies == [("ask", "What is it about?")]
+    assert documents.parse("short", "person: Hello there, you.\nask: What?\n") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "trust", "threshold", "expected"),
+    [
+        ("detail", 0, "high", (1, 0, 0, 0, 0, 0)),
+        ("step", 0, "low", (0, 0, 0, 0, 0, 1)),
+        ("step", 1, "low", (1, 0, 0, 0, 1, 0)),
+        ("step", 2, "low", (1, 0, 0, 0, 2, 0)),
+        ("beneath", 0, "high", (1, 0, 1, 1, 0, 0)),
+        ("beneath", 3, "high", (1, 0, 2, 0, 0, 0)),
+        ("link", 1, "low", (1, 0, 0, 0, 0, 0)),
+        ("link", 2, "low", (2, 0, 0, 0, 0, 0)),
+        ("dismiss", 9, "low", (0, 1, 0, 2, 0, 0)),
+    ],
+)
+def test_levels_follow_from_kind_and_trust(kind, trust, threshold, expected):
+    line = texts.Line("I put the blue kettle on the stove.")
+    assert dialogues.levels(kind, line, "The kettle again.", trust, threshold) == expected
+
+
+def test_a_person_holds_back_after_harm_and_goes_on_after_help():
+    person = WRITTEN[0]
+    guarded = {line.text for line in person.of_mood("guarded")}
+    played = [dialogues.Talk(person, random.Random(k), WRITTEN, 0.5).play(12) for k in range(40)]
+    for talk in played:
+        for before, now in pairwise(talk):
+            harmed = any(before.levels[k] for k in (1, 3, 5))
+            helped = any(before.levels[k] for k in (0, 2, 4))
+            if harmed or helped:
+                assert (now.line in guarded) == harmed
+
+
+def test_spoiled_replies_differ_from_what_they_were_made_of_and_are_worth_nothing():
+    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, waste=1.0).play(8) for p in WRITTEN[:12]]
+    spoiled = [x for talk in talks for x in talk if x.kind in dialogues.SPOILED]
+    assert {x.kind for x in spoiled} == set(dialogues.SPOILED)
+    assert all(not any(x.levels[k] for k in (0, 2, 4)) for x in spoiled)
+    written = {reply for p in WRITTEN for line in p.lines for _, reply in line.replies}
+    assert not [
+        x.reply for x in spoiled if x.kind in ("broken", "nonsense", "stuffed") and x.reply in written
+    ]
+
+
+def test_dialogues_are_reproducible():
+    one, two = (dialogues.Talk(WRITTEN[3], random.Random(5), WRITTEN, 0.4, 0.2).play(20) for _ in range(2))
+    assert one == two
