@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--batch", type=int, default=65536, help="tokens per step")
+    parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -196,7 +197,7 @@ def main() -> None:
         loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * text
         return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": text.detach()}
 
-    made = train(model, (kind_head,), batch_of, loss_of, tokens=args.tokens, lr=args.lr, device=args.device)
+    made = train(model, (kind_head,), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device)
     rng = random.Random("held out")
     model.float()
     measured: dict[str, Any] = {}

@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--vocab", type=int, default=6144)
     parser.add_argument("--batch", type=int, default=65536, help="tokens per step")
+    parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -121,7 +122,7 @@ def main() -> None:
         mine = weight == 1.0
         return (each * weight).sum() / weight.sum(), {"replies": each.detach()[mine].mean()}
 
-    made = train(model, (), batch_of, loss_of, tokens=args.tokens, lr=args.lr, device=args.device)
+    made = train(model, (), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device)
     with torch.no_grad():
         _, parts = loss_of((padded(test).to(args.device),))
     made |= {

@@ -108,10 +108,12 @@ def train(
     loss_of: Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]],
     *,
     tokens: float,
+    minutes: float,
     lr: float,
     device: str,
 ) -> dict[str, Any]:
-    """Train on `tokens` tokens including padding; `batch_of` returns a batch whose first item are the ids."""
+    """Train on `tokens` tokens including padding, for at most `minutes`; `batch_of` returns a batch whose first item
+    are the ids."""
     cuda = device == "cuda"
     parameters = [p for module in (model, *extra) for p in module.parameters()]
     groups = [
@@ -135,7 +137,7 @@ def train(
         optimizer.step()
         seen += batch[0].numel()
         step += 1
-        done = seen / tokens
+        done = max(seen / tokens, (time.monotonic() - began) / 60 / minutes)
         if step % 100 == 0 or done >= 1.0:
             shown = " ".join(f"{name} {value.item():.3f}" for name, value in parts.items())
             took = time.monotonic() - began
