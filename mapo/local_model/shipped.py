@@ -8,10 +8,8 @@ _HERE = Path(__file__).parent
 POCKET = _HERE / "pocket"
 SHIPPED = {
     "pocket": POCKET,
-    "pocket-judge": _HERE / "pocket_judge",
-    "pocket-judge-2": _HERE / "pocket_judge_2",
 }
-"""The folders of the embedded policy and of two judges of its replies, by name."""
+"""The folders of shipped models by name."""
 
 
 def local_folder(source: str) -> Path:

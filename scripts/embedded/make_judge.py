@@ -197,7 +197,16 @@ def main() -> None:
         loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * text
         return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": text.detach()}
 
-    made = train(model, (kind_head,), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device)
+    made = train(
+        model,
+        (kind_head,),
+        batch_of,
+        loss_of,
+        tokens=args.tokens,
+        minutes=args.minutes,
+        lr=args.lr,
+        device=args.device,
+    )
     rng = random.Random("held out")
     model.float()
     measured: dict[str, Any] = {}

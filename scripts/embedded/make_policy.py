@@ -122,7 +122,9 @@ def main() -> None:
         mine = weight == 1.0
         return (each * weight).sum() / weight.sum(), {"replies": each.detach()[mine].mean()}
 
-    made = train(model, (), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device)
+    made = train(
+        model, (), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device
+    )
     with torch.no_grad():
         _, parts = loss_of((padded(test).to(args.device),))
     made |= {

@@ -285,7 +285,7 @@ def test_short_forms_and_vary_combine_and_the_config_gives_the_rest(fake, tmp_pa
         (["--vary", "run.seed=1", "--seeds", "2"], "run.seed is given twice"),
         (["--vary", "optim.lr=1", "--vary", "optim.lr=2"], "optim.lr is given twice"),
         (["--vary", "optim.lr=0.1", "optim.lr=0.2"], "--vary"),
-        (["--vary", "roles.judge.model=a,b"], "roles"),
+        (["--vary", "roles.user.model=a,b"], "roles"),
         (["--vary", "optim.kl=0,0.1", "run.reference=false"], "run.reference"),
         (["--vary", f"optim.lr={','.join(map(str, range(1, 500)))}"], "at most 2000"),
     ],

@@ -33,9 +33,16 @@ def test_it_replaces_the_judge_and_inherits_from_everyone():
     assert evaluation_cast(config()) == cast_from_config(config())
 
 
-def test_it_needs_models_and_its_address_is_not_passed_on():
-    with pytest.raises(InputError, match="eval.judge is a model"):
-        read_config({"eval": {"judge": {"model": "x"}}}, "test")
+def test_it_may_judge_scripted_people():
+    own = read_config({"eval": {"judge": {"model": "x"}}}, "test")
+    assert cast_from_config(own) is None
+    assert [*evaluation_cast(own)] == ["judge"]
+    assert list(every_model(own)) == ["test judge"]
+
+
+def test_it_needs_a_model_and_its_address_is_not_passed_on():
+    with pytest.raises(InputError, match="no model for the judge of evaluations"):
+        read_config({"eval": {"judge": {"temperature": 0.1}}}, "test")
     data = without_addresses(config(eval={"judge": {"model": "x", "base_url": "http://secret/v1"}}))
     assert data["eval"]["judge"]["model"] == "x" and "secret" not in str(data)
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from mapo.config import load_config
+from mapo.config import load_config, read_config
 from mapo.errors import InputError
 from mapo.measure.calibration import IDENTITY
 from mapo.measure.rubric import Rubric
@@ -24,8 +24,11 @@ from mapo.players.reading import (
 )
 from mapo.players.session import ModelSession
 from mapo.players.spec import ModelSpec, PanelSpec
+from mapo.sandbox.cast import Job
 from mapo.sandbox.model_cast import SHIPPED_PROMPTS
 from mapo.sandbox.reading_roles import ReadDirector, ReadingPrompts, ReadJudge
+from mapo.sandbox.readout import BRIEF, judge_messages
+from mapo.scripted.story import StoryUser
 from mapo.types import Reply, Turn
 from support.local_cast import trained_judge
 from support.roles import boat_shed
@@ -230,3 +233,46 @@ def test_a_trained_judge_needs_known_start_levels(judge):
 def test_start_levels_are_no_matter_for_other_models_and_roles(judge, plain):
     check_starts({"judge": plain, "check": judge}, {"a"})
     check_starts({"judge": judge}, ())
+
+
+def test_scripted_people_may_have_a_model_as_judge(judge):
+    async def cast():
+        async with ModelSession(concurrency=2) as session:
+            casting = await session.casting({"judge": judge}, EMPATHY, "empathy")
+            return casting(Job(boat_shed(), "a"))
+
+    played = asyncio.run(cast())
+    assert isinstance(played.judge, ReadJudge) and isinstance(played.user, StoryUser)
+    assert (played.names["user"], played.names["director"]) == ("scripted", "scripted")
+    assert played.names["judge"] not in ("scripted", "")
+    assert played.prompts
+
+
+def test_a_config_with_scripted_roles_may_name_a_judge(judge):
+    config = read_config({"roles": {"judge": {"model": judge.model}}}, "test")
+    assert cast_from_config(config) == {"judge": ModelSpec(judge.model)}
+    assert cast_from_config(read_config({}, "test")) is None
+
+
+def test_a_brief_judge_sees_neither_rubric_nor_person(cast_model, tmp_path):
+    folder = trained_judge(shutil.copytree(cast_model, tmp_path / "brief"), layout=BRIEF)
+    spec = ModelSpec(f"local:{folder}")
+    check_trained_roles({"judge": spec}, EMPATHY)
+    scenario = boat_shed()
+    reader = judge_prompts(SHIPPED_PROMPTS, spec).judge(Unread(), Job(scenario, "a"), EMPATHY, Sampling())
+    assert isinstance(reader, ReadJudge) and reader.layout == BRIEF
+    turns = [Turn("Hello.", Reply("Hi.")), Turn("It rains.", Reply("Go on."))]
+    shown = judge_messages(scenario, EMPATHY, turns, layout=BRIEF)
+    assert [m.role for m in shown] == ["system", "user", "assistant", "user"]
+    assert shown[0].content == f"Trust: {scenario.threshold}"
+    assert shown[1].content == 'person: "Hello."\nreply: "Hi."'
+    assert shown == judge_messages(scenario, EMPATHY, turns[:1], layout=BRIEF) + shown[2:]
+
+
+class Unread:
+    """A model that can be read but is not."""
+
+    name = "unread"
+
+    async def read(self, request):
+        raise AssertionError(request)

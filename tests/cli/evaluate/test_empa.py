@@ -98,7 +98,7 @@ def test_models_in_all_roles_with_prices_and_start_levels(tmp_path):
         (["--model", "scripted:honest", "--cases", "a,b"], "no scenario a, b"),
         (["--model", "scripted:honest", "--agents", "puppets"], "scripted or llm"),
         (
-            ["--model", "scripted:honest", "--agents", "scripted", "--judge-model", "x"],
+            ["--model", "scripted:honest", "--agents", "scripted", "--director-model", "x"],
             "Remove one of the two",
         ),
         (["--model", "scripted:honest", "--judge-model", "x"], "no model for the user"),
