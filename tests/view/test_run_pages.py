@@ -20,7 +20,7 @@ from mapo.view.index.calls import TEXT
 from mapo.view.pages import charts
 from mapo.view.pages.run_table import grouped
 from mapo.view.pages.settings import judge_settings
-from mapo.view.pages.site import direction_label, duration, signed
+from mapo.view.pages.site import direction_label, duration
 from support import view_runs
 
 SCRIPTED = dict.fromkeys(("user", "director", "judge"), "scripted")
@@ -390,13 +390,6 @@ def test_tables_replaced_by_views_are_not_read(index, root, client):
 )
 def test_what_the_director_decided_is_shown_in_words(direction, shown):
     assert direction_label(direction, {"A": "Affective"}) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.004, "0.00"), (-0.004, "0.00"), (0.005001, "+0.01"), (-2, "−2")]
-)
-def test_a_number_that_rounds_to_zero_has_no_sign(value, shown):
-    assert signed(value) == shown
 
 
 def test_axes_have_their_titles(index, root, client):

@@ -16,8 +16,8 @@ from mapo.errors import MapoError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.rubric import Rubric
 from mapo.runs.contents import credit, dialogue_credit, needs_of, plausible_rewards
+from mapo.runs.explanation import Continued, CreditedBatch, TurnCredit
 from mapo.types import Dialogue
-from mapo.view.pages.explanation import Continued, CreditedBatch, TurnCredit
 
 LOADED = 64_000_000
 """Bytes of dialogues that are read for a method that needs more than rewards."""

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mapo.show.numbers import num, signed
 from mapo.text import plural, printable
 from mapo.types import Direction, ending_label
 from mapo.view.index import queries, sets
@@ -175,24 +176,6 @@ def address(path: str, *segments: object, **query: object) -> str:
     pairs = [(k, v) for k, v in query.items() if v not in ("", None)]
     text = urlencode(pairs, doseq=True, errors="replace")
     return f"{location}?{text}" if text else location
-
-
-def num(value: float | None, digits: int = 2) -> str:
-    """Format a number with few digits; very large and small ones in scientific notation."""
-    if value is None:
-        return "–"
-    if isinstance(value, int) and abs(value) < 1e15:
-        return f"{value:,}".replace("-", "−")
-    if value and not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.2e}".replace("-", "−")
-    return f"{value:,.{digits}f}".replace("-", "−")
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    text = num(value, digits)
-    if not any(digit in text for digit in "123456789"):
-        return text.removeprefix("−")  # a value that rounds to zero has no sign
-    return f"+{text}" if value is not None and value > 0 else text
 
 
 def moved(value: float | None) -> str:

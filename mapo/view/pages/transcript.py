@@ -15,6 +15,7 @@ from mapo.measure.axes import axis_rewards, regressions
 from mapo.measure.rubric import Rubric
 from mapo.records import decode_dialogue
 from mapo.runs.contents import number
+from mapo.runs.explanation import TurnCredit
 from mapo.runs.files import MAX_FILE_BYTES, read_at
 from mapo.scoring.spot_checks import is_form
 from mapo.store import RunDir
@@ -22,7 +23,6 @@ from mapo.types import Dialogue, Mark, Turn
 from mapo.view.index import queries
 from mapo.view.index.files import RunFiles
 from mapo.view.pages.credit import Credit
-from mapo.view.pages.explanation import TurnCredit
 
 CLIP = 4000
 """Characters of a message on a page; a link leads to the rest."""

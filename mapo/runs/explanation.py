@@ -24,9 +24,9 @@ from mapo.estimators.methods import (
 from mapo.estimators.ragged import Floats, Ragged
 from mapo.measure.axes import axis_rewards
 from mapo.measure.rubric import Rubric
+from mapo.show.numbers import num, signed
 from mapo.text import plural
 from mapo.types import Dialogue
-from mapo.view.pages.site import num, signed
 
 
 @dataclass(frozen=True, slots=True)
