@@ -17,7 +17,7 @@ from pathlib import Path
 from mapo.evals.compare.comparison import split_name
 from mapo.report.document.blocks import Report
 from mapo.report.document.markdown import markdown_page
-from mapo.report.document.numbers import dialogue_score, typical_pair
+from mapo.report.document.numbers import dialogue_score, end_distance, example_pairs, typical_pair
 from mapo.report.document.page import html_page
 from mapo.report.grid import ablation_report
 from mapo.report.made import made_report
@@ -31,7 +31,16 @@ from mapo.runs.training import read_training
 from mapo.show.figures import Picture, can_draw, save_picture
 from mapo.store import RunDir, write_atomic
 
-__all__ = ["build", "dialogue_score", "held_out_difference", "typical_pair", "write", "write_report"]
+__all__ = [
+    "build",
+    "dialogue_score",
+    "end_distance",
+    "example_pairs",
+    "held_out_difference",
+    "typical_pair",
+    "write",
+    "write_report",
+]
 
 
 def write_report(root: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from mapo.cli.training.outcome import print_outcome
 from mapo.runs.training import read_training
 from mapo.scoring.score import score_dialogues
-from support.report_runs import RUBRIC, talk, training
+from mapo.store import read_dialogues
+from support.report_runs import RUBRIC, group, saying, talk, training, write_lines
 
 
 def outcome(before: list, after: list) -> SimpleNamespace:
@@ -58,9 +60,71 @@ def test_the_difference_is_the_reports(shown, tmp_path):
     assert "no paired difference" in shown(apart)
 
 
-def test_the_pair_says_who_speaks_and_how_much_of_it_is_shown(shown):
+def test_a_pair_says_who_speaks_and_which_turns_are_shown(shown):
     before, after = talk([0] * 8), talk([1, None, 1])
     told = shown(outcome([before], [after]))
-    assert "after 8 turns (first 6 of 8 turns)" in told and "of 3 turns" not in told
-    assert "user: line 1" in told and "policy: reply 1" in told and "line 7" not in told
+    assert "after 8 turns (first 2 and last 2 shown)" in told and "after 3 turns" in told
+    assert "1. user: line 1" in told and "8. user: line 8" in told and "policy: reply 1" in told
+    assert "line 3 " in told  # of the short dialogue
+    assert "line 4" not in told and "line 6" not in told
     assert "reward: +10.00" in told and "reward: unscored" in told
+
+
+def test_the_best_the_median_and_the_worst_dialogue_are_shown(shown):
+    before = [talk([0, 0, 0], id=f"d{k}") for k in range(5)]
+    after = [talk([k - 2] * 3, id=f"d{k}") for k in range(5)]
+    told = shown(outcome(before, after))
+    names = ("Best", "d4"), ("Median", "d2"), ("Worst", "d0")
+    assert all(f"{name} test dialogue by gain: {own}," in told for name, own in names)
+    assert "d1" not in told and "d3" not in told
+
+
+def run_of(root, **kw) -> SimpleNamespace:
+    run = read_training(training(root, **kw))
+    return outcome(run.before, run.after)
+
+
+def test_the_curve_has_training_and_validation_scores(shown, tmp_path):
+    told = shown(run_of(tmp_path, steps=6))
+    assert "* training dialogues: 21.0 (step 1), 26.0 (step 6)" in told
+    assert "o validation, drawn over *: 40.0 (step 3), 40.0 (step 6)" in told
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_reference_lines_hold_only_for_scripted_roles(shown, tmp_path, scripted):
+    found = run_of(tmp_path, steps=1)
+    cast = dict.fromkeys(("user", "director", "judge"), "scripted" if scripted else "a-model")
+    for file in tmp_path.rglob("*.jsonl"):
+        if file.name != "metrics.jsonl":
+            dialogues = list(read_dialogues(file))
+            write_lines(file, [replace(d, cast=cast) for d in dialogues])
+    assert ("- honest helper 89" in shown(found)) is scripted
+
+
+def test_one_turn_is_explained_also_without_a_test(shown, tmp_path):
+    training(tmp_path, steps=1)
+    told = shown(outcome([], []))
+    assert "* training dialogues: 21.0 (step 1)" in told
+    assert "How one turn was credited: turn 3 of 3 in training dialogue 1_3 (step 1)" in told
+    assert "batch-level Its reward is" in told
+
+
+def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "100")
+    print_outcome(run_of(tmp_path, steps=300), tmp_path)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_text_of_models_cannot_steer_the_terminal(shown, tmp_path):
+    found = run_of(tmp_path, steps=1)
+    hostile = "\x1b[2J [bold]loud[/bold] [/]"
+    write_lines(tmp_path / "dialogues" / "step_00001.jsonl", [saying(d, hostile) for d in group(1)])
+    found.before_dialogues = [saying(d, hostile) for d in found.before_dialogues]
+    told = shown(found)
+    assert "\x1b" not in told and told.count("[bold]loud[/bold]") > 2
+
+
+def test_a_run_without_credit_says_why(shown, tmp_path):
+    found = run_of(tmp_path, steps=1)
+    (tmp_path / "config.toml").unlink()
+    assert "No turn's credit is explained: config.toml has no [advantage]" in shown(found)

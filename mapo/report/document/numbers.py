@@ -226,17 +226,39 @@ def path_of(result: Result) -> tuple[list[float], list[float]]:
     return [s.projection / unit for s in states], away
 
 
-def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue] | None:
-    """Return the dialogue, before and after training, with the median gain in distance.
+BeforeAfter = tuple[Dialogue, Dialogue]
+"""A held-out dialogue before and after training."""
 
-    Equal gains are ordered by id, so that the choice does not depend on the order of the records.
-    """
-    late = {d.id: d for d in after if d.usable and d.turns}
-    pairs = [(d, late[d.id]) for d in before if d.usable and d.turns and d.id in late]
-    pairs.sort(key=lambda pair: (_end(pair[0]) - _end(pair[1]), pair[0].id))
+
+def typical_pair(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> BeforeAfter | None:
+    """Return the dialogue, before and after training, with the median gain in distance."""
+    pairs = _by_gain(before, after)
     return pairs[len(pairs) // 2] if pairs else None
 
 
-def _end(dialogue: Dialogue) -> float:
+def example_pairs(
+    before: Sequence[Dialogue], after: Sequence[Dialogue]
+) -> list[tuple[str, Dialogue, Dialogue]]:
+    """Return the best, the median and the worst dialogue by gain in distance, each with its name, before and
+    after training. Unjudged dialogues have no distance and are left out.
+    """
+    pairs = _by_gain([d for d in before if d.judged], [d for d in after if d.judged])
+    names = {"best": -1, "median": len(pairs) // 2, "worst": 0}
+    if len(pairs) < 3:
+        names = [{}, {"only": 0}, {"better": 1, "worse": 0}][len(pairs)]
+    return [(name, *pairs[at]) for name, at in names.items()]
+
+
+def _by_gain(before: Sequence[Dialogue], after: Sequence[Dialogue]) -> list[BeforeAfter]:
+    """Return the dialogues played both times, by gain in distance. Equal gains are ordered by id, so that the
+    result does not depend on the order of the records.
+    """
+    late = {d.id: d for d in after if d.usable and d.turns}
+    pairs = [(d, late[d.id]) for d in before if d.usable and d.turns and d.id in late]
+    return sorted(pairs, key=lambda pair: (end_distance(pair[0]) - end_distance(pair[1]), pair[0].id))
+
+
+def end_distance(dialogue: Dialogue) -> float:
+    """Return the distance to the goal after the last turn, 0 if it was not judged."""
     state = dialogue.turns[-1].state
     return state.distance if state else 0.0

@@ -214,6 +214,24 @@ def test_the_pair_shown_is_the_median_one():
     assert numbers.typical_pair([unjudged], after)[0] is unjudged
 
 
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (0, {}),
+        (1, {"only": "d0"}),
+        (2, {"better": "d1", "worse": "d0"}),
+        (4, {"best": "d3", "median": "d2", "worst": "d0"}),
+    ],
+)
+def test_examples_are_chosen_by_gain(count, names):
+    before = [talk([0, 0], id=f"d{k}") for k in range(count)]
+    after = [talk([k - 1] * 2, id=f"d{k}") for k in range(count)]
+    unjudged = talk([None], id="x")
+    chosen = numbers.example_pairs([*before, unjudged], [unjudged, *after])
+    assert {name: early.id for name, early, _ in chosen} == names
+    assert all(late is after[int(early.id[1:])] for _, early, late in chosen)
+
+
 def test_the_pair_does_not_depend_on_the_order_of_the_records():
     before = [talk([0, 0, 0], id=f"d{k}") for k in range(5)]
     after = [talk([1, 1, 1], id=f"d{k}") for k in range(5)]
