@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mapo.models.chat import Answer, Chat, Request
+    from mapo.players.spec import ModelSpec, PartialSpec
     from mapo.types import Direction, Turn
 
 
@@ -35,6 +36,10 @@ def play(
     ] = None,
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_body: AgentsBody = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Model for the judge alone: a name, or local:FOLDER.")
+    ] = None,
+    judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_panel: JudgePanel = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
@@ -47,7 +52,8 @@ def play(
     """Hold a dialogue in the sandbox yourself, as the policy or the user.
 
     An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
-    world that says nothing about real people.
+    world that says nothing about real people. With --judge-model, a model judges the replies to scripted
+    people too.
     """
     import asyncio
     import random
@@ -61,7 +67,7 @@ def play(
     from mapo.players.casting import with_judge_panel, with_sampling
     from mapo.players.preflight import check_models
     from mapo.players.session import ModelSession
-    from mapo.players.spec import ModelSpec, models_by_role
+    from mapo.players.spec import ModelSpec, PartialSpec, models_by_role
     from mapo.sandbox.cast import Job
     from mapo.sandbox.model_cast import policy_system
     from mapo.sandbox.rollout import Rules
@@ -80,6 +86,10 @@ def play(
         raise InputError(f"there is no scenario '{name}'", where=scenarios, fix=fix)
     own = Sampling(body=body_option(body, "--body"))
     others = Sampling(body=body_option(agents_body, "--agents-body"))
+    agents = PartialSpec(agents_model, agents_base_url, key_env)
+    models = with_judge_panel(_cast(agents, PartialSpec(judge_model, judge_base_url)), judge_panel)
+    roles = with_sampling(models, **dict.fromkeys(models or ("user", "director", "judge"), others))
+    check_models(models_by_role(roles).values())
     chosen = known[name]
     rubric = Rubric.load(domain_folder(chosen.domain))
     rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
@@ -94,13 +104,10 @@ def play(
 
     async def play_dialogue() -> None:
         async with ModelSession(concurrency=4) as session:
-            agent = ModelSpec(agents_model, agents_base_url, key_env) if agents_model else None
-            names = ("user", "director", "judge")
-            models = with_judge_panel(dict.fromkeys(names, agent) if agent else None, judge_panel)
-            roles = with_sampling(models, **dict.fromkeys(names, others))
-            check_models(models_by_role(roles).values())
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = (await session.casting(roles, rubric, chosen.domain))(job)
+            if roles:
+                typer.echo(printable(f"Judge: {cast.names['judge']}\n"))
             policy: Chat = _HumanPolicy()
             if role == "user":
                 policy_spec = ModelSpec(model, base_url, key_env, own)
@@ -112,7 +119,7 @@ def play(
                         "use --model.\n"
                     )
                 typer.echo(printable(f"you (the opening of this scenario): {chosen.opening}"))
-            dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role))
+            dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role, rubric.keys))
             if dialogue.error and _ENDED_BY_PLAYER not in dialogue.error:
                 raise AnswerError(dialogue.error)
             if dialogue.ending and dialogue.error is None:
@@ -122,6 +129,20 @@ def play(
                 )
 
     asyncio.run(play_dialogue())
+
+
+def _cast(agents: PartialSpec, judge: PartialSpec) -> dict[str, ModelSpec] | None:
+    """Return the models of user, director and judge, of the judge alone, or None if all are scripted."""
+    from mapo.errors import InputError
+    from mapo.players.casting import cast_from_options
+    from mapo.players.spec import PartialSpec
+
+    if agents.model:
+        return cast_from_options("llm", agents, user=PartialSpec(), director=PartialSpec(), judge=judge)
+    if judge.base_url and not judge.model:
+        raise InputError("--judge-base-url has no effect on a scripted judge", fix="Give --judge-model")
+    # Without other models, the key is the judge's.
+    return cast_from_options("scripted", PartialSpec(), judge=judge._replace(key_env=agents.key_env))
 
 
 _ENDED_BY_PLAYER = "the player ended the dialogue"
@@ -179,17 +200,21 @@ class _HumanUser:
         return await _line("you: ")
 
 
-def _show(turn: Turn, role: str) -> None:
+def _show(turn: Turn, role: str, axes: Sequence[str]) -> None:
     if role == "user":
         typer.echo(f"them: {printable(turn.reply.text)}")
     if turn.levels is None or turn.state is None:
         typer.echo(f"  [not judged: {printable(turn.unscored or '')}]")
         return
     for key, marks in turn.levels.items():
-        for mark in (marks.progress, marks.regression):
+        for place, mark in enumerate((marks.progress, marks.regression), 2 * axes.index(key)):
             if mark.level:
                 reason = f"{mark.reason}: {mark.evidence}" if mark.evidence else mark.reason
-                typer.echo(f"  {key} {mark.level:+d}  {printable(reason)}")
+                # Levels that were read out have a probability instead of a reason.
+                share = f"({turn.probabilities[place][abs(mark.level)]:.0%}) " if turn.probabilities else ""
+                typer.echo(f"  {key} {mark.level:+d}  {share}{printable(reason)}".rstrip())
+    if not any(mark.level for marks in turn.levels.values() for mark in (marks.progress, marks.regression)):
+        typer.echo("  level 0 on every axis")
     position = ", ".join(f"{x:g}" for x in turn.state.position)
     reward = "" if turn.reward is None else f"reward {turn.reward:+.2f}, "
     distance, energy = turn.state.distance, turn.state.energy

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from mapo.store import read_dialogues
 from support.command import Done, mapo
-from support.local_cast import LIMITS, block_network
+from support.local_cast import LIMITS, block_network, trained_judge
 from support.writers import talk, write_jsonl
 
 CASE = "career-night-ward"
@@ -112,6 +113,14 @@ def test_playing_with_a_local_cast(cast_model):
     done = mapo("play", CASE, "--scenarios", "builtin:all", *who, typed="The ward again.\n\n")
     assert done.returncode == 0, done.stderr
     assert "state (" in done.stdout
+
+
+def test_playing_with_a_trained_judge_of_scripted_people(cast_model, tmp_path):
+    judge = trained_judge(Path(shutil.copytree(cast_model, tmp_path / "judge")))
+    who = ("--judge-model", f"local:{judge}")
+    done = mapo("play", CASE, "--scenarios", "builtin:all", *who, typed="The ward again.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert "Judge: judge" in done.stdout and "state (" in done.stdout
 
 
 def test_playing_with_a_folder_that_is_no_model():

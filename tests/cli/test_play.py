@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from mapo.cli.play import _cast, _show
+from mapo.measure.rubric import Rubric
+from mapo.players.spec import ModelSpec, PartialSpec
 from mapo.scenarios.sets import domain_folder
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import world
+from support.builders import dialogue, marks
 from support.command import mapo
 
 FOLDER = domain_folder("empathy") / "scenarios"
@@ -57,9 +63,58 @@ def test_play_with_models_that_think():
     assert {str(body.get("chat_template_kwargs")) for body in server.bodies} == {"{'enable_thinking': False}"}
 
 
+SCENE = ("play", "career-night-ward", "--scenarios", "builtin:all")
+
+
+@pytest.mark.parametrize("role", ["policy", "user"])
+def test_a_model_judges_scripted_people(role):
+    with LoopbackServer(world(), record=True) as server:
+        who = ("--judge-model", "judge", "--judge-base-url", server.base_url)
+        done = mapo(*SCENE, "--as", role, *who, "--agents-body", "thinking=false", typed="The ward.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert "Judge: judge" in done.stdout and "state (" in done.stdout and "[not judged" not in done.stdout
+    assert {body["model"] for body in server.bodies} == {"judge"}
+    assert {str(body.get("chat_template_kwargs")) for body in server.bodies} == {"{'enable_thinking': False}"}
+
+
+def test_a_judge_replaces_only_the_judge_of_the_agents():
+    with LoopbackServer(world(), record=True) as server:
+        who = ("--agents-model", "a", "--agents-base-url", server.base_url, "--judge-model", "j")
+        done = mapo(*SCENE, *who, typed="The ward again.\nAnd the tram.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert {body["model"] for body in server.bodies} == {"a", "j"} and "Judge: j" in done.stdout
+
+
+def test_the_key_goes_to_a_lone_judge_but_not_to_another_address_than_that_of_the_agents():
+    own = PartialSpec("j", "http://judge/v1")
+    assert _cast(PartialSpec(None, None, "KEY"), own) == {"judge": ModelSpec("j", "http://judge/v1", "KEY")}
+    cast = _cast(PartialSpec("a", "http://agents/v1", "KEY"), own)
+    assert cast["judge"] == ModelSpec("j", "http://judge/v1", "")
+    assert cast["user"] == cast["director"] == ModelSpec("a", "http://agents/v1", "KEY")
+    assert _cast(PartialSpec(None, None, "KEY"), PartialSpec()) is None
+
+
+def test_levels_that_were_read_out_show_their_probability(capsys):
+    rubric = Rubric.load("empathy")
+    (turn,) = dialogue(rubric, [marks(rubric, 2, 0)]).turns
+    read = ((0.1, 0.2, 0.7), (0.9, 0.05, 0.05)) * 3
+    _show(replace(turn, probabilities=read), "policy", rubric.keys)
+    assert "  C +2  (70%)" in capsys.readouterr().out
+    _show(turn, "policy", rubric.keys)
+    assert "%" not in capsys.readouterr().out
+
+
+def test_a_reply_without_any_level_says_so(capsys):
+    rubric = Rubric.load("empathy")
+    (turn,) = dialogue(rubric, [marks(rubric, 0, 0)]).turns
+    _show(turn, "policy", rubric.keys)
+    assert "level 0 on every axis" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--judge-base-url", "http://x/v1"], "Give --judge-model"),
         (["--agents-body", "thinking=false"], "which is scripted"),
         (["nobody"], "no scenario 'nobody'"),
         (["career-tied-up"], "--scenarios builtin:all includes the held-out ones"),
