@@ -37,7 +37,9 @@ class TurnExample:
 def turn_example(run: TrainingRun) -> TurnExample | str:
     """Explain the turn with the largest advantage, positive or negative, of the last step that was read.
 
-    Return the reason if there is none. Advantages are computed as in training, with the run's settings.
+    Last turns are chosen only if no other turn has an advantage: nothing followed them, so their return shows
+    little. Return the reason if there is no turn. Advantages are computed as in training, with the run's
+    settings.
     """
     if not run.played:
         return "no training dialogue was read"
@@ -47,15 +49,15 @@ def turn_example(run: TrainingRun) -> TurnExample | str:
     usable, computed = numbers.step_credit(run.played[step], run.advantage, run.root)
     if isinstance(computed, str):
         return computed
-    sizes = [
-        (abs(float(value)), i, t)
+    candidates = [
+        (t + 1 < len(d.turns), abs(float(value)), -i, -t)
         for i, d in enumerate(usable)
         for t, value in enumerate(computed.mixed[i])
-        if computed.mask[i][t] and d.turns[t].levels is not None
+        if computed.mask[i][t] and d.turns[t].levels is not None and abs(value) >= LEAST
     ]
-    size, i, t = max(sizes, key=lambda entry: (entry[0], -entry[1], -entry[2]), default=(0.0, 0, 0))
-    if size < LEAST:
+    if not candidates:
         return f"every turn of step {step} has an advantage of 0"
+    i, t = (-index for index in max(candidates)[2:])
     rubric = numbers.rubric_of(usable, run.root)
     groups = [d.group for d in usable]
     batch = CreditedBatch(numbers.rewards_of(usable), groups, computed, run.advantage, usable, rubric)

@@ -87,7 +87,7 @@ def run_of(root, **kw) -> SimpleNamespace:
 def test_the_curve_has_training_and_validation_scores(shown, tmp_path):
     told = shown(run_of(tmp_path, steps=6))
     assert "* training dialogues: 21.0 (step 1), 26.0 (step 6)" in told
-    assert "o validation, drawn over *: 40.0 (step 3), 40.0 (step 6)" in told
+    assert "o validation (over *): 40.0 (step 3), 40.0 (step 6)" in told
 
 
 @pytest.mark.parametrize("scripted", [True, False])
@@ -105,7 +105,7 @@ def test_one_turn_is_explained_also_without_a_test(shown, tmp_path):
     training(tmp_path, steps=1)
     told = shown(outcome([], []))
     assert "* training dialogues: 21.0 (step 1)" in told
-    assert "How one turn was credited: turn 3 of 3 in training dialogue 1_3 (step 1)" in told
+    assert "How one turn was credited: turn 1 of 3 in training dialogue 1_3 (step 1)" in told
     assert "batch-level Its reward is" in told
 
 

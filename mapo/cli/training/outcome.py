@@ -67,7 +67,7 @@ def _print_curve(run: TrainingRun, console: Console) -> None:
         sign: (name, [(p.x, p.y) for p in series(run.steps, *keys)])
         for sign, name, keys in (
             ("*", "training dialogues", ("score",)),
-            ("o", "validation, drawn over *", ("validation", "epm_q")),
+            ("o", "validation (over *)", ("validation", "epm_q")),
         )
     }
     roles = {player for d in (*_last_dialogues(run), *run.after) for player in d.cast.values()}
