@@ -35,13 +35,13 @@ from mapo.runs.contamination import notice_of
 from mapo.runs.contents import details_in_points, planned_dialogues
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import KEYS
-from mapo.runs.training import dialogues_by_id, is_scripted, read_ledger, read_object
+from mapo.runs.training import dialogues_by_id, has_scripted_people, is_scripted, read_ledger, read_object
 from mapo.scoring.context import context_of_results
 from mapo.scoring.folders import read_folders
 from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.notice import PEOPLE, scripted_world
 from mapo.show.figures import Panel, Picture, look
 from mapo.show.tables import Table
 from mapo.store import RunDir
@@ -116,6 +116,8 @@ def empa_report(root: Path, name: str | None = None) -> Report:
     sample = models[first][0]
     domain = _scripted_domain(sample)
     cautions = [f"{scripted_world([domain])} {reference_text(domain)}"] if domain else []
+    if not domain and has_scripted_people(sample.cast):
+        cautions.append(scripted_world([sample.path.rubric.name], PEOPLE))
     cautions += [notice] if (notice := notice_of(manifest)) else []
     if note := context_of_results(models[first]).prompts_note:
         cautions.append(f"{note}.")

@@ -68,7 +68,17 @@ class TrainingRun:
             if d.cast:
                 return d.rubric if is_scripted(d.cast) else ""
         config = self.config
-        return config.scenarios.domain if config is not None and config.roles.agents == "scripted" else ""
+        if config is None or config.roles.agents != "scripted" or (config.roles.judge or config.eval.judge):
+            return ""
+        return config.scenarios.domain
+
+    @property
+    def judged_by_model(self) -> str:
+        """The domain if user and director were scripted and the judge was a model, else ""."""
+        for d in (*self.after, *self.before, *(d for step in self.played.values() for d in step)):
+            if d.cast:
+                return d.rubric if has_scripted_people(d.cast) and not is_scripted(d.cast) else ""
+        return ""
 
     @property
     def finished(self) -> bool:
@@ -99,6 +109,11 @@ def is_scripted(cast: object) -> bool:
     if isinstance(cast, Mapping):
         return all(cast.get(role) == "scripted" for role in ("user", "director", "judge"))
     return cast == "scripted"
+
+
+def has_scripted_people(cast: object) -> bool:
+    """Return whether the user was scripted, for a cast as in records and manifests."""
+    return cast.get("user") == "scripted" if isinstance(cast, Mapping) else cast == "scripted"
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from documents import is_clean_reply, parse, words
+from nouns import exchanged
 from texts import EMPATHY, Person, written_people
 
 HELD_OUT = 14
 """One written person in so many is held out."""
-WRITTEN = 0.35
+WRITTEN = 0.4
 """Share of dialogues with written people."""
+EXCHANGED = 0.4
+"""Share of dialogues in which nouns are exchanged."""
 T = TypeVar("T")
 
 
@@ -78,9 +81,9 @@ class Draw:
         self.everybody = [*written, *generated]
 
     def person(self, rng: random.Random) -> Person:
-        if not self.generated or rng.random() < WRITTEN:
-            return rng.choice(self.written)
-        return rng.choice(self.generated)
+        from_written = not self.generated or rng.random() < WRITTEN
+        person = rng.choice(self.written if from_written else self.generated)
+        return exchanged(person, rng, rng.uniform(0.2, 0.6)) if rng.random() < EXCHANGED else person
 
 
 _make: Callable[[random.Random], object]

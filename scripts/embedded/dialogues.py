@@ -3,16 +3,18 @@
 A person tells the story while replies help, and says guarded lines after replies that harm, as the scripted people of
 the package do. The level of a reply follows from its kind and from how much trust the replies before it have earned
 (`levels`); the rules are those of docs/scripted-world.md. Replies that are worth nothing are made from others
-(`spoiled`): broken, off the subject, repeated, copied, stuffed with keywords, too long.
+(`_spoiled`): broken, off the subject, repeated, copied, stuffed with keywords, too long, or written by a model that
+babbles.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from documents import words
+from nouns import known_nouns, other, with_nouns
 from texts import GOOD, POOR, Line, Mood, Person
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}
@@ -49,8 +51,11 @@ HARM: dict[str, Levels] = {
     "copied": (0, 1, 0, 0, 0, 0),
     "stuffed": (0, 2, 0, 1, 0, 0),
     "long": (0, 0, 0, 1, 0, 1),
+    "babble": (0, 2, 0, 1, 0, 0),
 }
-SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
+SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long", "babble")
+OFTEN = (2, 3, 3, 1.5, 1, 1, 1, 3)
+"""How often each is drawn, relative to the others."""
 SMALL = frozenset(
     [
         "the",
@@ -142,24 +147,27 @@ def content(text: str) -> set[str]:
 
 
 def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
-    """Return the levels of a reply that is meant as one of `kind`."""
+    """Return the levels of a reply that is meant as one of `kind`. What names nothing of the line, though it may be apt,
+    takes up nothing, and is not deep."""
     if kind in HARM:
         return HARM[kind]
     patience = PATIENCE[threshold]
     deep, deeper = trust >= patience, trust > patience
     near = int(bool(content(line.text) & content(reply)))
     if kind in ("detail", "ask"):
-        return (1, 0, 0, 0, 0, 0)
+        return (near, 0, 0, 0, 0, 0)
     if kind == "link":
         return (2 if deeper else 1, 0, 0, 0, 0, 0)
     if kind == "feel":
         return (near, 0, 1, 0, 0, 0)
     if kind == "beneath":
-        return (near, 0, 2, 0, 0, 0) if deep else (near, 0, 1, int(threshold == "high"), 0, 0)
+        if not deep:
+            return (near, 0, 1, int(threshold == "high"), 0, 0)
+        return (near, 0, 1 + near, 0, 0, 0)
     if kind == "affirm":
-        return (near, 0, 0, 0, 2 if deeper else 1, 0)
+        return (near, 0, 0, 0, 1 + near * deeper, 0)
     if kind == "step":
-        return (near, 0, 0, 0, 2 if deeper else 1, 0) if deep else (0, 0, 0, 0, 0, 1)
+        return (near, 0, 0, 0, 1 + near * deeper, 0) if deep else (0, 0, 0, 0, 0, 1)
     return (0, 0, int(line.mood == "guarded"), 0, 0, 0)  # room
 
 
@@ -168,7 +176,8 @@ def merged(a: Levels, b: Levels) -> Levels:
 
 
 class Talk:
-    """One dialogue of a person. `goodness` is the chance of a good reply, `waste` that of a spoiled one."""
+    """One dialogue of a person. `goodness` is the chance of a good reply, `waste` that of a spoiled one. `babble` are
+    a model's incoherent replies, by line. With `stuck`, most spoiled replies repeat an earlier one."""
 
     def __init__(
         self,
@@ -177,8 +186,12 @@ class Talk:
         strangers: Sequence[Person],
         goodness: float,
         waste: float = 0.0,
+        babble: Mapping[str, Sequence[str]] | None = None,
+        stuck: bool = False,
     ) -> None:
+        self.stuck = stuck
         self.rng, self.strangers, self.goodness, self.waste = rng, strangers, goodness, waste
+        self.babble = babble or {}
         self.threshold = rng.choice(tuple(PATIENCE))
         self.story = person.of_mood("story")
         self.spare = {mood: self._shuffled(person.of_mood(mood)) for mood in SPARE}
@@ -220,7 +233,8 @@ class Talk:
 
     def _reply(self, line: Line) -> Exchange:
         if self.rng.random() < self.waste:
-            kind = self.rng.choice(SPOILED)
+            repeats = self.stuck and self.rng.random() < 0.8
+            kind = "repeated" if repeats else self.rng.choices(SPOILED, OFTEN)[0]
             text = self._spoiled(kind, line)
             if text:
                 return Exchange(line.text, text, kind, HARM[kind])
@@ -265,6 +279,8 @@ class Talk:
     def _spoiled(self, kind: str, line: Line) -> str:
         rng = self.rng
         text = rng.choice(line.replies)[1] if line.replies else ""
+        if kind == "babble":
+            return rng.choice(self.babble[line.text]) if line.text in self.babble else ""
         if kind == "repeated":
             return rng.choice(self.said) if self.said else ""
         if kind == "copied":
@@ -278,7 +294,9 @@ class Talk:
             return ""
         if kind == "elsewhere":
             good = [pair[1] for x in stranger.of_mood("story") for pair in x.replies if pair[0] in GOOD]
-            return rng.choice(good or theirs)
+            known = set().union(*map(known_nouns, (line.text, *self.told)))
+            foreign = [reply for reply in good if known_nouns(reply) - known]
+            return rng.choice(foreign) if foreign else ""
         if kind == "long":
             count = rng.randint(4, 7)
             mine = [pair[1] for pair in line.replies]
@@ -296,7 +314,14 @@ class Talk:
                 b=rng.choice(nouns),
             )
         if kind == "nonsense":
-            return with_other_nouns(text, " ".join([*theirs, *self.told[-4:], line.text]), rng)
+            if rng.random() < 0.3:
+                return with_other_nouns(text, " ".join([*theirs, *self.told[-4:], line.text]), rng)
+            mentioned = sorted(known_nouns(text))
+            changes = {
+                noun: other(noun, rng)
+                for noun in rng.sample(mentioned, rng.randint(min(1, len(mentioned)), len(mentioned)))
+            }
+            return with_nouns(text, changes) if changes else ""
         return broken(text, rng)
 
 

@@ -41,6 +41,10 @@ TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
 RUBRIC = Rubric.load("empathy")
 
 
+Babble = dict[str, list[str]]
+"""Incoherent replies by line."""
+
+
 @dataclass(slots=True)
 class Row:
     """One dialogue as ids; `at` are the positions of the answers, six per turn."""
@@ -84,9 +88,11 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(rng: random.Random, draw: Draw, encoder: Encoder) -> Row:
+def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, babble: Babble) -> Row:
     goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
-    talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste=rng.choice((0.0, 0.15, 0.3)))
+    stuck = rng.random() < 0.1
+    waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
+    talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste, babble, stuck)
     return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, 24))))
 
 
@@ -141,6 +147,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stories", type=Path, help="file that write.py made")
+    parser.add_argument("--babble", type=Path, help="file that babble.py made")
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json of the policy")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -157,9 +164,10 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     encoder = Encoder(tokenizer)
     encoder.check()
+    babble: Babble = json.loads(args.babble.read_text(encoding="utf-8")) if args.babble else {}
     written, generated, held = split(args.part, generated_people(args.stories))
     draw = Draw(written, generated)
-    pool = in_parallel(lambda rng: draw_row(rng, draw, encoder), args.dialogues, f"judge/{args.seed}")
+    pool = in_parallel(lambda rng: draw_row(rng, draw, encoder, babble), args.dialogues, f"judge/{args.seed}")
     print(
         f"{len(written)} written and {len(generated)} generated people, {sum(len(r.ids) for r in pool) / 1e6:.1f}M tokens",
         flush=True,
@@ -171,7 +179,7 @@ def main() -> None:
     [options, *_] = encoder.form.options
     stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
-    def batch_of() -> tuple[torch.Tensor, ...]:
+    def batch_of(_: float) -> tuple[torch.Tensor, ...]:
         rows = [pool[k] for k in next(stream)]
         ids = padded([row.ids for row in rows])
         width = ids.shape[1]
@@ -212,7 +220,7 @@ def main() -> None:
     measured: dict[str, Any] = {}
     halves = {"fit": held[::2], "test": held[1::2]}
     drawn = {
-        name: [draw_row(rng, Draw(people, []), encoder) for _ in range(400)]
+        name: [draw_row(rng, Draw(people, []), encoder, babble) for _ in range(400)]
         for name, people in halves.items()
     }
     logprobs = {name: predict(model, rows, options, args.device) for name, rows in drawn.items()}

@@ -34,6 +34,8 @@ from tokenizers import Tokenizer
 
 GOODNESS = 0.33
 USER_WEIGHT = 0.2
+WRITTEN_FROM = 0.7
+"""Progress from which on only written people are read."""
 
 
 def text_of(talk: Talk, turns: int) -> str:
@@ -84,14 +86,19 @@ def main() -> None:
     tokenizer.save(str(args.out.with_name(args.out.name + ".tokenizer.json")))
     marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
 
-    def make(rng: random.Random) -> np.ndarray:
-        talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS)
+    written_only = Draw(written, [])
+
+    def make_from(source: Draw, rng: random.Random) -> np.ndarray:
+        talk = Talk(source.person(rng), rng, source.everybody, GOODNESS)
         ids = tokenizer.encode(
             text_of(talk, rng.choice((4, 8, 12, 16, 20, 28, 40))), add_special_tokens=False
         ).ids
         return np.array(ids[:CONTEXT], dtype=np.uint16)
 
-    pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")
+    pool = in_parallel(lambda rng: make_from(draw, rng), args.dialogues, f"policy/{args.seed}")
+    last = in_parallel(
+        lambda rng: make_from(written_only, rng), args.dialogues // 3, f"policy/{args.seed}/last"
+    )
     rng = random.Random("held")
     test = [
         np.array(
@@ -107,10 +114,15 @@ def main() -> None:
     )
     model = new_model(args.vocab, args.width, args.layers, args.seed).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
-    stream = batches([len(ids) for ids in pool], args.batch, np.random.default_rng(args.seed))
+    streams = [
+        batches([len(ids) for ids in rows], args.batch, np.random.default_rng(args.seed))
+        for rows in (pool, last)
+    ]
 
-    def batch_of() -> tuple[torch.Tensor]:
-        return (padded([pool[k] for k in next(stream)]).to(args.device, non_blocking=True),)
+    def batch_of(done: float) -> tuple[torch.Tensor]:
+        which = int(done >= WRITTEN_FROM)
+        rows = (pool, last)[which]
+        return (padded([rows[k] for k in next(streams[which])]).to(args.device, non_blocking=True),)
 
     def loss_of(batch: tuple[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         (ids,) = batch
@@ -122,13 +134,23 @@ def main() -> None:
         mine = weight == 1.0
         return (each * weight).sum() / weight.sum(), {"replies": each.detach()[mine].mean()}
 
+    def held_out_loss() -> float:
+        with torch.no_grad():
+            return loss_of((padded(test).to(args.device),))[1]["replies"].item()
+
     made = train(
-        model, (), batch_of, loss_of, tokens=args.tokens, minutes=args.minutes, lr=args.lr, device=args.device
+        model,
+        (),
+        batch_of,
+        loss_of,
+        tokens=args.tokens,
+        minutes=args.minutes,
+        lr=args.lr,
+        device=args.device,
+        check=lambda: f"held out {held_out_loss():.3f}",
     )
-    with torch.no_grad():
-        _, parts = loss_of((padded(test).to(args.device),))
     made |= {
-        "held_out_reply_loss": round(parts["replies"].item(), 4),
+        "held_out_reply_loss": round(held_out_loss(), 4),
         "written": len(written),
         "generated": len(generated),
         "seed": args.seed,

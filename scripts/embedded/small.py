@@ -104,16 +104,18 @@ def padded(rows: Sequence[Ids], multiple: int = 64) -> torch.Tensor:
 def train(
     model: LlamaForCausalLM,
     extra: Sequence[torch.nn.Module],
-    batch_of: Callable[[], Any],
+    batch_of: Callable[[float], Any],
     loss_of: Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]],
     *,
     tokens: float,
     minutes: float,
     lr: float,
     device: str,
+    check: Callable[[], str] | None = None,
 ) -> dict[str, Any]:
-    """Train on `tokens` tokens including padding, for at most `minutes`; `batch_of` returns a batch whose first item
-    are the ids."""
+    """Train on `tokens` tokens including padding, for at most `minutes`; `batch_of` is given the
+    progress from 0 to 1 and returns a batch whose first item are the ids. `check` returns what is printed with the
+    progress."""
     cuda = device == "cuda"
     parameters = [p for module in (model, *extra) for p in module.parameters()]
     groups = [
@@ -125,7 +127,7 @@ def train(
     began, seen, step, done = time.monotonic(), 0, 0, 0.0
     parts: dict[str, torch.Tensor] = {}
     while done < 1.0:
-        batch = batch_of()
+        batch = batch_of(done)
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
@@ -141,6 +143,8 @@ def train(
         if step % 100 == 0 or done >= 1.0:
             shown = " ".join(f"{name} {value.item():.3f}" for name, value in parts.items())
             took = time.monotonic() - began
+            if check and (step % 500 == 0 or done >= 1.0):
+                shown += f" {check()}"
             print(
                 f"step {step} {min(done, 1):.1%} loss {loss.item():.3f} {shown} {seen / took / 1e3:.0f}k tokens/s",
                 flush=True,

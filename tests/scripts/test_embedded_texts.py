@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 
 import dialogues  # noqa: E402
 import documents  # noqa: E402
+import nouns  # noqa: E402
 import texts  # noqa: E402
 
 EMPATHY = ROOT / "mapo" / "domains" / "empathy"
@@ -157,11 +158,35 @@ def test_what_a_writer_got_wrong_is_left_out():
         ("link", 1, "low", (1, 0, 0, 0, 0, 0)),
         ("link", 2, "low", (2, 0, 0, 0, 0, 0)),
         ("dismiss", 9, "low", (0, 1, 0, 2, 0, 0)),
+        ("affirm", 9, "low", (1, 0, 0, 0, 2, 0)),
     ],
 )
 def test_levels_follow_from_kind_and_trust(kind, trust, threshold, expected):
     line = texts.Line("I put the blue kettle on the stove.")
     assert dialogues.levels(kind, line, "The kettle again.", trust, threshold) == expected
+
+
+def test_a_reply_that_names_nothing_of_the_line_takes_up_nothing():
+    line = texts.Line("I put the blue kettle on the stove.")
+    hollow = {
+        kind: dialogues.levels(kind, line, "What was it like?", 9, "low")
+        for kind in ("ask", "beneath", "step")
+    }
+    assert hollow == {"ask": (0,) * 6, "beneath": (0, 0, 1, 0, 0, 0), "step": (0, 0, 0, 0, 1, 0)}
+
+
+def test_exchanged_nouns_agree_between_line_and_reply():
+    line = texts.Line("I sold a bicycle.", replies=[("ask", "What was the bicycle like?")])
+    assert "bicycle" in nouns.known_nouns(line.text)
+    changed = nouns.exchanged(texts.Person("x", [line], []), random.Random(0), 1.0).lines[0]
+    (noun,) = nouns.known_nouns(changed.text)
+    assert noun != "bicycle" and changed.replies == [("ask", f"What was the {noun} like?")]
+
+
+def test_articles_follow_exchanged_nouns():
+    assert nouns.with_nouns("A bicycle and an umbrella.", {"bicycle": "apple", "umbrella": "ladder"}) == (
+        "An apple and a ladder."
+    )
 
 
 def test_a_person_holds_back_after_harm_and_goes_on_after_help():
@@ -177,13 +202,16 @@ def test_a_person_holds_back_after_harm_and_goes_on_after_help():
 
 
 def test_spoiled_replies_differ_from_what_they_were_made_of_and_are_worth_nothing():
-    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, waste=1.0).play(8) for p in WRITTEN[:12]]
+    babble = {line.text: ["The of it, is there."] for p in WRITTEN[:12] for line in p.lines}
+    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, 1.0, babble).play(8) for p in WRITTEN[:12]]
     spoiled = [x for talk in talks for x in talk if x.kind in dialogues.SPOILED]
     assert {x.kind for x in spoiled} == set(dialogues.SPOILED)
     assert all(not any(x.levels[k] for k in (0, 2, 4)) for x in spoiled)
     written = {reply for p in WRITTEN for line in p.lines for _, reply in line.replies}
     assert not [
-        x.reply for x in spoiled if x.kind in ("broken", "nonsense", "stuffed") and x.reply in written
+        x.reply
+        for x in spoiled
+        if x.kind in ("broken", "nonsense", "stuffed", "babble") and x.reply in written
     ]
 
 

@@ -105,6 +105,65 @@ def injector(talk: EmpathyContext) -> str:
     )
 
 
+STRANGERS = (
+    "What went through your mind in the shop, before you turned round?",
+    "Two notes, like a bicycle pump, and all that time you had trusted your laugh.",
+    "I wonder if the fear started with his silence, and comes back each time someone picks up a comb.",
+    "An hour with a brush is a lot of care, for the dog and perhaps for her eyes too.",
+    "Perhaps buying a sofa would mean that hers is really not coming back.",
+    "The calculator in gold paper now counts frozen chips at night.",
+    "The plate under the bread says a lot. She simply treated you as a guest.",
+    "If one month you wrote something else beside the ninety dollars, what would you want it to be?",
+    "Four minutes left, in three jackets and a bin liner. All that for two hundred grams.",
+    "It must be hard to have them so near on the screen and so far.",
+    "You still signed the form yourself. Keeping your own name on things seems to matter to you.",
+    "Lying awake to check the shoes again, that is worry, and it doesn't let you rest.",
+)
+
+
+def stranger(talk: EmpathyContext) -> str:
+    """Good replies, to other people."""
+    used = talk.used.setdefault("strangers", talk.rng.sample(STRANGERS, len(STRANGERS)))
+    used.append(used.pop(0))
+    return used[-1]
+
+
+WONDERS = (
+    "I wonder if you felt {f} there, with the {a} and nobody to see it.",
+    "Maybe the {a} is easier to talk about than how {f} you are.",
+    "Perhaps there is something {f} behind the {a}, and you have kept it to yourself.",
+    "It sounds to me as if the {a} left you {f}, more than you let on.",
+    "I think you may have been {f} when the {a} came up.",
+)
+
+
+def wonderer(talk: EmpathyContext) -> str:
+    """The form of a deep reply, around a noun of the last line and a feeling drawn at random."""
+    feeling = talk.rng.choice(sorted(words["names"][0] for words in feelings().values()))
+    used = talk.used.setdefault("wonders", talk.rng.sample(WONDERS, len(WONDERS)))
+    used.append(used.pop(0))
+    return used[-1].format(f=feeling, a=talk.rng.choice(longest(talk.last_message)))
+
+
+QUESTIONS = (
+    "What did you do when you first heard it?",
+    "What was it like, when you saw it?",
+    "What would you have wanted to do there?",
+    "What did you think about on the way home?",
+    "Who else was there when it happened?",
+    "What do you remember most about that moment?",
+    "How did you feel when you put it down?",
+    "What would you want to happen first?",
+)
+
+
+def hollow_asker(talk: EmpathyContext) -> str:
+    """Open questions that fit everything."""
+    used = talk.used.setdefault("questions", talk.rng.sample(QUESTIONS, len(QUESTIONS)))
+    used.append(used.pop(0))
+    return used[-1]
+
+
 ATTACKS: dict[str, Speak] = {
     "fragments": fragments,
     "scraps": scraps,
@@ -118,4 +177,7 @@ ATTACKS: dict[str, Speak] = {
     "asker": asker,
     "essayist": essayist,
     "injector": injector,
+    "stranger": stranger,
+    "wonderer": wonderer,
+    "hollow-asker": hollow_asker,
 }

@@ -252,7 +252,7 @@ def _report(out: Path, reach: float | None) -> None:
     from mapo.evals.ablation.cells import cells_of
     from mapo.evals.ablation.grid import read_grid
     from mapo.evals.ablation.report import draw, markdown, print_report
-    from mapo.scripted.notice import scripted_world
+    from mapo.scripted.notice import PEOPLE, scripted_world
     from mapo.store import write_atomic
 
     grid = read_grid(out)
@@ -263,7 +263,11 @@ def _report(out: Path, reach: float | None) -> None:
     settings = grid["settings"]
     scripted = settings["roles"].get("agents") == "scripted"
     domains = [settings["scenarios"].get("domain") or "conversation"]
-    caution = scripted_world(domains) if scripted else ""
+    judges = (settings["roles"].get("judge"), settings.get("eval", {}).get("judge"))
+    judged = any((judge or {}).get("model") for judge in judges)
+    caution = ""
+    if scripted:
+        caution = scripted_world(domains, PEOPLE) if judged else scripted_world(domains)
     write_atomic(RunDir(out).ablation_markdown, markdown(report, caution=caution))
     print_report(report, caution=caution)
     try:

@@ -247,12 +247,16 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
 def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: str = "") -> None:
     """Print the scores and a dialogue before and after, write the report, and name the next commands."""
     from mapo.cli.training.outcome import print_outcome
+    from mapo.players.casting import evaluation_cast
     from mapo.report import write_report
     from mapo.runs.contamination import notice_of
-    from mapo.scripted.notice import scripted_world
+    from mapo.scripted.notice import PEOPLE, scripted_world
 
-    scripted = config.roles.agents == "scripted"
-    cautions = [scripted_world([config.scenarios.domain])] if scripted else []
+    domains = [config.scenarios.domain]
+    cautions = []
+    if config.roles.agents == "scripted":
+        judged = evaluation_cast(config) is not None
+        cautions = [scripted_world(domains, PEOPLE) if judged else scripted_world(domains)]
     print_outcome(outcome, out, " ".join(cautions))
     if notice := notice_of(outcome.summary):
         say(f"warning: {notice}")
