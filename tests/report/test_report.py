@@ -323,8 +323,10 @@ def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_p
     # the dialogues know better than a config that is lost
     (other / "config.toml").unlink()
     assert build([str(other)]).caution == ""
-    for role, said in (("scripted", TEST_WORLD), ("big", "")):
-        cast = {"user": "scripted", "director": "scripted", "judge": role}
+    people = "Test world, not a measure of empathy: user and director are scripted (docs/scripted-world.md)."
+    casts = (("scripted", "scripted", TEST_WORLD), ("scripted", "big", people), ("big", "big", ""))
+    for user, judge, said in casts:
+        cast = {"user": user, "director": user, "judge": judge}
         played = [talk([1, 1], id="c0_1", scenario="c0", cast=cast)]
         write_lines(other / "eval" / "after" / "dialogues.jsonl", played)
         assert build([str(other)]).caution == said
