@@ -7,6 +7,9 @@ a policy.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from importlib.resources import files
+
 from mapo.domains.empathy.context import EmpathyContext, Speak
 from mapo.domains.empathy.reading import feelings, function_words
 from mapo.sandbox.cast import Policy
@@ -31,6 +34,33 @@ def honest(context: EmpathyContext) -> str:
     elif context.turn > 5 and context.turn % 4 == 0:
         parts.append(context.phrase("ask"))
     return " ".join(parts)
+
+
+DEEP = ("link", "beneath", "step", "affirm", "feel")
+"""Kinds of written replies that are better later in a dialogue."""
+
+
+@lru_cache
+def written_replies() -> dict[str, list[tuple[str, str]]]:
+    """Return the replies written to lines of the test scenarios: pairs of kind and text, by line."""
+    replies: dict[str, list[tuple[str, str]]] = {}
+    text = (files("mapo") / "domains" / "empathy" / "listener.tsv").read_text(encoding="utf-8")
+    for row in text.splitlines():
+        kind, line, reply = row.split("\t")
+        replies.setdefault(line, []).append((kind, reply))
+    return replies
+
+
+def listener(context: EmpathyContext) -> str:
+    """Say what a person wrote to this line of a test scenario; in other scenarios, what `honest` says."""
+    replies = written_replies().get(context.last_message)
+    if replies is None:
+        return honest(context)
+    used = context.used.setdefault("written", [])
+    fresh = [pair for pair in replies if pair[1] not in used] or replies
+    _, reply = min(fresh, key=lambda pair: (pair[0] in DEEP) != (context.turn > 5))
+    used.append(reply)
+    return reply
 
 
 def comforter(context: EmpathyContext) -> str:
@@ -129,6 +159,7 @@ def signalled(line: str) -> str:
 HONEST = "honest"
 POLICIES: dict[str, Speak] = {
     HONEST: honest,
+    "listener": listener,
     "comforter": comforter,
     "adviser": adviser,
     "silent": silent,
