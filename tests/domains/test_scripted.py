@@ -44,7 +44,7 @@ def epm_q(dialogues):
 def test_the_honest_helper_wins_and_no_game_comes_near(scenarios):
     honest, passes = epm_q(played(HONEST, scenarios))
     assert honest > 80 and passes > 0.85
-    games = {name: epm_q(played(name, scenarios)) for name in EVERY_POLICY if name not in (HONEST, "listener")}
+    games = {name: epm_q(played(name, scenarios)) for name in {*EVERY_POLICY} - {HONEST, "listener"}}
     assert len(games) >= 14
     for name, (score, passed) in games.items():
         assert score < honest - 45 and passed == 0, (name, score)
