@@ -66,7 +66,8 @@ def known_nouns(text: str) -> set[str]:
 def other(noun: str, rng: random.Random) -> str:
     """Return another noun of the same number."""
     one, many = _sorted_nouns()
-    return rng.choice(many if noun in nouns()[1] else one)
+    choices = many if noun in nouns()[1] else one
+    return next(word for word in iter(lambda: rng.choice(choices), "") if word != noun)
 
 
 def with_nouns(text: str, changes: Mapping[str, str]) -> str:

@@ -183,6 +183,10 @@ def test_exchanged_nouns_agree_between_line_and_reply():
     assert noun != "bicycle" and changed.replies == [("ask", f"What was the {noun} like?")]
 
 
+def test_another_noun_is_never_the_same():
+    assert all(nouns.other("bicycle", random.Random(k)) != "bicycle" for k in range(5000))
+
+
 def test_articles_follow_exchanged_nouns():
     assert nouns.with_nouns("A bicycle and an umbrella.", {"bicycle": "apple", "umbrella": "ladder"}) == (
         "An apple and a ladder."
