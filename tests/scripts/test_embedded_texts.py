@@ -9,7 +9,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,7 +59,13 @@ def lines_of(person):
 
 
 def told(lines):
-    return content(SIGNS.sub(" . ", " ".join(lines)))
+    """Return the content words of a story; the signs of feelings belong to everybody."""
+    return _told(" ".join(lines))
+
+
+@cache
+def _told(text):
+    return content(SIGNS.sub(" . ", text))
 
 
 @lru_cache
@@ -100,7 +106,8 @@ def test_no_text_shares_seven_words_with_a_held_out_scenario():
     everything = [
         text for p in WRITTEN for line in p.lines for text in (line.text, *(r for _, r in line.replies))
     ]
-    assert not [text for text in everything if sevens(text) & held_out_grams()]
+    suspects = [text for text in everything if grams(text, 7) & held_out_grams()]
+    assert not [text for text in suspects if sevens(text) & held_out_grams()]
 
 
 def test_no_written_story_shares_the_rare_words_of_a_held_out_one():
