@@ -196,8 +196,8 @@ class Talk:
         self.story = person.of_mood("story")
         self.spare = {mood: self._shuffled(person.of_mood(mood)) for mood in SPARE}
         self.trust = 0
-        self.said: list[str] = []
-        self.told: list[str] = []
+        self.replies: list[str] = []
+        self.lines: list[str] = []
 
     def _shuffled(self, lines: list[Line]) -> list[Line]:
         return self.rng.sample(lines, len(lines))
@@ -218,8 +218,8 @@ class Talk:
             harm = max(exchange.levels[k] for k in (1, 3, 5))
             met = exchange.levels[0] or exchange.levels[2]
             self.trust = max(0, self.trust - harm) if harm else self.trust + bool(met)
-            self.said.append(exchange.reply)
-            self.told.append(line.text)
+            self.replies.append(exchange.reply)
+            self.lines.append(line.text)
         return exchanges
 
     def _next(self, mood: Mood) -> Line | None:
@@ -238,7 +238,7 @@ class Talk:
             text = self._spoiled(kind, line)
             if text:
                 return Exchange(line.text, text, kind, HARM[kind])
-        options = [pair for pair in line.replies if pair[1] not in self.said]
+        options = [pair for pair in line.replies if pair[1] not in self.replies]
         wanted = GOOD if self.rng.random() < self.goodness else POOR
         options = [pair for pair in options if pair[0] in wanted] or options or self._borrowed(line, wanted)
         if wanted is GOOD and line.mood == "story":  # what is rare is drawn more often
@@ -255,7 +255,7 @@ class Talk:
         value = levels(kind, line, text, self.trust, self.threshold)
         if self.waste and self.rng.random() < 0.08:  # two replies in one
             other = self.rng.choice(line.replies) if line.replies else (kind, text)
-            if other[1] != text and other[1] not in self.said:
+            if other[1] != text and other[1] not in self.replies:
                 text = f"{text} {other[1]}"
                 value = merged(value, levels(other[0], line, other[1], self.trust, self.threshold))
                 kind = f"{kind}+{other[0]}"
@@ -270,7 +270,7 @@ class Talk:
                 p
                 for x in other.of_mood(line.mood)
                 for p in x.replies
-                if p[0] in kinds and p[1] not in self.said
+                if p[0] in kinds and p[1] not in self.replies
             ]
             if pairs:
                 return [pair for pair in pairs if pair[0] in wanted] or pairs
@@ -282,9 +282,9 @@ class Talk:
         if kind == "babble":
             return rng.choice(self.babble[line.text]) if line.text in self.babble else ""
         if kind == "repeated":
-            return rng.choice(self.said) if self.said else ""
+            return rng.choice(self.replies) if self.replies else ""
         if kind == "copied":
-            source = rng.choice([line.text, *self.told[-3:]])
+            source = rng.choice([line.text, *self.lines[-3:]])
             return source if rng.random() < 0.6 else " ".join(source.split()[: rng.randint(5, 14)])
         stranger = rng.choice(self.strangers)
         theirs = [
@@ -294,7 +294,7 @@ class Talk:
             return ""
         if kind == "elsewhere":
             good = [pair[1] for x in stranger.of_mood("story") for pair in x.replies if pair[0] in GOOD]
-            known = set().union(*map(known_nouns, (line.text, *self.told)))
+            known = set().union(*map(known_nouns, (line.text, *self.lines)))
             foreign = [reply for reply in good if known_nouns(reply) - known]
             return rng.choice(foreign) if foreign else ""
         if kind == "long":
@@ -315,7 +315,7 @@ class Talk:
             )
         if kind == "nonsense":
             if rng.random() < 0.3:
-                return with_other_nouns(text, " ".join([*theirs, *self.told[-4:], line.text]), rng)
+                return with_other_nouns(text, " ".join([*theirs, *self.lines[-4:], line.text]), rng)
             mentioned = sorted(known_nouns(text))
             changes = {
                 noun: other(noun, rng)

@@ -18,7 +18,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from texts import GOOD, KINDS, Line, Person, train_scenarios, written_people
+from texts import KINDS, Line, Person, train_scenarios, written_people
 
 REPLIES = 3
 """Most replies per line in a document."""
@@ -122,7 +122,3 @@ def is_clean_reply(text: str, line: str) -> bool:
     spoken = words(line)
     grams = {tuple(spoken[k : k + 6]) for k in range(len(spoken) - 5)}
     return not any(tuple(tokens[k : k + 6]) in grams for k in range(len(tokens) - 5))
-
-
-def good(kind: str) -> bool:
-    return kind in GOOD

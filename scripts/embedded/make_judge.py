@@ -179,7 +179,7 @@ def main() -> None:
     [options, *_] = encoder.form.options
     stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
-    def batch_of(_: float) -> tuple[torch.Tensor, ...]:
+    def batch_of() -> tuple[torch.Tensor, ...]:
         rows = [pool[k] for k in next(stream)]
         ids = padded([row.ids for row in rows])
         width = ids.shape[1]

@@ -34,8 +34,6 @@ from tokenizers import Tokenizer
 
 GOODNESS = 0.33
 USER_WEIGHT = 0.2
-WRITTEN_FROM = 0.7
-"""Progress from which on only written people are read."""
 
 
 def text_of(talk: Talk, turns: int) -> str:
@@ -65,7 +63,9 @@ def main() -> None:
     parser.add_argument("--stories", type=Path, help="file that write.py made")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--tokens", type=float, default=400e6, help="tokens to train on")
+    parser.add_argument(
+        "--tokens", type=float, default=80e6, help="tokens to train on; more than three passes overfit"
+    )
     parser.add_argument("--dialogues", type=int, default=40000, help="distinct dialogues")
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--layers", type=int, default=6)
@@ -86,19 +86,13 @@ def main() -> None:
     tokenizer.save(str(args.out.with_name(args.out.name + ".tokenizer.json")))
     marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
 
-    written_only = Draw(written, [])
-
-    def make_from(source: Draw, rng: random.Random) -> np.ndarray:
-        talk = Talk(source.person(rng), rng, source.everybody, GOODNESS)
-        ids = tokenizer.encode(
-            text_of(talk, rng.choice((4, 8, 12, 16, 20, 28, 40))), add_special_tokens=False
-        ).ids
+    def make(rng: random.Random) -> np.ndarray:
+        talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS)
+        turns = rng.choice((4, 8, 12, 16, 20, 28, 40))
+        ids = tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids
         return np.array(ids[:CONTEXT], dtype=np.uint16)
 
-    pool = in_parallel(lambda rng: make_from(draw, rng), args.dialogues, f"policy/{args.seed}")
-    last = in_parallel(
-        lambda rng: make_from(written_only, rng), args.dialogues // 3, f"policy/{args.seed}/last"
-    )
+    pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")
     rng = random.Random("held")
     test = [
         np.array(
@@ -114,15 +108,10 @@ def main() -> None:
     )
     model = new_model(args.vocab, args.width, args.layers, args.seed).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
-    streams = [
-        batches([len(ids) for ids in rows], args.batch, np.random.default_rng(args.seed))
-        for rows in (pool, last)
-    ]
+    stream = batches([len(ids) for ids in pool], args.batch, np.random.default_rng(args.seed))
 
-    def batch_of(done: float) -> tuple[torch.Tensor]:
-        which = int(done >= WRITTEN_FROM)
-        rows = (pool, last)[which]
-        return (padded([rows[k] for k in next(streams[which])]).to(args.device, non_blocking=True),)
+    def batch_of() -> tuple[torch.Tensor]:
+        return (padded([pool[k] for k in next(stream)]).to(args.device, non_blocking=True),)
 
     def loss_of(batch: tuple[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         (ids,) = batch

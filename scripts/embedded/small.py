@@ -104,7 +104,7 @@ def padded(rows: Sequence[Ids], multiple: int = 64) -> torch.Tensor:
 def train(
     model: LlamaForCausalLM,
     extra: Sequence[torch.nn.Module],
-    batch_of: Callable[[float], Any],
+    batch_of: Callable[[], Any],
     loss_of: Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]],
     *,
     tokens: float,
@@ -113,9 +113,10 @@ def train(
     device: str,
     check: Callable[[], str] | None = None,
 ) -> dict[str, Any]:
-    """Train on `tokens` tokens including padding, for at most `minutes`; `batch_of` is given the
-    progress from 0 to 1 and returns a batch whose first item are the ids. `check` returns what is printed with the
-    progress."""
+    """Train on `tokens` tokens including padding, for at most `minutes`.
+
+    The first item of each batch of `batch_of` are the ids; `check` returns what is printed with the progress.
+    """
     cuda = device == "cuda"
     parameters = [p for module in (model, *extra) for p in module.parameters()]
     groups = [
@@ -127,7 +128,7 @@ def train(
     began, seen, step, done = time.monotonic(), 0, 0, 0.0
     parts: dict[str, torch.Tensor] = {}
     while done < 1.0:
-        batch = batch_of(done)
+        batch = batch_of()
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
