@@ -1,58 +1,59 @@
-"""Collect what a policy says when it babbles: replies sampled at a high temperature, by line.
+"""Collect what a policy says: a few replies to a part of the lines of every person, sampled at several temperatures.
 
-    PYTHONPATH=. python scripts/embedded/babble.py --model mapo/local_model/pocket --stories stories.jsonl.gz --out babble.json
+    PYTHONPATH=. python scripts/embedded/babble.py --model policy --out babble.jsonl.gz
 
-A judge learns from them that well-formed sentences can mean nothing (`make_judge.py --babble`). The policy replies in
-dialogues of the corpus, to a part of the lines of every person, held-out ones included.
+`write.py kinds` names their kinds, and a judge learns from them (`make_judge.py --babble`): most of all that well-formed
+sentences can be nonsense. With a policy that was trained against a judge, these are the replies that deceive it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import random
-from collections import defaultdict
 from pathlib import Path
 
-from corpus import generated_people, split
-from dialogues import Talk
+from dialogues import Exchange, Talk
+from documents import BEFORE
+from texts import held_out_people, known_people, train_scenarios
 
 from mapo.models.chat import Request
 from mapo.sampling.local import local_sampler
 from mapo.sampling.sampler import LocalChat
 from mapo.types import Message
 
+SHOWN = 4
+"""Exchanges of the dialogue that the policy sees."""
 
-async def babble(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Return the replies by line."""
-    written, generated, held = split("all", generated_people(args.stories))
+
+async def babble(args: argparse.Namespace) -> list[dict[str, list[str]]]:
+    """Return the lines before each place and the replies to the last one."""
     rng = random.Random(args.seed)
-    people = [*written, *held, *rng.sample(generated, min(len(generated), args.generated))]
+    people = [*known_people(), *held_out_people(), *train_scenarios()]
     sampler = local_sampler(args.model, slots=args.slots, context=1024)
-    replies: dict[str, list[str]] = defaultdict(list)
     gate = asyncio.Semaphore(args.slots)
 
-    async def one(number: int, lines: list[tuple[str, str]]) -> None:
-        messages = [
-            Message(role, text)
-            for line, reply in lines
-            for role, text in (("user", line), ("assistant", reply))
-        ]
-        temperature = (1.0, 1.2, 1.4)[number % 3]
-        async with gate:
-            chat = LocalChat(sampler, str(number))
-            answer = await chat.reply(Request(tuple(messages[:-1]), temperature, max_tokens=48, seed=number))
-            chat.end_dialogue()
-        if answer.reply.text.strip():
-            replies[lines[-1][0]].append(answer.reply.text.strip())
+    async def one(number: int, shown: list[Exchange]) -> dict[str, list[str]]:
+        pairs = [pair for x in shown for pair in (("user", x.line), ("assistant", x.reply))][:-1]
+        messages = tuple(Message(role, text) for role, text in pairs[-2 * SHOWN + 1 :])
+        replies = []
+        for k, temperature in enumerate(args.temperatures):
+            async with gate:
+                chat = LocalChat(sampler, f"{number}/{k}")
+                answer = await chat.reply(
+                    Request(messages, temperature, max_tokens=40, seed=10 * number + k + args.seed)
+                )
+                chat.end_dialogue()
+            replies.append(" ".join(answer.reply.text.split()))
+        lines = [x.line for x in shown[-BEFORE - 1 :]]
+        return {"lines": lines, "replies": [*dict.fromkeys(reply for reply in replies if reply)]}
 
-    played = [Talk(person, rng, people, 0.5).play(16) for person in people for _ in range(args.talks)]
-    ends = [(talk, end) for talk in played for end in range(1, len(talk) + 1) if rng.random() < args.share]
-    jobs = [[(x.line, x.reply) for x in talk[max(0, end - 4) : end]] for talk, end in ends]
+    played = [Talk(person, rng, people, 0.5).play(16) for person in people]
+    places = [talk[:end] for talk in played for end in range(1, len(talk) + 1) if rng.random() < args.share]
     async with sampler:
-        await asyncio.gather(*(one(number, lines) for number, lines in enumerate(jobs)))
-    return replies
+        return await asyncio.gather(*(one(number, shown) for number, shown in enumerate(places)))
 
 
 def main() -> None:
@@ -60,17 +61,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="folder of the policy")
-    parser.add_argument("--stories", type=Path, help="file that write.py made")
-    parser.add_argument("--out", type=Path, required=True, help="file to write (.json)")
-    parser.add_argument("--generated", type=int, default=2000, help="generated people to reply to")
-    parser.add_argument("--talks", type=int, default=2, help="dialogues per person")
-    parser.add_argument("--share", type=float, default=0.5, help="share of the turns that are replied to")
+    parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl.gz)")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 0.9, 1.0, 1.0, 1.2])
+    parser.add_argument("--share", type=float, default=0.3, help="share of the turns that are replied to")
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    replies = asyncio.run(babble(args))
-    args.out.write_text(json.dumps(replies), encoding="utf-8")
-    print(f"{sum(map(len, replies.values()))} replies to {len(replies)} lines")
+    rows = asyncio.run(babble(args))
+    with gzip.open(args.out, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows if row["replies"])
+    print(f"{sum(len(row['replies']) for row in rows)} replies to {len(rows)} lines")
 
 
 if __name__ == "__main__":

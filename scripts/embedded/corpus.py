@@ -1,4 +1,4 @@
-"""Everything that the embedded models read: written people and those of `write.py`, in training and held-out parts."""
+"""Everything that the embedded models read: written people and what `write.py` made, in training and held-out parts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import TypeVar
 
 from documents import is_clean_reply, parse, words
 from nouns import exchanged
-from texts import EMPATHY, Person, written_people
+from texts import EMPATHY, Line, Person, held_out_people, known_people, train_scenarios
 
-HELD_OUT = 14
-"""One written person in so many is held out."""
 WRITTEN = 0.4
 """Share of dialogues with written people."""
 EXCHANGED = 0.4
@@ -58,19 +56,51 @@ def held_out_grams() -> set[tuple[str, ...]]:
     return set().union(*(grams(row) for text in texts for row in text.split("\n")))
 
 
+def told_again(path: Path | None) -> list[Person]:
+    """Return known people, some with other nouns, with the replies of `write.py replies` alone."""
+    if path is None:
+        return []
+    people = {person.id: person for person in (*known_people(), *train_scenarios())}
+    lines: dict[tuple[str, int], dict[int, Line]] = {}
+    held = held_out_grams()
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for row in map(json.loads, file):
+            known = people[row["person"]].lines[row["line"]]
+            fine = [(kind, reply) for kind, reply in row["replies"] if not grams(reply) & held]
+            line = Line(row["text"], known.mood, known.feeling, known.shown, fine)
+            lines.setdefault((row["person"], row["variant"]), {})[row["line"]] = line
+    return [
+        Person(name, [mine[k] for k in sorted(mine)], people[name].things)
+        for (name, _), mine in lines.items()
+        if len(mine) >= 0.8 * len(people[name].lines)
+    ]
+
+
+def babble(paths: Sequence[Path]) -> dict[str, list[tuple[str, str]]]:
+    """Return replies of a policy, with the kinds that `write.py kinds` named, by line."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in paths:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for row in map(json.loads, file):
+                found.setdefault(row["line"], []).extend((kind, reply) for kind, reply in row["replies"])
+    return found
+
+
 def split(part: str, generated: Sequence[Person]) -> tuple[list[Person], list[Person], list[Person]]:
     """Return written, generated and held-out written people. `part` is "all", or "even" or "odd" for two parts that
     share nobody but the held-out ones."""
-    with_replies = [p for p in written_people() if any(line.replies for line in p.lines)]
-    held = with_replies[::HELD_OUT]
-    written = [p for k, p in enumerate(with_replies) if k % HELD_OUT]
+    written, held = known_people(), held_out_people()
     for person in written:
         for line in person.lines:
             line.replies = [(k, r) for k, r in line.replies if is_clean_reply(r, line.text)]
     if part == "all":
         return written, list(generated), held
     offset = {"even": 0, "odd": 1}[part]
-    return written[offset::2], list(generated[offset::2]), held
+    mine = {person.id for person in written[offset::2]}
+    others = {person.id for person in written} - mine
+    rest = [person for person in generated if person.id not in others]
+    known = [person for person in rest if person.id in mine]
+    return written[offset::2], known + [p for p in rest if p.id not in mine][offset::2], held
 
 
 class Draw:

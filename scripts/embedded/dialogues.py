@@ -3,8 +3,8 @@
 A person tells the story while replies help, and says guarded lines after replies that harm, as the scripted people of
 the package do. The level of a reply follows from its kind and from how much trust the replies before it have earned
 (`levels`); the rules are those of docs/scripted-world.md. Replies that are worth nothing are made from others
-(`_spoiled`): broken, off the subject, repeated, copied, stuffed with keywords, too long, or written by a model that
-babbles.
+(`_spoiled`): broken, off the subject, repeated, copied, stuffed with keywords or too long. `babble` is nonsense of a
+policy.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ HARM: dict[str, Levels] = {
     "long": (0, 0, 0, 1, 0, 1),
     "babble": (0, 2, 0, 1, 0, 0),
 }
-SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long", "babble")
-OFTEN = (2, 3, 3, 1.5, 1, 1, 1, 3)
+SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
+OFTEN = (2, 3, 3, 1.5, 1, 1, 1)
 """How often each is drawn, relative to the others."""
+BABBLE = 0.5
+"""Share of a policy's replies to lines that have some."""
 SMALL = frozenset(
     [
         "the",
@@ -177,7 +179,7 @@ def merged(a: Levels, b: Levels) -> Levels:
 
 class Talk:
     """One dialogue of a person. `goodness` is the chance of a good reply, `waste` that of a spoiled one. `babble` are
-    a model's incoherent replies, by line. With `stuck`, most spoiled replies repeat an earlier one."""
+    a model's replies to lines, with their kinds. With `stuck`, most spoiled replies repeat an earlier one."""
 
     def __init__(
         self,
@@ -186,7 +188,7 @@ class Talk:
         strangers: Sequence[Person],
         goodness: float,
         waste: float = 0.0,
-        babble: Mapping[str, Sequence[str]] | None = None,
+        babble: Mapping[str, Sequence[tuple[str, str]]] | None = None,
         stuck: bool = False,
     ) -> None:
         self.stuck = stuck
@@ -232,6 +234,11 @@ class Talk:
         return lines[-1]
 
     def _reply(self, line: Line) -> Exchange:
+        if line.text in self.babble and self.rng.random() < BABBLE:
+            kind, text = self.rng.choice(self.babble[line.text])
+            kind = "babble" if kind == "nonsense" else kind
+            if text not in self.replies:
+                return Exchange(line.text, text, kind, levels(kind, line, text, self.trust, self.threshold))
         if self.rng.random() < self.waste:
             repeats = self.stuck and self.rng.random() < 0.8
             kind = "repeated" if repeats else self.rng.choices(SPOILED, OFTEN)[0]
@@ -279,8 +286,6 @@ class Talk:
     def _spoiled(self, kind: str, line: Line) -> str:
         rng = self.rng
         text = rng.choice(line.replies)[1] if line.replies else ""
-        if kind == "babble":
-            return rng.choice(self.babble[line.text]) if line.text in self.babble else ""
         if kind == "repeated":
             return rng.choice(self.replies) if self.replies else ""
         if kind == "copied":

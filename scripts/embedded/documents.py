@@ -1,6 +1,6 @@
-"""Stories with replies as plain documents, which a language model learns to write, and back.
+"""What a language model learns to write about the texts, as pairs of request and answer, and how answers are read.
 
-A document is written after a header that names things of the story:
+There are three tasks. A story is written after a header that names things of it:
 
     person: We have had twins, in February. ...
     inside: overwhelmed, not said
@@ -9,16 +9,17 @@ A document is written after a header that names things of the story:
     person: ...
 
 `inside` names the feeling of the moment, or says that the line is guarded or eased. Each line has a few replies, each
-after its kind.
+after its kind. Replies to a line are written after the lines before it, one of each kind that is asked for; and the kinds
+of given replies are named, among them `nonsense` for what does not fit the story or is not English.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from texts import KINDS, Line, Person, train_scenarios, written_people
+from texts import KINDS, Line, Person, known_people, train_scenarios
 
 REPLIES = 3
 """Most replies per line in a document."""
@@ -51,19 +52,55 @@ def inside(line: Line) -> str:
     return f"{line.feeling}, {'said' if line.shown else 'not said'}" if line.feeling else "opening"
 
 
-def training_documents(rng: random.Random) -> list[tuple[str, str]]:
-    """Return one document of each person, in random order, anew for each epoch."""
-    people = [*(p for p in written_people() if any(line.replies for line in p.lines)), *train_scenarios()]
-    pairs = [document(person, rng) for person in people]
-    pairs += [document(person, rng) for person in written_people() if any(x.replies for x in person.lines)]
-    rng.shuffle(pairs)
-    return pairs
+BEFORE = 3
+"""Lines of the story that are shown before the line in question."""
+NONSENSE = "nonsense"
+
+
+def shown_lines(lines: Sequence[str]) -> str:
+    """Return the end of a story up to the line in question."""
+    *before, last = lines[-BEFORE - 1 :]
+    return "\n".join([*(f"before: {text}" for text in before), f"person: {last}"])
+
+
+def replies_request(lines: Sequence[str], kinds: Sequence[str]) -> str:
+    return f"{shown_lines(lines)}\nWrite one reply of each kind: {', '.join(kinds)}."
+
+
+def replies_answer(replies: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"{kind}: {text}" for kind, text in replies)
+
+
+def read_replies(answer: str, line: str) -> list[tuple[str, str]]:
+    """Return the clean replies of an answer; a last one that was cut off is not clean."""
+    matches = [_ROW.fullmatch(row.strip()) for row in answer.split("\n")]
+    pairs = [(match[1], match[2].strip()) for match in matches if match and match[1] in KINDS]
+    return [(kind, text) for kind, text in pairs if is_clean_reply(text, line)]
+
+
+def kinds_request(lines: Sequence[str], replies: Sequence[str]) -> str:
+    numbered = "\n".join(f"{number}: {text}" for number, text in enumerate(replies, 1))
+    return f"{shown_lines(lines)}\n{numbered}\nName the kind of each reply, or {NONSENSE}."
+
+
+def kinds_answer(kinds: Sequence[str]) -> str:
+    return "\n".join(f"{number}: {kind}" for number, kind in enumerate(kinds, 1))
+
+
+def read_kinds(answer: str, count: int) -> list[str]:
+    """Return the kind of each reply, "" where the answer does not name one."""
+    kinds = [""] * count
+    for row in answer.split("\n"):
+        number, _, kind = row.partition(": ")
+        if number.isdecimal() and 1 <= int(number) <= count and kind in (*KINDS, NONSENSE):
+            kinds[int(number) - 1] = kind
+    return kinds
 
 
 def new_headers(count: int, seed: int) -> list[str]:
     """Return requests for new stories, with things of different people."""
     rng = random.Random(f"headers/{seed}")
-    things = sorted({thing for p in (*written_people(), *train_scenarios()) for thing in p.things})
+    things = sorted({thing for p in (*known_people(), *train_scenarios()) for thing in p.things})
     return [header(rng.sample(things, rng.choice((2, 3, 3))), True) for _ in range(count)]
 
 

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import Draw, generated_people, in_parallel, split
+from corpus import Draw, babble, generated_people, in_parallel, split, told_again
 from dialogues import SPOILED, Exchange, Talk
 from small import ASSISTANT, CONTEXT, batches, fast, new_model, padded, save, train
 from texts import KINDS
 from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
 from mapo import Rubric
 from mapo.local_model.forms import FormTokens, form_tokens
@@ -36,13 +37,13 @@ from mapo.measure.calibration import Calibration, fit
 from mapo.sandbox.readout import BRIEF, judge_messages, turn_places
 from mapo.types import Reply, Turn
 
-ALL_KINDS = (*KINDS, *SPOILED)
+ALL_KINDS = (*KINDS, *SPOILED, "babble")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
 RUBRIC = Rubric.load("empathy")
 
 
-Babble = dict[str, list[str]]
-"""Incoherent replies by line."""
+Babble = dict[str, list[tuple[str, str]]]
+"""Kinds and replies of a policy by line."""
 
 
 @dataclass(slots=True)
@@ -88,11 +89,11 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, babble: Babble) -> Row:
+def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, said: Babble) -> Row:
     goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
     stuck = rng.random() < 0.1
     waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
-    talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste, babble, stuck)
+    talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste, said, stuck)
     return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, 24))))
 
 
@@ -146,8 +147,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stories", type=Path, help="file that write.py made")
-    parser.add_argument("--babble", type=Path, help="file that babble.py made")
+    parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
+    parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
+    parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
+    parser.add_argument(
+        "--start", help="folder of a judge to go on from, as after collecting what deceived it"
+    )
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json of the policy")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -164,16 +169,19 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     encoder = Encoder(tokenizer)
     encoder.check()
-    babble: Babble = json.loads(args.babble.read_text(encoding="utf-8")) if args.babble else {}
-    written, generated, held = split(args.part, generated_people(args.stories))
+    said: Babble = babble(args.babble)
+    written, generated, held = split(args.part, [*told_again(args.replies), *generated_people(args.stories)])
     draw = Draw(written, generated)
-    pool = in_parallel(lambda rng: draw_row(rng, draw, encoder, babble), args.dialogues, f"judge/{args.seed}")
+    pool = in_parallel(lambda rng: draw_row(rng, draw, encoder, said), args.dialogues, f"judge/{args.seed}")
     print(
         f"{len(written)} written and {len(generated)} generated people, {sum(len(r.ids) for r in pool) / 1e6:.1f}M tokens",
         flush=True,
     )
     vocabulary = tokenizer.get_vocab_size()
-    model = new_model(vocabulary, args.width, args.layers, args.seed + 1000).to(args.device)
+    model = new_model(vocabulary, args.width, args.layers, args.seed + 1000)
+    if args.start:
+        model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
+    model = model.to(args.device)
     kind_head = torch.nn.Linear(args.width, len(ALL_KINDS)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
     [options, *_] = encoder.form.options
@@ -220,7 +228,7 @@ def main() -> None:
     measured: dict[str, Any] = {}
     halves = {"fit": held[::2], "test": held[1::2]}
     drawn = {
-        name: [draw_row(rng, Draw(people, []), encoder, babble) for _ in range(400)]
+        name: [draw_row(rng, Draw(people, []), encoder, said) for _ in range(400)]
         for name, people in halves.items()
     }
     logprobs = {name: predict(model, rows, options, args.device) for name, rows in drawn.items()}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import Draw, generated_people, in_parallel, split
+from corpus import Draw, generated_people, in_parallel, split, told_again
 from dialogues import Talk
 from small import (
     ASSISTANT,
@@ -60,7 +60,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stories", type=Path, help="file that write.py made")
+    parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
+    parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument(
@@ -68,15 +69,15 @@ def main() -> None:
     )
     parser.add_argument("--dialogues", type=int, default=40000, help="distinct dialogues")
     parser.add_argument("--width", type=int, default=320)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--vocab", type=int, default=6144)
+    parser.add_argument("--layers", type=int, default=7)
+    parser.add_argument("--vocab", type=int, default=5120)
     parser.add_argument("--batch", type=int, default=65536, help="tokens per step")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    written, generated, held = split("all", generated_people(args.stories))
+    written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
     draw = Draw(written, generated)
     texts = tokenizer_texts(draw)
     tokenizer = (

@@ -20,6 +20,9 @@ GOOD = ("detail", "ask", "feel", "beneath", "link", "affirm", "step", "room")
 POOR = ("advice", "order", "console", "self", "misread", "dismiss", "vague")
 KINDS = GOOD + POOR
 
+HELD_OUT = 14
+"""One written person in so many is held out from everything that is trained."""
+
 Mood = Literal["story", "guarded", "eased"]
 
 
@@ -80,6 +83,20 @@ def written_people() -> list[Person]:
                 raise ValueError(f"{file}: unknown kind '{kind}' in: {row}")
             labels[name][label].replies.append((kind, text))
     return people
+
+
+def known_people() -> list[Person]:
+    """Return the written people that models may learn from."""
+    return [person for number, person in enumerate(_with_replies()) if number % HELD_OUT]
+
+
+def held_out_people() -> list[Person]:
+    """Return the written people that no model learns from."""
+    return _with_replies()[::HELD_OUT]
+
+
+def _with_replies() -> list[Person]:
+    return [person for person in written_people() if any(line.replies for line in person.lines)]
 
 
 @lru_cache

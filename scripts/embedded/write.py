@@ -1,10 +1,14 @@
-"""Write stories and replies with a language model that has learned to write them from the repository's texts.
+"""Let a language model write stories and replies, after it has learned to from the repository's texts. Needs a GPU.
 
-    PYTHONPATH=. python scripts/embedded/write.py --model DIR --out stories.jsonl.gz --minutes 8
+    export PYTHONPATH=.
+    python scripts/embedded/write.py train   --model qwen --out writer
+    python scripts/embedded/write.py stories --model writer --out stories.jsonl.gz --minutes 4
+    python scripts/embedded/write.py replies --model writer --out replies.jsonl.gz --minutes 4
+    python scripts/embedded/write.py kinds   --model writer --babble babble.jsonl.gz --out labelled.jsonl.gz
 
-DIR is Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). All its weights are trained for a few passes over
-the documents (`documents.py`), with the replies of each line drawn anew in every pass; then it writes documents about
-things of different people, as many as it can in the given time. Needs a GPU.
+`qwen` is the folder of Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). `train` trains all its weights on
+the tasks of `tasks.py` and measures how well it names the kinds of replies to held-out people. `stories` writes stories of
+new people, `replies` further replies to known people, and `kinds` names the kinds of what `babble.py` has collected.
 """
 
 from __future__ import annotations
@@ -16,11 +20,16 @@ import json
 import math
 import random
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count as numbers
 from pathlib import Path
 from typing import Any
 
 import torch
-from documents import new_headers, training_documents
+from documents import NONSENSE, kinds_request, new_headers, read_kinds, read_replies
+from tasks import Pair, in_context, kinds_pair, reply_jobs, training_pairs
+from texts import GOOD, held_out_people
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mapo.local_model.template import Template, read_template
@@ -29,23 +38,23 @@ from mapo.sampling.sampler import LocalChat, Sampler
 from mapo.types import Message
 
 LONGEST = 3072
-"""Tokens of a document with its header."""
+"""Tokens of a story with its header."""
 IGNORED = -100
 
-
-def encode(template: Template, header: str, text: str) -> tuple[list[int], list[int]]:
-    """Return ids and targets: only the document is learned, not its header."""
-    prompt = template.full_prompt((Message("user", header),))
-    body = [*template.tokenizer.encode(text, add_special_tokens=False), min(template.end_ids)]
-    ids = (prompt + body)[:LONGEST]
-    return ids, ([IGNORED] * len(prompt) + body)[:LONGEST]
+Example = tuple[list[int], list[int]]
+"""Ids and targets."""
 
 
-def batches(
-    examples: list[tuple[list[int], list[int]]], budget: int
-) -> list[list[tuple[list[int], list[int]]]]:
+def encode(template: Template, pair: Pair) -> Example:
+    """Return ids and targets: only the answer is learned."""
+    prompt = template.full_prompt((Message("user", pair[0]),))
+    body = [*template.tokenizer.encode(pair[1], add_special_tokens=False), min(template.end_ids)]
+    return (prompt + body)[:LONGEST], ([IGNORED] * len(prompt) + body)[:LONGEST]
+
+
+def batches(examples: Iterable[Example], budget: int) -> list[list[Example]]:
     """Group examples of similar length into padded batches of at most `budget` tokens."""
-    groups: list[list[tuple[list[int], list[int]]]] = [[]]
+    groups: list[list[Example]] = [[]]
     for example in sorted(examples, key=lambda pair: len(pair[0])):
         if groups[-1] and (len(groups[-1]) + 1) * len(example[0]) > budget:
             groups.append([])
@@ -58,98 +67,202 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
     return torch.tensor([row + [value] * (width - len(row)) for row in rows])
 
 
-def finetune(model: Any, template: Template, args: argparse.Namespace) -> list[float]:
-    """Train all weights on the documents; return the mean loss of each pass."""
+def loss_of(model: Any, group: list[Example], device: str) -> torch.Tensor:
+    """Return the mean loss of the answers' tokens; only their logits are computed."""
+    ids = padded([ids for ids, _ in group], 0).to(device)
+    targets = padded([targets for _, targets in group], IGNORED).to(device)[:, 1:]
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        learned = targets != IGNORED
+        logits = model.lm_head(hidden[learned])
+        return torch.nn.functional.cross_entropy(logits.float(), targets[learned])
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train all weights on the tasks and save them."""
+    model, template = load(args, torch.float32)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=args.device == "cuda"
     )
-    rng, losses = random.Random(args.seed), []
+    rng = random.Random(args.seed)
     model.train()
-    passes = [training_documents(rng) for _ in range(args.epochs)]
-    plan = [batches([encode(template, *pair) for pair in pairs], args.batch) for pairs in passes]
-    total, step = sum(map(len, plan)), 0
-    for number, groups in enumerate(plan, 1):
-        rng.shuffle(groups)
-        began, summed, count = time.monotonic(), 0.0, 0
-        for group in groups:
-            ids = padded([ids for ids, _ in group], 0).to(args.device)
-            targets = padded([targets for _, targets in group], IGNORED).to(args.device)
-            rate = min(1.0, (step + 1) / 20) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / total)))
-            for part in optimizer.param_groups:
-                part["lr"] = args.lr * rate
-            with torch.autocast(args.device, torch.bfloat16):
-                logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-                loss = torch.nn.functional.cross_entropy(
-                    logits.flatten(0, 1).float(), targets[:, 1:].flatten()
-                )
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            step += 1
-            summed, count = summed + loss.item(), count + 1
-        losses.append(summed / count)
+    pairs = [pair for _ in range(args.passes) for pair in training_pairs(rng)]
+    groups = batches((encode(template, pair) for pair in pairs), args.batch)
+    rng.shuffle(groups)
+    print(
+        f"{len(pairs)} examples, {sum(len(g) * len(g[-1][0]) for g in groups) / 1e6:.1f}M tokens", flush=True
+    )
+    began, done, step, recent = time.monotonic(), 0.0, 0, 0.0
+    while done < 1.0:
+        rate = min(1.0, (step + 1) / 20) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        for part in optimizer.param_groups:
+            part["lr"] = args.lr * rate
+        loss = loss_of(model, groups[step % len(groups)], args.device)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        recent += loss.item() / 50
+        done = max(step / len(groups), (time.monotonic() - began) / 60 / args.minutes)
+        if step % 50 == 0:
+            print(
+                f"step {step} of {len(groups)}: loss {recent:.3f}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+            recent = 0.0
+    model.to(torch.bfloat16).eval().save_pretrained(args.out)
+    template.tokenizer.save_pretrained(args.out)
+    del optimizer
+    if args.device == "cuda":
+        torch.cuda.empty_cache()
+    asyncio.run(measure(model.requires_grad_(False), template, args))
+
+
+async def measure(model: Any, template: Template, args: argparse.Namespace) -> None:
+    """Print how well the kinds of replies to held-out people are named."""
+    rng, people = random.Random("measure"), held_out_people()
+    tasks = [
+        kinds_pair(person, line, lines, people, rng)
+        for person in people
+        for line, lines in in_context(person)
+    ]
+    async with answers(model, template, args, longest=1024) as ask:
+        replies = await asyncio.gather(*(ask(request, n, 0.0, 80) for n, (request, _) in enumerate(tasks)))
+    total = right = sides = 0
+    side = lambda kind: kind if kind == NONSENSE else str(kind in GOOD)  # noqa: E731
+    confused: dict[str, int] = {}
+    for (_, answer), reply in zip(tasks, replies, strict=True):
+        meant = [row.partition(": ")[2] for row in answer.split("\n")]
+        for a, b in zip(meant, read_kinds(reply, len(meant)), strict=True):
+            total, right, sides = total + 1, right + (a == b), sides + (side(a) == side(b))
+            key = f"{side(a)}-{side(b)}"
+            confused[key] = confused.get(key, 0) + 1
+    print(
+        f"held out: {total} replies, kind right {right / total:.3f}, good, poor or nonsense right {sides / total:.3f}"
+    )
+    print(f"good (True), poor (False) or nonsense, meant-named: {confused}", flush=True)
+
+
+@asynccontextmanager
+async def answers(
+    model: Any, template: Template, args: argparse.Namespace, longest: int
+) -> AsyncIterator[Any]:
+    """Yield a function that answers a request: text, number (the seed), temperature, longest answer."""
+    sampler = Sampler(model, template, name="writer", slots=args.slots, context=longest, chunk=32)
+    gate = asyncio.Semaphore(args.slots)
+
+    async def ask(request: str, number: int, temperature: float, tokens: int) -> str:
+        async with gate:
+            chat = LocalChat(sampler, f"{number}")
+            answer = await chat.reply(
+                Request((Message("user", request),), temperature, 1.0, tokens, seed=number)
+            )
+            chat.end_dialogue()
+        return answer.reply.text
+
+    async with sampler:
+        began = time.monotonic()
+        yield ask
         print(
-            f"pass {number}: {count} steps, loss {losses[-1]:.3f}, {time.monotonic() - began:.0f} s",
+            f"{sampler.stats.sampled} tokens, {sampler.stats.sampled / (time.monotonic() - began):.0f}/s",
             flush=True,
         )
-    return losses
 
 
-async def write(model: Any, template: Template, args: argparse.Namespace) -> None:
-    """Write documents until the time is over; each is one line of the file."""
-    sampler = Sampler(model, template, name="writer", slots=args.slots, context=LONGEST, chunk=32)
-    headers = iter(enumerate(new_headers(200_000, args.seed)))
-    end, count = time.monotonic() + 60 * args.minutes, 0
+async def keep_asking(requests: Iterator[Any], args: argparse.Namespace, answer: Any) -> None:
+    """Let all slots answer requests until there are none, or the time is over."""
+    end, done = time.monotonic() + 60 * args.minutes, 0
+
+    async def work() -> None:
+        nonlocal done
+        while time.monotonic() < end and (request := next(requests, None)) is not None:
+            await answer(request)
+            done += 1
+            if done % 2000 == 0:
+                print(f"{done} answers", flush=True)
+
+    await asyncio.gather(*(work() for _ in range(args.slots)))
+    print(f"{done} answers", flush=True)
+
+
+async def stories(args: argparse.Namespace) -> None:
+    """Write stories of new people; each is one line of the file."""
+    model, template = load(args, torch.bfloat16)
     with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+        async with answers(model, template, args, LONGEST) as ask:
 
-        async def work() -> None:
-            nonlocal count
-            while time.monotonic() < end:
-                number, header = next(headers)
-                chat = LocalChat(sampler, f"{number}")
-                request = Request(
-                    (Message("user", header),), args.temperature, 1.0, LONGEST - 128, seed=number
-                )
-                answer = await chat.reply(request)
-                chat.end_dialogue()
-                file.write(json.dumps({"id": number, "text": answer.reply.text + "\n"}) + "\n")
-                count += 1
-                if count % 200 == 0:
-                    stats = sampler.stats
-                    print(
-                        f"{count} documents, {stats.sampled / 1e6:.1f}M tokens, {stats.sampled / max(stats.seconds, 1e-9):.0f}/s",
-                        flush=True,
-                    )
+            async def story(numbered: tuple[int, str]) -> None:
+                number, header = numbered
+                text = await ask(header, number, args.temperature, LONGEST - 128)
+                file.write(json.dumps({"id": number, "text": text + "\n"}) + "\n")
 
-        async with sampler:
-            await asyncio.gather(*(work() for _ in range(args.slots)))
-    print(f"{count} documents, {sampler.stats.sampled} tokens", flush=True)
+            await keep_asking(iter(enumerate(new_headers(200_000, args.seed))), args, story)
+
+
+async def replies(args: argparse.Namespace) -> None:
+    """Write replies to lines of known people."""
+    model, template = load(args, torch.bfloat16)
+    with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+        async with answers(model, template, args, 1024) as ask:
+            number = numbers()
+
+            async def reply(job: Any) -> None:
+                text = await ask(job.request, next(number), args.temperature, 240)
+                row = {"person": job.person, "variant": job.variant, "line": job.line, "text": job.text}
+                file.write(json.dumps(row | {"replies": read_replies(text, job.text)}) + "\n")
+
+            await keep_asking(reply_jobs(args.seed), args, reply)
+
+
+async def kinds(args: argparse.Namespace) -> None:
+    """Name the kinds of collected replies."""
+    model, template = load(args, torch.bfloat16)
+    with gzip.open(args.babble, "rt", encoding="utf-8") as file:
+        rows = [json.loads(row) for row in file]
+    with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+        async with answers(model, template, args, 1024) as ask:
+
+            async def name(numbered: tuple[int, dict[str, Any]]) -> None:
+                number, row = numbered
+                text = await ask(kinds_request(row["lines"], row["replies"]), number, 0.0, 100)
+                named = zip(read_kinds(text, len(row["replies"])), row["replies"], strict=True)
+                pairs = [(kind, reply) for kind, reply in named if kind]
+                file.write(json.dumps({"line": row["lines"][-1], "replies": pairs}) + "\n")
+
+            await keep_asking(iter(enumerate(rows)), args, name)
+
+
+def load(args: argparse.Namespace, dtype: torch.dtype) -> tuple[Any, Template]:
+    torch.manual_seed(args.seed)
+    dtype = dtype if args.device == "cuda" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
+    return model.requires_grad_(args.task == "train"), read_template(
+        AutoTokenizer.from_pretrained(args.model)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("task", choices=("train", "stories", "replies", "kinds"))
     parser.add_argument("--model", required=True, help="folder of the language model")
-    parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl.gz)")
-    parser.add_argument("--minutes", type=float, default=8.0, help="time for writing")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
+    parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or writing")
+    parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--batch", type=int, default=8192, help="tokens per step")
-    parser.add_argument("--slots", type=int, default=768, help="documents written at once")
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--slots", type=int, default=768, help="texts written at once")
+    parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(args.device)
-    template = read_template(AutoTokenizer.from_pretrained(args.model))
-    finetune(model, template, args)
-    model = model.to(torch.bfloat16 if args.device == "cuda" else torch.float32).eval().requires_grad_(False)
-    if args.device == "cuda":
-        torch.cuda.empty_cache()
-    asyncio.run(write(model, template, args))
+    if args.task == "train":
+        train(args)
+    else:
+        asyncio.run({"stories": stories, "replies": replies, "kinds": kinds}[args.task](args))
 
 
 if __name__ == "__main__":

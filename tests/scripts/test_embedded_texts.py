@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 import dialogues  # noqa: E402
 import documents  # noqa: E402
 import nouns  # noqa: E402
+import tasks  # noqa: E402
 import texts  # noqa: E402
 
 EMPATHY = ROOT / "mapo" / "domains" / "empathy"
@@ -213,17 +214,62 @@ def test_a_person_holds_back_after_harm_and_goes_on_after_help():
 
 
 def test_spoiled_replies_differ_from_what_they_were_made_of_and_are_worth_nothing():
-    babble = {line.text: ["The of it, is there."] for p in WRITTEN[:12] for line in p.lines}
-    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, 1.0, babble).play(8) for p in WRITTEN[:12]]
+    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, 1.0).play(8) for p in WRITTEN[:12]]
     spoiled = [x for talk in talks for x in talk if x.kind in dialogues.SPOILED]
     assert {x.kind for x in spoiled} == set(dialogues.SPOILED)
     assert all(not any(x.levels[k] for k in (0, 2, 4)) for x in spoiled)
     written = {reply for p in WRITTEN for line in p.lines for _, reply in line.replies}
     assert not [
-        x.reply
-        for x in spoiled
-        if x.kind in ("broken", "nonsense", "stuffed", "babble") and x.reply in written
+        x.reply for x in spoiled if x.kind in ("broken", "nonsense", "stuffed") and x.reply in written
     ]
+
+
+def test_a_policys_replies_count_as_the_kinds_they_were_named():
+    said = {
+        line.text: [("nonsense", "The of it, is there."), ("order", "Stop it now.")]
+        for p in WRITTEN[:12]
+        for line in p.lines
+    }
+    talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, 0.0, said).play(8) for p in WRITTEN[:12]]
+    found = {x.reply: (x.kind, x.levels) for talk in talks for x in talk}
+    assert found["The of it, is there."] == ("babble", dialogues.HARM["babble"])
+    assert found["Stop it now."] == ("order", dialogues.HARM["order"])
+
+
+def test_replies_and_kinds_are_read_back_as_they_were_written():
+    replies = [("ask", "What did it cost?"), ("room", "Take your time.")]
+    assert documents.read_replies(documents.replies_answer(replies), "I sold the car.") == replies
+    kinds = ["ask", "nonsense", "room"]
+    assert documents.read_kinds(documents.kinds_answer(kinds), 3) == kinds
+    assert documents.read_kinds("1: ask\n2: lamp\n9: room\n\nx", 3) == ["ask", "", ""]
+
+
+def test_the_writing_model_never_sees_held_out_people():
+    held = {line.text for person in texts.held_out_people() for line in person.lines}
+    assert len(held) > 1000
+    known = {line.text for person in texts.known_people() for line in person.lines}
+    told = [text for text in held - known if len(text) > 60]
+    everything = "\n".join(text for pair in tasks.training_pairs(random.Random(0)) for text in pair)
+    assert not [text for text in told if text in everything]
+
+
+def test_spoiled_replies_are_named_nonsense():
+    person = texts.known_people()[0]
+    line, lines = next(tasks.in_context(person))
+    written = {text for _, text in line.replies}
+    for seed in range(50):
+        request, answer = tasks.kinds_pair(person, line, lines, texts.known_people(), random.Random(seed))
+        texts_shown = [row.partition(": ")[2] for row in request.split("\n")[len(lines) : -1]]
+        kinds = documents.read_kinds(answer, len(texts_shown))
+        assert [text in written for text in texts_shown] == [kind != "nonsense" for kind in kinds]
+
+
+def test_wanted_replies_suit_the_line():
+    jobs = [job for job, _ in zip(tasks.reply_jobs(0), range(3000), strict=False)]
+    assert len({(job.person, job.line) for job in jobs}) == len(jobs)
+    assert all(job.text in job.request for job in jobs)
+    early = [job.request.rsplit("\n", 1)[1] for job in jobs if job.line < 3]
+    assert not [request for request in early if "link" in request or "step" in request]
 
 
 def test_dialogues_are_reproducible():
