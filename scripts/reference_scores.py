@@ -20,7 +20,7 @@ from mapo.domain_folders import SHIPPED, domain_folder
 from mapo.measure.epmq import composite, indices
 from mapo.measure.potential import Trajectory
 from mapo.measure.rubric import Rubric
-from mapo.scoring.reference import REFERENCE_FILE, REFERENCE_SCHEMA
+from mapo.scoring.reference import ANY, REFERENCE_FILE, REFERENCE_SCHEMA
 from mapo.scoring.score import score
 from mapo.types import AxisMarks, Mark
 
@@ -42,6 +42,7 @@ def no_change_score(domain: str) -> dict[str, Any]:
         "label": "nothing happens",
         "epm_q": round(composite([indices(path)]).epm_q, 2),
         "source": "computed from the EPM-Q formula: every reply is judged level 0 on every axis",
+        "judge": ANY,
     }
 
 

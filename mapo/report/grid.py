@@ -21,7 +21,7 @@ from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun, read_object, read_training
 from mapo.scoring.context import context_of_dialogues
 from mapo.scoring.reference import reference_text
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import World, world_notice
 from mapo.store import RunDir
 
 RUNS = 2000
@@ -72,15 +72,14 @@ def ablation_report(root: Path, name: str | None = None) -> Report:
         *problem_list(problems),
     ]
     lead = f"{len(runs)} of {len(cells)} runs; {varied}."
-    scripted = [run.scripted for run in trained if run.scripted]
+    worlds = [run.world for run in trained if run.world]
     notices = dict.fromkeys(notice_of(run.manifest) for run in trained)
-    return Report(title, lead, blocks, caution=" ".join(filter(None, [_caution(scripted), *notices])))
+    return Report(title, lead, blocks, caution=" ".join(filter(None, [_caution(worlds), *notices])))
 
 
-def _caution(domains: list[str]) -> str:
-    """Return the notice about the scripted world and its reference scores; empty for other worlds."""
-    references = [reference_text(domain) for domain in dict.fromkeys(domains)]
-    return " ".join([scripted_world(domains), *references]) if domains else ""
+def _caution(worlds: list[World]) -> str:
+    """Return the notice about test worlds and their reference scores; empty if there are none."""
+    return " ".join([world_notice(worlds), *map(reference_text, dict.fromkeys(worlds))]) if worlds else ""
 
 
 def _cells(manifest: Mapping[str, Any], problems: list[str]) -> list[GridCell]:

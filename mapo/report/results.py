@@ -35,13 +35,11 @@ from mapo.runs.contamination import notice_of
 from mapo.runs.contents import details_in_points, planned_dialogues
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import KEYS
-from mapo.runs.training import dialogues_by_id, has_scripted_people, is_scripted, read_ledger, read_object
+from mapo.runs.training import dialogues_by_id, read_ledger, read_object
 from mapo.scoring.context import context_of_results
 from mapo.scoring.folders import read_folders
-from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
 from mapo.scoring.score import Score, score_results
-from mapo.scripted.notice import PEOPLE, scripted_world
 from mapo.show.figures import Panel, Picture, look
 from mapo.show.tables import Table
 from mapo.store import RunDir
@@ -113,13 +111,10 @@ def empa_report(root: Path, name: str | None = None) -> Report:
         *problem_list(problems),
     ]
     title = f"{_benchmark_name(models[first][0])}: {name or models[first][0].model}"
-    sample = models[first][0]
-    domain = _scripted_domain(sample)
-    cautions = [f"{scripted_world([domain])} {reference_text(domain)}"] if domain else []
-    if not domain and has_scripted_people(sample.cast):
-        cautions.append(scripted_world([sample.path.rubric.name], PEOPLE))
+    context = context_of_results(models[first])
+    cautions = [*filter(None, (context.notice, context.reference))]
     cautions += [notice] if (notice := notice_of(manifest)) else []
-    if note := context_of_results(models[first]).prompts_note:
+    if note := context.prompts_note:
         cautions.append(f"{note}.")
     if incomplete:
         cautions.insert(0, f"Incomplete evaluation: {incomplete}. {PARTIAL}")
@@ -130,11 +125,6 @@ def _incomplete(manifest: Mapping[str, Any], ids: Collection[str]) -> str:
     """Return "4 of 12 dialogues" if an evaluation has fewer than planned, else an empty string."""
     planned = planned_dialogues(manifest)
     return f"{len(ids)} of {plural(planned, 'dialogue')}" if len(ids) < planned else ""
-
-
-def _scripted_domain(result: Result) -> str:
-    """Return the domain if all roles were scripted, else an empty string."""
-    return result.path.rubric.name if is_scripted(result.cast) else ""
 
 
 def _recorded_health(root: Path) -> dict[str, Any]:
@@ -187,7 +177,7 @@ def _breakdown(results: Sequence[Result]) -> list[Block]:
     """Break EPM-Q down by category, dominant axis and difficulty, where dialogues have these tags."""
     blocks: list[Block] = []
     panels = []
-    references = plots.references_of(_scripted_domain(results[0]))
+    references = plots.references_of(context_of_results(results).world)
     for title, key in (("category", "category"), ("dominant axis", "axis"), ("difficulty", "difficulty")):
         groups: dict[str, list[Result]] = {}
         for r in results:

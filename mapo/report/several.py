@@ -20,9 +20,9 @@ from mapo.report.sections.side_by_side import comparison_blocks
 from mapo.report.training import problem_list
 from mapo.runs.contamination import notice_of
 from mapo.runs.kind import Kind, kind_of
-from mapo.runs.training import TrainingRun, is_scripted, read_object, read_training
+from mapo.runs.training import TrainingRun, read_object, read_training
 from mapo.scoring.reference import reference_text
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import World, world_notice, world_of
 from mapo.store import RunDir
 from mapo.text import clip
 
@@ -35,8 +35,8 @@ class _Collected:
     readable: list[str] = field(default_factory=list)
     """Arguments for `mapo compare`."""
     names: list[str] = field(default_factory=list)
-    scripted: dict[str, str] = field(default_factory=dict)
-    """Domain by name, for runs whose user, director and judge were scripted."""
+    worlds: dict[str, World] = field(default_factory=dict)
+    """Test worlds by name, for runs with scripted people."""
     marked: dict[str, str] = field(default_factory=dict)
     """Notice by name, for runs whose policy was trained on test scenarios."""
     problems: list[str] = field(default_factory=list)
@@ -95,21 +95,20 @@ def several_report(runs: Sequence[str]) -> Report:
 
 
 def _caution(collected: _Collected) -> str:
-    """Return the notices about runs in the scripted world and about those trained on test scenarios."""
+    """Return the notices about runs in test worlds and about those trained on test scenarios."""
     marked = [f"{clip(name, MAX_NAME)}: {notice}" for name, notice in collected.marked.items()]
-    return " ".join([*filter(None, [_scripted_caution(collected)]), *marked])
+    return " ".join([*filter(None, [_world_caution(collected)]), *marked])
 
 
-def _scripted_caution(collected: _Collected) -> str:
-    """Return the notice about runs in the scripted world; "" if there are none."""
-    if not collected.scripted:
+def _world_caution(collected: _Collected) -> str:
+    """Return the notice about runs in test worlds; "" if there are none."""
+    if not collected.worlds:
         return ""
-    domains = [*collected.scripted.values()]
-    references = [reference_text(domain) for domain in dict.fromkeys(domains)]
-    notice = " ".join([scripted_world(domains), *references])
-    if [*collected.scripted] == collected.names:
+    worlds = [*collected.worlds.values()]
+    notice = " ".join([world_notice(worlds), *map(reference_text, dict.fromkeys(worlds))])
+    if [*collected.worlds] == collected.names:
         return notice
-    return f"{', '.join(clip(name, MAX_NAME) for name in [*collected.scripted][:6])}: {notice}"
+    return f"{', '.join(clip(name, MAX_NAME) for name in [*collected.worlds][:6])}: {notice}"
 
 
 def names_of(runs: Sequence[str]) -> list[str]:
@@ -137,20 +136,20 @@ def _read(collected: _Collected, run: str, name: str) -> None:
     if kind is Kind.TRAINING:
         collected.trained.append(read_training(root, name))
         collected.problems += collected.trained[-1].problems
-    scripted = collected.trained[-1].scripted if kind is Kind.TRAINING else _scripted(root)
+    world = collected.trained[-1].world if kind is Kind.TRAINING else _world(root)
     renamed = kind is Kind.TRAINING and "=" not in name  # use the same name in tables as in the run's curves
     collected.readable.append(f"{name}={root}" if renamed else run)
     collected.names.append(name)
-    collected.scripted |= {name: scripted} if scripted else {}
+    collected.worlds |= {name: world} if world else {}
     notice = notice_of(read_object(RunDir(root).manifest, []))
     collected.marked |= {name: notice} if notice else {}
 
 
-def _scripted(root: Path) -> str:
-    """Return the domain of an evaluation with scripted roles, from its manifest; "" for other runs."""
+def _world(root: Path) -> World | None:
+    """Return the test world of an evaluation, from its manifest; None for other runs."""
     manifest = read_object(RunDir(root).manifest, [])
     domain = str(manifest.get("rubric", "conversation")).partition(" ")[0]
-    return domain if is_scripted(manifest.get("cast")) else ""
+    return world_of(domain, manifest.get("cast"))
 
 
 def _training_blocks(collected: _Collected) -> list[Block]:

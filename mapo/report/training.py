@@ -30,7 +30,7 @@ from mapo.runs.contamination import notice_of
 from mapo.runs.contents import number
 from mapo.runs.training import TrainingRun
 from mapo.scoring.reference import reference_text
-from mapo.scripted.notice import PEOPLE, scripted_world
+from mapo.scripted.world import world_notice
 from mapo.show.figures import AFTER, BEFORE
 from mapo.show.tables import Table
 from mapo.text import plural
@@ -60,8 +60,7 @@ def training_report(run: TrainingRun) -> Report:
         *_settings(run),
         *problem_list(run.problems),
     ]
-    cautions = [f"{scripted_world([run.scripted])} {reference_text(run.scripted)}"] if run.scripted else []
-    cautions += [scripted_world([run.judged_by_model], PEOPLE)] if run.judged_by_model else []
+    cautions = [f"{world_notice([run.world])} {reference_text(run.world)}"] if run.world else []
     cautions += [notice] if (notice := notice_of(run.manifest)) else []
     return Report(f"{run.method} on {run.model}", _lead(run), blocks, caution=" ".join(cautions))
 

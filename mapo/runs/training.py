@@ -7,7 +7,7 @@ are collected in `problems`, and the rest is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from mapo.config import Advantage, Config, read_config, set_earlier_defaults
 from mapo.records import decode_dialogue, parse
 from mapo.runs import contents, files
+from mapo.scripted.world import World, configured_world, world_of
 from mapo.store import TESTS, BadLine, RunDir, step_of, steps_of
 from mapo.types import Dialogue
 
@@ -61,24 +62,12 @@ class TrainingRun:
         return "unknown" if seed is None else str(seed)
 
     @property
-    def scripted(self) -> str:
-        """The domain if user, director and judge were scripted, according to the dialogues or else the
-        config; "" if they were models."""
+    def world(self) -> World | None:
+        """The test world, according to the dialogues or else the config; None if the people were models."""
         for d in (*self.after, *self.before, *(d for step in self.played.values() for d in step)):
             if d.cast:
-                return d.rubric if is_scripted(d.cast) else ""
-        config = self.config
-        if config is None or config.roles.agents != "scripted" or (config.roles.judge or config.eval.judge):
-            return ""
-        return config.scenarios.domain
-
-    @property
-    def judged_by_model(self) -> str:
-        """The domain if user and director were scripted and the judge was a model, else ""."""
-        for d in (*self.after, *self.before, *(d for step in self.played.values() for d in step)):
-            if d.cast:
-                return d.rubric if has_scripted_people(d.cast) and not is_scripted(d.cast) else ""
-        return ""
+                return world_of(d.rubric, d.cast)
+        return world_of_config(self.config) if self.config else None
 
     @property
     def finished(self) -> bool:
@@ -104,16 +93,10 @@ def read_training(root: Path, name: str = "", *, budget: int = BUDGET) -> Traini
     return run
 
 
-def is_scripted(cast: object) -> bool:
-    """Return whether user, director and judge were scripted, for a cast as in records and manifests."""
-    if isinstance(cast, Mapping):
-        return all(cast.get(role) == "scripted" for role in ("user", "director", "judge"))
-    return cast == "scripted"
-
-
-def has_scripted_people(cast: object) -> bool:
-    """Return whether the user was scripted, for a cast as in records and manifests."""
-    return cast.get("user") == "scripted" if isinstance(cast, Mapping) else cast == "scripted"
+def world_of_config(config: Config) -> World | None:
+    """Return the test world in which a training is tested."""
+    judge = config.eval.judge or config.roles.judge
+    return configured_world(config.roles.agents, config.scenarios.domain, judge.model if judge else None)
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from mapo.sandbox.prompting import OWN_NAME
 from mapo.scenarios.sets import BUILTIN, MANIFEST, SPLITS, read_manifest
 from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import SCRIPTED, World, scripted_notice, world_of
 from mapo.types import Dialogue
 
-SCRIPTED = "scripted"
 UNKNOWN = "unknown"
 ROLES = ("user", "director", "judge")
 _OR = " or "
@@ -40,12 +39,17 @@ class ScoreContext:
         return [role for role in ROLES if SCRIPTED in getattr(self, role).split(_OR)]
 
     @property
+    def world(self) -> World | None:
+        """The test world, if the people were scripted."""
+        return world_of(self.domain, {role: getattr(self, role) for role in ROLES})
+
+    @property
     def notice(self) -> str:
         """The sentence that stands above a score from a scripted user or judge; empty for other scores."""
         roles = self.scripted_roles
         if not {"user", "judge"} & set(roles):
             return ""
-        return scripted_world([self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'}")
+        return scripted_notice([self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'}")
 
     @property
     def prompts_note(self) -> str:
@@ -64,9 +68,8 @@ class ScoreContext:
 
     @property
     def reference(self) -> str:
-        """The reference scores of the scripted world as a sentence; empty for other worlds."""
-        everyone = {getattr(self, role) for role in ROLES}
-        return reference_text(self.domain) if everyone == {SCRIPTED} else ""
+        """The reference scores of the test world as a sentence; empty for other worlds."""
+        return reference_text(self.world) if self.world else ""
 
     @property
     def roles(self) -> str:

@@ -1,13 +1,12 @@
-"""Reference scores of a domain's scripted test world, for tables and for lines in charts.
+"""Reference scores of test worlds, for tables and for lines in charts.
 
-They are stored beside the domain (`reference.json`) and measured by `scripts/reference_scores.py`. They hold
-only for the domain's scripted roles: a score from model roles must not be compared with them.
+They are stored beside the domain (`reference.json`) and measured by `scripts/reference_scores.py`. Each holds
+for one judge of the scripted people; a score under another judge must not be compared with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +14,14 @@ from typing import Any
 
 from mapo.domain_folders import known_folder
 from mapo.errors import RecordError
+from mapo.scripted.world import SCRIPTED, World
 from mapo.show.tables import Cell
 
 REFERENCE_FILE = "reference.json"
 REFERENCE_NOTE = "References: the built-in test scenarios with the rubric's turn limit."
-REFERENCE_SCHEMA = "mapo.reference/1"
+REFERENCE_SCHEMA = "mapo.reference/2"
+ANY = "any"
+"""Judge of a value that follows from the formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +36,28 @@ class ReferenceScore:
     scenarios: int = 0
     dialogues: int = 0
     passes: int = 0
+    judge: str = SCRIPTED
     chart: bool = True
     """Whether charts draw it as a line."""
 
 
-def reference_scores(domain: str) -> tuple[ReferenceScore, ...]:
-    """Return the reference scores of a domain's scripted world, lowest first; empty if it has none.
+def reference_scores(world: World) -> tuple[ReferenceScore, ...]:
+    """Return the reference scores of a test world, lowest first; empty if its domain has none.
 
-    `domain` is its name, which is also the name of its rubric.
+    The domain's name is also the name of its rubric.
     """
-    folder = known_folder(domain)
+    folder = known_folder(world.domain)
     if folder is None or not (folder / REFERENCE_FILE).is_file():
         return ()
-    return _read(folder / REFERENCE_FILE)
+    return tuple(score for score in _read(folder / REFERENCE_FILE) if score.judge in (world.judge, ANY))
 
 
-def reference_lines(domain: str, roles: Iterable[str]) -> tuple[ReferenceScore, ...]:
-    """Return the scores to draw in a chart. Empty unless all `roles` (user, director, judge) are scripted."""
-    players = set(roles)
-    return tuple(r for r in reference_scores(domain) if r.chart) if players == {"scripted"} else ()
+def reference_lines(world: World | None) -> tuple[ReferenceScore, ...]:
+    """Return the scores to draw in a chart; none unless it shows a test world."""
+    return tuple(score for score in reference_scores(world) if score.chart) if world else ()
 
 
-def reference_rows(domain: str, columns: int) -> list[list[Cell]]:
+def reference_rows(world: World, columns: int) -> list[list[Cell]]:
     """Return one table row per reference score: name, EPM-Q, passes, then "-" up to `columns` cells."""
     return [
         [
@@ -64,14 +66,13 @@ def reference_rows(domain: str, columns: int) -> list[list[Cell]]:
             f"{score.passes}/{score.dialogues}" if score.dialogues else "-",
             *["-"] * (columns - 3),
         ]
-        for score in reference_scores(domain)
+        for score in reference_scores(world)
     ]
 
 
-def reference_text(domain: str) -> str:
+def reference_text(world: World) -> str:
     """Return the reference scores as one sentence, or an empty string."""
-    scores = reference_scores(domain)
-    values = "; ".join(f"{score.label} {score.epm_q:.1f}" for score in scores)
+    values = "; ".join(f"{score.label} {score.epm_q:.1f}" for score in reference_scores(world))
     return f"Reference EPM-Q on the test scenarios of this test world: {values}." if values else ""
 
 

@@ -49,9 +49,9 @@ def print_scores(
         print_line(title, style="bold")
     print_line(context.describe(), style="")
     columns, rows = [label, "EPM-Q", "passes", "turns"], [_main_row(s) for s in scores]
-    if label and context.reference:
-        rows += reference_rows(context.domain, len(columns) + len(_COMPONENTS))
-    references = label and context.reference and len(rows) > len(scores)
+    if label and context.world:
+        rows += reference_rows(context.world, len(columns) + len(_COMPONENTS))
+    references = label and len(rows) > len(scores)
     note = REFERENCE_NOTE if references else ""
     table = Table([*columns, *_COMPONENTS.values()], rows, title=context.notice, note=note)
     print_tables([table, *(_detail_tables(label, scores) if everything else ())])

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from documents import is_clean_reply, parse, words
-from nouns import exchanged
+from nouns import exchanged, nouns
 from texts import EMPATHY, Line, Person, held_out_people, known_people, train_scenarios
 
-WRITTEN = 0.4
-"""Share of dialogues with written people."""
 EXCHANGED = 0.4
 """Share of dialogues in which nouns are exchanged."""
 T = TypeVar("T")
@@ -82,7 +80,8 @@ def babble(paths: Sequence[Path]) -> dict[str, list[tuple[str, str]]]:
     for path in paths:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for row in map(json.loads, file):
-                found.setdefault(row["line"], []).extend((kind, reply) for kind, reply in row["replies"])
+                if row["replies"]:
+                    found.setdefault(row["line"], []).extend(map(tuple, row["replies"]))
     return found
 
 
@@ -104,16 +103,21 @@ def split(part: str, generated: Sequence[Person]) -> tuple[list[Person], list[Pe
 
 
 class Draw:
-    """Draws people: written ones with a fixed share, generated ones otherwise."""
+    """Draws people: written ones with a fixed share, generated ones otherwise; some with other nouns."""
 
-    def __init__(self, written: Sequence[Person], generated: Sequence[Person]) -> None:
-        self.written, self.generated = written, generated
+    def __init__(
+        self, written: Sequence[Person], generated: Sequence[Person], exchanged: float = EXCHANGED
+    ) -> None:
+        self.written, self.exchanged = written, exchanged
+        names = {person.id for person in (*written, *train_scenarios())}
+        self.told = [person for person in generated if person.id in names]
+        self.new = [person for person in generated if person.id not in names]
         self.everybody = [*written, *generated]
 
     def person(self, rng: random.Random) -> Person:
-        from_written = not self.generated or rng.random() < WRITTEN
-        person = rng.choice(self.written if from_written else self.generated)
-        return exchanged(person, rng, rng.uniform(0.2, 0.6)) if rng.random() < EXCHANGED else person
+        groups = [group for group in (self.written, self.told, self.new) if group]
+        person = rng.choice(rng.choice(groups))
+        return exchanged(person, rng, rng.uniform(0.2, 0.6)) if rng.random() < self.exchanged else person
 
 
 _make: Callable[[random.Random], object]
@@ -129,6 +133,7 @@ def in_parallel(make: Callable[[random.Random], T], count: int, seed: str, shard
     global _make
     _make = make
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    nouns()  # once, not in every process
     jobs = [(f"{seed}/{k}", min(shard, count - k)) for k in range(0, count, shard)]
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         return [item for items in pool.imap(_shard, jobs) for item in items]  # type: ignore[misc]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import Draw, generated_people, in_parallel, split, told_again
+from corpus import EXCHANGED, Draw, generated_people, in_parallel, split, told_again
 from dialogues import Talk
 from small import (
     ASSISTANT,
@@ -41,7 +41,7 @@ def text_of(talk: Talk, turns: int) -> str:
 
 
 def tokenizer_texts(draw: Draw) -> list[str]:
-    people = [*draw.written * 3, *draw.generated[:3000]]
+    people = [*draw.written * 3, *draw.told, *draw.new[:3000]]
     rows = [t for p in people for line in p.lines for t in (line.text, *(r for _, r in line.replies))]
     form = "Trust: high\nperson: reply: C progress? C regression? A progress? A regression? P progress? P regression?"
     return [*rows, *[form] * 200]
@@ -63,6 +63,9 @@ def main() -> None:
     parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
     parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
+    parser.add_argument(
+        "--exchanged", type=float, default=EXCHANGED, help="share of dialogues with other nouns"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument(
         "--tokens", type=float, default=80e6, help="tokens to train on; more than three passes overfit"
@@ -78,7 +81,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
-    draw = Draw(written, generated)
+    draw = Draw(written, generated, args.exchanged)
     texts = tokenizer_texts(draw)
     tokenizer = (
         Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train_tokenizer(texts, args.vocab)

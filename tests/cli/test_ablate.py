@@ -19,7 +19,7 @@ from mapo.errors import InputError, StoreError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.evals.ablation import processes
 from mapo.evals.processes import locked
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import World, world_notice
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import world
 
@@ -90,7 +90,7 @@ def test_a_grid_from_start_to_report(fake, tmp_path):
     assert "8 runs, 0 of them finished: methods mapo, grpo; rewards idr, adr; seeds 0, 1\n" in told
     assert f"mapo report {out}" in told and f"mapo view {out}" in told
     assert f"2 in parallel, 4 steps each, in {out}; logs: {out / 'logs'}\n" in told
-    caution = scripted_world(["empathy"])
+    caution = world_notice([World("empathy")])
     assert caution in " ".join(told.split()) and caution in (out / "ablation.md").read_text()
     report = json.loads((out / "ablation.json").read_text())
     assert report["schema"] == "mapo.ablation/1" and report["runs"] == report["wanted"] == 8

@@ -30,7 +30,7 @@ from mapo.report.training import setting_text, training_report
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.training import read_training
 from mapo.scoring.reference import reference_text
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import World, world_notice
 from mapo.show.figures import Panel, Picture
 from mapo.show.tables import Table
 from support.command import mapo
@@ -45,7 +45,7 @@ PAPER = {
     "fig_gradient_norms",
     "fig_trajectories",
 }
-TEST_WORLD = f"{scripted_world(['empathy'])} {reference_text('empathy')}"
+TEST_WORLD = f"{world_notice([World('empathy')])} {reference_text(World('empathy'))}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 EVIL = "| `x` ![a](http://b) <script>alert(1)</script><img onerror=alert(2)>\"'><svg onload=alert(3)>\u202e"
 
@@ -324,6 +324,7 @@ def test_scores_of_the_scripted_world_are_said_to_be_no_measure_of_empathy(tmp_p
     (other / "config.toml").unlink()
     assert build([str(other)]).caution == ""
     people = "Test world, not a measure of empathy: user and director are scripted (docs/scripted-world.md)."
+    people += " Reference EPM-Q on the test scenarios of this test world: nothing happens 33.3."
     casts = (("scripted", "scripted", TEST_WORLD), ("scripted", "big", people), ("big", "big", ""))
     for user, judge, said in casts:
         cast = {"user": user, "director": user, "judge": judge}

@@ -12,6 +12,7 @@ from mapo.scenarios.sets import load_scenarios
 from mapo.scoring import reference
 from mapo.scoring.context import ScoreContext, scenario_set
 from mapo.scoring.reference import reference_lines, reference_scores
+from mapo.scripted.world import World
 from support.command import mapo
 
 SCRIPTED = ScoreContext("empathy", "scripted", "scripted", "scripted", "builtin:test (12 scenarios)")
@@ -81,6 +82,8 @@ def test_other_domains_and_scripted_judges_have_no_note_about_prompts(domain, ju
 def test_reference_scores_stand_only_beside_a_fully_scripted_world():
     assert "nothing happens 33.3; honest helper 89.1" in SCRIPTED.reference
     assert ScoreContext("empathy", "small", "scripted", "scripted", "").reference == ""
+    judged = ScoreContext("empathy", "scripted", "scripted", "my-judge", "").reference
+    assert "nothing happens 33.3" in judged and "honest" not in judged
 
 
 @pytest.mark.parametrize(
@@ -98,20 +101,21 @@ def test_scenario_sets_are_named(ids, name):
 
 
 def test_an_unknown_domain_has_neither_sets_nor_references():
-    assert (scenario_set("haggling", ["a", "b"]), reference_scores("haggling")) == ("2 scenarios", ())
+    assert (scenario_set("haggling", ["a", "b"]), reference_scores(World("haggling"))) == ("2 scenarios", ())
 
 
 @pytest.mark.parametrize("domain", SHIPPED)
 def test_shipped_domains_have_reference_scores(domain):
-    scores = {score.name: score for score in reference_scores(domain)}
+    scores = {score.name: score for score in reference_scores(World(domain))}
     assert list(scores) == ["silent", "no_change", "honest"]  # lowest first
     assert scores["no_change"].epm_q == pytest.approx(100 / 3, abs=0.01)  # RDI 50, Align 50, Tau 100, Pen 100
     assert scores["honest"].command.startswith("mapo eval empa --model scripted:honest")
 
 
 def test_charts_draw_two_reference_lines_and_none_for_model_roles():
-    assert [line.name for line in reference_lines("empathy", ["scripted"] * 3)] == ["no_change", "honest"]
-    assert reference_lines("empathy", ["scripted", "gpt", "gpt"]) == ()
+    assert [line.name for line in reference_lines(World("empathy"))] == ["no_change", "honest"]
+    assert [line.name for line in reference_lines(World("empathy", "my-judge"))] == ["no_change"]
+    assert reference_lines(None) == ()
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": "mapo.reference/9", "scores": []}', '{"schema": "x"}'])
@@ -119,11 +123,11 @@ def test_a_damaged_reference_file_is_named(tmp_path, monkeypatch, text):
     (tmp_path / "reference.json").write_text(text)
     monkeypatch.setattr(reference, "known_folder", lambda _: tmp_path)
     with pytest.raises(RecordError, match=r"reference\.json"):
-        reference_scores("empathy")
+        reference_scores(World("empathy"))
 
 
 def test_the_honest_reference_score_is_what_a_run_measures(tmp_path):
-    stored = next(s for s in reference_scores("empathy") if s.name == "honest")
+    stored = next(s for s in reference_scores(World("empathy")) if s.name == "honest")
     mapo(*stored.command.split()[1:], "--out", tmp_path / "run")
     [measured] = json.loads(mapo("score", tmp_path / "run", "--json").stdout)
     assert (round(measured["epm_q"], 2), measured["n"]) == (stored.epm_q, stored.dialogues)

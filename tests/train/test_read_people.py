@@ -8,6 +8,7 @@ import pytest
 from mapo.report import write_report
 from mapo.runs.training import read_training
 from mapo.sandbox.readout import BRIEF
+from mapo.scripted.world import World
 from support import small_run
 from support.command import mapo
 from support.local_cast import trained_judge
@@ -62,4 +63,4 @@ def test_no_text_calls_the_judge_scripted(run):
 
 def test_the_run_is_not_taken_for_the_scripted_world(run):
     read = read_training(run[0])
-    assert (read.scripted, read.judged_by_model) == ("", "empathy")
+    assert read.world == World("empathy", "reader")

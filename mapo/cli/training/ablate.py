@@ -252,7 +252,7 @@ def _report(out: Path, reach: float | None) -> None:
     from mapo.evals.ablation.cells import cells_of
     from mapo.evals.ablation.grid import read_grid
     from mapo.evals.ablation.report import draw, markdown, print_report
-    from mapo.scripted.notice import PEOPLE, scripted_world
+    from mapo.scripted.world import configured_world, world_notice
     from mapo.store import write_atomic
 
     grid = read_grid(out)
@@ -261,13 +261,11 @@ def _report(out: Path, reach: float | None) -> None:
     report = analyse(runs, wanted=len(cells), reach=reach)
     write_atomic(RunDir(out).ablation, json.dumps(report, indent=1, allow_nan=False) + "\n")
     settings = grid["settings"]
-    scripted = settings["roles"].get("agents") == "scripted"
-    domains = [settings["scenarios"].get("domain") or "conversation"]
-    judges = (settings["roles"].get("judge"), settings.get("eval", {}).get("judge"))
-    judged = any((judge or {}).get("model") for judge in judges)
-    caution = ""
-    if scripted:
-        caution = scripted_world(domains, PEOPLE) if judged else scripted_world(domains)
+    roles = settings["roles"]
+    judge = (settings.get("eval", {}).get("judge") or roles.get("judge") or {}).get("model")
+    domain = settings["scenarios"].get("domain") or "conversation"
+    world = configured_world(roles.get("agents", ""), domain, judge)
+    caution = world_notice([world]) if world else ""
     write_atomic(RunDir(out).ablation_markdown, markdown(report, caution=caution))
     print_report(report, caution=caution)
     try:

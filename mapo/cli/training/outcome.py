@@ -70,9 +70,7 @@ def _print_curve(run: TrainingRun, console: Console) -> None:
             ("o", "validation (over *)", ("validation", "epm_q")),
         )
     }
-    roles = {player for d in (*_last_dialogues(run), *run.after) for player in d.cast.values()}
-    scores = reference_lines(run.scripted, roles) if run.scripted else ()
-    references = [(f"{score.label} {score.epm_q:.1f}", score.epm_q) for score in scores]
+    references = [(f"{score.label} {score.epm_q:.1f}", score.epm_q) for score in reference_lines(run.world)]
     lines = text_chart(
         {sign: points for sign, (_, points) in curves.items()}, references, width=console.width
     )
@@ -140,8 +138,8 @@ def _scores(before: Score, after: Score, step: int, caution: str) -> Table:
         for name, score in (("before", before), (f"after (step {step})", after))
     ]
     columns = ["", "EPM-Q", "passes", "turns"]
-    if after.context.reference:
-        rows += reference_rows(after.context.domain, len(columns))
+    if after.context.world:
+        rows += reference_rows(after.context.world, len(columns))
     title = after.context.notice or caution
     known = before.intervals or after.intervals
     note = "Below EPM-Q: 95 % bootstrap interval over scenarios." if known else ""

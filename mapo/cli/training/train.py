@@ -247,17 +247,13 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
 def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: str = "") -> None:
     """Print the scores and a dialogue before and after, write the report, and name the next commands."""
     from mapo.cli.training.outcome import print_outcome
-    from mapo.players.casting import evaluation_cast
     from mapo.report import write_report
     from mapo.runs.contamination import notice_of
-    from mapo.scripted.notice import PEOPLE, scripted_world
+    from mapo.runs.training import world_of_config
+    from mapo.scripted.world import world_notice
 
-    domains = [config.scenarios.domain]
-    cautions = []
-    if config.roles.agents == "scripted":
-        judged = evaluation_cast(config) is not None
-        cautions = [scripted_world(domains, PEOPLE) if judged else scripted_world(domains)]
-    print_outcome(outcome, out, " ".join(cautions))
+    world = world_of_config(config)
+    print_outcome(outcome, out, world_notice([world]) if world else "")
     if notice := notice_of(outcome.summary):
         say(f"warning: {notice}")
     report, run = write_report(out), quote(str(out))

@@ -139,10 +139,9 @@ def draw_ends(
 
 
 def _references(report: dict[str, Any]) -> tuple[ReferenceScore, ...]:
-    """Return the reference scores of the scripted world; empty for other worlds."""
+    """Return the reference scores of the test world; empty for other worlds."""
     context = _context(report)
-    roles = (context.user, context.director, context.judge) if context else ()
-    return reference_lines(context.domain, roles) if context else ()
+    return reference_lines(context.world) if context else ()
 
 
 def _draw_references(report: dict[str, Any], axes: Any) -> None:

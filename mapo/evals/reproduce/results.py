@@ -89,8 +89,8 @@ def result_table(experiment: Experiment, results: Sequence[RowResult], small: bo
             ]
         )
     known = next((r.score.context for r in results if r.score), None)
-    if known and known.reference:
-        rows += [[name, "", *cells] for name, *cells in reference_rows(known.domain, len(columns) - 1)]
+    if known and known.world:
+        rows += [[name, "", *cells] for name, *cells in reference_rows(known.world, len(columns) - 1)]
     notice = next((r.score.context.notice for r in results if r.score and r.score.context.notice), "")
     note = "The paper's EMPA score is read as EPM-Q."
     if any(r.score and r.score.intervals for r in results):

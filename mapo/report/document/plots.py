@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mapo.report.document.numbers import Point
 from mapo.scoring.reference import reference_lines
+from mapo.scripted.world import World
 from mapo.show.figures import (
     ENDINGS,
     FAINT,
@@ -167,10 +168,9 @@ def paths(sides: Sequence[ScenarioPaths], limits: tuple[float, float, float]) ->
     return draw
 
 
-def references_of(domain: str) -> References:
-    """Return the reference scores of a domain's scripted world. `domain` is empty for other worlds."""
-    scores = reference_lines(domain, ("scripted",)) if domain else ()
-    return [(f"{score.label} {score.epm_q:.0f}", score.epm_q) for score in scores]
+def references_of(world: World | None) -> References:
+    """Return the reference scores of a test world, and none for other worlds."""
+    return [(f"{score.label} {score.epm_q:.0f}", score.epm_q) for score in reference_lines(world)]
 
 
 def _draw_references(axes: Any, references: References, *, upright: bool = False) -> None:

@@ -23,7 +23,7 @@ def learning(run: TrainingRun) -> list[Block]:
             "Mean reward per turn; EPM-Q of the training dialogues (line) and of the validation scenarios "
             f"(dots). Bands: 95 % bootstrap intervals over the scenarios of a step{some}; none with fewer "
             f"than {MIN_ROWS} scenarios."
-            f"{' Dotted lines: reference scores of the test world.' if run.scripted else ''}"
+            f"{' Dotted lines: reference scores of the test world.' if run.world else ''}"
         )
         blocks += [Heading("Learning"), Picture("fig_learning_curves", caption, panels)]
     norms = series(run.steps, "grad_norm")
@@ -59,7 +59,7 @@ def learning_panels(run: TrainingRun) -> list[Panel]:
         ends = numbers.score_intervals(run.played, run.root, run.problems)
         lines = {"training": numbers.with_intervals(score, ends)} if score else {}
         dots = {"validation": held} if held else None
-        references = plots.references_of(run.scripted)
+        references = plots.references_of(run.world)
         panels.append(
             Panel("EPM-Q", plots.curves(lines, "EPM-Q (points)", points=dots, references=references))
         )

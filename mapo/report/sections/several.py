@@ -121,8 +121,8 @@ def _curves(groups: Groups, over: str) -> list[Block]:
     across, looks, panels = "training dialogues", _looks(groups), []
     if score:
         dots = {label: line for label, line in validation.items() if label in score}
-        worlds = {run.scripted for runs_of_group in groups.values() for run in runs_of_group}
-        references = plots.references_of(worlds.pop() if len(worlds) == 1 else "")
+        worlds = {run.world for runs_of_group in groups.values() for run in runs_of_group}
+        references = plots.references_of(worlds.pop() if len(worlds) == 1 else None)
         draw = plots.curves(score, "EPM-Q (points)", across, points=dots, looks=looks, references=references)
         panels.append(Panel("EPM-Q", draw))
     if reward:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mapo.scoring.context import UNKNOWN, ScoreContext, scenario_set
+from mapo.scripted.world import World
 
 PLAYERS = (
     "SELECT domain, user_player, director, judge, prompts, scenario FROM dialogues"
@@ -17,10 +18,15 @@ _COLUMNS = ("user_player", "director", "judge")
 _KEYS = ("domain", "judge", "scenarios", "notice", "prompts", "prompts_note", "reference", "world", "roles")
 
 
+def world_in(context: dict[str, Any] | None) -> World | None:
+    """Return the test world of a context."""
+    return World(context["domain"], context["judge"]) if context and context["world"] else None
+
+
 def context_of(rows: Sequence[sqlite3.Row]) -> dict[str, Any]:
     """Return the context of the dialogues in `rows`, as plain data for pages.
 
-    `world` is the domain if all roles are scripted, and then `reference` names its reference scores.
+    `world` says whether it is a test world (`world_in`), and `reference` names its reference scores.
     """
     if not rows:
         return dict.fromkeys(_KEYS, "")
@@ -39,6 +45,6 @@ def context_of(rows: Sequence[sqlite3.Row]) -> dict[str, Any]:
         "prompts": prompts,
         "prompts_note": context.prompts_note,
         "reference": context.reference,
-        "world": domain if context.reference else "",
+        "world": context.world is not None,
         "roles": context.roles,
     }

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mapo.store import RunDir
 from mapo.view.index import sets
+from mapo.view.index.context import world_in
 from mapo.view.index.files import RunFiles, rubric_of
 from mapo.view.pages.charts import radar as radar_figure
 from mapo.view.pages.site import Params, all_sets, as_json, list_notice, ordered, page, part_name, reading
@@ -114,6 +115,6 @@ def _radar(
         return lambda group: table[group][at][0] if table[group][at] else None
 
     names = [f"{s['name']}, {part_name(s['part'])}" for s in chosen]
-    worlds = {s["context"]["world"] for s in chosen}
-    world = worlds.pop() if len(worlds) == 1 else ""
+    worlds = {world_in(s["context"]) for s in chosen}
+    world = worlds.pop() if len(worlds) == 1 else None
     return radar_figure(list(table), [(name, column(at)) for at, name in enumerate(names)], world)

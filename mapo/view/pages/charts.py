@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mapo.measure.axes import REGRESSION
 from mapo.runs.contents import endings_by_step, number
 from mapo.scoring.reference import reference_lines
+from mapo.scripted.world import World
 from mapo.show.figures import COLOURS, ENDINGS, FAINT, LOOKS, Look, look, looks_of, rgba
 from mapo.text import printable
 from mapo.types import ending_label
@@ -83,8 +84,8 @@ class PlottedRun(NamedTuple):
     name: str
     method: str
     steps: Steps
-    world: str = ""
-    """The domain if all roles were scripted, else empty."""
+    world: World | None = None
+    """The test world, if the people were scripted."""
 
 
 def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str, Any]:
@@ -130,11 +131,11 @@ def run_figures(db: sqlite3.Connection, runs: Sequence[PlottedRun]) -> dict[str,
     return figures
 
 
-def reference_traces(world: str, first: object, last: object) -> list[Trace]:
-    """Return the reference scores of a scripted world as dotted lines from x=`first` to x=`last`."""
+def reference_traces(world: World | None, first: object, last: object) -> list[Trace]:
+    """Return the reference scores of a test world as dotted lines from x=`first` to x=`last`."""
     if isinstance(first, int | float) and first == last:
         first, last = first - 0.5, first + 0.5
-    scores = reference_lines(world, ("scripted",)) if world else ()
+    scores = reference_lines(world)
     highest = max((score.epm_q for score in scores), default=0.0)
     return [
         {
@@ -438,9 +439,11 @@ def _turn_names(states: States) -> list[str]:
 
 
 def radar(
-    groups: Sequence[str], sets: Sequence[tuple[str, Callable[[str], float | None]]], world: str = ""
+    groups: Sequence[str],
+    sets: Sequence[tuple[str, Callable[[str], float | None]]],
+    world: World | None = None,
 ) -> dict[str, Any]:
-    """Return one closed line per set over the groups; `world` is the domain of scripted roles."""
+    """Return one closed line per set over the groups; `world` is the test world they were measured in."""
     data: list[Trace] = []
     around = distinct([label(group, RADAR_LABEL) for group in groups])
     for i, (name, value) in enumerate(sets):
@@ -467,6 +470,6 @@ def radar(
             "line": {"color": FAINT, "dash": "dot", "width": 1.5},
             "mode": "lines",
         }
-        for score in (reference_lines(world, ("scripted",)) if world else ())
+        for score in reference_lines(world)
     ]
     return {"data": data, "layout": {"polar": {"radialaxis": {"rangemode": "tozero", "nticks": 5}}}}

@@ -13,8 +13,10 @@ from mapo.evals.ablation.cells import GridCell, iter_cells, label_of
 from mapo.measure.stats import t_interval
 from mapo.runs.contents import number
 from mapo.scoring.reference import reference_lines
+from mapo.scripted.world import World
 from mapo.show.figures import Look, looks_of, rgba
 from mapo.view.index import queries
+from mapo.view.index.context import world_in
 from mapo.view.index.files import RunFiles, key_of
 from mapo.view.pages.charts import Steps, Trace, label, reference_traces
 
@@ -102,7 +104,7 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
     """Return learning curves and held-out scores: a line per value of the first varied setting, a chart per
     combination of the others. `steps` is keyed by run."""
     looks = dict(zip(grid["lines"], looks_of(grid["lines"]), strict=True))
-    world = grid["context"]["world"] if grid["context"] else ""
+    world = world_in(grid["context"])
     figures: dict[str, Any] = {}
     ends = _shared_range(grid, steps, world)
     for i, column in enumerate(grid["columns"]):
@@ -124,9 +126,9 @@ def grid_figures(grid: dict[str, Any], steps: Mapping[str, Steps]) -> dict[str, 
     return figures
 
 
-def _shared_range(grid: dict[str, Any], steps: Mapping[str, Steps], world: str) -> list[float]:
+def _shared_range(grid: dict[str, Any], steps: Mapping[str, Steps], world: World | None) -> list[float]:
     """Return one range of EPM-Q for all charts of a grid."""
-    values = [score.epm_q for score in (reference_lines(world, ("scripted",)) if world else ())]
+    values = [score.epm_q for score in reference_lines(world)]
     values += [value for lines in steps.values() for value in _points(lines).values()]
     for cell in grid["cells"]:
         if cell["after"]:
@@ -176,7 +178,7 @@ def _points(steps: Steps) -> dict[int, float]:
 
 
 def _held_out(
-    cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: str, ends: list[float]
+    cells: Sequence[dict[str, Any]], looks: Mapping[str, Look], world: World | None, ends: list[float]
 ) -> dict[str, Any]:
     """Return the held-out EPM-Q per value: each seed as a point, the mean with its interval over seeds."""
     data: list[Trace] = []

@@ -19,6 +19,7 @@ from mapo.scoring.findings import findings
 from mapo.store import RunDir, ledger_name
 from mapo.text import printable
 from mapo.view.index import judging, queries, sets
+from mapo.view.index.context import world_in
 from mapo.view.index.facts import config_of, manifest_of, steps_of
 from mapo.view.index.files import RunFiles
 from mapo.view.pages.charts import PLOTS, PlottedRun, run_figures
@@ -262,7 +263,7 @@ def figures(request: Request) -> Response:
     with reading(request) as db:
         found = [requested_run(request, db, key) for key in Params(request).texts("run")[:OVERLAID]]
         runs = [
-            PlottedRun(row["key"], row["name"], row["method"], steps_of(files), row["context"]["world"])
+            PlottedRun(row["key"], row["name"], row["method"], steps_of(files), world_in(row["context"]))
             for row, files in found
         ]
         return as_json(run_figures(db, runs))

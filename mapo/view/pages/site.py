@@ -21,6 +21,7 @@ from mapo.show.numbers import num, signed
 from mapo.text import plural, printable
 from mapo.types import Direction, ending_label
 from mapo.view.index import queries, sets
+from mapo.view.index.context import world_in
 from mapo.view.index.facts import when
 from mapo.view.index.files import RunFiles
 from mapo.view.index.index import Index
@@ -128,18 +129,23 @@ def ordered(
     return sorted(known, key=column, reverse=not sort.endswith("-up")) + rest
 
 
+def _references(contexts: Collection[dict[str, Any]]) -> str:
+    """Return the reference scores of the worlds of a list; with several judges, of each one."""
+    worlds = {world: c["reference"] for c in contexts if c["reference"] and (world := world_in(c))}
+    if len({world.domain for world in worlds}) == len(worlds):
+        return " ".join(worlds.values())
+    return " ".join(f"Judge {world.judge}: {text}" for world, text in worlds.items())
+
+
 def list_notice(contexts: Collection[dict[str, Any]]) -> str:
     """Return the notice above a list of scores of which some come from scripted roles, or from models
     with prompts of their own; else empty."""
-    scripted = {c["domain"]: c["reference"] for c in contexts if c["notice"]}
-    for c in contexts:
-        if c["notice"] and c["reference"]:
-            scripted[c["domain"]] = c["reference"]
+    scripted = [c for c in contexts if c["notice"]]
     notes = " ".join(dict.fromkeys(f"{c['prompts_note']}." for c in contexts if c["prompts_note"]))
     if not scripted:
         return notes
-    names = " or ".join(domain or "conversation" for domain in scripted)
-    references = " ".join(text for text in scripted.values() if text)
+    names = " or ".join(dict.fromkeys(c["domain"] or "conversation" for c in scripted))
+    references = _references(scripted)
     notice = f"Scores marked “test world” come from scripted roles: test world, not a measure of {names}."
     return " ".join(filter(None, (notice, references, notes)))
 

@@ -15,7 +15,7 @@ from mapo.evals.ablation.report import draw, markdown, picture
 from mapo.records import encode_dialogue
 from mapo.scoring.context import ScoreContext
 from mapo.scoring.score import score_dialogues
-from mapo.scripted.notice import scripted_world
+from mapo.scripted.world import World, world_notice
 from support.builders import dialogue, marks
 
 
@@ -206,9 +206,11 @@ def test_a_scripted_world_is_no_measure_of_its_domains():
     notice = (
         "Test world, not a measure of {}: user, director and judge are scripted (docs/scripted-world.md)."
     )
-    assert scripted_world(["empathy"]) == notice.format("empathy")
-    assert scripted_world(["/my/haggling", "tutoring", "tutoring"]) == notice.format("haggling or tutoring")
-    assert scripted_world([]) == notice.format("conversation")
+    assert world_notice([World("empathy")]) == notice.format("empathy")
+    assert world_notice([*map(World, ("/my/haggling", "tutoring", "tutoring"))]) == notice.format(
+        "haggling or tutoring"
+    )
+    assert world_notice([]) == notice.format("conversation")
 
 
 def test_one_seed_and_no_steps_can_be_drawn(tmp_path):
