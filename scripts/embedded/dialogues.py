@@ -235,9 +235,12 @@ class Talk:
 
     def _reply(self, line: Line) -> Exchange:
         if line.text in self.babble and self.rng.random() < BABBLE:
-            kind, text = self.rng.choice(self.babble[line.text])
-            kind = "babble" if kind == "nonsense" else kind
-            if text not in self.replies:
+            good = self.rng.random() < self.goodness
+            said = [pair for pair in self.babble[line.text] if pair[1] not in self.replies]
+            said = [pair for pair in said if (pair[0] in GOOD) == good] or said
+            if said:
+                kind, text = self.rng.choice(said)
+                kind = "babble" if kind == "nonsense" else kind
                 return Exchange(line.text, text, kind, levels(kind, line, text, self.trust, self.threshold))
         if self.rng.random() < self.waste:
             repeats = self.stuck and self.rng.random() < 0.8

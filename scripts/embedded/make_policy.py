@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python scripts/embedded/make_policy.py --stories stories.jsonl.gz --out mapo/local_model/pocket
 
-Reads the written texts and, with --stories, those of `write.py`. About a third of the replies it learns are good ones,
-in random order: it can say both and does not yet choose.
+Reads the written texts and what `write.py` made. About a third of the replies it learns are good ones, in random order: it
+can say both and does not yet choose. With --start and --babble it goes on with its own replies, as far as `write.py kinds`
+found sense in them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import EXCHANGED, Draw, generated_people, in_parallel, split, told_again
+from corpus import EXCHANGED, Draw, babble, generated_people, in_parallel, split, told_again
 from dialogues import Talk
+from documents import NONSENSE
+from nouns import exchanged, nouns
 from small import (
     ASSISTANT,
     CONTEXT,
@@ -31,6 +34,7 @@ from small import (
     train_tokenizer,
 )
 from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
 GOODNESS = 0.33
 USER_WEIGHT = 0.2
@@ -56,12 +60,29 @@ def weights(ids: torch.Tensor, marks: dict[str, int]) -> torch.Tensor:
     return weight * (ids[:, 1:] != marks[PAD])
 
 
+def copied(ids: np.ndarray, marks: dict[str, int], noun_ids: frozenset[int]) -> np.ndarray:
+    """Return which predicted tokens are nouns of a reply that stand in the line before it."""
+    found, line, speaking = np.zeros(len(ids) - 1, dtype=bool), set[int](), ""
+    for place, token in enumerate(ids.tolist()):
+        if token == marks[USER]:
+            line, speaking = set(), USER
+        elif token == marks[ASSISTANT]:
+            speaking = ASSISTANT
+        elif token in noun_ids and speaking == USER:
+            line.add(token)
+        elif token in line and speaking == ASSISTANT:
+            found[place - 1] = True
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
     parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
+    parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
+    parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument(
         "--exchanged", type=float, default=EXCHANGED, help="share of dialogues with other nouns"
@@ -82,6 +103,11 @@ def main() -> None:
     args = parser.parse_args()
     written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
     draw = Draw(written, generated, args.exchanged)
+    said = {
+        line: sense
+        for line, pairs in babble(args.babble).items()
+        if (sense := [p for p in pairs if p[0] != NONSENSE])
+    }
     texts = tokenizer_texts(draw)
     tokenizer = (
         Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train_tokenizer(texts, args.vocab)
@@ -91,26 +117,29 @@ def main() -> None:
     marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
 
     def make(rng: random.Random) -> np.ndarray:
-        talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS)
-        turns = rng.choice((4, 8, 12, 16, 20, 28, 40))
+        talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS, babble=said)
+        turns = rng.choice((2, 3, 4, 6, 8, 12, 20))
         ids = tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids
         return np.array(ids[:CONTEXT], dtype=np.uint16)
 
+    noun_ids = frozenset(
+        ids[0]
+        for noun in set().union(*nouns())
+        if len(ids := tokenizer.encode(f" {noun}", add_special_tokens=False).ids) == 1
+    )
     pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")
     rng = random.Random("held")
-    test = [
-        np.array(
-            tokenizer.encode(text_of(Talk(p, rng, held, GOODNESS), 20), add_special_tokens=False).ids[
-                :CONTEXT
-            ]
-        )
-        for p in held
-    ]
+    people = [*held, *(exchanged(person, rng, 0.5) for person in held)]
+    talks = [text_of(Talk(person, rng, held, GOODNESS), 20) for person in people]
+    test = [np.array(tokenizer.encode(talk, add_special_tokens=False).ids[:CONTEXT]) for talk in talks]
     print(
         f"{len(written)} written and {len(generated)} generated people, {sum(map(len, pool)) / 1e6:.1f}M tokens",
         flush=True,
     )
-    model = new_model(args.vocab, args.width, args.layers, args.seed).to(args.device)
+    model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
+    if args.start:
+        model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
+    model = model.to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
     stream = batches([len(ids) for ids in pool], args.batch, np.random.default_rng(args.seed))
 
@@ -127,9 +156,15 @@ def main() -> None:
         mine = weight == 1.0
         return (each * weight).sum() / weight.sum(), {"replies": each.detach()[mine].mean()}
 
-    def held_out_loss() -> float:
+    def held_out_loss() -> tuple[float, float]:
+        """Return the mean loss of replies, and that of the nouns in them that the person has just said."""
+        ids = padded(test).to(args.device)
         with torch.no_grad():
-            return loss_of((padded(test).to(args.device),))[1]["replies"].item()
+            logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
+            each = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:].flatten(), reduction="none")
+        weight = weights(ids, marks).flatten()
+        taken_up = torch.from_numpy(np.stack([copied(row, marks, noun_ids) for row in ids.cpu().numpy()]))
+        return each[weight == 1.0].mean().item(), each[taken_up.flatten().to(args.device)].mean().item()
 
     made = train(
         model,
@@ -140,10 +175,12 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         device=args.device,
-        check=lambda: f"held out {held_out_loss():.3f}",
+        check=lambda: "held out {:.3f}, taken up {:.3f}".format(*held_out_loss()),
     )
+    loss, taken_up = held_out_loss()
     made |= {
-        "held_out_reply_loss": round(held_out_loss(), 4),
+        "held_out_reply_loss": round(loss, 4),
+        "held_out_loss_of_nouns_taken_up": round(taken_up, 4),
         "written": len(written),
         "generated": len(generated),
         "seed": args.seed,

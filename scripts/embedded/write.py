@@ -1,13 +1,13 @@
 """Let a language model write stories and replies, after it has learned to from the repository's texts. Needs a GPU.
 
     export PYTHONPATH=.
-    python scripts/embedded/write.py train   --model qwen --out writer
-    python scripts/embedded/write.py stories --model writer --out stories.jsonl.gz --minutes 4
-    python scripts/embedded/write.py replies --model writer --out replies.jsonl.gz --minutes 4
-    python scripts/embedded/write.py kinds   --model writer --babble babble.jsonl.gz --out labelled.jsonl.gz
+    python scripts/embedded/write.py train --model qwen --out writer
+    python scripts/embedded/write.py stories --model qwen --writer writer --out stories.jsonl.gz --minutes 4
+    python scripts/embedded/write.py replies --model qwen --writer writer --out replies.jsonl.gz --minutes 4
+    python scripts/embedded/write.py kinds --model qwen --writer writer --babble babble.jsonl.gz --out kinds.jsonl.gz
 
-`qwen` is the folder of Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). `train` trains all its weights on
-the tasks of `tasks.py` and measures how well it names the kinds of replies to held-out people. `stories` writes stories of
+`qwen` is the folder of Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). `train` trains a LoRA adapter on the
+tasks of `tasks.py` and measures how well it names the kinds of replies to held-out people. `stories` writes stories of
 new people, `replies` further replies to known people, and `kinds` names the kinds of what `babble.py` has collected.
 """
 
@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from documents import NONSENSE, kinds_request, new_headers, read_kinds, read_replies
+from peft import LoraConfig, PeftModel, get_peft_model
 from tasks import Pair, in_context, kinds_pair, reply_jobs, training_pairs
 from texts import GOOD, held_out_people
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -79,13 +80,16 @@ def loss_of(model: Any, group: list[Example], device: str) -> torch.Tensor:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train all weights on the tasks and save them."""
-    model, template = load(args, torch.float32)
+    """Train an adapter on the tasks and save it."""
+    model, template = load(args)
+    adapter = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear")
+    adapted = get_peft_model(model, adapter)
+    learned = [p for p in adapted.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=args.device == "cuda"
+        learned, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=args.device == "cuda"
     )
     rng = random.Random(args.seed)
-    model.train()
+    adapted.train()
     pairs = [pair for _ in range(args.passes) for pair in training_pairs(rng)]
     groups = batches((encode(template, pair) for pair in pairs), args.batch)
     rng.shuffle(groups)
@@ -100,7 +104,7 @@ def train(args: argparse.Namespace) -> None:
         loss = loss_of(model, groups[step % len(groups)], args.device)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         step += 1
         recent += loss.item() / 50
@@ -111,12 +115,9 @@ def train(args: argparse.Namespace) -> None:
                 flush=True,
             )
             recent = 0.0
-    model.to(torch.bfloat16).eval().save_pretrained(args.out)
-    template.tokenizer.save_pretrained(args.out)
-    del optimizer
-    if args.device == "cuda":
-        torch.cuda.empty_cache()
-    asyncio.run(measure(model.requires_grad_(False), template, args))
+    adapted.save_pretrained(args.out)
+    merged = adapted.merge_and_unload().eval().requires_grad_(False)
+    asyncio.run(measure(merged, template, args))
 
 
 async def measure(model: Any, template: Template, args: argparse.Namespace) -> None:
@@ -188,7 +189,7 @@ async def keep_asking(requests: Iterator[Any], args: argparse.Namespace, answer:
 
 async def stories(args: argparse.Namespace) -> None:
     """Write stories of new people; each is one line of the file."""
-    model, template = load(args, torch.bfloat16)
+    model, template = load(args)
     with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
         async with answers(model, template, args, LONGEST) as ask:
 
@@ -202,7 +203,7 @@ async def stories(args: argparse.Namespace) -> None:
 
 async def replies(args: argparse.Namespace) -> None:
     """Write replies to lines of known people."""
-    model, template = load(args, torch.bfloat16)
+    model, template = load(args)
     with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
         async with answers(model, template, args, 1024) as ask:
             number = numbers()
@@ -217,7 +218,7 @@ async def replies(args: argparse.Namespace) -> None:
 
 async def kinds(args: argparse.Namespace) -> None:
     """Name the kinds of collected replies."""
-    model, template = load(args, torch.bfloat16)
+    model, template = load(args)
     with gzip.open(args.babble, "rt", encoding="utf-8") as file:
         rows = [json.loads(row) for row in file]
     with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
@@ -233,13 +234,14 @@ async def kinds(args: argparse.Namespace) -> None:
             await keep_asking(iter(enumerate(rows)), args, name)
 
 
-def load(args: argparse.Namespace, dtype: torch.dtype) -> tuple[Any, Template]:
+def load(args: argparse.Namespace) -> tuple[Any, Template]:
+    """Return the model, with the adapter of --writer merged into it."""
     torch.manual_seed(args.seed)
-    dtype = dtype if args.device == "cuda" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
-    return model.requires_grad_(args.task == "train"), read_template(
-        AutoTokenizer.from_pretrained(args.model)
-    )
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
+    if args.writer:
+        model = PeftModel.from_pretrained(model, args.writer).merge_and_unload()
+    return model.eval().requires_grad_(False), read_template(AutoTokenizer.from_pretrained(args.model))
 
 
 def main() -> None:
@@ -248,11 +250,13 @@ def main() -> None:
     )
     parser.add_argument("task", choices=("train", "stories", "replies", "kinds"))
     parser.add_argument("--model", required=True, help="folder of the language model")
+    parser.add_argument("--writer", help="folder that `train` wrote")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
     parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or writing")
     parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=3e-5)
+    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--batch", type=int, default=8192, help="tokens per step")
     parser.add_argument("--slots", type=int, default=768, help="texts written at once")
     parser.add_argument("--temperature", type=float, default=0.7)
