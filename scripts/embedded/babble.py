@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import json
 import random
 from pathlib import Path
 
 from dialogues import Exchange, Talk
-from documents import BEFORE
+from documents import BEFORE, new_rows
 from texts import held_out_people, known_people, train_scenarios
 
 from mapo.models.chat import Request
@@ -68,8 +66,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rows = asyncio.run(babble(args))
-    with gzip.open(args.out, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows if row["replies"])
+    with new_rows(args.out) as add:
+        for row in rows:
+            if row["replies"]:
+                add(row)
     print(f"{sum(len(row['replies']) for row in rows)} replies to {len(rows)} lines")
 
 

@@ -15,9 +15,14 @@ of given replies are named, among them `nonsense` for what does not fit the stor
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from texts import KINDS, Line, Person, known_people, train_scenarios
 
@@ -137,6 +142,15 @@ def _set_inside(line: Line, content: str) -> None:
     elif ", " in content:
         line.feeling, _, shown = content.partition(", ")
         line.shown = shown == "said"
+
+
+@contextmanager
+def new_rows(path: Path) -> Iterator[Callable[[object], object]]:
+    """Write JSON rows to a compressed file, which has its name only when it is complete."""
+    part = path.with_name(path.name + ".part")
+    with gzip.open(part, "wt", encoding="utf-8", compresslevel=3) as file:
+        yield lambda row: file.write(json.dumps(row) + "\n")
+    os.replace(part, path)
 
 
 _WORD = re.compile(r"[\w']+")

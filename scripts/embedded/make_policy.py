@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import EXCHANGED, Draw, babble, generated_people, in_parallel, split, told_again
+from corpus import Draw, babble, generated_people, in_parallel, split, told_again
 from dialogues import Talk
 from documents import NONSENSE
 from nouns import exchanged, nouns
@@ -84,20 +84,18 @@ def main() -> None:
     parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
-    parser.add_argument(
-        "--exchanged", type=float, default=EXCHANGED, help="share of dialogues with other nouns"
-    )
+    parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument(
-        "--tokens", type=float, default=80e6, help="tokens to train on; more than three passes overfit"
+        "--tokens", type=float, default=120e6, help="tokens to train on; more than three passes overfit"
     )
-    parser.add_argument("--dialogues", type=int, default=40000, help="distinct dialogues")
+    parser.add_argument("--dialogues", type=int, default=120000, help="distinct dialogues")
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--layers", type=int, default=7)
     parser.add_argument("--vocab", type=int, default=5120)
-    parser.add_argument("--batch", type=int, default=65536, help="tokens per step")
+    parser.add_argument("--batch", type=int, default=8192, help="tokens per step")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()

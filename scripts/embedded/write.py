@@ -18,6 +18,7 @@ import asyncio
 import gzip
 import json
 import math
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from documents import NONSENSE, kinds_request, new_headers, read_kinds, read_replies
+from documents import NONSENSE, kinds_request, new_headers, new_rows, read_kinds, read_replies
 from peft import LoraConfig, PeftModel, get_peft_model
 from tasks import Pair, in_context, kinds_pair, reply_jobs, training_pairs
 from texts import GOOD, held_out_people
@@ -115,7 +116,9 @@ def train(args: argparse.Namespace) -> None:
                 flush=True,
             )
             recent = 0.0
-    adapted.save_pretrained(args.out)
+    part = args.out.with_name(args.out.name + ".part")
+    adapted.save_pretrained(part)
+    os.replace(part, args.out)
     merged = adapted.merge_and_unload().eval().requires_grad_(False)
     asyncio.run(measure(merged, template, args))
 
@@ -190,13 +193,13 @@ async def keep_asking(requests: Iterator[Any], args: argparse.Namespace, answer:
 async def stories(args: argparse.Namespace) -> None:
     """Write stories of new people; each is one line of the file."""
     model, template = load(args)
-    with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+    with new_rows(args.out) as add:
         async with answers(model, template, args, LONGEST) as ask:
 
             async def story(numbered: tuple[int, str]) -> None:
                 number, header = numbered
                 text = await ask(header, number, args.temperature, LONGEST - 128)
-                file.write(json.dumps({"id": number, "text": text + "\n"}) + "\n")
+                add({"id": number, "text": text + "\n"})
 
             await keep_asking(iter(enumerate(new_headers(200_000, args.seed))), args, story)
 
@@ -204,14 +207,14 @@ async def stories(args: argparse.Namespace) -> None:
 async def replies(args: argparse.Namespace) -> None:
     """Write replies to lines of known people."""
     model, template = load(args)
-    with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+    with new_rows(args.out) as add:
         async with answers(model, template, args, 1024) as ask:
             number = numbers()
 
             async def reply(job: Any) -> None:
                 text = await ask(job.request, next(number), args.temperature, 240)
                 row = {"person": job.person, "variant": job.variant, "line": job.line, "text": job.text}
-                file.write(json.dumps(row | {"replies": read_replies(text, job.text)}) + "\n")
+                add(row | {"replies": read_replies(text, job.text)})
 
             await keep_asking(reply_jobs(args.seed), args, reply)
 
@@ -221,7 +224,7 @@ async def kinds(args: argparse.Namespace) -> None:
     model, template = load(args)
     with gzip.open(args.babble, "rt", encoding="utf-8") as file:
         rows = [json.loads(row) for row in file]
-    with gzip.open(args.out, "wt", encoding="utf-8", compresslevel=3) as file:
+    with new_rows(args.out) as add:
         async with answers(model, template, args, 1024) as ask:
 
             async def name(numbered: tuple[int, dict[str, Any]]) -> None:
@@ -229,7 +232,7 @@ async def kinds(args: argparse.Namespace) -> None:
                 text = await ask(kinds_request(row["lines"], row["replies"]), number, 0.0, 100)
                 named = zip(read_kinds(text, len(row["replies"])), row["replies"], strict=True)
                 pairs = [(kind, reply) for kind, reply in named if kind]
-                file.write(json.dumps({"line": row["lines"][-1], "replies": pairs}) + "\n")
+                add({"line": row["lines"][-1], "replies": pairs})
 
             await keep_asking(iter(enumerate(rows)), args, name)
 
