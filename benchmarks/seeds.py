@@ -1,0 +1,157 @@
+"""Train with several seeds and test every run under several judges.
+
+    .venv/bin/python benchmarks/seeds.py --judge local:pocket-judge-2 --judge scripted [--seeds 5] [--out DIR]
+
+For each seed: `mapo train pocket run.seed=K`, whose test has the judge of training, then `mapo eval empa` of
+the trained policy under each further judge. The untrained policy is tested once per further judge. Prints
+scores, time and memory, and the mean gain under each judge with a Student's t interval over seeds. A run that
+is complete in DIR is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mapo.measure.stats import t_interval
+
+SCRIPTED = "scripted"
+
+
+def mapo(*words: object) -> None:
+    """Run a command of mapo; its output is shown only if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mapo", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"mapo {' '.join(map(str, words))} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def measured(command: list[object]) -> tuple[float, float]:
+    """Run a command of mapo; return its seconds and the peak of the memory of all its processes in GB."""
+    began, peak = time.monotonic(), 0
+    child = subprocess.Popen([sys.executable, "-m", "mapo", *map(str, command)])
+    while child.poll() is None:
+        peak = max(peak, memory_of(child.pid))
+        time.sleep(0.5)
+    if child.returncode:
+        sys.exit(f"mapo {' '.join(map(str, command))} failed")
+    return time.monotonic() - began, peak / 1e9
+
+
+def memory_of(process: int) -> int:
+    """Return the proportional memory of a process and its descendants in bytes (Linux)."""
+    total, waiting = 0, [process]
+    while waiting:
+        folder = Path("/proc") / str(waiting.pop())
+        try:
+            rollup = (folder / "smaps_rollup").read_text()
+            waiting += [
+                int(child)
+                for children in folder.glob("task/*/children")
+                for child in children.read_text().split()
+            ]
+        except OSError:  # it has ended
+            continue
+        total += sum(int(row.split()[1]) * 1024 for row in rollup.splitlines() if row.startswith("Pss:"))
+    return total
+
+
+def score(folder: Path) -> dict[str, Any]:
+    """Return EPM-Q with its interval over scenarios, and passes, of an evaluation."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mapo", "score", str(folder), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [model] = json.loads(done.stdout)
+    low, high = model["intervals"]["epm_q"]
+    return {"epm_q": model["epm_q"], "low": low, "high": high, "passes": model["passes"], "n": model["n"]}
+
+
+def evaluate(policy: str, judge: str, out: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Test a policy under a judge, unless that was done."""
+    if not (out / "done").exists():
+        words = [
+            "--model",
+            policy,
+            "--scenarios",
+            "builtin:test",
+            "--repeats",
+            args.repeats,
+            "--temperature",
+            0.7,
+        ]
+        words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
+        mapo("eval", "empa", *words, "--out", out, *(["--resume"] if out.exists() else []))
+        (out / "done").touch()
+    return score(out)
+
+
+def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Train and test with one seed, unless that was done."""
+    out = args.out / f"seed_{seed}"
+    figures = out / "measured.json"
+    if not figures.exists():
+        settings = [args.config, f"run.seed={seed}", *args.set]
+        seconds, memory = measured(
+            ["train", *settings, "--out", out, *(["--resume"] if out.exists() else [])]
+        )
+        figures.write_text(json.dumps({"seconds": round(seconds), "gigabytes": round(memory, 2)}))
+    exported = args.out / f"policy_{seed}"
+    if not exported.exists():
+        mapo("export", out, "--out", exported)
+    row: dict[str, Any] = {"seed": seed, **json.loads(figures.read_text())}
+    row["training"] = (score(out / "eval" / "before"), score(out / "eval" / "after"))
+    for judge in args.judge:
+        name = judge.rpartition(":")[2].replace("/", "_")
+        before = evaluate(args.model, judge, args.out / f"before_{name}", args)
+        row[judge] = (before, evaluate(f"local:{exported}", judge, args.out / f"after_{seed}_{name}", args))
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="pocket")
+    parser.add_argument("--model", default="local:pocket", help="the untrained policy")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of the trainings (KEY.PATH=VALUE)")
+    parser.add_argument("--judge", action="append", default=[], help="further judge: local:NAME, or scripted")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=4, help="dialogues per scenario under further judges")
+    parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
+    parser.add_argument("--json", type=Path, help="result file to write")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed in range(args.seeds):
+        rows.append(row := train(seed, args))
+        print(f"seed {seed}: {row['seconds']} s, {row['gigabytes']} GB", flush=True)
+        for judge in ("training", *args.judge):
+            before, after = row[judge]
+            shown = " -> ".join(
+                f"{x['epm_q']:.1f} ({x['low']:.1f} to {x['high']:.1f})" for x in (before, after)
+            )
+            print(f"  judge {judge}: {shown}, passed {after['passes']}/{after['n']}", flush=True)
+    gains = {
+        judge: [row[judge][1]["epm_q"] - row[judge][0]["epm_q"] for row in rows]
+        for judge in ("training", *args.judge)
+    }
+    for judge, values in gains.items():
+        interval = t_interval(values) if len(values) > 1 else None
+        shown = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
+        print(f"mean gain under judge {judge}: {fmean(values):+.1f}{shown}")
+    if args.json:
+        args.json.write_text(json.dumps({"rows": rows, "gains": gains}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
