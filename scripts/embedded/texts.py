@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ POOR = ("advice", "order", "console", "self", "misread", "dismiss", "vague")
 KINDS = GOOD + POOR
 
 HELD_OUT = 14
-"""One written person in so many is held out from everything that is trained."""
+"""About one written person in so many is held out from everything that is trained."""
 
 Mood = Literal["story", "guarded", "eased"]
 
@@ -87,12 +88,17 @@ def written_people() -> list[Person]:
 
 def known_people() -> list[Person]:
     """Return the written people that models may learn from."""
-    return [person for number, person in enumerate(_with_replies()) if number % HELD_OUT]
+    return [person for person in _with_replies() if not _is_held_out(person)]
 
 
 def held_out_people() -> list[Person]:
     """Return the written people that no model learns from."""
-    return _with_replies()[::HELD_OUT]
+    return [person for person in _with_replies() if _is_held_out(person)]
+
+
+def _is_held_out(person: Person) -> bool:
+    """Return whether nothing may learn from a person; further people do not change that."""
+    return zlib.crc32(person.id.encode()) % HELD_OUT == 0
 
 
 def _with_replies() -> list[Person]:
