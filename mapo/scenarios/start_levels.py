@@ -6,9 +6,11 @@ differently, and every threshold of the scenario depends on it.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mapo.domain_folders import DEFAULT
@@ -59,6 +61,56 @@ def check_start_levels(table: StartLevelTable, scenarios: Iterable[Scenario], ru
             raise InputError(str(error), where=f"start levels of {case}") from None
     warnings = [f"no start levels for {case}" for case in sorted(chosen - known)]
     return warnings + ([] if known & chosen else ["the start levels name none of the chosen scenarios"])
+
+
+def estimate_start_levels(
+    known: StartLevelTable, examples: Iterable[Scenario], scenarios: Iterable[Scenario], rubric: Rubric
+) -> dict[str, dict[str, int]]:
+    """Return start levels by scenario, estimated from its priorities.
+
+    The level of an indicator is the rounded mean of the `examples` whose start levels are known and that give
+    its axis the same priority, or else of all of them. Known start levels are kept as they are.
+    """
+    members = [scenario for scenario in examples if scenario.id in known]
+    if not members:
+        raise InputError("the known start levels name none of the example scenarios")
+    table = {}
+    for scenario in scenarios:
+        if scenario.id in known:
+            table[scenario.id] = dict(known[scenario.id])
+        else:
+            table[scenario.id] = {
+                indicator.key: _mean_level(
+                    known,
+                    [
+                        m
+                        for m in members
+                        if m.priorities.get(indicator.axis) == scenario.priorities.get(indicator.axis)
+                    ]
+                    or members,
+                    indicator.key,
+                )
+                for indicator in rubric.indicators
+            }
+    return table
+
+
+def estimation_errors(
+    known: StartLevelTable, examples: Iterable[Scenario], rubric: Rubric
+) -> dict[str, list[int]]:
+    """Return, by indicator, estimated minus known level of each example, estimated from the others."""
+    members = [scenario for scenario in examples if scenario.id in known]
+    errors: dict[str, list[int]] = {indicator.key: [] for indicator in rubric.indicators}
+    for scenario in members:
+        others = {case: levels for case, levels in known.items() if case != scenario.id}
+        estimate = estimate_start_levels(others, members, [scenario], rubric)[scenario.id]
+        for key, differences in errors.items():
+            differences.append(estimate[key] - known[scenario.id][key])
+    return errors
+
+
+def _mean_level(known: StartLevelTable, members: Sequence[Scenario], key: str) -> int:
+    return math.floor(fmean(known[member.id][key] for member in members) + 0.5)
 
 
 def _precomputed(item: Mapping[str, Any], where: str) -> dict[str, int]:
