@@ -24,7 +24,7 @@ import torch
 from corpus import Draw, babble, generated_people, in_parallel, split, told_again
 from dialogues import SPOILED, Exchange, Talk
 from small import ASSISTANT, CONTEXT, batches, fast, new_model, padded, save, train
-from texts import KINDS
+from texts import KINDS, Person
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
@@ -97,6 +97,11 @@ def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, said: Babble) -> 
     return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, 24))))
 
 
+def held_out_rows(people: list[Person], encoder: Encoder, said: Babble) -> list[Row]:
+    rng = random.Random("held out")
+    return [draw_row(rng, Draw(people, []), encoder, said) for _ in range(300)]
+
+
 def predict(model: Any, rows: list[Row], options: list[int], device: str) -> np.ndarray:
     """Return the log-probabilities of all levels: [turns, places, levels]."""
     result = []
@@ -160,7 +165,7 @@ def main() -> None:
     parser.add_argument("--dialogues", type=int, default=40000, help="distinct dialogues")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=65536, help="tokens per step")
+    parser.add_argument("--batch", type=int, default=16384, help="tokens per step")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -223,19 +228,23 @@ def main() -> None:
         lr=args.lr,
         device=args.device,
     )
-    rng = random.Random("held out")
     model.float()
-    measured: dict[str, Any] = {}
-    halves = {"fit": held[::2], "test": held[1::2]}
+    fitted, tests = held[::2], held[1::2]
     drawn = {
-        name: [draw_row(rng, Draw(people, []), encoder, said) for _ in range(400)]
-        for name, people in halves.items()
+        "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, said),
+        "written": held_out_rows(tests, encoder, {}),
+        "with a policy's replies": held_out_rows(tests, encoder, said),
     }
     logprobs = {name: predict(model, rows, options, args.device) for name, rows in drawn.items()}
     levels = {name: np.concatenate([row.levels for row in rows]) for name, rows in drawn.items()}
     calibration = fit([logprobs["fit"][:, k] for k in range(6)], [levels["fit"][:, k] for k in range(6)])
-    kinds = np.concatenate([row.kinds for row in drawn["test"]])
-    measured = agreement(logprobs["test"], levels["test"], kinds, calibration)
+    measured = {
+        name: agreement(
+            logprobs[name], levels[name], np.concatenate([row.kinds for row in rows]), calibration
+        )
+        for name, rows in drawn.items()
+        if name != "fit"
+    }
     print(json.dumps(measured, indent=1), flush=True)
     made |= {
         "part": args.part,
