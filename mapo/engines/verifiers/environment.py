@@ -176,6 +176,7 @@ def _refuse(config: EmpaEnvConfig) -> None:
         ("reward = rank", config.reward == RANK),
         ("roles.ranker", roles.ranker is not None),
         ("roles.check", roles.check is not None),
+        ("roles.max_unscored", roles.max_unscored != Roles().max_unscored),
         (f"roles.prompts = {EMPA_PROMPTS}", roles.prompts == EMPA_PROMPTS),
     ):
         if used:

@@ -1,7 +1,6 @@
 """The program of the policy: one call of the model per turn, made in this process.
 
-verifiers' own chat program (`null`) starts a process for every turn. It works here too
-(--env.agent.harness.id null) but a dialogue has many turns.
+verifiers' own chat program (`null`) starts a process for every turn, and a dialogue has many.
 """
 
 from __future__ import annotations

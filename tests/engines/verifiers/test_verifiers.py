@@ -444,6 +444,7 @@ def test_unknown_options_of_the_estimator_are_refused(group):
     [
         ({"reward": "rank"}, "not available in verifiers"),
         ({"reward": "joy"}, "joy"),
+        ({"roles": {"max_unscored": 0.1}}, "roles.max_unscored: this setting is not available"),
         (
             {"roles": {"agents": "llm", "everyone": {"model": "m"}, "prompts": "empa"}},
             "not available in verifiers",
