@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl setup-inspect train ablate score eval test check test-slow test-llm test-verl test-inspect test-browser test-gpu format bench docs docs-tables clean
+.PHONY: help setup setup-verl setup-inspect setup-verifiers train ablate score eval test check test-slow test-llm test-verl test-inspect test-verifiers test-browser test-gpu format bench docs docs-tables clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -110,6 +110,23 @@ $(INSPECT_READY): pyproject.toml constraints-inspect.txt
 
 test-inspect: setup-inspect ## Test the inspect_ai tasks
 	$(INSPECT)/bin/python -m pytest -W ignore tests/evals/inspect/test_inspect.py
+
+# verifiers needs an older openai, hence a separate environment.
+VERIFIERS := .venv-verifiers
+VERIFIERS_READY := $(VERIFIERS)/.ready
+
+setup-verifiers: $(VERIFIERS_READY) ## Create .venv-verifiers with the verifiers environment
+
+$(VERIFIERS_READY): pyproject.toml constraints-verifiers.txt
+	@echo "setup 1/2: creating $(VERIFIERS)"
+	@test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
+	@echo "setup 2/2: installing verifiers and everything else (a minute or two)"
+	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verifiers.txt \
+	  -e '.[verifiers,testing]' pytest pytest-timeout hypothesis
+	@touch $@
+
+test-verifiers: setup-verifiers ## Test the verifiers environment
+	$(VERIFIERS)/bin/python -m pytest -W ignore tests/engines/verifiers/test_verifiers.py
 
 # Tests of mapo view use chromium, driven by playwright.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || echo /usr/bin/chromium)

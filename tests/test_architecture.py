@@ -44,6 +44,7 @@ ORDER = [
     "players",
     "train",
     "engines.trl",
+    "engines.verifiers",
     "engines.verl.cpu",
     "engines.verl",
     "engines",

@@ -344,7 +344,7 @@ class Endpoint:
         if self._loop is not loop:  # connections belong to one event loop
             self._loop, self._clients = loop, []
         if len(self._clients) * CALLS_PER_CLIENT <= self._in_flight:
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+            from openai import AsyncOpenAI, DefaultAsyncHttpx2Client
 
             from mapo.models.bounded import ACCEPT, guard_response
 
@@ -353,7 +353,7 @@ class Endpoint:
                 base_url=self.base_url,
                 timeout=self.timeout,
                 max_retries=0,
-                http_client=DefaultAsyncHttpxClient(
+                http_client=DefaultAsyncHttpx2Client(
                     verify=_certificates(),
                     follow_redirects=False,
                     headers=ACCEPT,

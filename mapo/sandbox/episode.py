@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from types import TracebackType
 
-from mapo.errors import InputError
+from mapo.errors import ContextError, InputError
 from mapo.models.chat import Answer, Request
 from mapo.sandbox.cast import Casting, Job
 from mapo.sandbox.rollout import Rules, play
@@ -65,12 +65,20 @@ class Episode:
 
     async def step(self, reply: str | Reply) -> Observation:
         """Give the policy's reply and return what follows."""
+        return await self._answer(Reply(reply) if isinstance(reply, str) else reply)
+
+    async def cut(self) -> Observation:
+        """End the dialogue because the policy cannot reply any more: its context or its budget is used up.
+        The ending is `length`; without any turn, the dialogue is broken."""
+        return await self._answer(ContextError("the policy cannot reply any more", where=self.job.id))
+
+    async def _answer(self, reply: Reply | ContextError) -> Observation:
         if not self._task or self._task.done():
             state = "ended" if self._task else "not begun"
             raise InputError(
                 f"this episode has {state}", where=self.job.id, fix="Call begin() of a new Episode"
             )
-        self._policy.replies.put_nowait(Reply(reply) if isinstance(reply, str) else reply)
+        self._policy.replies.put_nowait(reply)
         return await self._observe(self._task)
 
     async def _observe(self, task: asyncio.Task[Dialogue]) -> Observation:
@@ -114,8 +122,11 @@ class _Caller:
     def __init__(self, name: str) -> None:
         self.name = name
         self.requests: asyncio.Queue[Request] = asyncio.Queue()
-        self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self.replies: asyncio.Queue[Reply | ContextError] = asyncio.Queue()
 
     async def reply(self, request: Request) -> Answer:
         self.requests.put_nowait(request)
-        return Answer(await self.replies.get())
+        reply = await self.replies.get()
+        if isinstance(reply, ContextError):
+            raise reply
+        return Answer(reply)

@@ -69,6 +69,21 @@ def test_a_reply_that_was_cut_off_is_recorded_as_such():
     assert asyncio.run(cut()).turns[0].reply.finish == "length"
 
 
+def test_a_policy_without_room_ends_the_dialogue():
+    async def cut(replies):
+        async with Episode(JOB, CASTING, RULES) as episode:
+            await episode.begin()
+            for reply in replies:
+                await episode.step(reply)
+            seen = await episode.cut()
+        return seen, episode.dialogue
+
+    seen, dialogue = asyncio.run(cut(["I see.", "And then?"]))
+    assert seen.done and dialogue.usable and len(dialogue.turns) == 2
+    assert dialogue.ending.reason is StopReason.LENGTH
+    assert asyncio.run(cut([]))[1].ending.reason is StopReason.BROKEN
+
+
 def test_steps_outside_a_dialogue_are_refused():
     async def misuse():
         episode = Episode(JOB, CASTING, replace(RULES, max_turns=1, min_turns=1))
