@@ -85,10 +85,10 @@ def test_both_readmes_have_the_same_links():
     assert targets("README.md") == targets("README.zh.md")
 
 
-def test_the_documentation_stays_within_20_000_words():
+def test_the_documentation_stays_within_21_000_words():
     pages = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     texts = [page.read_text(encoding="utf-8") for page in pages]
-    assert sum(any(map(str.isalnum, word)) for text in texts for word in text.split()) <= 20_000
+    assert sum(any(map(str.isalnum, word)) for text in texts for word in text.split()) <= 21_000
 
 
 def test_the_site_builds_and_a_broken_link_fails(tmp_path):
