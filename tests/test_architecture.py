@@ -18,6 +18,7 @@ ROOT = Path(mapo.__file__).parent
 ORDER = [
     "errors",
     "untrusted",
+    "listening",
     "text",
     "types",
     "body_fields",
