@@ -45,6 +45,7 @@ ORDER = [
     "players",
     "train",
     "engines.trl",
+    "engines.openenv",
     "engines.verl.cpu",
     "engines.verl",
     "engines",
