@@ -111,6 +111,7 @@ def serve(
     from mapo.scenarios.official import choose_cases
     from mapo.scenarios.sets import load_scenarios
     from mapo.store import RunDir
+    from mapo.text import counted
 
     if importlib.util.find_spec("openenv") is None:
         raise InputError("the server needs openenv", fix=install_hint("openenv"))
@@ -148,7 +149,7 @@ def serve(
         count = asyncio.run(_serve(run, plan, cast, rules, listener, limits))
     finally:
         listener.close()
-    say(f"stopped; {count} dialogues ended")
+    say(f"stopped; {counted(count, 'dialogue')} ended")
     if run.out and count:
         say(f"dialogues: {RunDir(run.out).empa_dialogues}")
         say(f"score: mapo score {quote(str(run.out))}")

@@ -32,8 +32,8 @@ from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, Dialog
 
 NAME = "mapo"
 """The environment's name in the paths of OpenEnv's task API."""
-MAX_MESSAGE = 8 * MAX_REPLY
-"""The largest message of a client, in bytes: a reply of any characters, escaped, fits."""
+MAX_MESSAGE = 12 * MAX_REPLY + 4096
+"""The largest message of a client, in bytes. JSON escapes a character in at most 12 bytes."""
 MAX_BODY = 4096
 """The largest body of a request of the task API, in bytes."""
 ROUTES = {
