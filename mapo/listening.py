@@ -49,7 +49,7 @@ def token_for(host: str, variable: str) -> str:
     token = os.environ.get(variable, "")
     if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
         raise InputError(
-            "The token is too short or contains unusual characters.",
+            "the token is too short or contains unusual characters",
             where=variable,
             fix="Use at least 16 ASCII characters without spaces",
         )

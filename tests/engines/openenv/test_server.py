@@ -34,6 +34,9 @@ from mapo.errors import AnswerError, EndpointError
 from mapo.sandbox.cast import world_seed
 from mapo.sandbox.domain import scripted_policy
 from mapo.scoring.score import score
+from mapo.store import RunDir, read_dialogues
+from mapo.testing.server import LoopbackServer
+from mapo.testing.world import world
 from support.openenv_server import CASTING, RULES, SCENARIOS, sandbox, served
 
 SCENARIO = SCENARIOS[0]
@@ -84,8 +87,8 @@ def has_place(address):
 @pytest.mark.parametrize("reward", ["idr", "adr", "outcome"])
 def test_rewards_and_record_are_those_of_play(reward):
     known, done = played(reward), []
-    world = sandbox(rules=replace(RULES, reward=reward), seed=7, model=known.model, on_done=done.append)
-    with served(world) as address, client(address) as env:
+    people = sandbox(rules=replace(RULES, reward=reward), seed=7, model=known.model, on_done=done.append)
+    with served(people) as address, client(address) as env:
         replies = [turn.reply.text for turn in known.turns]
         results = talk(env, replies, scenario=SCENARIO.id, seed=3, episode_id="one")
         state = env.state()
@@ -169,8 +172,8 @@ def test_a_broken_dialogue_says_so():
             raise EndpointError("the director is gone")
 
     done = []
-    world = sandbox(lambda job: replace(CASTING(job), director=Gone()), on_done=done.append)
-    with served(world) as address, client(address) as env:
+    people = sandbox(lambda job: replace(CASTING(job), director=Gone()), on_done=done.append)
+    with served(people) as address, client(address) as env:
         last = talk(env, [QUESTION.reply])[-1].observation
     assert last.done and (last.ending, last.error) == ("broken", "the director is gone")
     assert [d.error for d in done] == ["the director is gone"]
@@ -264,8 +267,8 @@ def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
             asked.set()
             await asyncio.sleep(600)
 
-    world = sandbox(lambda job: replace(CASTING(job), director=Slow(), close=freed.set))
-    with served(world, sessions=1) as address:
+    people = sandbox(lambda job: replace(CASTING(job), director=Slow(), close=freed.set))
+    with served(people, sessions=1) as address:
         socket = connect(f"ws{address[4:]}/ws")
         socket.send(json.dumps({"type": "reset"}))
         socket.recv(timeout=30)
@@ -295,8 +298,8 @@ def test_a_slow_step_is_not_idle():
             return await director.direct(turns, trajectory)
 
     director = CASTING(Job(SCENARIO, "d")).director
-    world = sandbox(lambda job: replace(CASTING(job), director=Slow()))
-    with served(world, idle=0.5) as address, client(address) as env:
+    people = sandbox(lambda job: replace(CASTING(job), director=Slow()))
+    with served(people, idle=0.5) as address, client(address) as env:
         env.reset(scenario=SCENARIO.id)
         assert env.step(QUESTION).observation.turn == 1
 
@@ -382,8 +385,33 @@ def test_the_command_records_a_run_that_is_scored_and_goes_on_with_it(tmp_path):
                 process.kill()
         assert process.returncode == 0 and "stopped; 1 dialogue ended" in rest and "Traceback" not in rest
     scoring = score(out)
-    assert [(m.score.name, m.score.dialogues) for m in scoring.models] == [("mine", 2)] and not scoring.bad
+    assert [(m.score.name, m.score.n) for m in scoring.models] == [("mine", 2)] and not scoring.bad
     assert (out / "health.json").exists() and (out / "empa/mine/a_result.json").exists()
+
+
+def test_models_play_the_roles_and_siblings_start_alike(tmp_path):
+    """The judge's levels differ from call to call, so equal starts come from one call."""
+    answer, out = world(progress=lambda n: n % 3), tmp_path / "run"
+    with LoopbackServer(answer) as models:
+        roles = [f"--{role}-{key}" for role in ("user", "director", "judge") for key in ("model", "base-url")]
+        values = [x for role in ("user", "director", "judge") for x in (role, models.base_url)]
+        options = [x for pair in zip(roles, values, strict=True) for x in pair]
+        with serve_command("--out", out, "--max-turns", 2, *options) as process:
+            lines = iter(process.stderr.readline, "")
+            address = next(found[0] for line in lines if (found := re.search(r"http://127\S+(?=   )", line)))
+            try:
+                for _ in range(2):
+                    with client(address) as env:
+                        last = talk(env, ["Hello", "I see"], scenario=SCENARIO.id)[-1].observation
+                        assert last.done and last.error is None and len(last.rewards) == 2
+                process.send_signal(signal.SIGTERM)
+                _, rest = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    assert process.returncode == 0 and "stopped; 2 dialogues ended" in rest
+    one, two = read_dialogues(RunDir(out).empa_dialogues)
+    assert one.start_levels == two.start_levels and one.start == two.start
+    assert one.cast["judge"].startswith("judge") and (out / "ledger.json").exists()
 
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path):
