@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup setup-verl setup-inspect setup-verifiers train ablate score eval test check test-slow test-llm test-verl test-inspect test-verifiers test-browser test-gpu format bench docs docs-tables clean
+.PHONY: help setup setup-verl setup-inspect setup-verifiers setup-openenv train ablate score eval test check test-slow test-llm test-verl test-inspect test-verifiers test-openenv test-browser test-gpu format bench docs docs-tables clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -128,6 +128,25 @@ $(VERIFIERS_READY): pyproject.toml constraints-verifiers.txt
 test-verifiers: setup-verifiers ## Test the verifiers environment
 	$(VERIFIERS)/bin/python -m pytest -W ignore tests/engines/verifiers/test_verifiers.py
 
+# openenv needs an older pillow than the rest, hence a separate environment.
+OPENENV := .venv-openenv
+OPENENV_READY := $(OPENENV)/.ready
+
+setup-openenv: $(OPENENV_READY) ## Create .venv-openenv with the OpenEnv server
+
+$(OPENENV_READY): pyproject.toml constraints-openenv.txt
+	@echo "setup 1/3: creating $(OPENENV)"
+	@test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
+	@echo "setup 2/3: installing torch (about 2 GB, more with CUDA: a few minutes)"
+	@$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@echo "setup 3/3: installing openenv and everything else (a minute or two)"
+	@$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-openenv.txt \
+	  -e '.[openenv,trl,testing]' pytest pytest-timeout hypothesis
+	@touch $@
+
+test-openenv: setup-openenv ## Test the OpenEnv server, also with TRL's trainers
+	$(OPENENV)/bin/python -m pytest -W ignore tests/engines/openenv
+
 # Tests of mapo view use chromium, driven by playwright.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || echo /usr/bin/chromium)
 
@@ -166,4 +185,4 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/view.py
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) $(VERL) $(INSPECT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(INSPECT) $(VERIFIERS) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

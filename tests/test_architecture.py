@@ -18,6 +18,7 @@ ROOT = Path(mapo.__file__).parent
 ORDER = [
     "errors",
     "untrusted",
+    "listening",
     "text",
     "types",
     "body_fields",
@@ -45,6 +46,7 @@ ORDER = [
     "train",
     "engines.trl",
     "engines.verifiers",
+    "engines.openenv",
     "engines.verl.cpu",
     "engines.verl",
     "engines",

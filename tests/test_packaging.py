@@ -85,4 +85,4 @@ def test_setup_prints_a_line_before_each_of_its_steps():
         assert [number for number, _ in numbers] == [str(n + 1) for n in range(int(numbers[0][1]))]
         commands = [at for at, line in enumerate(steps) if "echo" not in line]
         assert all('echo "setup' in steps[at - 1] for at in commands)
-    assert len(recipes) == 4
+    assert len(recipes) == 5

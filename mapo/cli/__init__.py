@@ -14,7 +14,20 @@ from typing import Annotated, Any
 import typer
 
 from mapo import __version__
-from mapo.cli import compare, doctor, evaluate, judge, plan, play, report, roles, scenarios, score, view
+from mapo.cli import (
+    compare,
+    doctor,
+    evaluate,
+    judge,
+    plan,
+    play,
+    report,
+    roles,
+    scenarios,
+    score,
+    serve,
+    view,
+)
 from mapo.cli.common.help import commands
 from mapo.cli.common.messages import say
 from mapo.cli.training import ablate, export, fetch, reproduce, train
@@ -53,6 +66,7 @@ app.command()(compare.compare)
 app.command()(report.report)
 app.command()(view.view)
 app.command()(play.play)
+app.command()(serve.serve)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.add_typer(evaluate.app, name="eval")

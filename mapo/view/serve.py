@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mapo.errors import InputError, StoreError
+from mapo import listening
+from mapo.listening import addresses_of
 from mapo.view.app import make_app
 from mapo.view.index.files import find_runs
 from mapo.view.index.index import Index
@@ -20,50 +19,9 @@ EVERY = 2.0
 """Seconds between two refreshes; more if a refresh takes long."""
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def addresses_of(host: str) -> list[str]:
-    """Return the hosts to open in a browser. For 0.0.0.0 and :: these are the machine's name and its address
-    on the outgoing route."""
-    try:
-        if not ipaddress.ip_address(host).is_unspecified:
-            return [host]
-    except ValueError:
-        return [host]
-    outgoing = _outgoing_address(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    return list(dict.fromkeys([socket.gethostname(), *([outgoing] if outgoing else [])]))
-
-
-def _outgoing_address(family: socket.AddressFamily) -> str:
-    """Return this machine's address on the outgoing route, or "". Nothing is sent."""
-    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"  # reserved for documentation
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
-
-
 def token_for(host: str) -> str:
-    """Return the required token: none on loopback, else MAPO_VIEW_TOKEN or a new one."""
-    if is_loopback(host):
-        return ""
-    token = os.environ.get("MAPO_VIEW_TOKEN", "")
-    if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
-        raise InputError(
-            "The token is too short or contains unusual characters.",
-            where="MAPO_VIEW_TOKEN",
-            fix="Use at least 16 ASCII characters without spaces",
-        )
-    return token or secrets.token_urlsafe(24)
+    """Return the token that clients need: none on loopback."""
+    return listening.token_for(host, "MAPO_VIEW_TOKEN")
 
 
 @contextmanager
@@ -104,7 +62,7 @@ def serve(
     import uvicorn
 
     token = token_for(host)
-    listener = _listening(host, port)
+    listener = listening.listening(host, port)
     index = Index(root)
     known = [host, socket.gethostname(), *addresses_of(host)] if token else []
     app = make_app(index, names=[*known, *names], token=token)
@@ -123,17 +81,3 @@ def serve(
     finally:
         listener.close()
         index.close()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        # The text of the error repeats the address, so the reason comes from its number.
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StoreError(
-            f"the server cannot listen there: {reason.lower()}",
-            where=f"{host}, port {port}",
-            fix="Choose another --port or --host",
-        ) from None

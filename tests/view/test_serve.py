@@ -14,6 +14,7 @@ import urllib.request
 
 import pytest
 
+from mapo import listening
 from mapo.errors import InputError, StoreError
 from mapo.view import serve as serving
 from mapo.view.app import plotly_file
@@ -53,7 +54,7 @@ def test_the_index_is_kept_fresh_and_errors_do_not_end_it(index, root, monkeypat
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):
-    taken = serving._listening("127.0.0.1", 0)
+    taken = listening.listening("127.0.0.1", 0)
     with pytest.raises(
         StoreError, match=r"port \d+: the server cannot listen there: address already in use\. Choose"
     ):
@@ -68,7 +69,7 @@ def test_serve_says_where_and_cleans_up(tmp_path, monkeypatch):
     monkeypatch.delenv("MAPO_VIEW_TOKEN", raising=False)
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(serving, "_outgoing_address", lambda family: "10.1.2.3")
+    monkeypatch.setattr(listening, "_outgoing_address", lambda family: "10.1.2.3")
     said = []
     serving.serve(tmp_path, host="0.0.0.0", port=0, say=said.append)
     assert said[2] == f"{tmp_path} holds no runs yet; the page shows new ones as they appear."
@@ -80,20 +81,20 @@ def test_serve_says_where_and_cleans_up(tmp_path, monkeypatch):
 
 def test_an_address_that_can_be_opened_is_said(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(serving, "_outgoing_address", lambda family: "")
+    monkeypatch.setattr(listening, "_outgoing_address", lambda family: "")
     for host, shown in (("0.0.0.0", "box"), ("::", "box"), ("10.0.0.9", "10.0.0.9"), ("box.example",) * 2):
-        assert serving.addresses_of(host) == [shown]
+        assert listening.addresses_of(host) == [shown]
 
 
 def test_the_way_out_is_an_address_or_nothing(monkeypatch):
-    found = serving._outgoing_address(socket.AF_INET)
+    found = listening._outgoing_address(socket.AF_INET)
     assert found == "" or ipaddress.ip_address(found)
 
     def refused(*_):
         raise OSError("no network")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    assert serving._outgoing_address(socket.AF_INET) == ""
+    assert listening._outgoing_address(socket.AF_INET) == ""
 
 
 def test_the_command_serves_until_interrupted(root, tmp_path):

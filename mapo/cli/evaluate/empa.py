@@ -218,7 +218,7 @@ def empa(
             f"{rubric.ending.min_turns}"
         )
     if cast is None or "user" not in cast:
-        _refuse_unscripted(plan)
+        refuse_unscripted(plan)
     out, session = run.out, run.session()
     playing = play_missing(run, plan, policy, cast, rules, session, templates, preflight=True)
     broken = until_stopped(playing, out, lambda: finished_text(out, len(plan.jobs())))
@@ -327,7 +327,7 @@ def _with_intent_user(prompts: RolePrompts, cast: CastSpec | None) -> RolePrompt
     return with_intent_user(prompts)
 
 
-def _refuse_unscripted(plan: EmpaPlan) -> None:
+def refuse_unscripted(plan: EmpaPlan) -> None:
     """Raise InputError if scripted roles cannot play a scenario."""
     from mapo.errors import InputError, ScenarioError
     from mapo.sandbox.domain import scripted_cast

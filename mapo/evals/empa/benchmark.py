@@ -143,6 +143,30 @@ def read_previous(out: Path) -> PreviousDialogues:
     return previous
 
 
+class Recorder:
+    """Writes finished dialogues to a run directory: the record, and the EMPA result file."""
+
+    def __init__(self, out: Path, rubric: Rubric) -> None:
+        self.out, self.rubric = out, rubric
+        self._writer = JsonlWriter(RunDir(out).empa_dialogues)
+
+    def write(self, dialogue: Dialogue) -> None:
+        self._writer.write_dialogue(dialogue)
+        self.export(dialogue)
+
+    def export(self, dialogue: Dialogue) -> None:
+        """Write the EMPA result file of a dialogue unless it is broken or has one."""
+        folder = RunDir(self.out).empa_files / _folder_name(dialogue.model)
+        if dialogue.usable and not result_path(dialogue, folder).exists():
+            write_result(dialogue, self.rubric, folder)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+
 async def run(
     out: Path,
     plan: EmpaPlan,
@@ -160,21 +184,15 @@ async def run(
     done = {dialogue.id for dialogue in finished}
     broken = previous.broken if previous else Counter[str]()
     todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
-    with JsonlWriter(RunDir(out).empa_dialogues) as writer:
-
-        def export(dialogue: Dialogue) -> None:
-            folder = RunDir(out).empa_files / _folder_name(dialogue.model)
-            if dialogue.usable and not result_path(dialogue, folder).exists():
-                write_result(dialogue, rules.rubric, folder)
+    with Recorder(out, rules.rubric) as recorder:
 
         def write(dialogue: Dialogue) -> None:
-            writer.write_dialogue(dialogue)
-            export(dialogue)
+            recorder.write(dialogue)
             if on_done:
                 on_done(dialogue)
 
         for dialogue in finished:  # a run may have been killed between the record and its EMPA file
-            export(dialogue)
+            recorder.export(dialogue)
         played = await play_all(
             todo, policy, casting, rules, concurrency=concurrency, on_done=write, on_turn=on_turn
         )

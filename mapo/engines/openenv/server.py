@@ -1,0 +1,201 @@
+"""The server: OpenEnv's routes behind a guard that limits what clients can reach, send and hold.
+
+OpenEnv gives every WebSocket connection at /ws a session of its own and counts them. The guard adds what it
+leaves open: a session ends when its client is silent for too long or gone, also in the middle of a step;
+routes that would create dialogues beside the sessions do not exist; a website that is open in a browser on
+this machine cannot connect; beyond loopback a token is required.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import signal
+import socket
+from collections.abc import Collection, Iterator
+from functools import partial
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI
+from openenv.core.env_server.http_server import HTTPEnvServer
+from openenv.core.env_server.types import ServerMode
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from mapo.engines.openenv.environment import DialogueEnvironment, ServedSandbox
+from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, DialogueState, PolicyReply
+
+NAME = "mapo"
+"""The environment's name in the paths of OpenEnv's task API."""
+MAX_MESSAGE = 12 * MAX_REPLY + 4096
+"""The largest message of a client, in bytes. JSON escapes a character in at most 12 bytes."""
+MAX_BODY = 4096
+"""The largest body of a request of the task API, in bytes."""
+ROUTES = {
+    "GET": {"/health", "/metadata", "/schema", "/list_environments", f"/{NAME}/splits"},
+    "POST": {f"/{NAME}/{route}" for route in ("tasks", "num_tasks", "task", "task_range")},
+}
+GRACE = 5
+"""Seconds that open connections have when the server stops."""
+
+
+def make_app(
+    sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "", names: Collection[str] = ()
+) -> ASGIApp:
+    """Return the application. `names` are host names to accept besides localhost and IP addresses."""
+    app = FastAPI(openapi_url=None)
+    server = HTTPEnvServer(
+        partial(DialogueEnvironment, sandbox),
+        PolicyReply,
+        DialogueObservation,
+        max_concurrent_envs=sessions,
+        env_name=NAME,
+        state_cls=DialogueState,
+    )
+    # OpenEnv's name for a server without routes that control an environment outside of a session.
+    server.register_routes(app, mode=ServerMode.PRODUCTION)
+    return Guard(app, idle=idle, token=token, names=names)
+
+
+class Guard:
+    """Middleware that refuses requests and ends sessions, as this module describes."""
+
+    def __init__(self, app: ASGIApp, *, idle: float, token: str = "", names: Collection[str] = ()) -> None:
+        self.app, self.idle, self.token = app, idle, token
+        self.names = {"localhost", *(name.casefold() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if scope["type"] == "websocket":
+            if refusal is None:
+                await _with_limits(self.app, self.idle, scope, receive, send)
+            else:
+                await WebSocket(scope, receive, send).send_denial_response(refusal)
+        else:
+            await (refusal or self.app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._known_host(hosts[0]):
+            return PlainTextResponse("This host name is not served here.\n", 421)
+        if "origin" in headers:  # browsers send it; OpenEnv's clients do not
+            return PlainTextResponse("Requests from web pages are refused.\n", 403)
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        given = bearer.strip() if kind.casefold() == "bearer" else ""
+        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+            return PlainTextResponse("A token is required: the header 'Authorization: Bearer TOKEN'.\n", 401)
+        if scope["type"] == "websocket":
+            known = scope["path"] == "/ws" and not scope["query_string"]
+        else:
+            known = scope["path"] in ROUTES.get(scope["method"], ())
+        if not known:
+            return PlainTextResponse("There is no such route. Sessions are WebSockets at /ws.\n", 404)
+        size = headers.get("content-length", "0" if scope.get("method") != "POST" else "")
+        if not (size.isascii() and size.isdecimal() and int(size[:9]) <= MAX_BODY):
+            return PlainTextResponse(f"The body must be at most {MAX_BODY} bytes long.\n", 413)
+        return None
+
+    def _known_host(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").casefold()
+            return name in self.names or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
+
+
+async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one connection. If its client disconnects during a step, the step is cancelled; if it sends
+    nothing for `idle` seconds while the server waits for it, the connection is closed."""
+    inbox: asyncio.Queue[Message] = asyncio.Queue(1)
+    waiting = closed = False
+
+    async def read() -> None:
+        """Pass messages on until the client disconnects, one at a time."""
+        nonlocal closed
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                closed = True
+                if not waiting:
+                    serving.cancel()
+            await inbox.put(message)
+
+    async def next_message() -> Message:
+        nonlocal waiting, closed
+        waiting = True
+        try:
+            return await asyncio.wait_for(inbox.get(), idle)
+        except TimeoutError:
+            reason = f"nothing was received for {idle:g} seconds"
+            await send_open({"type": "websocket.close", "code": 1001, "reason": reason})
+            closed = True
+            return {"type": "websocket.disconnect", "code": 1001, "reason": reason}
+        finally:
+            waiting = False
+
+    async def send_open(message: Message) -> None:
+        if not closed:
+            await send(message)
+
+    serving = asyncio.ensure_future(_run(app, scope, next_message, send_open))
+    reading = asyncio.ensure_future(read())
+    try:
+        await asyncio.wait((serving,))
+    finally:
+        reading.cancel()
+        serving.cancel()
+        await asyncio.wait((reading, serving), timeout=GRACE)
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """Return a server; `await server.serve([listener])` serves until its `should_exit` is set."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws_max_size=MAX_MESSAGE,
+            timeout_graceful_shutdown=GRACE,
+        )
+    )
+
+
+async def serve(app: ASGIApp, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM. A second signal does not wait for open connections."""
+    server, loop = server_of(app), asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stop)
+    try:
+        await server.serve([listener])
+    finally:
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(sign)

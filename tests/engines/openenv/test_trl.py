@@ -1,0 +1,137 @@
+"""TRL's trainers with a served sandbox: TRL's own environments, and mapo's trainer with turn rewards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openenv", reason="openenv is not installed (make test-openenv)")
+pytest.importorskip("trl", reason="trl is not installed (make test-openenv)")
+
+import trl
+from datasets import Dataset
+
+from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
+from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
+from mapo.errors import EndpointError, InputError
+from support import tiny
+from support.openenv_server import CASTING, RULES, SCENARIOS, sandbox, served
+from support.trl_rollouts import model_of, settings
+
+SHORT = replace(RULES, max_turns=3, max_tokens=8)
+
+
+def calling():
+    """A tokenizer with the template of a model that calls tools, and whole calls as single tokens."""
+    tokenizer = tiny.tokenizer.__wrapped__()
+    folder = Path(trl.__file__).parent / "chat_templates"
+    tokenizer.chat_template = (folder / "qwen3.jinja").read_text(encoding="utf-8")
+    texts = [
+        f"<tool_call>\n{json.dumps({'name': 'say', 'arguments': {'message': said}})}\n</tool_call>"
+        for said in ("What happened then?", "You must be so tired. Who knows about it?")
+    ]
+    tokenizer.add_tokens(texts)
+    return tokenizer, [tokenizer.convert_tokens_to_ids(text) for text in texts]
+
+
+def test_grpo_trainer_plays_in_the_environments(tmp_path, monkeypatch):
+    """Two steps of TRL's own loop. The tiny model's calls are made likely by a bias on their tokens."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer, calls = calling()
+    done = []
+    bias = [[[token], 60.0] for token in (*calls, tokenizer.eos_token_id)]
+    with served(sandbox(rules=SHORT, on_done=done.append)) as address:
+        trainer = trl.GRPOTrainer(
+            tiny.model("llama", vocab_size=len(tokenizer), max_position_embeddings=8192),
+            args=trl.GRPOConfig(
+                str(tmp_path),
+                num_generations=4,
+                per_device_train_batch_size=8,
+                max_steps=2,
+                max_completion_length=1024,
+                logging_steps=1,
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+                use_cpu=True,
+                bf16=False,
+                generation_kwargs={"sequence_bias": bias},
+            ),
+            train_dataset=Dataset.from_dict(
+                {
+                    "prompt": [[{"role": "user", "content": "Talk to this person with `say`: "}]] * 4,
+                    "scenario": [scenario.id for scenario in SCENARIOS],
+                    "seed": [1, 2, 3, 4],
+                }
+            ),
+            environment_factory=conversations(address),
+            processing_class=tokenizer,
+        )
+        trainer.train()
+        pool = trainer._environment_pool[None]
+        for environment in pool:
+            environment._client.close()
+    log = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert len(log) == 2 and len(pool) == 8
+    assert all(entry["tools/call_frequency"] > 0 and entry["tools/failure_frequency"] == 0 for entry in log)
+    assert any(entry["reward"] != 0 and entry["reward_std"] > 0 for entry in log)
+    assert done and all(2 <= len(d.turns) <= 3 and d.error is None for d in done)
+
+
+def test_an_environment_of_trl_sums_the_turn_rewards():
+    with served(sandbox(rules=SHORT)) as address:
+        environment = conversations(address)()
+        assert environment.get_reward() is None and environment.say("Hello") == OVER
+        assert environment.reset(scenario=SCENARIOS[1].id, seed=1, prompt=[]) == SCENARIOS[1].opening
+        answers = [environment.say("What happened then?") for _ in range(4)]
+        rewards = environment._seen.rewards
+        assert environment.get_reward() == sum(rewards) and len(rewards) == 3
+        assert answers[2:] == [OVER, OVER] and OVER not in answers[:2]
+        environment._client.close()
+
+
+def trained(out, rollout, **changed):
+    trainer = MAPOTrainer(
+        model_of(),
+        args=settings(out, max_steps=2, seed=5, **changed),
+        train_dataset=scenario_rows(SCENARIOS),
+        rollout_func=rollout,
+        processing_class=tiny.tokenizer(),
+    )
+    trainer.train()
+    return trainer
+
+
+def test_mapo_trainer_learns_the_same_from_a_server_as_in_its_own_process(tmp_path):
+    """Same seeds, same persons, same replies: the rewards and gradients of two steps are equal."""
+    here, there = [], []
+    local = trained(tmp_path / "a", Sandbox(SCENARIOS, CASTING, SHORT, on_done=here.append, stream=False))
+    with served(sandbox(rules=SHORT)) as address:
+        remote = RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, on_done=there.append, stream=False)
+        served_trainer = trained(tmp_path / "b", remote)
+    order = {d.id + str(d.step): d for d in there}
+    assert len(here) == len(there) == 16
+    for dialogue in here:
+        twin = order[dialogue.id + str(dialogue.step)]
+        assert twin.rewards == dialogue.rewards
+        assert [t.reply.token_ids for t in twin.turns] == [t.reply.token_ids for t in dialogue.turns]
+    for key in ("reward", "grad_norm"):
+        one, other = ([e[key] for e in t.state.log_history if key in e] for t in (local, served_trainer))
+        assert len(one) == 2 and one == pytest.approx(other)
+
+
+def test_too_few_sessions_are_explained(tmp_path):
+    with (
+        served(sandbox(rules=SHORT), sessions=1) as address,
+        pytest.raises(EndpointError, match="its --sessions must be at least at_once"),
+    ):
+        trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
+
+
+@pytest.mark.parametrize("method", ["gigpo", "gdpo"])
+def test_methods_that_need_states_are_refused(method, tmp_path):
+    with pytest.raises(InputError, match="which a server does not tell"):
+        trained(tmp_path, RemoteSandbox("http://127.0.0.1:9", SCENARIOS, SHORT), method=method)
