@@ -22,7 +22,7 @@ from shlex import quote
 from typing import Any
 
 from mapo.config import Config, dump_config, with_steps
-from mapo.engines.verl.settings import check_settings, hydra_value, overrides
+from mapo.engines.verl.settings import check_heads, check_settings, hydra_value, overrides
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.scenarios.epochs import resolve_steps
@@ -147,7 +147,7 @@ def _model(config: Config) -> tuple[str, int]:
 
     Models that the local engine rejects are rejected here too.
     """
-    from mapo.local_model.policy import folder_of, load_tokenizer, max_context
+    from mapo.local_model.policy import attention_heads, folder_of, load_tokenizer, max_context
     from mapo.local_model.template import keep_turns_verbatim, read_template
     from mapo.sampling.tokens import longest_dialogue
 
@@ -160,6 +160,8 @@ def _model(config: Config) -> tuple[str, int]:
             fix="Merge the adapter into its base model first",
         )
     keep_turns_verbatim(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
+    if max(config.verl.tensor_parallel, config.verl.sequence_parallel) > 1:
+        check_heads(config, *attention_heads(source))
     context = longest_dialogue(config.rollout.context, max_context(source), source)
     return str(folder.resolve()) if folder else source, context
 

@@ -148,6 +148,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
             score = records.score_validation(self.run, self.mapo_config, step)
             if score is not None:
                 records.append_metrics(self.run, {**line, "validation": score})
+        self._link_checkpoints()
         records.keep_best(self.run)
 
     @contextmanager
@@ -161,7 +162,10 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _save_checkpoint(self) -> None:
         if checkpoint_due(self.mapo_config, self.global_steps):
             super()._save_checkpoint()
-            records.link_checkpoints(self.run, Path(self.config.trainer.default_local_dir))
+            self._link_checkpoints()
+
+    def _link_checkpoints(self) -> None:
+        records.link_checkpoints(self.run, self.run.verl_checkpoints, self.mapo_config.model)
 
 
 def token_metrics(mask: Any, advantages: Any, now: Any, sampled: Any) -> dict[str, float]:

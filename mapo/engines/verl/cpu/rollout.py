@@ -36,6 +36,7 @@ class TokenServer:
         self.sampler = local_sampler(path, slots=SLOTS, context=max_tokens)
         self.model = self.sampler.decoder.model
         self.version: int | None = None
+        self._base: dict[str, torch.Tensor] = {}
         self._requests = 0
         self._opening = asyncio.Lock()
         self._open = False
@@ -83,6 +84,20 @@ class TokenServer:
         self.sampler.forget_all()
         self.version = version
 
+    async def load_adapter(self, adapter: dict[str, torch.Tensor], scale: float, version: int | None) -> None:
+        """Replace the adapted weights by W + scale * B A, with W from the base model."""
+        weights = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, a in adapter.items():
+                if name.endswith(".lora_A.weight"):
+                    b = adapter[name.replace(".lora_A.", ".lora_B.")]
+                    target = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
+                    weight = weights[target]
+                    base = self._base.setdefault(target, weight.detach().clone())
+                    weight.copy_(base + scale * (b @ a))
+        self.sampler.forget_all()
+        self.version = version
+
     async def _no_op(self, *_: Any, **__: Any) -> None:
         return None
 
@@ -118,6 +133,7 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
         weights: Iterator[tuple[str, torch.Tensor]],
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
+        peft_config: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
         if wire_format != "named_tensors":
@@ -126,4 +142,8 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
             )
         state_dict = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
         server = ray.get_actor(_server_name(int(os.environ["RANK"])))  # one server per rank
-        await server.load.remote(state_dict, global_steps)
+        if peft_config:  # only the adapter is sent
+            scale = peft_config["lora_alpha"] / peft_config["r"]
+            await server.load_adapter.remote(state_dict, scale, global_steps)
+        else:
+            await server.load.remote(state_dict, global_steps)
