@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
@@ -114,7 +115,13 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
 
     async def launch_servers(self) -> None:
         max_tokens = int(self.config.prompt_length + self.config.response_length)
-        options = {"name": _server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 1000}
+        node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        options = {
+            "name": _server_name(self.replica_rank),
+            "num_cpus": 0,
+            "max_concurrency": 1000,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),  # as vLLM is placed
+        }
         server = ray.remote(TokenServer).options(**options).remote(self.model_config.path, max_tokens)
         await server.ready.remote()
         self.servers, self._server_handle = [server], server
