@@ -8,7 +8,7 @@ import pytest
 
 from mapo import Rubric
 from mapo.config import load_config, shipped_configs, with_steps
-from mapo.engines.verl.settings import check_settings
+from mapo.engines.verl.settings import check_heads, check_settings
 from mapo.scenarios.epochs import resolve_steps
 
 RUBRIC_MINIMUM = None
@@ -117,6 +117,34 @@ def test_weights_and_kv_cache_leave_room_on_a_card_of_80_gb(name, billions, per_
     rollout = load_config(name).rollout
     cache = (rollout.at_once + 1) * rollout.context * per_token / 1e9
     assert 2 * billions + cache <= 55
+
+
+def test_32b_with_adapters_fits_on_one_node():
+    """The numbers in the config's comment. Qwen3-32B: 64 layers of width 5120, 64 heads and 8 key-value heads
+    of 128, 25,600 inside an MLP, 151,936 tokens in the vocabulary."""
+    config = load_config("paper-32b-one-node")
+    check_settings(resolve_steps(config))
+    check_heads(config, 64, 8)
+    paper, same = load_config("paper-32b"), {"scenarios", "reward", "advantage", "eval", "run"}
+    assert config.model_dump(include=same) == paper.model_dump(include=same)
+    v, tokens, cards = config.verl, config.optim.tokens, config.verl.nodes * config.verl.gpus
+    assert (
+        cards == 8 and PROMPT + config.rollout.max_turns * (512 + USER_LINE) <= tokens * v.sequence_parallel
+    )
+    weights, width, inside, heads, kv = 32.8e9, 5120, 25_600, 64 * 128, 8 * 128
+    linear = 2 * (width + heads) + 2 * (width + kv) + 3 * (width + inside)  # rows and columns of all matrices
+    adapters = 64 * config.model.lora.rank * linear
+    assert adapters == pytest.approx(0.27e9, rel=0.01)
+    kept, layer = (
+        64 * width * 2 * tokens,
+        2 * (7 * width + 4 * inside) * tokens,
+    )  # as in local_model/memory.py
+    logits = 151_936 * tokens * (2 + 4 + 4)  # bfloat16, float32 and the float32 gradient
+    update = (4 * weights + 16 * adapters) / cards + kept + layer + logits
+    assert update == pytest.approx(47e9, rel=0.02) and update < 0.92 * 80e9
+    cache = (v.memory * 80e9 - 2 * weights / v.tensor_parallel) / (64 * 2 * kv * 2 / v.tensor_parallel)
+    assert cache == pytest.approx(600_000, rel=0.02)
+    assert 16 * weights / cards == pytest.approx(65.5e9, rel=0.01)  # all weights
 
 
 def test_the_published_set_with_the_test_cards_takes_an_explicit_flag():

@@ -204,13 +204,23 @@ def load_tokenizer(source: str) -> Any:
 
 def max_context(source: str) -> int | None:
     """Return the longest context of a model, in tokens; None if its config does not say."""
+    length: int | None = getattr(_config(source), "max_position_embeddings", None)
+    return length
+
+
+def attention_heads(source: str) -> tuple[int, int]:
+    """Return the numbers of a model's attention heads and of its key-value heads."""
+    config = _config(source).get_text_config()
+    heads = int(config.num_attention_heads)
+    return heads, int(getattr(config, "num_key_value_heads", None) or heads)
+
+
+def _config(source: str) -> Any:
     from transformers import AutoConfig
 
     path = _path_of(source)
     with _load_errors(path, "config"):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    length: int | None = getattr(config, "max_position_embeddings", None)
-    return length
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def _model(base: str, dtype: torch.dtype, device: torch.device, attention: str) -> Any:

@@ -22,6 +22,8 @@ from mapo.train.checkpoint import all_steps, check, inspect, latest
 from mapo.untrusted import parse_json, read_file
 
 _RUN_ONLY = {"state.json", "optimizer.safetensors"}
+_MODEL_CONFIGS = {"config.json", "generation_config.json"}
+"""Files of a base model, which an adapter folder does not need."""
 
 
 def export(
@@ -35,13 +37,13 @@ def export(
     """Write the policy of a run, or of one checkpoint, to `out`.
 
     `step` is best, last or a number. With `merge=False` an adapter is written as an adapter. `dtype` defaults
-    to that of the training.
+    to that of the training; for a run of the verl engine, to that in the model's config.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("the folder exists already", where=str(out), fix="Use another --out, or remove it")
     checkpoint = find_checkpoint(run_or_checkpoint, step)
-    if _is_plain_model(checkpoint):  # the verl engine writes complete models
-        body: dict[str, Any] = {"model": {"lora": None, "dtype": _dtype(checkpoint)}}
+    if _is_plain_model(checkpoint):  # of the verl engine: a complete model or, with LoRA, an adapter
+        body = _describe_plain(checkpoint)
     else:
         body = inspect(checkpoint)
         check(checkpoint, body)
@@ -97,6 +99,13 @@ def find_checkpoint(folder: Path, step: str = "best") -> Path:
 def _is_plain_model(folder: Path) -> bool:
     """Return whether this is a model folder as transformers writes it, not a checkpoint of this engine."""
     return (folder / "config.json").is_file() and not (folder / "state.json").exists()
+
+
+def _describe_plain(folder: Path) -> dict[str, Any]:
+    """Return what `inspect` says of a checkpoint of this engine, for a folder without a state.json."""
+    adapter = (folder / "adapter_config.json").is_file()
+    files = [file.name for file in folder.iterdir() if file.is_file() and file.name not in _MODEL_CONFIGS]
+    return {"model": {"lora": adapter, "dtype": _dtype(folder)}, "files": files}
 
 
 def _dtype(folder: Path) -> str:

@@ -7,6 +7,7 @@ synchronisation and checkpoints from verl.
     row.py        a dialogue -> the single row verl trains on
     worker.py     state shared by the dialogues of one process: roles, records, limits
     records.py    reading and writing the run directory from the trainer
+    adapter.py    LoRA checkpoints of verl -> adapter folders
     trainer.py    verl's synchronous trainer with mapo's metrics, masks and scores
     table.py      scenarios -> the tables verl reads prompts from
     settings.py   a mapo config -> verl settings

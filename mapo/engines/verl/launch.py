@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from shlex import quote
 from typing import Any
 
 from mapo.config import Config, dump_config, with_steps
-from mapo.engines.verl.settings import check_settings, hydra_value, overrides
+from mapo.engines.verl.settings import check_heads, check_settings, hydra_value, overrides
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
 from mapo.scenarios.epochs import resolve_steps
@@ -81,8 +82,9 @@ def run_verl(
         if failure:
             if resume and on_resume:
                 on_resume(first_step(root))
+            since = log.stat().st_size if log.exists() else 0
             status = _run_command(command, environment, log, run, on_step)
-            failure = _failure(run, config, status, log)
+            failure = _failure(run, config, status, log, since)
         if failure:
             write_stop_reason(run, failure, keep_first=True)
             resume_command = f"mapo train --engine verl --out {quote(str(root))} --resume"
@@ -92,20 +94,21 @@ def run_verl(
 
 def first_step(root: Path) -> int:
     """Return the step verl starts with: the one after its last complete checkpoint."""
-    folder = RunDir(root).verl_checkpoints
-    try:
-        last = int((folder / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 1
-    return last + 1 if (folder / f"global_step_{last}").is_dir() else 1
+    from mapo.engines.verl.records import last_checkpoint
+
+    return last_checkpoint(RunDir(root).verl_checkpoints) + 1
 
 
-def _failure(run: RunDir, config: Config, status: int, log: Path) -> str | None:
-    """Return what is wrong with a run that ended, or None if it is complete."""
+def _failure(run: RunDir, config: Config, status: int, log: Path, since: int = 0) -> str | None:
+    """Return what is wrong with a run that ended, or None if it is complete.
+
+    Its last start has written verl's log from byte `since` on.
+    """
     from mapo.engines.verl.records import due_splits, stop_reason
 
     if (reason := stop_reason(run)) or status:
-        return f"verl exited with status {status}: {reason or _tail(log)}"
+        lost = config.verl.nodes > 1 and not reason and _lost_process(log, since)
+        return f"verl exited with status {status}: {reason or lost or _tail(log)}"
     steps, done = config.optim.steps, [line["step"] for line in read_steps(run.metrics)]
     if done != list(range(1, steps + 1)):
         return f"verl exited early: {len(done)} of {steps} steps are recorded"
@@ -147,7 +150,7 @@ def _model(config: Config) -> tuple[str, int]:
 
     Models that the local engine rejects are rejected here too.
     """
-    from mapo.local_model.policy import folder_of, load_tokenizer, max_context
+    from mapo.local_model.policy import attention_heads, folder_of, load_tokenizer, max_context
     from mapo.local_model.template import keep_turns_verbatim, read_template
     from mapo.sampling.tokens import longest_dialogue
 
@@ -160,6 +163,8 @@ def _model(config: Config) -> tuple[str, int]:
             fix="Merge the adapter into its base model first",
         )
     keep_turns_verbatim(read_template(load_tokenizer(source), enable_thinking=config.model.thinking))
+    if max(config.verl.tensor_parallel, config.verl.sequence_parallel) > 1:
+        check_heads(config, *attention_heads(source))
     context = longest_dialogue(config.rollout.context, max_context(source), source)
     return str(folder.resolve()) if folder else source, context
 
@@ -254,6 +259,21 @@ def _terminate(verl: subprocess.Popen[bytes]) -> None:
 def _tail(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def _lost_process(log: Path, since: int) -> str | None:
+    """Return a reason to stop if verl's last error, after byte `since`, is that Ray lost a process.
+
+    Usually MapoTrainer says which node was lost, but it may have run there itself.
+    """
+    with open(log, "rb") as file:
+        file.seek(since)
+        text = file.read().decode(errors="replace")
+    last_error = text[text.rfind("Traceback (most recent call last):") :]
+    match = re.search(
+        r"^ray\.exceptions\.(?:Actor|Node|Owner|WorkerCrashed)\w*Error", last_error, re.MULTILINE
+    )
+    return f"a Ray node or a process on it was lost ({match[0]})" if match else None
 
 
 def write_outcome(config: Config, run: RunDir, seconds: float) -> Any:

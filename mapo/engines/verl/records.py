@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mapo.config import Config
+from mapo.config import Config, Model
 from mapo.credit import compute_credit
 from mapo.engines.verl.settings import learning_rate_at
 from mapo.engines.verl.worker import dialogue_file
@@ -214,13 +214,31 @@ def stop_reason(run: RunDir) -> str | None:
     return run.stopped.read_text(encoding="utf-8").strip() if run.stopped.exists() else None
 
 
-def link_checkpoints(run: RunDir, folder: Path) -> None:
-    """Link checkpoints/step_00010 etc. to the models in verl's checkpoints; remove dangling links."""
+def last_checkpoint(folder: Path) -> int:
+    """Return the step of verl's last complete checkpoint, 0 if there is none."""
+    try:
+        last = int((folder / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+    return last if (folder / f"global_step_{last}").is_dir() else 0
+
+
+def link_checkpoints(run: RunDir, folder: Path, model_config: Model) -> None:
+    """Link checkpoints/step_00010 etc. to the models in verl's checkpoints; remove dangling links.
+
+    With LoRA they are adapters, which are first written in a form that other programs read.
+    """
     target = run.checkpoints
     target.mkdir(parents=True, exist_ok=True)
+    last = last_checkpoint(folder)
     for model in folder.glob("global_step_*/actor/huggingface"):
-        link = run.checkpoint(int(model.parents[1].name.rpartition("_")[2]))
-        if not os.path.lexists(link) and (model / "config.json").exists():
+        step = int(model.parents[1].name.rpartition("_")[2])
+        link = run.checkpoint(step)
+        if step <= last and not os.path.lexists(link) and (model / "config.json").exists():
+            if model_config.lora:
+                from mapo.engines.verl.adapter import write_adapter
+
+                model = write_adapter(model.parent, model_config.lora, model_config.source)
             link.symlink_to(os.path.relpath(model, target), target_is_directory=True)
     for link in target.iterdir():
         if link.is_symlink() and not link.exists():

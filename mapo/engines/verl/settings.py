@@ -11,7 +11,7 @@ import math
 import re
 from pathlib import Path
 
-from mapo.config import Config
+from mapo.config import Config, Lora
 from mapo.errors import InputError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.reward import RANK
@@ -30,6 +30,8 @@ def verl_name(method: str) -> str:
 
 
 METHODS = {verl_name(method): method for method in ESTIMATORS}
+
+MAX_VLLM_RANK = 512
 
 
 def check_settings(config: Config) -> None:
@@ -66,6 +68,7 @@ def check_settings(config: Config) -> None:
                 where=f"verl.{name}",
                 fix="Choose a value that divides verl.nodes x verl.gpus",
             )
+    _check_groups(config)
     rows, ranks = r.scenarios // o.updates * r.siblings, gpus // config.verl.sequence_parallel
     if rows % ranks:
         raise InputError(
@@ -79,13 +82,72 @@ def check_settings(config: Config) -> None:
                 f"'{setting}' is not a setting", where="verl.settings", fix="Write it as key.path=value"
             )
     if config.model.lora:
-        raise InputError(
-            "the verl engine does not support adapters, because its adapter checkpoints are not merged",
-            where="model.lora",
-            fix="Remove model.lora, or use the local engine",
-        )
+        _check_lora(config, config.model.lora)
     if o.schedule == "linear":
         raise InputError("verl has no linear schedule", where="optim.schedule", fix="Use cosine or constant")
+
+
+def _check_groups(config: Config) -> None:
+    v = config.verl
+    if max(v.tensor_parallel, v.gpus) % min(v.tensor_parallel, v.gpus):
+        raise InputError(
+            f"a sampling replica of {v.tensor_parallel} GPUs would share nodes of {v.gpus} unevenly",
+            where="verl.tensor_parallel",
+            fix="Choose a value that divides verl.gpus, or a multiple of it",
+        )
+    if v.sequence_parallel == 1:
+        return
+    other_attention = [
+        setting
+        for setting in v.settings
+        if re.search(
+            r"attn_implementation=(?!.*flash_attention)|use_remove_padding=[\"']?false", setting, re.I
+        )
+    ]
+    if v.rollout == "mapo_cpu" or other_attention:
+        raise InputError(
+            "sequence parallelism needs flash attention on rows without padding",
+            where=f"verl.settings: {other_attention[0]}" if other_attention else "verl.sequence_parallel",
+            fix="Use verl.sequence_parallel=1, or install flash-attn on GPU nodes",
+        )
+
+
+def check_heads(config: Config, heads: int, kv_heads: int) -> None:
+    """Raise InputError if the model's attention heads cannot be divided among the GPUs of a group."""
+    v = config.verl
+    for name, size in (("tensor_parallel", v.tensor_parallel), ("sequence_parallel", v.sequence_parallel)):
+        if heads % size or max(kv_heads, size) % min(kv_heads, size):
+            raise InputError(
+                f"{heads} attention heads with {kv_heads} key-value heads cannot be shared by {size} GPUs",
+                where=f"verl.{name}",
+                fix=f"Choose a value that divides {math.gcd(heads, kv_heads)}",
+            )
+
+
+def _tokens_per_gpu(config: Config, context: int) -> int:
+    """Return the tokens of a micro-batch on one GPU. The longest row must fit on the GPUs that share it."""
+    return max(config.optim.tokens, math.ceil(context / config.verl.sequence_parallel))
+
+
+def _check_lora(config: Config, lora: Lora) -> None:
+    if lora.dropout:
+        raise InputError(
+            "verl has no setting for dropout in adapters",
+            where="model.lora.dropout",
+            fix="Set it to 0, or use the local engine",
+        )
+    if not lora.alpha.is_integer():
+        raise InputError(
+            f"verl takes a whole number for alpha, not {lora.alpha:g}",
+            where="model.lora.alpha",
+            fix="Round it, or use the local engine",
+        )
+    if config.verl.rollout == "vllm" and lora.rank > MAX_VLLM_RANK:
+        raise InputError(
+            f"vLLM samples adapters of rank {MAX_VLLM_RANK} at most",
+            where="model.lora.rank",
+            fix="Use a lower rank",
+        )
 
 
 def overrides(
@@ -152,7 +214,24 @@ def _model(config: Config, model: str) -> Settings:
     }
     if m.dtype == "float32":
         settings |= _full_precision()
+    if m.lora:
+        settings |= _lora(m.lora)
     return settings
+
+
+def _lora(lora: Lora) -> Settings:
+    """Return the settings of adapters, which are sampled unmerged.
+
+    Merged weights would be rounded to bfloat16, which loses most of a small update.
+    """
+    return {
+        f"{_MODEL}.lora_rank": lora.rank,
+        f"{_MODEL}.lora_alpha": int(lora.alpha),
+        f"{_MODEL}.target_modules": "all-linear",
+        # the sampler reads the base model itself, and then only adapters are sent
+        f"{_ROLLOUT}.load_format": "safetensors",
+        f"+{_ACTOR}.checkpoint.save_lora_only": True,
+    }
 
 
 def _training(config: Config, context: int) -> Settings:
@@ -164,7 +243,7 @@ def _training(config: Config, context: int) -> Settings:
         f"{_ACTOR}.strategy": "fsdp2",
         f"{_ACTOR}.ppo_mini_batch_size": config.rollout.scenarios // o.updates,
         f"{_ACTOR}.use_dynamic_bsz": True,
-        f"{_ACTOR}.ppo_max_token_len_per_gpu": max(o.tokens, context),
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": _tokens_per_gpu(config, context),
         f"{_ACTOR}.ulysses_sequence_parallel_size": config.verl.sequence_parallel,
         f"{_ACTOR}.fsdp_config.param_offload": config.verl.offload,
         f"{_ACTOR}.fsdp_config.optimizer_offload": config.verl.offload,
@@ -185,7 +264,10 @@ def _training(config: Config, context: int) -> Settings:
         f"{_ACTOR}.optim.zero_indexed_step": False,
         f"{_ACTOR}.optim.weight_decay": o.weight_decay,
         f"{_ACTOR}.optim.clip_grad": o.grad_clip,
-        f"{_ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        f"{_ACTOR}.checkpoint.save_contents": [
+            *("model", "optimizer", "extra"),
+            *(() if config.model.lora else ("hf_model",)),  # with LoRA: see adapter.py
+        ],
     }
 
 
@@ -201,7 +283,7 @@ def _sampling(config: Config, root: Path, context: int) -> Settings:
         f"{_ROLLOUT}.max_model_len": context,
         f"{_ROLLOUT}.calculate_log_probs": True,
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz": True,
-        f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": max(config.optim.tokens, context),
+        f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": _tokens_per_gpu(config, context),
         f"{_ROLLOUT}.val_kwargs.temperature": e.temperature,
         f"{_ROLLOUT}.val_kwargs.do_sample": e.temperature > 0,
         f"{_ROLLOUT}.val_kwargs.n": e.repeats,
@@ -281,12 +363,15 @@ def _full_precision() -> Settings:
 
 def _cpu(config: Config) -> Settings:
     """Return the settings for CPU runs: logical GPUs in Ray, and float32 everywhere."""
-    return {
-        **_full_precision(),
-        "trainer.device": "cpu",
+    new_cluster: Settings = {
         "+ray_kwargs.ray_init.num_gpus": config.verl.gpus,
         "+ray_kwargs.ray_init.include_dashboard": False,
         "ray_kwargs.ray_init.num_cpus": 24,  # scheduling slots, not physical cores
+    }
+    return {
+        **_full_precision(),
+        "trainer.device": "cpu",
+        **(new_cluster if config.verl.nodes == 1 else {}),
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         f"{_MODEL}.use_remove_padding": False,
         f"+{_MODEL}.override_config.attn_implementation": "sdpa",

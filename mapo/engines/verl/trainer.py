@@ -7,6 +7,8 @@ scoring of validations, the lines of metrics.jsonl, and stopping when the judge 
 from __future__ import annotations
 
 import fcntl
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import ray
 import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
@@ -30,8 +33,12 @@ from mapo.engines.verl import records
 from mapo.engines.verl.estimator import compute_credit, estimate, find_turns, loss_mask, parse_options
 from mapo.engines.verl.settings import METHODS, checkpoint_due, schedule_end
 from mapo.errors import InputError, TrainError
-from mapo.store import RunDir
+from mapo.store import RunDir, write_stop_reason
 
+NODE_SECONDS = 2.0
+"""How often the nodes of the cluster are checked."""
+DETECTION_SECONDS = 30.0
+"""Ray needs about half of this to declare a node dead."""
 LOCK_SECONDS = 300
 """How long a new start waits for processes of a killed one to exit."""
 
@@ -51,6 +58,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
             )
         self._lock = wait_for_lock(self.run.verl_trainer_lock)
         super().__init__(config)
+        self.node_watch = NodeWatch(self.run)
 
     @property
     def trainer_mode(self) -> str:
@@ -71,6 +79,13 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         validation = self.val_dataloader  # type: ignore[has-type]
         self.held_out = {"validation": validation, "test": test}
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        try:
+            super().fit(agent_loop_manager)
+        except Exception:
+            self.node_watch.wait_after_error()
+            raise
 
     def on_step_begin(self) -> None:
         super().on_step_begin()
@@ -148,6 +163,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
             score = records.score_validation(self.run, self.mapo_config, step)
             if score is not None:
                 records.append_metrics(self.run, {**line, "validation": score})
+        self._link_checkpoints()
         records.keep_best(self.run)
 
     @contextmanager
@@ -161,7 +177,10 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _save_checkpoint(self) -> None:
         if checkpoint_due(self.mapo_config, self.global_steps):
             super()._save_checkpoint()
-            records.link_checkpoints(self.run, Path(self.config.trainer.default_local_dir))
+            self._link_checkpoints()
+
+    def _link_checkpoints(self) -> None:
+        records.link_checkpoints(self.run, self.run.verl_checkpoints, self.mapo_config.model)
 
 
 def token_metrics(mask: Any, advantages: Any, now: Any, sampled: Any) -> dict[str, float]:
@@ -176,6 +195,30 @@ def token_metrics(mask: Any, advantages: Any, now: Any, sampled: Any) -> dict[st
         "mapo/advantage_mean": values.mean().item(),
         "mapo/drift": (now - sampled)[mask].abs().mean().item(),
     }
+
+
+class NodeWatch:
+    """Ends this process when a node of the cluster is lost. verl might wait forever for what ran there."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        if len(self.nodes) > 1:
+            threading.Thread(target=self._watch, name="node-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(NODE_SECONDS)
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            if lost := [address for node, address in self.nodes.items() if node not in alive]:
+                count = f"{len(lost)} of {len(self.nodes)} Ray nodes were lost"
+                write_stop_reason(self.run, f"{count}: {', '.join(lost)}")
+                os._exit(1)
+
+    def wait_after_error(self) -> None:
+        """Wait until Ray would have noticed a lost node: errors that follow from it often come first."""
+        if len(self.nodes) > 1:
+            time.sleep(DETECTION_SECONDS)
 
 
 def wait_for_lock(file: Path) -> TextIO:

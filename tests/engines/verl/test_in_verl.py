@@ -55,7 +55,7 @@ from mapo.engines.verl.dialogue import DialogueLoop, TurnRewards, loop_output
 from mapo.engines.verl.estimator import UNSCORED
 from mapo.engines.verl.launch import prepare
 from mapo.engines.verl.row import response_row
-from mapo.engines.verl.settings import METHODS, hydra_value, learning_rate_at, schedule_end
+from mapo.engines.verl.settings import METHODS, check_settings, hydra_value, learning_rate_at, schedule_end
 from mapo.errors import AnswerError, InputError, JudgeError, RewardError, TrainError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.local_model.shipped import POCKET
@@ -169,12 +169,16 @@ def composed(command: list[str]):
         return compose("ppo_trainer", overrides=given)
 
 
+WIDE = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2**17}
+"""Sizes that the groups and contexts of all shipped configs fit."""
+
+
 @pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_shipped_configs_make_a_config_of_verl(name, tmp_path):
     root = tmp_path / "a run=1, 'odd' ü"
     model = tmp_path / "model"  # theirs need not be here
     tiny.tokenizer().save_pretrained(model)
-    tiny.model("llama", max_position_embeddings=2**17).config.save_pretrained(model)
+    tiny.model("llama", **WIDE).config.save_pretrained(model)
     builtin = [f"scenarios.{split}=builtin:{split}" for split in ("train", "validation", "test")]
     config = load_config(name, [f"model.source={model}", *builtin])  # EMPA's cards need not be here either
     command, environment = prepare(config, root, resume=False)
@@ -216,6 +220,32 @@ def test_the_rates_we_tell_are_those_of_verls_scheduler(schedule, warmup, steps,
         assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
         optimizer.step()
         scheduler.step()  # once a step, after its updates
+
+
+def test_what_verls_engine_reads_is_what_was_set(tmp_path):
+    """Adapters, offload and sequence parallelism, in the dataclasses that its FSDP engine gets."""
+    builtin = [f"scenarios.{split}=builtin:{split}" for split in ("train", "validation", "test")]
+    model = tmp_path / "model"
+    tiny.tokenizer().save_pretrained(model)
+    tiny.model("llama", **WIDE).config.save_pretrained(model)
+    config = load_config("paper-32b-one-node", [f"model.source={model}", *builtin])
+    check_settings(config)
+    command, _ = prepare(config, tmp_path / "run", resume=False)
+    found = composed(command).actor_rollout_ref
+    actor = omega_conf_to_dataclass(found.actor)
+    assert actor.engine.strategy == "fsdp2"
+    assert actor.engine.param_offload and actor.engine.optimizer_offload
+    assert actor.engine.ulysses_sequence_parallel_size == 4
+    assert actor.checkpoint.save_lora_only and actor.checkpoint.save_contents == [
+        "model",
+        "optimizer",
+        "extra",
+    ]
+    assert (found.model.lora_rank, found.model.lora_alpha) == (32, 64)
+    assert found.model.target_modules == "all-linear"
+    assert found.model.use_remove_padding and not found.model.lora.merge
+    assert found.rollout.load_format == "safetensors" and found.rollout.tensor_model_parallel_size == 4
+    assert found.ref.ulysses_sequence_parallel_size == 4
 
 
 WORDS = ["plain", "/a/b", "", "12", "1e5", "true", "NULL", "nan", "a b", "a=b,c", "{x: 1}", "[1]", "it's"]

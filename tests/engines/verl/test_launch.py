@@ -421,3 +421,17 @@ def test_the_command_goes_on_with_a_local_run_as_one(stand_in, tmp_path):
     done = mapo("train", "--engine", "verl", "verl.gpus=2", "--out", out, "--resume")
     assert done.returncode == 2 and "is a run of the local engine" in done.stderr
     assert mapo("train", "--out", out, "--resume").returncode == 0
+
+
+def test_a_trainer_lost_with_its_node_is_recognised_in_the_log_of_this_start(tmp_path):
+    log = tmp_path / "log.txt"
+    lost = "Traceback (most recent call last):\nray.exceptions.ActorUnavailableError: The actor is gone\n"
+    log.write_text(lost)
+    run, two_nodes = RunDir(tmp_path), load_config(None, ["verl.nodes=2", "verl.gpus=1"])
+    reason = launch._failure(run, two_nodes, 1, log)
+    expected = "a Ray node or a process on it was lost (ray.exceptions.ActorUnavailableError)"
+    assert reason == f"verl exited with status 1: {expected}"
+    assert launch._failure(run, load_config(None), 1, log).endswith("The actor is gone")  # one node
+    before = log.stat().st_size
+    log.write_text(f"{lost}Traceback (most recent call last):\nValueError: other\n")
+    assert launch._failure(run, two_nodes, 1, log, before).endswith("ValueError: other")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mapo.config import Config, load_config
+from mapo.config import Config, Model, load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.settings import learning_rate_at
 from mapo.errors import TrainError
@@ -255,8 +255,9 @@ def test_the_best_validation_is_remembered(local, run):
 def checkpoint(folder: Path, step: int, *, whole: bool = True) -> Path:
     made = folder / f"global_step_{step}" / "actor" / "huggingface"
     made.mkdir(parents=True)
-    if whole:
-        (made / "config.json").write_text(f'{{"step": {step}}}')
+    (made / "config.json").write_text(f'{{"step": {step}}}')
+    if whole:  # verl writes this last
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
     return made
 
 
@@ -264,8 +265,8 @@ def test_checkpoints_are_linked_and_links_to_nothing_go(run):
     folder = run.root / "verl" / "checkpoints"
     first, second = checkpoint(folder, 5), checkpoint(folder, 10)
     checkpoint(folder, 15, whole=False)  # still being written
-    records.link_checkpoints(run, folder)
-    records.link_checkpoints(run, folder)
+    records.link_checkpoints(run, folder, Model())
+    records.link_checkpoints(run, folder, Model())
     there = run.checkpoint(0).parent
     assert sorted(link.name for link in there.iterdir()) == ["step_00005", "step_00010"]
     assert run.checkpoint(10).resolve() == second.resolve()
@@ -273,14 +274,14 @@ def test_checkpoints_are_linked_and_links_to_nothing_go(run):
     for file in first.iterdir():
         file.unlink()
     first.rmdir()
-    records.link_checkpoints(run, folder)
+    records.link_checkpoints(run, folder, Model())
     assert [link.name for link in there.iterdir()] == ["step_00010"]
 
 
 def test_the_best_model_outlives_its_checkpoint(run, monkeypatch):
     folder = run.root / "verl" / "checkpoints"
     made = {step: checkpoint(folder, step) for step in (5, 10)}
-    records.link_checkpoints(run, folder)
+    records.link_checkpoints(run, folder, Model())
     records.keep_best(run)  # no validation yet
     assert run.checkpoint(5).is_symlink()
     for step in (5, 10):

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("verl.protocol")
 
 from mapo import Rubric
 from mapo.credit import compute_credit
 from mapo.engines.verl.records import dialogues_of
+from mapo.local_model.policy import load_policy
 from mapo.store import RunDir, read_steps
 from mapo.testing.server import LoopbackServer
 from mapo.testing.world import world
@@ -191,3 +193,32 @@ def test_roles_behind_endpoints_that_fail_one_call_in_ten(tmp_path):
     check_advantages(RunDir(out), lines)
     ledgers = [json.loads(file.read_bytes()) for file in out.glob("ledger*.json")]
     assert ledgers and "OPENAI_API_KEY" not in json.dumps(ledgers)
+
+
+def test_adapters_are_trained_resumed_and_exported(tmp_path):
+    """With weights and optimizer state offloaded between updates."""
+    out = tmp_path / "run"
+    settings = ["model.lora.rank=8", "model.lora.alpha=16", "verl.offload=true", "optim.lr=2e-3"]
+    settings += ["verl.workers=1", "rollout.scenarios=2", "optim.steps=2", "run.checkpoint_every=1"]
+    settings += ["eval.test_repeats=0", "eval.every=0"]
+    first = out / "checkpoints" / "step_00001" / "adapter_config.json"
+    kill_when(start(out, *settings), out, first.exists)
+    finish(start(out, *settings, "--resume"), out)
+    assert "\nresumed at step 2\n" in out.with_suffix(".txt").read_text()
+    lines = read_steps(out / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2]
+    check_advantages(RunDir(out), lines)  # and that the sampler has the trainer's adapter
+
+    saved = sorted(out.glob("verl/checkpoints/global_step_*/actor/model_world_size_2_rank_0.pt"))[-1]
+    assert all("lora_" in name for name in torch.load(saved, weights_only=True))  # the base is not copied
+    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
+    for folder, options in ((adapter, ["--adapter"]), (merged, ["--dtype", "float32"])):
+        exported = mapo("export", str(out), "--step", "last", *options, "--out", str(folder))
+        assert exported.returncode == 0, exported.stdout + exported.stderr
+    assert not (adapter / "config.json").exists() and not (merged / "adapter_config.json").exists()
+    base, trained, plain = (load_policy(str(m)).model for m in ("pocket", adapter, merged))
+    assert trained.peft_config["default"].r == 8 and trained.peft_config["default"].lora_alpha == 16
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        before, after, whole = (model(ids).logits for model in (base, trained, plain))
+    assert torch.allclose(after, whole, atol=1e-3) and (after - before).abs().max() > 1e-2

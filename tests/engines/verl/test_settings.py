@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mapo.config import load_config, shipped_configs
 from mapo.engines.verl.settings import (
     METHODS,
+    check_heads,
     check_settings,
     checkpoint_due,
     hydra_value,
@@ -37,8 +39,7 @@ def told(*given: str, config: str | None = None) -> dict[str, str]:
 @pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_shipped_configs_can_be_told(name):
     config = load_config(name)
-    if config.model.lora is None:
-        check_settings(config)
+    check_settings(config)
     found = told(config=name)
     assert found["actor_rollout_ref.model.path"] == "/models/m"
     assert found["algorithm.adv_estimator"] == "mapo" and found["+algorithm.mapo.gamma"] == "0.85"
@@ -128,7 +129,31 @@ def test_every_method_has_a_name_of_its_own_in_verl():
         ),
         (["verl.nodes=3"], "an update of 16 dialogues cannot be split evenly among 24 ranks"),
         (["verl.gpus=3"], "cannot be split evenly among 3 ranks"),
-        (["model.lora.rank=8"], "model.lora: the verl engine does not support adapters"),
+        (["model.lora.dropout=0.1"], "model.lora.dropout: verl has no setting for dropout"),
+        (["model.lora.alpha=1.5"], "model.lora.alpha: verl takes a whole number for alpha, not 1.5"),
+        (["model.lora.rank=513"], "model.lora.rank: vLLM samples adapters of rank 512 at most"),
+        (
+            ["verl.nodes=2", "verl.gpus=6", "verl.tensor_parallel=4"],
+            "a sampling replica of 4 GPUs would share nodes of 6 unevenly",
+        ),
+        (
+            ["verl.rollout=mapo_cpu", "verl.gpus=2", "verl.sequence_parallel=2"],
+            "verl.sequence_parallel: sequence parallelism needs flash attention",
+        ),
+        (
+            [
+                "verl.sequence_parallel=2",
+                'verl.settings=["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]',
+            ],
+            "attn_implementation=sdpa: sequence parallelism needs flash attention",
+        ),
+        (
+            [
+                "verl.sequence_parallel=2",
+                'verl.settings=["actor_rollout_ref.model.use_remove_padding=False"]',
+            ],
+            "use_remove_padding=False: sequence parallelism needs",
+        ),
         (["optim.schedule=linear"], "linear schedule"),
         (["optim.steps=0"], "there are no steps to train"),
         (["advantage.method=magic"], "unknown method 'magic'"),
@@ -144,6 +169,55 @@ def test_samplers_and_trainers_may_be_grouped_each_in_their_own_way():
     for sampling in (1, 4, 8):
         given = [f"verl.tensor_parallel={sampling}", "verl.sequence_parallel=2"]
         check_settings(load_config(None, ["rollout.scenarios=16", "optim.updates=4", *given]))
+
+
+def test_a_replica_may_span_whole_nodes_and_other_flash_attention_is_fine():
+    flash = "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_3"
+    given = ["verl.nodes=2", "verl.gpus=2", "verl.tensor_parallel=4", "verl.sequence_parallel=4"]
+    check_settings(load_config(None, [*given, f'verl.settings=["{flash}"]']))
+
+
+@pytest.mark.parametrize(
+    ("setting", "heads", "refused"),
+    [
+        ("verl.tensor_parallel=8", (64, 8), None),
+        ("verl.sequence_parallel=8", (32, 4), None),  # key-value heads are repeated
+        ("verl.sequence_parallel=4", (14, 2), "14 attention heads with 2 key-value heads .* by 4 GPUs"),
+        ("verl.tensor_parallel=4", (24, 6), "verl.tensor_parallel: .* divides 6"),
+    ],
+)
+def test_attention_heads_are_divided_evenly(setting, heads, refused):
+    config = load_config(None, [setting])
+    with pytest.raises(InputError, match=refused) if refused else nullcontext():
+        check_heads(config, *heads)
+
+
+def test_gpus_that_share_a_row_hold_a_part_of_it():
+    """8192 tokens of context: all on one GPU, or at least a fourth on each of four."""
+    names = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
+    for groups, tokens, expected in ((1, 1024, 8192), (4, 1024, 2048), (4, 4096, 4096)):
+        settings = told(f"verl.sequence_parallel={groups}", f"optim.tokens={tokens}")
+        assert {settings[f"actor_rollout_ref.{name}"] for name in names} == {str(expected)}
+        assert settings["actor_rollout_ref.actor.ulysses_sequence_parallel_size"] == str(groups)
+
+
+def test_adapters_are_sampled_unmerged_and_saved_alone():
+    settings = told("model.lora.rank=16", "model.lora.alpha=32")
+    model, saved = "actor_rollout_ref.model", "actor_rollout_ref.actor.checkpoint.save_contents"
+    assert (settings[f"{model}.lora_rank"], settings[f"{model}.lora_alpha"]) == ("16", "32")
+    assert settings[f"{model}.target_modules"] == "all-linear"
+    assert settings["actor_rollout_ref.rollout.load_format"] == "safetensors"
+    assert settings["+actor_rollout_ref.actor.checkpoint.save_lora_only"] == "true"
+    assert json.loads(settings[saved]) == ["model", "optimizer", "extra"]
+    assert "hf_model" in json.loads(told()[saved]) and f"{model}.lora_rank" not in told()
+    cpu = told("model.lora.rank=16", "verl.rollout=mapo_cpu")
+    assert cpu["actor_rollout_ref.rollout.load_format"] == "auto"
+
+
+def test_a_running_cluster_keeps_its_resources():
+    settings = told("verl.rollout=mapo_cpu", "verl.nodes=2", "verl.gpus=1")
+    assert settings[f"{RAY}.address"] == "auto"
+    assert not [name for name in settings if name.endswith(("ray_init.num_gpus", "ray_init.num_cpus"))]
 
 
 # ---- rates and checkpoints

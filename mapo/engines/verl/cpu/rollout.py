@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
@@ -36,6 +37,7 @@ class TokenServer:
         self.sampler = local_sampler(path, slots=SLOTS, context=max_tokens)
         self.model = self.sampler.decoder.model
         self.version: int | None = None
+        self._base: dict[str, torch.Tensor] = {}
         self._requests = 0
         self._opening = asyncio.Lock()
         self._open = False
@@ -83,6 +85,20 @@ class TokenServer:
         self.sampler.forget_all()
         self.version = version
 
+    async def load_adapter(self, adapter: dict[str, torch.Tensor], scale: float, version: int | None) -> None:
+        """Replace the adapted weights by W + scale * B A, with W from the base model."""
+        weights = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, a in adapter.items():
+                if name.endswith(".lora_A.weight"):
+                    b = adapter[name.replace(".lora_A.", ".lora_B.")]
+                    target = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
+                    weight = weights[target]
+                    base = self._base.setdefault(target, weight.detach().clone())
+                    weight.copy_(base + scale * (b @ a))
+        self.sampler.forget_all()
+        self.version = version
+
     async def _no_op(self, *_: Any, **__: Any) -> None:
         return None
 
@@ -99,7 +115,13 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
 
     async def launch_servers(self) -> None:
         max_tokens = int(self.config.prompt_length + self.config.response_length)
-        options = {"name": _server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 1000}
+        node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        options = {
+            "name": _server_name(self.replica_rank),
+            "num_cpus": 0,
+            "max_concurrency": 1000,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),  # as vLLM is placed
+        }
         server = ray.remote(TokenServer).options(**options).remote(self.model_config.path, max_tokens)
         await server.ready.remote()
         self.servers, self._server_handle = [server], server
@@ -118,6 +140,7 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
         weights: Iterator[tuple[str, torch.Tensor]],
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
+        peft_config: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
         if wire_format != "named_tensors":
@@ -126,4 +149,8 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
             )
         state_dict = {name: p.detach().to("cpu", torch.float32).clone() for name, p in weights}
         server = ray.get_actor(_server_name(int(os.environ["RANK"])))  # one server per rank
-        await server.load.remote(state_dict, global_steps)
+        if peft_config:  # only the adapter is sent
+            scale = peft_config["lora_alpha"] / peft_config["r"]
+            await server.load_adapter.remote(state_dict, scale, global_steps)
+        else:
+            await server.load.remote(state_dict, global_steps)
