@@ -12,6 +12,7 @@ from mapo import Rubric
 from mapo.cli.scenarios import app
 from mapo.errors import InputError
 from mapo.scenarios.scenario import Persona, Scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.scenarios.start_levels import estimate_start_levels, estimation_errors
 from support.published import published
 
@@ -66,3 +67,13 @@ def test_the_command_estimates_levels_of_published_cards(tmp_path):
     table = json.loads(out.read_text())
     assert len(table) == 697 and all(set(levels) == set(KEYS) for levels in table.values())
     assert all(RUBRIC.start(levels) for levels in table.values())
+
+
+def test_the_command_needs_two_known_scenarios(tmp_path):
+    known = tmp_path / "known.json"
+    name = load_scenarios("builtin:test")[0].id
+    known.write_text(json.dumps({name: dict.fromkeys(KEYS, 1)}))
+    words = ["start-levels", "builtin:train", "--known", str(known), "--out", str(tmp_path / "out.json")]
+    with pytest.raises(InputError, match="name 1 of the example scenarios"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "out.json").exists()

@@ -45,19 +45,20 @@ def start_levels(
     learned_from = read_whole_set(examples or f"{source.rpartition(':')[0] or source}:test", domain).scenarios
     levels = read_start_levels(known)
     check_start_levels(levels, learned_from, rubric)
-    errors = estimation_errors(levels, learned_from, rubric)
-    if not errors[rubric.indicators[0].key]:
+    count = sum(scenario.id in levels for scenario in learned_from)
+    if count < 2:
         raise InputError(
-            "the known start levels name none of the example scenarios",
+            f"the known start levels name {count} of the example scenarios, but at least 2 are needed",
             where=str(known),
             fix="Name the scenarios that they belong to with --examples",
         )
+    errors = estimation_errors(levels, learned_from, rubric)
     table = estimate_start_levels(levels, learned_from, scenarios, rubric)
     write_atomic(out, json.dumps(table, indent=1) + "\n")
     rows = [
         [
             indicator.key,
-            f"{sum(e == 0 for e in errors[indicator.key])}/{len(errors[indicator.key])}",
+            f"{sum(e == 0 for e in errors[indicator.key])}/{count}",
             f"{fmean(map(abs, errors[indicator.key])):.2f}",
             f"{max(map(abs, errors[indicator.key]))}",
         ]
@@ -66,6 +67,5 @@ def start_levels(
     print_table(
         ("indicator", "right", "mean error", "largest"),
         rows,
-        f"start levels of {len(table)} scenarios written to {out}, "
-        f"estimated from {len(errors[rubric.indicators[0].key])} known ones",
+        f"start levels of {len(table)} scenarios written to {out}, estimated from {count} known ones",
     )
