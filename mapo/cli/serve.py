@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -231,23 +232,8 @@ async def _serve(
 def _session(run: RunOptions, sessions: int, stack: AsyncExitStack) -> ModelSession:
     """Return the session of the roles' models. Without a run directory, its cache is a temporary file: the
     start form of a person is filled in once for all siblings."""
-    from mapo.cli.common.models import read_prices
-    from mapo.players.session import ModelSession
-    from mapo.store import RunDir
-
     out = run.out or Path(stack.enter_context(TemporaryDirectory(prefix="mapo-serve-")))
-    return ModelSession(
-        cache=run.cache_file or RunDir(out).cache_of(),
-        cache_mode=run.cache,
-        ledger_file=RunDir(out).ledger_of() if run.out else None,
-        prices=read_prices(run.prices),
-        concurrency=sessions,
-        requests_per_minute=run.requests_per_minute,
-        tokens_per_minute=run.tokens_per_minute,
-        timeout=run.timeout,
-        retries=run.retries,
-        role_context=run.role_context,
-    )
+    return replace(run, out=out, concurrency=sessions).session()
 
 
 def _manifest(plan: EmpaPlan, cast: CastSpec | None, rules: Rules, model: str) -> dict[str, Any]:
