@@ -36,12 +36,13 @@ def served(root: Path, cache: Path):
     """The real server on a free port, with its index kept fresh."""
     import uvicorn
 
+    from mapo.listening import listening
     from mapo.view import serve
     from mapo.view.app import make_app
     from mapo.view.index.index import Index
 
     index = Index(root, cache)
-    listener = serve._listening("127.0.0.1", 0)
+    listener = listening("127.0.0.1", 0)
     config = uvicorn.Config(make_app(index), log_level="warning", access_log=False, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
