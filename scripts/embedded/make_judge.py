@@ -26,6 +26,7 @@ from dialogues import SPOILED, Exchange, Talk
 from small import ASSISTANT, CONTEXT, batches, fast, new_model, padded, save, train
 from texts import KINDS, Person
 from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
 from mapo import Rubric
@@ -39,6 +40,9 @@ from mapo.types import Reply, Turn
 
 ALL_KINDS = (*KINDS, *SPOILED, "babble")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
+TURNS = 24
+"""Turns of the longest dialogue."""
+UNKNOWN = -100
 RUBRIC = Rubric.load("empathy")
 
 
@@ -54,7 +58,7 @@ class Row:
     at: np.ndarray
     levels: np.ndarray
     kinds: np.ndarray
-    """Index of each turn's kind, -1 where two are mixed."""
+    """Index of each turn's kind, UNKNOWN where two are mixed."""
 
 
 def messages(threshold: str, exchanges: list[Exchange]) -> Any:
@@ -77,7 +81,7 @@ class Encoder:
         starts = np.flatnonzero(ids == self.mark)
         keep = [n for n, s in enumerate(starts) if s + len(self.form.ids) < CONTEXT]
         at = np.array([[starts[n] + 1 + r for r in self.form.reads] for n in keep])
-        kinds = [ALL_KINDS.index(x.kind) if x.kind in ALL_KINDS else -1 for x in exchanges]
+        kinds = [ALL_KINDS.index(x.kind) if x.kind in ALL_KINDS else UNKNOWN for x in exchanges]
         levels = np.array([x.levels for x in exchanges])
         return Row(ids[:CONTEXT].astype(np.uint16), at, levels[keep], np.array(kinds)[keep])
 
@@ -94,7 +98,21 @@ def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, said: Babble) -> 
     stuck = rng.random() < 0.1
     waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
     talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste, said, stuck)
-    return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, 24))))
+    return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, TURNS))))
+
+
+def batch(rows: list[Row]) -> tuple[torch.Tensor, ...]:
+    """Return ids, positions, levels and kinds. The number of turns depends only on the shape of the ids; those that are
+    missing are UNKNOWN."""
+    ids = padded([row.ids for row in rows])
+    size = len(rows) * TURNS
+    at, levels = np.zeros((size, 6), dtype=np.int64), np.full((size, 6), UNKNOWN)
+    kinds = np.full(size, UNKNOWN)
+    for n, row in enumerate(rows):
+        mine = slice(n * TURNS, n * TURNS + len(row.at))
+        at[mine] = row.at + n * ids.shape[1]
+        levels[mine], kinds[mine] = row.levels, row.kinds
+    return ids, *map(torch.from_numpy, (at, levels, kinds))
 
 
 def held_out_rows(people: list[Person], encoder: Encoder, said: Babble) -> list[Row]:
@@ -102,7 +120,7 @@ def held_out_rows(people: list[Person], encoder: Encoder, said: Babble) -> list[
     return [draw_row(rng, Draw(people, []), encoder, said) for _ in range(300)]
 
 
-def predict(model: Any, rows: list[Row], options: list[int], device: str) -> np.ndarray:
+def predict(model: Any, rows: list[Row], options: torch.Tensor, device: str) -> np.ndarray:
     """Return the log-probabilities of all levels: [turns, places, levels]."""
     result = []
     head = model.get_output_embeddings().weight[options].float()
@@ -189,32 +207,22 @@ def main() -> None:
     model = model.to(args.device)
     kind_head = torch.nn.Linear(args.width, len(ALL_KINDS)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
-    [options, *_] = encoder.form.options
+    options = torch.tensor(encoder.form.options[0], device=args.device)
     stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
     def batch_of() -> tuple[torch.Tensor, ...]:
-        rows = [pool[k] for k in next(stream)]
-        ids = padded([row.ids for row in rows])
-        width = ids.shape[1]
-        at = np.concatenate([row.at + n * width for n, row in enumerate(rows)])
-        arrays = [
-            at,
-            np.concatenate([row.levels for row in rows]),
-            np.concatenate([row.kinds for row in rows]),
-        ]
-        return tuple(t.to(args.device, non_blocking=True) for t in (ids, *map(torch.from_numpy, arrays)))
+        return batch([pool[k] for k in next(stream)])
 
     def loss_of(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         ids, at, levels, kinds = batch
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
         head = model.get_output_embeddings().weight
-        flat = hidden.flatten(0, 1)
-        scores = flat[at] @ head[options].T
-        answers = torch.nn.functional.cross_entropy(scores.flatten(0, 1).float(), levels.flatten())
-        known = kinds >= 0
-        kind = torch.nn.functional.cross_entropy(kind_head(flat[at[:, 0]])[known].float(), kinds[known])
+        read = hidden.flatten(0, 1)[at]
+        scores = read @ head[options].T
+        answers = cross_entropy(scores.flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN)
+        kind = cross_entropy(kind_head(read[:, 0]).float(), kinds, ignore_index=UNKNOWN)
         logits = (hidden[:, :-1] @ head.T).flatten(0, 1).float()
-        text = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), ignore_index=0)
+        text = cross_entropy(logits, ids[:, 1:].flatten(), ignore_index=0)
         loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * text
         return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": text.detach()}
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -51,31 +53,76 @@ def tokenizer_texts(draw: Draw) -> list[str]:
     return [*rows, *[form] * 200]
 
 
-def weights(ids: torch.Tensor, marks: dict[str, int]) -> torch.Tensor:
-    """Return the loss weight of each predicted token: 1 in replies, USER_WEIGHT elsewhere, 0 in padding."""
-    place = torch.arange(ids.shape[1], device=ids.device)
-    mine = torch.where(ids == marks[ASSISTANT], place, -1).cummax(1).values
-    other = torch.where((ids == marks[USER]) | (ids == marks[SYSTEM]), place, -1).cummax(1).values
-    weight = torch.where((mine > other)[:, :-1], 1.0, USER_WEIGHT)
-    return weight * (ids[:, 1:] != marks[PAD])
+@dataclass(slots=True)
+class Row:
+    """One dialogue as ids, and which of them are nouns of a reply that stand in the line before it."""
+
+    ids: np.ndarray
+    taken_up: np.ndarray
 
 
-def copied(ids: np.ndarray, marks: dict[str, int], noun_ids: frozenset[int]) -> np.ndarray:
-    """Return which predicted tokens are nouns of a reply that stand in the line before it."""
-    found, line, speaking = np.zeros(len(ids) - 1, dtype=bool), set[int](), ""
-    for place, token in enumerate(ids.tolist()):
-        if token == marks[USER]:
-            line, speaking = set(), USER
-        elif token == marks[ASSISTANT]:
-            speaking = ASSISTANT
-        elif token in noun_ids and speaking == USER:
-            line.add(token)
-        elif token in line and speaking == ASSISTANT:
-            found[place - 1] = True
-    return found
+class Encoder:
+    """Turns dialogues into rows."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
+        forms = [tokenizer.encode(f" {noun}", add_special_tokens=False).ids for noun in set().union(*nouns())]
+        self.nouns = frozenset(ids[0] for ids in forms if len(ids) == 1)
+
+    def row(self, talk: Talk, turns: int) -> Row:
+        ids = self.tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids[:CONTEXT]
+        return Row(np.array(ids, dtype=np.uint16), self.taken_up(ids))
+
+    def taken_up(self, ids: list[int]) -> np.ndarray:
+        found, line, speaking = np.zeros(len(ids), dtype=bool), set[int](), ""
+        for place, token in enumerate(ids):
+            if token == self.marks[USER]:
+                line, speaking = set(), USER
+            elif token == self.marks[ASSISTANT]:
+                speaking = ASSISTANT
+            elif token in self.nouns and speaking == USER:
+                line.add(token)
+            elif token in line and speaking == ASSISTANT:
+                found[place] = True
+        return found
+
+    def batch(self, rows: Sequence[Row]) -> tuple[torch.Tensor, ...]:
+        return padded([row.ids for row in rows]), padded([row.taken_up for row in rows])
+
+    def spoken(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which predicted tokens belong to replies, and which are no padding."""
+        place = torch.arange(ids.shape[1], device=ids.device)
+        mine = torch.where(ids == self.marks[ASSISTANT], place, -1).cummax(1).values
+        other = (ids == self.marks[USER]) | (ids == self.marks[SYSTEM])
+        speaking = mine > torch.where(other, place, -1).cummax(1).values
+        real = ids[:, 1:] != self.marks[PAD]
+        return speaking[:, :-1] & real, real
 
 
-def main() -> None:
+def losses(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
+    """Return the loss of each predicted token."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    each = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
+    )
+    return each.view(len(ids), -1)
+
+
+def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return (values * weights).sum() / weights.sum().clamp(min=1)
+
+
+def held_out_losses(model: LlamaForCausalLM, encoder: Encoder, rows: Sequence[Row]) -> tuple[float, float]:
+    """Return the mean loss of replies, and that of the nouns in them that the person has just said."""
+    ids, taken_up = (tensor.to(model.device) for tensor in encoder.batch(rows))
+    with torch.no_grad():
+        each = losses(model, ids)
+    replies, _ = encoder.spoken(ids)
+    return mean(each, replies).item(), mean(each, taken_up[:, 1:]).item()
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,11 +132,10 @@ def main() -> None:
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
+    parser.add_argument("--taken-up", type=float, default=2.0, help="weight of nouns that were just said")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument(
-        "--tokens", type=float, default=120e6, help="tokens to train on; more than three passes overfit"
-    )
-    parser.add_argument("--dialogues", type=int, default=120000, help="distinct dialogues")
+    parser.add_argument("--tokens", type=float, default=240e6, help="tokens to train on")
+    parser.add_argument("--dialogues", type=int, default=200000, help="distinct dialogues")
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--layers", type=int, default=7)
     parser.add_argument("--vocab", type=int, default=5120)
@@ -98,7 +144,11 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
     draw = Draw(written, generated, args.exchanged)
     said = {
@@ -106,32 +156,24 @@ def main() -> None:
         for line, pairs in babble(args.babble).items()
         if (sense := [p for p in pairs if p[0] != NONSENSE])
     }
-    texts = tokenizer_texts(draw)
     tokenizer = (
-        Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train_tokenizer(texts, args.vocab)
+        Tokenizer.from_file(str(args.tokenizer))
+        if args.tokenizer
+        else train_tokenizer(tokenizer_texts(draw), args.vocab)
     )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(args.out.with_name(args.out.name + ".tokenizer.json")))
-    marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
+    encoder = Encoder(tokenizer)
 
-    def make(rng: random.Random) -> np.ndarray:
+    def make(rng: random.Random) -> Row:
         talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS, babble=said)
-        turns = rng.choice((2, 3, 4, 6, 8, 12, 20))
-        ids = tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids
-        return np.array(ids[:CONTEXT], dtype=np.uint16)
+        return encoder.row(talk, rng.choice((2, 3, 4, 6, 8, 12, 20)))
 
-    noun_ids = frozenset(
-        ids[0]
-        for noun in set().union(*nouns())
-        if len(ids := tokenizer.encode(f" {noun}", add_special_tokens=False).ids) == 1
-    )
     pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")
     rng = random.Random("held")
     people = [*held, *(exchanged(person, rng, 0.5) for person in held)]
-    talks = [text_of(Talk(person, rng, held, GOODNESS), 20) for person in people]
-    test = [np.array(tokenizer.encode(talk, add_special_tokens=False).ids[:CONTEXT]) for talk in talks]
+    test = [encoder.row(Talk(person, rng, held, GOODNESS), 20) for person in people]
     print(
-        f"{len(written)} written and {len(generated)} generated people, {sum(map(len, pool)) / 1e6:.1f}M tokens",
+        f"{len(written)} written and {len(generated)} generated people, "
+        f"{sum(len(row.ids) for row in pool) / 1e6:.1f}M tokens",
         flush=True,
     )
     model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
@@ -139,43 +181,31 @@ def main() -> None:
         model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
     model = model.to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
-    stream = batches([len(ids) for ids in pool], args.batch, np.random.default_rng(args.seed))
+    stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
-    def batch_of() -> tuple[torch.Tensor]:
-        return (padded([pool[k] for k in next(stream)]).to(args.device, non_blocking=True),)
-
-    def loss_of(batch: tuple[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        (ids,) = batch
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        each = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"
-        )
-        weight = weights(ids, marks).flatten()
-        mine = weight == 1.0
-        return (each * weight).sum() / weight.sum(), {"replies": each.detach()[mine].mean()}
-
-    def held_out_loss() -> tuple[float, float]:
-        """Return the mean loss of replies, and that of the nouns in them that the person has just said."""
-        ids = padded(test).to(args.device)
-        with torch.no_grad():
-            logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
-            each = torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:].flatten(), reduction="none")
-        weight = weights(ids, marks).flatten()
-        taken_up = torch.from_numpy(np.stack([copied(row, marks, noun_ids) for row in ids.cpu().numpy()]))
-        return each[weight == 1.0].mean().item(), each[taken_up.flatten().to(args.device)].mean().item()
+    def loss_of(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        ids, taken_up = batch
+        each = losses(model, ids)
+        replies, real = encoder.spoken(ids)
+        weights = torch.where(replies, 1.0, USER_WEIGHT) * real
+        weights = torch.where(taken_up[:, 1:] > 0, args.taken_up, weights)
+        return mean(each, weights), {
+            "replies": mean(each.detach(), replies),
+            "taken_up": mean(each.detach(), taken_up[:, 1:]),
+        }
 
     made = train(
         model,
         (),
-        batch_of,
+        lambda: encoder.batch([pool[k] for k in next(stream)]),
         loss_of,
         tokens=args.tokens,
         minutes=args.minutes,
         lr=args.lr,
         device=args.device,
-        check=lambda: "held out {:.3f}, taken up {:.3f}".format(*held_out_loss()),
+        check=lambda: "held out {:.3f}, taken up {:.3f}".format(*held_out_losses(model, encoder, test)),
     )
-    loss, taken_up = held_out_loss()
+    loss, taken_up = held_out_losses(model, encoder, test)
     made |= {
         "held_out_reply_loss": round(loss, 4),
         "held_out_loss_of_nouns_taken_up": round(taken_up, 4),

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
 CONTEXT = 4096
+WIDTHS = (*range(64, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
+"""Padded widths of training rows."""
+PRINT_EVERY = 200
+"""Steps between two lines of progress."""
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -74,38 +79,85 @@ def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCa
     return LlamaForCausalLM(config)
 
 
+def width_of(length: int) -> int:
+    """Return the padded width of a row: one of few, because the GPU's work is recorded once per shape."""
+    return next(width for width in WIDTHS if width >= length)
+
+
 def batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Yield indices of rows for padded batches of about `budget` tokens without end; rows of similar length
-    share a batch."""
+    """Yield indices of rows for batches without end: rows of one width, as many as `budget` tokens hold."""
+    waiting: dict[int, list[int]] = defaultdict(list)
     while True:
-        order = rng.permutation(len(lengths))
-        groups: list[list[int]] = []
-        for start in range(0, len(order), 8192):
-            group: list[int] = []
-            for i in sorted(order[start : start + 8192], key=lambda i: lengths[i]):
-                if group and (len(group) + 1) * lengths[i] > budget:
-                    groups.append(group)
-                    group = []
-                group.append(int(i))
-            groups.append(group)
-        for k in rng.permutation(len(groups)):
-            yield groups[k]
+        for i in rng.permutation(len(lengths)).tolist():
+            width = width_of(lengths[i])
+            waiting[width].append(i)
+            if len(waiting[width]) >= budget // width:
+                yield waiting.pop(width)
 
 
-def padded(rows: Sequence[Ids], multiple: int = 64) -> torch.Tensor:
+def padded(rows: Sequence[Ids]) -> torch.Tensor:
     """Pad on the right with id 0. Causal attention makes a mask unnecessary."""
-    width = -(-max(map(len, rows)) // multiple) * multiple
-    out = np.zeros((len(rows), width), dtype=np.int64)
+    out = np.zeros((len(rows), width_of(max(map(len, rows)))), dtype=np.int64)
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids
     return torch.from_numpy(out)
 
 
+Batch = tuple[torch.Tensor, ...]
+Loss = Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+class Gradients:
+    """Computes clipped gradients. On a GPU the work of each shape of batch is recorded once as a CUDA graph and then
+    replayed: launched one by one, the small kernels would take five times as long."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], loss_of: Loss, device: str) -> None:
+        self.parameters, self.loss_of, self.device = parameters, loss_of, device
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Batch, Any]] = {}
+
+    def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Set the gradients of the loss on a batch of tensors on the CPU; return the loss and its parts."""
+        if self.device != "cuda":
+            return self.compute(tuple(tensor.to(self.device) for tensor in batch))
+        shape = tuple(tensor.shape for tensor in batch)
+        if shape not in self.recorded:
+            self.recorded[shape] = self.record(tuple(tensor.cuda() for tensor in batch))
+        graph, inputs, result = self.recorded[shape]
+        for mine, given in zip(inputs, batch, strict=True):
+            mine.copy_(given, non_blocking=True)
+        graph.replay()
+        return result  # type: ignore[no-any-return]
+
+    def compute(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False):
+            loss, parts = self.loss_of(batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
+        return loss.detach(), parts
+
+    def record(self, inputs: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Any]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # lets libraries allocate what they keep
+                self.compute(inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self.recorded.values()))[0].pool() if self.recorded else None
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            result = self.compute(inputs)
+        return graph, inputs, result
+
+
 def train(
     model: LlamaForCausalLM,
     extra: Sequence[torch.nn.Module],
-    batch_of: Callable[[], Any],
-    loss_of: Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]],
+    batch_of: Callable[[], Batch],
+    loss_of: Loss,
     *,
     tokens: float,
     minutes: float,
@@ -115,15 +167,16 @@ def train(
 ) -> dict[str, Any]:
     """Train on `tokens` tokens including padding, for at most `minutes`.
 
-    The first item of each batch of `batch_of` are the ids; `check` returns what is printed with the progress.
+    The first item of each batch of `batch_of` are the ids; `check` returns what is printed with the progress. `loss_of`
+    must not wait for the GPU, and its shapes must follow from those of the batch.
     """
-    cuda = device == "cuda"
     parameters = [p for module in (model, *extra) for p in module.parameters()]
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.05},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=cuda)
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=device == "cuda")
+    gradients = Gradients(parameters, loss_of, device)
     model.train()
     began, seen, step, done = time.monotonic(), 0, 0, 0.0
     parts: dict[str, torch.Tensor] = {}
@@ -132,19 +185,15 @@ def train(
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
-        with torch.autocast(device, torch.bfloat16, enabled=cuda):
-            loss, parts = loss_of(batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        loss, parts = gradients(batch)
         optimizer.step()
         seen += batch[0].numel()
         step += 1
         done = max(seen / tokens, (time.monotonic() - began) / 60 / minutes)
-        if step % 100 == 0 or done >= 1.0:
+        if step % PRINT_EVERY == 0 or done >= 1.0:
             shown = " ".join(f"{name} {value.item():.3f}" for name, value in parts.items())
             took = time.monotonic() - began
-            if check and (step % 500 == 0 or done >= 1.0):
+            if check and (step % (5 * PRINT_EVERY) == 0 or done >= 1.0):
                 shown += f" {check()}"
             print(
                 f"step {step} {min(done, 1):.1%} loss {loss.item():.3f} {shown} {seen / took / 1e3:.0f}k tokens/s",
