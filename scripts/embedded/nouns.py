@@ -22,6 +22,39 @@ _A = re.compile(r"\b([Aa])n (?=[^aeiou\W])")
 _DETERMINED = re.compile(
     r"\b(?:the|a|an|my|your|his|her|its|our|their|this|that|these|those|every|each|another) (?:[a-z]+ )?([a-z]+)\b"
 )
+_ONSETS = [
+    "b",
+    "bl",
+    "br",
+    "c",
+    "cl",
+    "d",
+    "dr",
+    "f",
+    "fl",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pl",
+    "pr",
+    "r",
+    "s",
+    "sk",
+    "sl",
+    "st",
+    "t",
+    "tr",
+    "v",
+    "w",
+]
+_CODAS = ["ck", "d", "g", "l", "ll", "m", "n", "nd", "nk", "p", "rd", "rk", "rn", "st", "t", "x"]
+MADE_UP = 0.2
 _PERSON = re.compile(
     r".*(?:er|or|ist|man|men|woman|women|ers|ors|ists)|.*(?:mum|dad|mom|aunt|uncle|son|girl|boy|child|wife|friend|cousin|niece|nephew|twin|baby|babies|people|family|boss|nurse|priest|couple)s?"
 )
@@ -70,6 +103,13 @@ def other(noun: str, rng: random.Random) -> str:
     return next(word for word in iter(lambda: rng.choice(choices), "") if word != noun)
 
 
+def made_up(noun: str, rng: random.Random) -> str:
+    """Return a word that does not exist, of the same number: it can only be taken up by copying it."""
+    syllables = (rng.choice(_ONSETS) + rng.choice("aeiou") for _ in range(rng.choice((1, 2, 2))))
+    word = "".join(syllables) + rng.choice(_CODAS)
+    return f"{word}s" if noun in nouns()[1] else word
+
+
 def with_nouns(text: str, changes: Mapping[str, str]) -> str:
     """Return a text with its nouns changed and its articles adapted."""
     if not changes:
@@ -81,9 +121,14 @@ def with_nouns(text: str, changes: Mapping[str, str]) -> str:
 
 
 def exchanged(person: Person, rng: random.Random, share: float) -> Person:
-    """Return the person with about `share` of the nouns in lines exchanged, in lines and replies alike."""
+    """Return the person with about `share` of the nouns in lines exchanged, in lines and replies alike. One in five of
+    the new words is made up."""
     spoken = set().union(*(known_nouns(line.text) for line in person.lines))
-    changes = {noun: other(noun, rng) for noun in sorted(spoken) if rng.random() < share}
+    changes = {
+        noun: (made_up if rng.random() < MADE_UP else other)(noun, rng)
+        for noun in sorted(spoken)
+        if rng.random() < share
+    }
     lines = [
         Line(
             with_nouns(line.text, changes),
