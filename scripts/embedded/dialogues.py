@@ -2,9 +2,9 @@
 
 A person tells the story while replies help, and says guarded lines after replies that harm, as the scripted people of
 the package do. The level of a reply follows from its kind and from how much trust the replies before it have earned
-(`levels`); the rules are those of docs/scripted-world.md. Replies that are worth nothing are made from others
-(`_spoiled`): broken, off the subject, repeated, copied, stuffed with keywords or too long. `babble` is nonsense of a
-policy.
+(`levels`); the rules are much like those of docs/scripted-world.md. The same way to begin, so soon again, is worth
+nothing. Replies that are worth less than that are made from others (`_spoiled`): broken, off the subject, repeated,
+copied, stuffed with keywords or too long. `babble` is nonsense of a policy.
 """
 
 from __future__ import annotations
@@ -53,9 +53,12 @@ HARM: dict[str, Levels] = {
     "long": (0, 0, 0, 1, 0, 1),
     "babble": (0, 2, 0, 1, 0, 0),
 }
+NOTHING: Levels = (0, 0, 0, 0, 0, 0)
 SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
 OFTEN = (2, 3, 3, 1.5, 1, 1, 1)
 """How often each is drawn, relative to the others."""
+SAME_OPENING = 0.2
+"""How often a reply is chosen that begins as an earlier one did, where there is one, if some replies are spoiled."""
 BABBLE = 0.5
 """Share of a policy's replies to lines that have some."""
 SMALL = frozenset(
@@ -149,8 +152,8 @@ def content(text: str) -> set[str]:
 
 
 def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
-    """Return the levels of a reply that is meant as one of `kind`. What names nothing of the line, though it may be apt,
-    takes up nothing, and is not deep."""
+    """Return the levels of a reply that is meant as one of `kind`. What names nothing of the line could be said to
+    anybody, and is worth nothing, except to leave room or the next step."""
     if kind in HARM:
         return HARM[kind]
     patience = PATIENCE[threshold]
@@ -161,16 +164,21 @@ def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Lev
     if kind == "link":
         return (2 if deeper else 1, 0, 0, 0, 0, 0)
     if kind == "feel":
-        return (near, 0, 1, 0, 0, 0)
+        return (near, 0, near, 0, 0, 0)
     if kind == "beneath":
         if not deep:
-            return (near, 0, 1, int(threshold == "high"), 0, 0)
-        return (near, 0, 1 + near, 0, 0, 0)
+            return (near, 0, near, int(threshold == "high"), 0, 0)
+        return (near, 0, 2 * near, 0, 0, 0)
     if kind == "affirm":
-        return (near, 0, 0, 0, 1 + near * deeper, 0)
+        return (near, 0, 0, 0, near * (1 + deeper), 0)
     if kind == "step":
         return (near, 0, 0, 0, 1 + near * deeper, 0) if deep else (0, 0, 0, 0, 0, 1)
     return (0, 0, int(line.mood == "guarded"), 0, 0, 0)  # room
+
+
+def opening(reply: str) -> str:
+    """Return the first three words of a reply."""
+    return " ".join(words(reply)[:3])
 
 
 def merged(a: Levels, b: Levels) -> Levels:
@@ -199,6 +207,7 @@ class Talk:
         self.spare = {mood: self._shuffled(person.of_mood(mood)) for mood in SPARE}
         self.trust = 0
         self.replies: list[str] = []
+        self.kinds: list[str] = []
         self.lines: list[str] = []
 
     def _shuffled(self, lines: list[Line]) -> list[Line]:
@@ -221,6 +230,7 @@ class Talk:
             met = exchange.levels[0] or exchange.levels[2]
             self.trust = max(0, self.trust - harm) if harm else self.trust + bool(met)
             self.replies.append(exchange.reply)
+            self.kinds.append(exchange.kind)
             self.lines.append(line.text)
         return exchanges
 
@@ -241,7 +251,7 @@ class Talk:
             if said:
                 kind, text = self.rng.choice(said)
                 kind = "babble" if kind == "nonsense" else kind
-                return Exchange(line.text, text, kind, levels(kind, line, text, self.trust, self.threshold))
+                return Exchange(line.text, text, kind, self._levels(kind, line, text))
         if self.rng.random() < self.waste:
             repeats = self.stuck and self.rng.random() < 0.8
             kind = "repeated" if repeats else self.rng.choices(SPOILED, OFTEN)[0]
@@ -251,6 +261,8 @@ class Talk:
         options = [pair for pair in line.replies if pair[1] not in self.replies]
         wanted = GOOD if self.rng.random() < self.goodness else POOR
         options = [pair for pair in options if pair[0] in wanted] or options or self._borrowed(line, wanted)
+        if self.waste and self.rng.random() < SAME_OPENING:
+            options = [pair for pair in options if self._is_stale(*pair)] or options
         if wanted is GOOD and line.mood == "story":  # what is rare is drawn more often
             early = self.trust < PATIENCE[self.threshold]
             heavy = {
@@ -262,14 +274,23 @@ class Talk:
             kind, text = self.rng.choices(options, [heavy.get(k, 1.0) for k, _ in options])[0]
         else:
             kind, text = self.rng.choice(options)
-        value = levels(kind, line, text, self.trust, self.threshold)
+        value = self._levels(kind, line, text)
         if self.waste and self.rng.random() < 0.08:  # two replies in one
             other = self.rng.choice(line.replies) if line.replies else (kind, text)
             if other[1] != text and other[1] not in self.replies:
                 text = f"{text} {other[1]}"
-                value = merged(value, levels(other[0], line, other[1], self.trust, self.threshold))
+                value = merged(value, self._levels(other[0], line, other[1]))
                 kind = f"{kind}+{other[0]}"
         return Exchange(line.text, text, kind, value)
+
+    def _levels(self, kind: str, line: Line, text: str) -> Levels:
+        value = levels(kind, line, text, self.trust, self.threshold)
+        return NOTHING if not max(value[1::2]) and self._is_stale(kind, text) else value
+
+    def _is_stale(self, kind: str, text: str) -> bool:
+        """Return whether a reply begins as one of the last six did, or leaves room again so soon."""
+        again = opening(text) in map(opening, self.replies[-6:])
+        return again or (kind == "room" and "room" in self.kinds[-3:])
 
     def _borrowed(self, line: Line, wanted: Sequence[str]) -> list[tuple[str, str]]:
         """Return replies to a line of the same type of other people; only general ones fit."""

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mapo.domains.empathy.reading import content, feelings, grams
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 import dialogues  # noqa: E402
 import documents  # noqa: E402
 import nouns  # noqa: E402
+import small  # noqa: E402
 import tasks  # noqa: E402
 import texts  # noqa: E402
 
@@ -178,16 +180,57 @@ def test_a_reply_that_names_nothing_of_the_line_takes_up_nothing():
     line = texts.Line("I put the blue kettle on the stove.")
     hollow = {
         kind: dialogues.levels(kind, line, "What was it like?", 9, "low")
-        for kind in ("ask", "beneath", "step")
+        for kind in ("ask", "beneath", "feel", "affirm", "step")
     }
-    assert hollow == {"ask": (0,) * 6, "beneath": (0, 0, 1, 0, 0, 0), "step": (0, 0, 0, 0, 1, 0)}
+    worth_nothing = dict.fromkeys(("ask", "beneath", "feel", "affirm"), dialogues.NOTHING)
+    assert hollow == worth_nothing | {"step": (0, 0, 0, 0, 1, 0)}
+
+
+def test_the_same_way_to_begin_is_soon_worth_nothing():
+    story = [
+        texts.Line(f"I sold bicycle {n}.", replies=[("ask", f"What was bicycle {n} like?")]) for n in range(3)
+    ]
+    talk = dialogues.Talk(texts.Person("x", story, []), random.Random(0), WRITTEN, 1.0)
+    first, second = talk.play(2)
+    assert first.levels == (1, 0, 0, 0, 0, 0)
+    assert dialogues.opening(first.reply) == dialogues.opening(second.reply) == "what was bicycle"
+    assert second.levels == dialogues.NOTHING
+
+
+def test_room_is_worth_something_only_from_time_to_time():
+    guarded = [
+        texts.Line(f"Leave it, {n}.", "guarded", replies=[("room", f"{n} {n} {n}, then.")]) for n in range(8)
+    ]
+    story = texts.Line("I sold a bicycle.", replies=[("order", "Buy another one.")])
+    talk = dialogues.Talk(texts.Person("x", [story, *guarded], []), random.Random(0), WRITTEN, 1.0)
+    played = talk.play(2)
+    assert [x.kind for x in played] == ["order", "room"] and played[1].levels[2] == 1
+    assert talk._levels("room", guarded[0], "Whenever you like.") == dialogues.NOTHING
+
+
+def test_made_up_words_keep_number_and_are_rarely_known_nouns():
+    rng = random.Random(0)
+    words = [nouns.made_up("bicycle", rng) for _ in range(200)]
+    assert all(word.isalpha() and word.islower() for word in words) and len(set(words)) > 190
+    plural = min(nouns.nouns()[1])
+    assert all(nouns.made_up(plural, rng).endswith("s") for _ in range(20))
+    assert sum(word in nouns.nouns()[0] for word in words) < 10
+
+
+def test_batches_are_full_and_have_few_shapes():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 2000, 3000).tolist()
+    drawn = [group for group, _ in zip(small.batches(lengths, 8192, rng), range(200), strict=False)]
+    shapes = {small.padded([np.ones(lengths[i]) for i in group]).shape for group in drawn}
+    assert len(shapes) <= len(small.WIDTHS)
+    assert all(rows * width > 8192 - width for rows, width in shapes)
 
 
 def test_exchanged_nouns_agree_between_line_and_reply():
     line = texts.Line("I sold a bicycle.", replies=[("ask", "What was the bicycle like?")])
     assert "bicycle" in nouns.known_nouns(line.text)
     changed = nouns.exchanged(texts.Person("x", [line], []), random.Random(0), 1.0).lines[0]
-    (noun,) = nouns.known_nouns(changed.text)
+    noun = changed.text.removesuffix(".").split()[-1]
     assert noun != "bicycle" and changed.replies == [("ask", f"What was the {noun} like?")]
 
 
