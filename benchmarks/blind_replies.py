@@ -1,0 +1,166 @@
+"""Read replies blind: draw them from a test, hide which policy wrote them, and count a reader's verdicts.
+
+    .venv/bin/python benchmarks/blind_replies.py draw runs/mine/eval/after --out blind
+    .venv/bin/python benchmarks/blind_replies.py count blind
+
+`draw` picks replies of tested dialogues at random, at most two of a dialogue, and lets the untrained policy
+answer the same line in the same place. The reader gets `replies.md` (all by the tested policy, for grammar
+and subject) and `pairs.md` (both replies, in random order) and fills in `replies.txt` and `pairs.txt`.
+`key.json` is for `count` alone, which prints the shares with Wilson intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from mapo.measure.stats import wilson
+from mapo.models.chat import Request
+from mapo.sampling.local import local_sampler
+from mapo.sampling.sampler import LocalChat
+from mapo.store import read_dialogues
+from mapo.types import Dialogue, Message
+
+SHOWN = 3
+"""Exchanges that the reader sees before the line."""
+
+REPLIES = """# Replies
+
+Each block ends with a line (**person**) and one reply (**reply**). Write one row per block into replies.txt:
+
+    NUMBER GRAMMAR SUBJECT
+
+GRAMMAR: y if the reply is grammatical and sounds like something a native speaker could write, else n.
+SUBJECT: y if it is a sensible answer to what this person has just said or said before, else n. A reply that
+would fit any person at any time is n; one that mentions things nobody spoke of is n.
+"""
+PAIRS = """# Pairs
+
+Each block ends with a line (**person**) and two replies, A and B. Which would you rather have heard, as this
+person? Write one row per block into pairs.txt: NUMBER, then A, B or = (no difference).
+"""
+
+
+def places(dialogues: list[Dialogue], count: int, rng: random.Random) -> list[tuple[Dialogue, int]]:
+    """Return places of replies in random order, at most two of a dialogue."""
+    found = [
+        (dialogue, turn)
+        for dialogue in dialogues
+        for turn in rng.sample(range(len(dialogue.turns)), min(2, len(dialogue.turns)))
+    ]
+    rng.shuffle(found)
+    return found[:count]
+
+
+def context(dialogue: Dialogue, turn: int) -> list[tuple[str, str]]:
+    """Return what was said until the line that is replied to."""
+    said = [pair for t in dialogue.turns[:turn] for pair in (("person", t.user), ("reply", t.reply.text))]
+    return [*said, ("person", dialogue.turns[turn].user)]
+
+
+async def answers(
+    model: str, prompts: list[list[tuple[str, str]]], temperature: float, tokens: int
+) -> list[str]:
+    """Let a policy answer each prompt."""
+    sampler = local_sampler(model.removeprefix("local:"), slots=16, context=4096)
+
+    async def one(number: int, said: list[tuple[str, str]]) -> str:
+        chat = LocalChat(sampler, str(number))
+        messages = tuple(Message("user" if who == "person" else "assistant", text) for who, text in said)
+        answer = await chat.reply(Request(messages, temperature, max_tokens=tokens, seed=number))
+        chat.end_dialogue()
+        return answer.reply.text
+
+    async with sampler:
+        return await asyncio.gather(*(one(n, said) for n, said in enumerate(prompts)))
+
+
+def block(number: int, said: list[tuple[str, str]], replies: dict[str, str]) -> str:
+    shown = [f"{who}: {text}" for who, text in said[-2 * SHOWN - 1 : -1]]
+    shown += [f"**{who}:** {text}" for who, text in (said[-1], *replies.items())]
+    return f"\n## {number}\n\n" + "\n\n".join(" ".join(row.split()) for row in shown) + "\n"
+
+
+def draw(args: argparse.Namespace) -> None:
+    rng = random.Random(args.seed)
+    found = (d for file in sorted(args.run.rglob("*.jsonl")) for d in read_dialogues(file))
+    dialogues = [dialogue for dialogue in found if isinstance(dialogue, Dialogue) and dialogue.turns]
+    if not dialogues:
+        sys.exit(f"{args.run} has no dialogues")
+    chosen = places(dialogues, args.count, rng)
+    prompts = [context(*place) for place in chosen]
+    mine = [dialogue.turns[turn].reply.text for dialogue, turn in chosen]
+    theirs = asyncio.run(answers(args.untrained, prompts, args.temperature, args.max_tokens))
+    pairs, key = [PAIRS], {}
+    for number, (said, a, b) in enumerate(zip(prompts, mine, theirs, strict=True), 1):
+        key[str(number)] = "=" if a == b else rng.choice("AB")
+        first, second = (b, a) if key[str(number)] == "B" else (a, b)
+        pairs.append(block(number, said, {"A": first, "B": second}))
+    replies = [block(n, said, {"reply": a}) for n, (said, a) in enumerate(zip(prompts, mine, strict=True), 1)]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "replies.md").write_text(REPLIES + "".join(replies), encoding="utf-8")
+    (args.out / "pairs.md").write_text("".join(pairs), encoding="utf-8")
+    (args.out / "key.json").write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(chosen)} replies from {args.run}: {args.out}")
+
+
+def verdicts(file: Path, columns: int) -> dict[str, list[str]]:
+    rows = [row.split() for row in file.read_text(encoding="utf-8").splitlines() if row.strip()]
+    if bad := [row for row in rows if len(row) != columns + 1]:
+        sys.exit(f"{file}: rows must have {columns + 1} columns: {bad[0]}")
+    return {row[0]: row[1:] for row in rows}
+
+
+def share(name: str, hits: int, n: int) -> dict[str, Any]:
+    low, high = wilson(hits, n)
+    print(f"{name}: {hits} of {n} ({hits / n:.0%}, {low:.0%} to {high:.0%})")
+    return {"hits": hits, "n": n, "low": round(low, 3), "high": round(high, 3)}
+
+
+def count(args: argparse.Namespace) -> None:
+    key = json.loads((args.out / "key.json").read_text(encoding="utf-8"))
+    read, pairs = verdicts(args.out / "replies.txt", 2), verdicts(args.out / "pairs.txt", 1)
+    for name, rows in (("replies.txt", read), ("pairs.txt", pairs)):
+        if rows.keys() != key.keys():
+            sys.exit(f"{args.out / name}: expected the numbers 1 to {len(key)}, once each")
+    result = {
+        "natural": share("grammatical and natural", sum(r[0] == "y" for r in read.values()), len(read)),
+        "on_subject": share("on the subject", sum(r[1] == "y" for r in read.values()), len(read)),
+    }
+    differ = {n: v[0] for n, v in pairs.items() if key[n] != "=" and v[0] in "AB"}
+    better = sum(v == key[n] for n, v in differ.items())
+    result["preferred"] = share("preferred to the untrained reply", better, len(differ))
+    print(f"no difference: {len(pairs) - len(differ)}")
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tasks = parser.add_subparsers(required=True)
+    task = tasks.add_parser("draw", help="write what the reader reads")
+    task.add_argument("run", type=Path, help="folder of an evaluation (`mapo eval empa`, or RUN/eval/after)")
+    task.add_argument("--untrained", default="local:pocket", help="the policy to compare with")
+    task.add_argument("--count", type=int, default=100)
+    task.add_argument("--temperature", type=float, default=0.7)
+    task.add_argument("--max-tokens", type=int, default=48)
+    task.add_argument("--seed", type=int, default=0)
+    task.add_argument("--out", type=Path, required=True)
+    task.set_defaults(run_task=draw)
+    task = tasks.add_parser("count", help="count the verdicts")
+    task.add_argument("out", type=Path)
+    task.add_argument("--json", type=Path, help="result file to write")
+    task.set_defaults(run_task=count)
+    args = parser.parse_args()
+    args.run_task(args)
+
+
+if __name__ == "__main__":
+    main()
