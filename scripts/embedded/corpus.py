@@ -7,9 +7,9 @@ import json
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from documents import is_clean_reply, parse, words
 from nouns import exchanged, nouns
@@ -20,25 +20,28 @@ EXCHANGED = 0.4
 T = TypeVar("T")
 
 
-def generated_people(path: Path | None) -> list[Person]:
-    """Return the people of a file that `write.py` made, without those that share seven words in a row with a held-out
+def generated_people(paths: Sequence[Path]) -> list[Person]:
+    """Return the people of files that `write.py` made, without those that share seven words in a row with a held-out
     scenario."""
-    if path is None:
-        return []
     people, seen = [], set()
-    held = held_out_grams()
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for row in file:
-            data = json.loads(row)
-            person = parse(f"generated-{data['id']}", data["text"])
-            if person is None or person.lines[0].text in seen:
-                continue
-            texts = [t for line in person.lines for t in (line.text, *(reply for _, reply in line.replies))]
-            if any(grams(text) & held for text in texts):
-                continue
-            seen.add(person.lines[0].text)
-            people.append(person)
+    held = held_out_grams() if paths else set()
+    for number, data in rows_of(paths):
+        person = parse(f"generated-{number}-{data['id']}", data["text"])
+        if person is None or person.lines[0].text in seen:
+            continue
+        texts = [t for line in person.lines for t in (line.text, *(reply for _, reply in line.replies))]
+        if any(grams(text) & held for text in texts):
+            continue
+        seen.add(person.lines[0].text)
+        people.append(person)
     return people
+
+
+def rows_of(paths: Sequence[Path]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of the file and a row, for each row."""
+    for number, path in enumerate(paths):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from ((number, json.loads(row)) for row in file)
 
 
 def grams(text: str, n: int = 7) -> set[tuple[str, ...]]:
@@ -57,24 +60,21 @@ def held_out_grams() -> set[tuple[str, ...]]:
     return set().union(*map(grams, rows))
 
 
-def told_again(path: Path | None) -> list[Person]:
+def told_again(paths: Sequence[Path]) -> list[Person]:
     """Return known people, some with other nouns, with the replies of `write.py replies` alone."""
-    if path is None:
-        return []
     people = {person.id: person for person in (*known_people(), *train_scenarios())}
-    lines: dict[tuple[str, int], dict[int, Line]] = {}
-    held = held_out_grams()
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            if row["person"] not in people:
-                continue
-            known = people[row["person"]].lines[row["line"]]
-            fine = [(kind, reply) for kind, reply in row["replies"] if not grams(reply) & held]
-            line = Line(row["text"], known.mood, known.feeling, known.shown, fine)
-            lines.setdefault((row["person"], row["variant"]), {})[row["line"]] = line
+    lines: dict[tuple[str, int, int], dict[int, Line]] = {}
+    held = held_out_grams() if paths else set()
+    for number, row in rows_of(paths):
+        if row["person"] not in people:
+            continue
+        known = people[row["person"]].lines[row["line"]]
+        fine = [(kind, reply) for kind, reply in row["replies"] if not grams(reply) & held]
+        line = Line(row["text"], known.mood, known.feeling, known.shown, fine)
+        lines.setdefault((row["person"], row["variant"], number), {})[row["line"]] = line
     return [
         Person(name, [mine[k] for k in sorted(mine)], people[name].things)
-        for (name, _), mine in lines.items()
+        for (name, _, _), mine in lines.items()
         if len(mine) >= 0.8 * len(people[name].lines)
     ]
 
@@ -82,11 +82,9 @@ def told_again(path: Path | None) -> list[Person]:
 def babble(paths: Sequence[Path]) -> dict[str, list[tuple[str, str]]]:
     """Return replies of a policy, with the kinds that `write.py kinds` named, by line."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for path in paths:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for row in map(json.loads, file):
-                if row["replies"]:
-                    found.setdefault(row["line"], []).extend(map(tuple, row["replies"]))
+    for _, row in rows_of(paths):
+        if row["replies"]:
+            found.setdefault(row["line"], []).extend(map(tuple, row["replies"]))
     return found
 
 

@@ -170,8 +170,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
-    parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
+    parser.add_argument(
+        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
+    )
+    parser.add_argument(
+        "--replies", type=Path, nargs="+", default=[], help="files that `write.py replies` made"
+    )
     parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
     parser.add_argument(
         "--start", help="folder of a judge to go on from, as after collecting what deceived it"

@@ -126,8 +126,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stories", type=Path, help="file that `write.py stories` made")
-    parser.add_argument("--replies", type=Path, help="file that `write.py replies` made")
+    parser.add_argument(
+        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
+    )
+    parser.add_argument(
+        "--replies", type=Path, nargs="+", default=[], help="files that `write.py replies` made"
+    )
     parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
