@@ -34,6 +34,8 @@ NAME = "mapo"
 """The environment's name in the paths of OpenEnv's task API."""
 MAX_MESSAGE = 12 * MAX_REPLY + 4096
 """The largest message of a client, in bytes. JSON escapes a character in at most 12 bytes."""
+MAX_UNANSWERED = 2
+"""The most messages that a client may send before the first of them is answered."""
 MAX_BODY = 4096
 """The largest body of a request of the task API, in bytes."""
 ROUTES = {
@@ -49,7 +51,7 @@ def make_app(
 ) -> ASGIApp:
     """Return the application. `names` are host names to accept besides localhost and IP addresses."""
     app = FastAPI(openapi_url=None)
-    server = HTTPEnvServer(
+    server = _Sessions(
         partial(DialogueEnvironment, sandbox),
         PolicyReply,
         DialogueObservation,
@@ -60,6 +62,13 @@ def make_app(
     # OpenEnv's name for a server without routes that control an environment outside of a session.
     server.register_routes(app, mode=ServerMode.PRODUCTION)
     return Guard(app, idle=idle, token=token, names=names)
+
+
+class _Sessions(HTTPEnvServer):
+    """OpenEnv's server, which also closes the environment of a connection that is cancelled meanwhile."""
+
+    async def _destroy_session(self, session_id: str) -> None:
+        await asyncio.shield(super()._destroy_session(session_id))
 
 
 class Guard:
@@ -114,36 +123,48 @@ class Guard:
 
 async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one connection. If its client disconnects during a step, the step is cancelled; if it sends
-    nothing for `idle` seconds while the server waits for it, the connection is closed."""
-    inbox: asyncio.Queue[Message] = asyncio.Queue(1)
-    waiting = closed = False
+    nothing for `idle` seconds while the server waits for it, the connection is closed.
+
+    A cancellation hits only what answers a message: OpenEnv would never free a session that it was creating.
+    """
+    inbox: asyncio.Queue[Message] = asyncio.Queue()
+    answering = False
+    gone: Message | None = None
+
+    async def close(code: int, reason: str) -> Message:
+        await send_open({"type": "websocket.close", "code": code, "reason": reason})
+        return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def read() -> None:
-        """Pass messages on until the client disconnects, one at a time."""
-        nonlocal closed
-        while True:
+        """Pass messages on until the client disconnects or sends too far ahead."""
+        nonlocal gone
+        while gone is None:
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                closed = True
-                if not waiting:
-                    serving.cancel()
-            await inbox.put(message)
+                gone = message
+            elif inbox.qsize() + answering == MAX_UNANSWERED:
+                gone = await close(1008, "wait for the answer before you send the next message")
+            else:
+                inbox.put_nowait(message)
+        if answering:
+            serving.cancel()
+        else:
+            inbox.put_nowait(gone)
 
     async def next_message() -> Message:
-        nonlocal waiting, closed
-        waiting = True
+        nonlocal answering, gone
+        answering = False
         try:
-            return await asyncio.wait_for(inbox.get(), idle)
+            message = await asyncio.wait_for(inbox.get(), idle)
         except TimeoutError:
-            reason = f"nothing was received for {idle:g} seconds"
-            await send_open({"type": "websocket.close", "code": 1001, "reason": reason})
-            closed = True
-            return {"type": "websocket.disconnect", "code": 1001, "reason": reason}
-        finally:
-            waiting = False
+            message = gone = await close(1001, f"nothing was received for {idle:g} seconds")
+        if gone and message["type"] == "websocket.receive":
+            return gone
+        answering = message["type"] == "websocket.receive"
+        return message
 
     async def send_open(message: Message) -> None:
-        if not closed:
+        if gone is None:
             await send(message)
 
     serving = asyncio.ensure_future(_run(app, scope, next_message, send_open))

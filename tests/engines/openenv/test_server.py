@@ -16,6 +16,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from socket import SHUT_RDWR
 
 import pytest
 
@@ -27,7 +28,7 @@ from websockets.sync.client import connect
 
 from mapo import Job, Turn, play
 from mapo.engines.openenv import DialogueClient, PolicyReply
-from mapo.engines.openenv.environment import SPLIT
+from mapo.engines.openenv.environment import SPLIT, DialogueEnvironment
 from mapo.engines.openenv.messages import MAX_REPLY
 from mapo.engines.openenv.server import MAX_MESSAGE
 from mapo.errors import AnswerError, EndpointError
@@ -259,7 +260,8 @@ def test_sessions_are_limited_and_freed():
         assert until(lambda: has_place(address))
 
 
-def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
+def waiting_roles():
+    """Return a casting whose director never answers, and the events `asked` and `freed`."""
     asked, freed = threading.Event(), threading.Event()
 
     class Slow:
@@ -267,18 +269,78 @@ def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
             asked.set()
             await asyncio.sleep(600)
 
-    people = sandbox(lambda job: replace(CASTING(job), director=Slow(), close=freed.set))
-    with served(people, sessions=1) as address:
-        socket = connect(f"ws{address[4:]}/ws")
+    return (lambda job: replace(CASTING(job), director=Slow(), close=freed.set)), asked, freed
+
+
+def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
+    casting, asked, freed = waiting_roles()
+    with served(sandbox(casting), sessions=1) as address, connect(f"ws{address[4:]}/ws") as socket:
         socket.send(json.dumps({"type": "reset"}))
         socket.recv(timeout=30)
         socket.send(json.dumps({"type": "step", "data": {"reply": "Hello"}}))
         assert asked.wait(30)
         assert not has_place(address)
-        socket.socket.shutdown(2)  # no closing handshake
+        socket.socket.shutdown(SHUT_RDWR)  # no closing handshake
         assert freed.wait(30)
         assert until(lambda: has_place(address))
-        socket.close()
+
+
+def test_a_client_that_sends_ahead_is_disconnected():
+    """Otherwise the messages that wait would hide that a client is gone."""
+    casting, asked, freed = waiting_roles()
+    with served(sandbox(casting), sessions=1) as address, connect(f"ws{address[4:]}/ws") as socket:
+        socket.send(json.dumps({"type": "reset"}))
+        socket.recv(timeout=30)
+        for _ in range(3):
+            socket.send(json.dumps({"type": "step", "data": {"reply": "Hello"}}))
+        with pytest.raises(ConnectionClosed, match="wait for the answer"):
+            socket.recv(timeout=30)
+        assert not asked.is_set() or freed.wait(30)
+        assert until(lambda: has_place(address))
+
+
+def test_a_client_that_disappears_while_its_session_is_created_frees_it(monkeypatch):
+    creating, finish = threading.Event(), threading.Event()
+
+    class Slow(DialogueEnvironment):
+        def __init__(self, people):
+            creating.set()
+            assert finish.wait(30)
+            super().__init__(people)
+
+    monkeypatch.setattr("mapo.engines.openenv.server.DialogueEnvironment", Slow)
+    finish.set()
+    with served(sandbox(), sessions=1) as address:
+        creating.clear()
+        finish.clear()
+        with connect(f"ws{address[4:]}/ws") as socket:
+            assert creating.wait(30)
+            socket.socket.shutdown(SHUT_RDWR)
+            assert [status_of(address, "/health") for _ in range(5)] == [200] * 5  # the server has noticed
+        finish.set()
+        assert until(lambda: has_place(address))
+
+
+def test_every_dialogue_that_is_given_up_frees_its_roles():
+    """Clients end their session and are gone while the server is closing it."""
+    begun, freed = [], []
+
+    def casting(job):
+        begun.append(job.id)
+        return replace(CASTING(job), close=lambda: freed.append(job.id))
+
+    def leave(_):
+        with connect(f"ws{address[4:]}/ws") as socket:
+            socket.send(json.dumps({"type": "reset"}))
+            socket.recv(timeout=30)
+            socket.send(b"no text")
+            socket.socket.shutdown(SHUT_RDWR)
+
+    with served(sandbox(casting), sessions=100) as address:
+        with ThreadPoolExecutor(40) as pool:
+            list(pool.map(leave, range(200)))
+        assert until(lambda: len(freed) == 200, seconds=10)
+    assert sorted(begun) == sorted(freed)
 
 
 def test_a_silent_client_loses_its_session():
