@@ -12,7 +12,7 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
 
 from mapo import __version__
-from mapo.engines.openenv.messages import DialogueObservation, DialogueState, PolicyReply
+from mapo.engines.openenv.messages import MAX_ID, DialogueObservation, DialogueState, PolicyReply
 from mapo.errors import InputError
 from mapo.sandbox.cast import Casting, Job, world_seed
 from mapo.sandbox.episode import Episode
@@ -24,7 +24,7 @@ from mapo.types import Dialogue, Levels
 MAX_SEED = 2**31 - 1
 SPLIT = "scenarios"
 """The only split of OpenEnv's task API: a task is a scenario."""
-_EPISODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_EPISODE_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_ID - 1}}}")
 _RESET = "reset(scenario=ID, seed=NUMBER, episode_id=NAME); all are optional"
 
 
@@ -210,7 +210,7 @@ def _check_reset(seed: Any, episode_id: Any, scenario: Any, other: dict[str, Any
         raise InputError(
             "the episode_id is not usable",
             where="reset",
-            fix="Use up to 100 letters, digits, dots, dashes and underscores",
+            fix=f"Use up to {MAX_ID} letters, digits, dots, dashes and underscores",
         )
     return seed
 

@@ -7,6 +7,8 @@ from pydantic import Field
 
 MAX_REPLY = 32_768
 """The longest reply, in characters."""
+MAX_ID = 100
+"""The longest `episode_id`, in characters."""
 
 
 class PolicyReply(Action):

@@ -8,6 +8,7 @@ calling a tool, and a whole dialogue has one reward. `RemoteSandbox` is the `rol
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from mapo.engines.openenv.client import DialogueClient
-from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, PolicyReply
+from mapo.engines.openenv.messages import MAX_ID, MAX_REPLY, DialogueObservation, PolicyReply
 from mapo.engines.trl import Sandbox
 from mapo.errors import ContextError, EndpointError, InputError
 from mapo.estimators.methods import ESTIMATORS
@@ -114,6 +115,7 @@ class RemoteSandbox(Sandbox):
         self.address = base_url
         self._connect = partial(DialogueClient, base_url, **client)
         self._run = uuid4().hex[:8]
+        self._numbers = itertools.count(1)
 
     def begin(self, trainer: Any) -> None:
         method = trainer.args.method
@@ -151,7 +153,8 @@ class RemoteSandbox(Sandbox):
         turns: list[Turn] = []
         try:
             async with self._connect() as env:
-                name = f"{self._run}_{job.step or 'eval'}_{job.id}"[:100]
+                # Every evaluation plays the same jobs, but the server takes an id only once.
+                name = f"{self._run}_{job.step or 'eval'}_{next(self._numbers)}_{job.id}"[:MAX_ID]
                 begun = await env.reset(scenario=job.scenario.id, seed=job.seed % 2**31, episode_id=name)
                 seen = begun.observation
                 while not seen.done:

@@ -14,6 +14,7 @@ pytest.importorskip("trl", reason="trl is not installed (make test-openenv)")
 import trl
 from datasets import Dataset
 
+from mapo.engines.openenv.environment import ServedSandbox
 from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
 from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
 from mapo.errors import EndpointError, InputError
@@ -121,6 +122,25 @@ def test_mapo_trainer_learns_the_same_from_a_server_as_in_its_own_process(tmp_pa
     for key in ("reward", "grad_norm"):
         one, other = ([e[key] for e in t.state.log_history if key in e] for t in (local, served_trainer))
         assert len(one) == 2 and one == pytest.approx(other)
+
+
+def test_every_evaluation_plays_on_the_server(tmp_path):
+    """Also with a scenario whose id fills an episode id."""
+    long = replace(SCENARIOS[0], id="a" * 100)
+    people = ServedSandbox([long], CASTING, SHORT)
+    played = []
+    with served(people) as address:
+        trainer = MAPOTrainer(
+            model_of(),
+            args=settings(tmp_path, per_device_eval_batch_size=4),
+            train_dataset=scenario_rows([long]),
+            eval_dataset=scenario_rows([long]),
+            rollout_func=RemoteSandbox(address, [long], SHORT, on_done=played.append, stream=False),
+            processing_class=tiny.tokenizer(),
+        )
+        first, second = trainer.evaluate(), trainer.evaluate()
+    assert first["eval_reward"] == second["eval_reward"]
+    assert len(played) == 8 and all(dialogue.usable for dialogue in played)
 
 
 def test_too_few_sessions_are_explained(tmp_path):
