@@ -251,6 +251,16 @@ def test_the_longest_reply_of_any_characters_fits():
         assert env.step(PolicyReply(reply="\U0001f600" * MAX_REPLY)).observation.turn == 1
 
 
+def test_characters_that_a_record_cannot_hold_are_replaced():
+    step = '{"type": "step", "data": {"reply": "Oh\\ud83d\\u0000"}}'
+    with served(sandbox()) as address, connect(f"ws{address[4:]}/ws") as socket:
+        for message in (json.dumps({"type": "reset"}), step):
+            socket.send(message)
+            answer = json.loads(socket.recv(timeout=30))
+    assert answer["data"]["observation"]["messages"][-2]["content"] == "Oh\ufffd\ufffd"
+    assert PolicyReply(reply="Oh\ud83d").reply == "Oh\ufffd"
+
+
 def test_sessions_are_limited_and_freed():
     with served(sandbox(), sessions=2) as address:
         with client(address) as one, client(address) as two:
