@@ -181,7 +181,6 @@ async def _serve(
     from mapo.engines.openenv.environment import ServedSandbox
     from mapo.engines.openenv.server import make_app, serve
     from mapo.evals.empa.benchmark import prepare, read_previous, write_health
-    from mapo.listening import addresses_of
     from mapo.players.reading import check_starts
     from mapo.players.spec import models_by_role
     from mapo.store import RunDir
@@ -217,9 +216,7 @@ async def _serve(
             on_done=on_done,
             taken=[*(d.id for d in previous.finished), *previous.broken] if previous else (),
         )
-        host, token = limits.host, limits.token
-        known = [host, *addresses_of(host)] if token else []
-        app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=token, names=known)
+        app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=limits.token)
         _say_where(listener, limits, len(plan.scenarios))
         try:
             await serve(app, listener)

@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import signal
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -46,10 +46,8 @@ GRACE = 5
 """Seconds that open connections have when the server stops."""
 
 
-def make_app(
-    sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "", names: Collection[str] = ()
-) -> ASGIApp:
-    """Return the application. `names` are host names to accept besides localhost and IP addresses."""
+def make_app(sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "") -> ASGIApp:
+    """Return the application. Without a token, only requests to localhost or an IP address are served."""
     app = FastAPI(openapi_url=None)
     server = _Sessions(
         partial(DialogueEnvironment, sandbox),
@@ -61,7 +59,7 @@ def make_app(
     )
     # OpenEnv's name for a server without routes that control an environment outside of a session.
     server.register_routes(app, mode=ServerMode.PRODUCTION)
-    return Guard(app, idle=idle, token=token, names=names)
+    return Guard(app, idle=idle, token=token)
 
 
 class _Sessions(HTTPEnvServer):
@@ -74,9 +72,8 @@ class _Sessions(HTTPEnvServer):
 class Guard:
     """Middleware that refuses requests and ends sessions, as this module describes."""
 
-    def __init__(self, app: ASGIApp, *, idle: float, token: str = "", names: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, idle: float, token: str = "") -> None:
         self.app, self.idle, self.token = app, idle, token
-        self.names = {"localhost", *(name.casefold() for name in names)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -94,7 +91,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._known_host(hosts[0]):
+        # A page that rebinds its name to this machine has no token, so with one any name will do.
+        if not self.token and (len(hosts) != 1 or not _is_local(hosts[0])):
             return PlainTextResponse("This host name is not served here.\n", 421)
         if "origin" in headers:  # browsers send it; OpenEnv's clients do not
             return PlainTextResponse("Requests from web pages are refused.\n", 403)
@@ -113,12 +111,13 @@ class Guard:
             return PlainTextResponse(f"The body must be at most {MAX_BODY} bytes long.\n", 413)
         return None
 
-    def _known_host(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").casefold()
-            return name in self.names or bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
+
+def _is_local(host: str) -> bool:
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").casefold()
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,6 +198,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            lifespan="off",  # nothing to start, and Ctrl-C during the start would print a traceback
             ws_max_size=MAX_MESSAGE,
             timeout_graceful_shutdown=GRACE,
         )

@@ -422,6 +422,8 @@ def test_a_token_is_required_where_there_is_one():
         assert [status_of(address, "/health", **h) for h in ({}, {"Authorization": "Bearer x"}, token)] == [
             401, 401, 200
         ]  # fmt: skip
+        assert status_of(address, "/health", Host="trainer.cluster.example", **token) == 200
+        assert status_of(address, "/health", Host="trainer.cluster.example") == 401
         with pytest.raises(ConnectionError, match="401"):
             client(address).connect()
         with client(address, headers=token) as env:
