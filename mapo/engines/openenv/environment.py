@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,15 +14,20 @@ from openenv.core.env_server.types import EnvironmentMetadata
 
 from mapo import __version__
 from mapo.engines.openenv.messages import MAX_ID, DialogueObservation, DialogueState, PolicyReply
-from mapo.errors import InputError
+from mapo.errors import InputError, JudgeError
 from mapo.sandbox.cast import Casting, Job, world_seed
 from mapo.sandbox.episode import Episode
 from mapo.sandbox.episode import Observation as Seen
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
-from mapo.types import Dialogue, Levels
+from mapo.types import Dialogue, Levels, Turn
+
+_log = logging.getLogger(__name__)
 
 MAX_SEED = 2**31 - 1
+MAX_UNSCORED = 0.5
+"""The share of unscored turns above which the server warns, as a training stops there by default."""
 SPLIT = "scenarios"
 """The only split of OpenEnv's task API: a task is a scenario."""
 _EPISODE_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_ID - 1}}}")
@@ -54,6 +60,7 @@ class ServedSandbox:
         self.casting, self.rules, self.seed, self.model, self.on_done = casting, rules, seed, model, on_done
         self._taken = set(taken)
         self._members: Counter[str] = Counter()
+        self._monitor = JudgeMonitor(MAX_UNSCORED)
 
     def job(self, scenario: str | None, seed: int, episode_id: str | None) -> Job:
         """Return the job of one dialogue. Siblings, with the same scenario and seed, share their group and
@@ -69,6 +76,15 @@ class ServedSandbox:
             )
         group = f"{scenario}_{seed}"
         return Job(self.scenarios[scenario], self._id(group, episode_id), group, world_seed(self.seed, seed))
+
+    def count(self, turn: Turn) -> None:
+        """Count a judged turn, and log a warning each time the judge fails too often. Whether to go on is up
+        to the trainer."""
+        try:
+            self._monitor.update(turn)
+        except JudgeError as error:
+            _log.warning("%s", error)
+            self._monitor = JudgeMonitor(MAX_UNSCORED)
 
     def _id(self, group: str, episode_id: str | None) -> str:
         if episode_id is not None and episode_id in self._taken:
@@ -129,6 +145,7 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
     def _observe(self, episode: Episode, seen: Seen) -> DialogueObservation:
         turn, dialogue = seen.turn, episode.dialogue
         if turn is not None:
+            self._sandbox.count(turn)
             self._rewards.append(turn.reward)
             self._state.position = list(turn.state.position) if turn.state else None
         known = {

@@ -167,6 +167,21 @@ def test_an_unscored_turn_has_no_reward_and_the_dialogue_goes_on():
     assert results[2].observation.rewards[1] is None and not results[2].done
 
 
+def test_a_judge_that_fails_too_often_is_logged(caplog):
+    class Failing:
+        async def judge(self, turns):
+            raise EndpointError("the judge is gone")
+
+    people = sandbox(lambda job: replace(CASTING(job), judge=Failing()))
+    with served(people) as address, client(address) as env:
+        for _ in range(3):
+            talk(env, [QUESTION.reply] * 14)
+    assert [record.message for record in caplog.records] == [
+        "the judge failed on 40 of 40 turns, last error: the judge is gone. Check the judge with "
+        "`mapo doctor`. Finished dialogues are kept"
+    ]
+
+
 def test_a_broken_dialogue_says_so():
     class Gone:
         async def direct(self, turns, trajectory):
