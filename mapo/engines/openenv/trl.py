@@ -67,11 +67,16 @@ class Conversation:
         """
         if self._seen is None or self._seen.done:
             return OVER
-        self._seen = self._client.step(PolicyReply(reply=str(message)[:MAX_REPLY])).observation
+        try:
+            self._seen = self._client.step(PolicyReply(reply=str(message)[:MAX_REPLY])).observation
+        except Exception:  # TRL shows it to the model and goes on
+            self._seen = None
+            raise
         return self._seen.user or OVER
 
     def get_reward(self) -> float | None:
-        """Return the summed reward of the turns; None if the dialogue broke or no turn is scored."""
+        """Return the summed reward of the turns; None if the dialogue broke, the server failed or no turn is
+        scored."""
         if self._seen is None or self._seen.error is not None:
             return None
         scored = [reward for reward in self._seen.rewards if reward is not None]

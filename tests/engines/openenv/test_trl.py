@@ -13,6 +13,7 @@ pytest.importorskip("trl", reason="trl is not installed (make test-openenv)")
 
 import trl
 from datasets import Dataset
+from websockets.exceptions import ConnectionClosed
 
 from mapo.engines.openenv.environment import ServedSandbox
 from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
@@ -92,6 +93,19 @@ def test_an_environment_of_trl_sums_the_turn_rewards():
         assert environment.get_reward() == sum(rewards) and len(rewards) == 3
         assert answers[2:] == [OVER, OVER] and OVER not in answers[:2]
         environment._client.close()
+
+
+def test_a_dialogue_whose_server_is_gone_has_no_reward():
+    """The sum so far would count half a dialogue as a whole one."""
+    with served(sandbox(rules=SHORT)) as address:
+        environment = conversations(address)()
+        environment.reset(seed=1)
+        environment.say("What happened then?")
+        assert environment.get_reward() is not None
+    with pytest.raises((OSError, ConnectionClosed)):
+        environment.say("What happened then?")
+    assert environment.get_reward() is None and environment.say("And then?") == OVER
+    environment._client.close()
 
 
 def trained(out, rollout, **changed):
