@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from websockets.exceptions import WebSocketException
+
 from mapo.engines.openenv.client import DialogueClient
 from mapo.engines.openenv.messages import MAX_ID, MAX_REPLY, DialogueObservation, PolicyReply
 from mapo.engines.trl import Sandbox
@@ -172,7 +174,7 @@ class RemoteSandbox(Sandbox):
             turns = [replace(turn, reward=last) for turn, last in zip(turns, seen.rewards, strict=False)]
         except ContextError as full:  # as in `play`: the dialogue ends, or is broken without any turn
             ending, error = Ending(StopReason.LENGTH), None if turns else str(full)
-        except (OSError, RuntimeError) as failure:
+        except (OSError, RuntimeError, WebSocketException) as failure:
             raise EndpointError(
                 f"the server refused a dialogue or is gone: {failure}",
                 where=self.address,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("trl", reason="trl is not installed (make test-openenv)")
 import trl
 from datasets import Dataset
 from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
 
 from mapo.engines.openenv.environment import ServedSandbox
 from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
@@ -163,6 +165,18 @@ def test_too_few_sessions_are_explained(tmp_path):
         pytest.raises(EndpointError, match="its --sessions must be at least at_once"),
     ):
         trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
+
+
+def test_a_server_that_stops_in_the_middle_is_explained(tmp_path):
+    def leave(socket):
+        socket.recv()
+        socket.close(1012)
+
+    with serve(leave, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        with pytest.raises(EndpointError, match="the server refused a dialogue or is gone"):
+            trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
 
 
 @pytest.mark.parametrize("method", ["gigpo", "gdpo"])
