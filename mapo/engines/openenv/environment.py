@@ -148,16 +148,16 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
             self._sandbox.count(turn)
             self._rewards.append(turn.reward)
             self._state.position = list(turn.state.position) if turn.state else None
-        known = {
+        fields = {
             "turn": len(self._rewards),
             "reward": seen.reward,
-            "levels": _plain(turn.levels) if turn and turn.levels else None,
+            "levels": _levels(turn.levels) if turn and turn.levels else None,
             "unscored": turn.unscored if turn else None,
         }
         if dialogue is None:
             messages = [{"role": m.role, "content": m.content} for m in seen.messages]
             user = messages[-1]["content"]
-            return DialogueObservation(messages=messages, user=user, rewards=self._rewards, **known)
+            return DialogueObservation(messages=messages, user=user, rewards=self._rewards, **fields)
         self._state.done = True
         if self._sandbox.on_done:
             self._sandbox.on_done(dialogue)
@@ -168,7 +168,7 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
             ending=dialogue.ending.reason.value if dialogue.ending else None,
             ending_detail=list(dialogue.ending.detail) if dialogue.ending else [],
             error=dialogue.error,
-            **known,
+            **fields,
         )
 
     def reset(self, **_: Any) -> DialogueObservation:
@@ -232,7 +232,7 @@ def _check_reset(seed: Any, episode_id: Any, scenario: Any, other: dict[str, Any
     return seed
 
 
-def _plain(levels: Levels) -> dict[str, dict[str, int]]:
+def _levels(levels: Levels) -> dict[str, dict[str, int]]:
     return {
         axis: {"progress": marks.progress.level, "regression": marks.regression.level}
         for axis, marks in levels.items()

@@ -97,8 +97,8 @@ class Guard:
         if "origin" in headers:  # browsers send it; OpenEnv's clients do not
             return PlainTextResponse("Requests from web pages are refused.\n", 403)
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if kind.casefold() == "bearer" else ""
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+        token = bearer.strip() if kind.casefold() == "bearer" else ""
+        if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
             return PlainTextResponse("A token is required: the header 'Authorization: Bearer TOKEN'.\n", 401)
         if scope["type"] == "websocket":
             known = scope["path"] == "/ws" and not scope["query_string"]

@@ -193,10 +193,10 @@ def _refuse(config: EmpaEnvConfig) -> None:
 
 
 def _reply(segment: vf.Segment, trace: vf.Trace) -> Reply:
-    said = [message for message in segment.messages if isinstance(message, vf.AssistantMessage)]
+    replies = [message for message in segment.messages if isinstance(message, vf.AssistantMessage)]
     call = next((call for call in reversed(trace.calls) if call.error is None), None)
     cut = call is not None and call.finish_reason == "length"
-    return Reply(said[-1].content or "", "length" if cut else "stop")
+    return Reply(replies[-1].content or "", "length" if cut else "stop")
 
 
 def _report(dialogue: Dialogue, trace: vf.Trace, rubric: Rubric) -> None:
