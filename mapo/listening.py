@@ -63,7 +63,10 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         # The text of the error repeats the address, so the reason comes from its number.
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        if (error.errno or 0) < 0:  # from the name resolution
+            reason = "the host name cannot be resolved"
+        else:
+            reason = os.strerror(error.errno) if error.errno else str(error)
         raise StoreError(
             f"the server cannot listen there: {reason.lower()}",
             where=f"{host}, port {port}",

@@ -178,10 +178,7 @@ async def _serve(
     """Open the models and the run directory, and serve. Return how many dialogues ended."""
     from mapo.cli.common.models import say_default_addresses
     from mapo.cli.common.preflight import preflight_async
-    from mapo.engines.openenv.environment import ServedSandbox
-    from mapo.engines.openenv.server import make_app, serve
     from mapo.evals.empa.benchmark import prepare, read_previous, write_health
-    from mapo.listening import addresses_of
     from mapo.players.reading import check_starts
     from mapo.players.spec import models_by_role
     from mapo.store import RunDir
@@ -197,6 +194,10 @@ async def _serve(
         say_default_addresses(models.values())
         if models:
             await preflight_async(models, cache_mode=session.cache_mode, cache=session.cache)
+        # openenv takes seconds to import, so what can be wrong is checked before.
+        from mapo.engines.openenv.environment import ServedSandbox
+        from mapo.engines.openenv.server import make_app, serve
+
         await stack.enter_async_context(session)
         casting = await session.casting(cast, rules.rubric, domain)
         recorder = stack.enter_context(_recorder(out, manifest, domain, rules)) if out else None
@@ -217,9 +218,7 @@ async def _serve(
             on_done=on_done,
             taken=[*(d.id for d in previous.finished), *previous.broken] if previous else (),
         )
-        host, token = limits.host, limits.token
-        known = [host, *addresses_of(host)] if token else []
-        app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=token, names=known)
+        app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=limits.token)
         _say_where(listener, limits, len(plan.scenarios))
         try:
             await serve(app, listener)

@@ -51,7 +51,8 @@ async def _check_endpoint(
 
     warnings = []
     if key_env != KEY_ENV and not os.environ.get(key_env):
-        warnings.append(f"{role}: the environment variable {key_env} is not set, so no API key is sent")
+        reason = f"the environment variable {key_env} is not set" if key_env else "no variable is named"
+        warnings.append(f"{role}: {reason}, so no API key is sent")
     async with Endpoint(model, base_url, key_env=key_env, timeout=timeout, role=role) as endpoint:
         probe = await endpoint.probe()
         if probe.slow:

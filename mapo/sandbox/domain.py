@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from importlib import import_module
 from types import ModuleType
 
 from mapo.domain_folders import SHIPPED, domain_folder, domain_name
-from mapo.errors import InputError
-from mapo.sandbox.cast import Casting, Policy
+from mapo.errors import InputError, ScenarioError
+from mapo.sandbox.cast import Casting, Job, Policy
 from mapo.scenarios.scenario import Scenario
 
 
@@ -24,6 +25,22 @@ def scripted_cast(domain: str) -> Casting:
     """Return the scripted roles of a domain."""
     casting: Casting = _module(domain, "scripted").scripted_cast
     return casting
+
+
+def check_scripted(scenarios: Collection[Scenario], domain: str, fix: str) -> None:
+    """Raise InputError, with `fix`, unless the scripted roles of a domain can play all scenarios."""
+    casting, unplayable = scripted_cast(domain), []
+    for scenario in scenarios:
+        try:
+            casting(Job(scenario, scenario.id))
+        except ScenarioError:
+            unplayable.append(scenario.id)
+    if unplayable:
+        raise InputError(
+            f"scripted roles cannot play {len(unplayable)} of {len(scenarios)} scenarios "
+            f"(such as {unplayable[0]})",
+            fix=fix,
+        )
 
 
 def scripted_policy(domain: str, name: str) -> Policy:

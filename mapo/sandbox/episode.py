@@ -35,7 +35,7 @@ class Observation:
 
 class Episode:
     """One dialogue. Use it in one event loop, with `async with` or `close`, so that a dialogue that is given
-    up leaves nothing behind.
+    up leaves nothing behind. A step that was cancelled cannot be repeated: its reply has been given.
 
         async with Episode(job, casting, rules) as episode:
             seen = await episode.begin()
@@ -49,6 +49,7 @@ class Episode:
         self._policy = _Caller(model)
         self._turns: list[Turn] = []
         self._seen = 0
+        self._asked = False
         self._task: asyncio.Task[Dialogue] | None = None
         self.dialogue: Dialogue | None = None
         """The record, after the end. `error` says why a dialogue broke."""
@@ -78,6 +79,13 @@ class Episode:
             raise InputError(
                 f"this episode has {state}", where=self.job.id, fix="Call begin() of a new Episode"
             )
+        if not self._asked:  # the reply would answer a message that the policy has not seen
+            raise InputError(
+                "the last call has not ended, or was cancelled",
+                where=self.job.id,
+                fix="Wait for each call, and make a new Episode after a cancelled one",
+            )
+        self._asked = False
         self._policy.replies.put_nowait(reply)
         return await self._observe(self._task)
 
@@ -93,6 +101,7 @@ class Episode:
             self.dialogue = task.result()
             self._turns = [*self.dialogue.turns]
             return Observation((), self._new_turn(), done=True)
+        self._asked = True
         return Observation(asked.result().messages, self._new_turn())
 
     def _new_turn(self) -> Turn | None:

@@ -38,6 +38,12 @@ def test_a_key_variable_that_is_named_but_not_set_gets_a_warning(monkeypatch):
     assert "MAPO_NO_SUCH_KEY is not set" in warning
 
 
+def test_an_address_without_a_key_variable_gets_a_warning():
+    with LoopbackServer(models=("m",)) as server:
+        warnings = check(judge=ModelSpec("m", server.base_url, key_env=""))
+    assert warnings == ["judge: no variable is named, so no API key is sent"]
+
+
 def test_a_dead_endpoint_is_named_with_its_roles_and_cause():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -100,6 +100,37 @@ def test_steps_outside_a_dialogue_are_refused():
     asyncio.run(misuse())
 
 
+def test_a_reply_to_an_unseen_message_is_refused():
+    """Two steps at once, or a step after one that was cancelled, would give a reply to the wrong message."""
+
+    def slow(job):
+        cast = CASTING(job)
+
+        class Slow:
+            async def direct(self, turns, trajectory):
+                started.set()
+                await finish.wait()
+                return await cast.director.direct(turns, trajectory)
+
+        return replace(cast, director=Slow())
+
+    async def misuse():
+        async with asyncio.timeout(30), Episode(JOB, slow, RULES) as episode:
+            await episode.begin()
+            step = asyncio.create_task(episode.step("And then?"))
+            await started.wait()
+            with pytest.raises(InputError, match="the last call has not ended"):
+                await episode.step("And then?")
+            step.cancel()
+            await asyncio.wait((step,))
+            finish.set()
+            with pytest.raises(InputError, match="or was cancelled"):
+                await episode.step("And then?")
+
+    started, finish = asyncio.Event(), asyncio.Event()
+    asyncio.run(misuse())
+
+
 class Judge:
     """A judge that fails in its second judgement."""
 

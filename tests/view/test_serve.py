@@ -62,6 +62,11 @@ def test_a_port_that_is_taken_is_said(tmp_path):
     taken.close()
 
 
+def test_a_host_that_is_unknown_is_said():
+    with pytest.raises(StoreError, match="cannot listen there: the host name cannot be resolved. Choose"):
+        listening.listening("no such host", 0)
+
+
 def test_serve_says_where_and_cleans_up(tmp_path, monkeypatch):
     import uvicorn
 

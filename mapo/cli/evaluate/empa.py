@@ -329,22 +329,13 @@ def _with_intent_user(prompts: RolePrompts, cast: CastSpec | None) -> RolePrompt
 
 def refuse_unscripted(plan: EmpaPlan) -> None:
     """Raise InputError if scripted roles cannot play a scenario."""
-    from mapo.errors import InputError, ScenarioError
-    from mapo.sandbox.domain import scripted_cast
+    from mapo.sandbox.domain import check_scripted
 
-    casting = scripted_cast(plan.scenarios[0].domain)
-    unplayable = []
-    for job in plan.jobs():
-        try:
-            casting(job)
-        except ScenarioError:
-            unplayable.append(job.scenario.id)
-    if names := list(dict.fromkeys(unplayable)):
-        raise InputError(
-            f"scripted roles cannot play {len(names)} of {len(plan.scenarios)} scenarios "
-            f"(such as {names[0]})",
-            fix="Give a model for user, director and judge: --agents-model NAME --agents-base-url URL",
-        )
+    check_scripted(
+        plan.scenarios,
+        plan.scenarios[0].domain,
+        "Give a model for user, director and judge: --agents-model NAME --agents-base-url URL",
+    )
 
 
 def _agents_key(run: RunOptions, model: str, base_url: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,19 +13,24 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
 
 from mapo import __version__
-from mapo.engines.openenv.messages import DialogueObservation, DialogueState, PolicyReply
-from mapo.errors import InputError
+from mapo.engines.openenv.messages import MAX_ID, DialogueObservation, DialogueState, PolicyReply
+from mapo.errors import InputError, JudgeError
 from mapo.sandbox.cast import Casting, Job, world_seed
 from mapo.sandbox.episode import Episode
 from mapo.sandbox.episode import Observation as Seen
+from mapo.sandbox.monitoring.judge_failures import JudgeMonitor
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
-from mapo.types import Dialogue, Levels
+from mapo.types import Dialogue, Levels, Turn
+
+_log = logging.getLogger(__name__)
 
 MAX_SEED = 2**31 - 1
+MAX_UNSCORED = 0.5
+"""The share of unscored turns above which the server warns, as a training stops there by default."""
 SPLIT = "scenarios"
 """The only split of OpenEnv's task API: a task is a scenario."""
-_EPISODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_EPISODE_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_ID - 1}}}")
 _RESET = "reset(scenario=ID, seed=NUMBER, episode_id=NAME); all are optional"
 
 
@@ -54,6 +60,7 @@ class ServedSandbox:
         self.casting, self.rules, self.seed, self.model, self.on_done = casting, rules, seed, model, on_done
         self._taken = set(taken)
         self._members: Counter[str] = Counter()
+        self._monitor = JudgeMonitor(MAX_UNSCORED)
 
     def job(self, scenario: str | None, seed: int, episode_id: str | None) -> Job:
         """Return the job of one dialogue. Siblings, with the same scenario and seed, share their group and
@@ -69,6 +76,15 @@ class ServedSandbox:
             )
         group = f"{scenario}_{seed}"
         return Job(self.scenarios[scenario], self._id(group, episode_id), group, world_seed(self.seed, seed))
+
+    def count(self, turn: Turn) -> None:
+        """Count a judged turn, and log a warning each time the judge fails too often. Whether to go on is up
+        to the trainer."""
+        try:
+            self._monitor.update(turn)
+        except JudgeError as error:
+            _log.warning("%s", error)
+            self._monitor = JudgeMonitor(MAX_UNSCORED)
 
     def _id(self, group: str, episode_id: str | None) -> str:
         if episode_id is not None and episode_id in self._taken:
@@ -129,18 +145,19 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
     def _observe(self, episode: Episode, seen: Seen) -> DialogueObservation:
         turn, dialogue = seen.turn, episode.dialogue
         if turn is not None:
+            self._sandbox.count(turn)
             self._rewards.append(turn.reward)
             self._state.position = list(turn.state.position) if turn.state else None
-        known = {
+        fields = {
             "turn": len(self._rewards),
             "reward": seen.reward,
-            "levels": _plain(turn.levels) if turn and turn.levels else None,
+            "levels": _levels(turn.levels) if turn and turn.levels else None,
             "unscored": turn.unscored if turn else None,
         }
         if dialogue is None:
             messages = [{"role": m.role, "content": m.content} for m in seen.messages]
             user = messages[-1]["content"]
-            return DialogueObservation(messages=messages, user=user, rewards=self._rewards, **known)
+            return DialogueObservation(messages=messages, user=user, rewards=self._rewards, **fields)
         self._state.done = True
         if self._sandbox.on_done:
             self._sandbox.on_done(dialogue)
@@ -151,7 +168,7 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
             ending=dialogue.ending.reason.value if dialogue.ending else None,
             ending_detail=list(dialogue.ending.detail) if dialogue.ending else [],
             error=dialogue.error,
-            **known,
+            **fields,
         )
 
     def reset(self, **_: Any) -> DialogueObservation:
@@ -210,12 +227,12 @@ def _check_reset(seed: Any, episode_id: Any, scenario: Any, other: dict[str, Any
         raise InputError(
             "the episode_id is not usable",
             where="reset",
-            fix="Use up to 100 letters, digits, dots, dashes and underscores",
+            fix=f"Use up to {MAX_ID} letters, digits, dots, dashes and underscores",
         )
     return seed
 
 
-def _plain(levels: Levels) -> dict[str, dict[str, int]]:
+def _levels(levels: Levels) -> dict[str, dict[str, int]]:
     return {
         axis: {"progress": marks.progress.level, "regression": marks.regression.level}
         for axis, marks in levels.items()

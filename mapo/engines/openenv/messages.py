@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field
+from pydantic import Field, field_validator
+
+from mapo.models.wire import storable
 
 MAX_REPLY = 32_768
 """The longest reply, in characters."""
+MAX_ID = 100
+"""The longest `episode_id`, in characters."""
 
 
 class PolicyReply(Action):
-    """The action: what the policy says to the person."""
+    """The action: what the policy says to the person. Characters that a record cannot hold are replaced."""
 
     reply: str = Field(max_length=MAX_REPLY)
+
+    @field_validator("reply", mode="before")
+    @classmethod
+    def _storable(cls, reply: Any) -> Any:
+        # A model that calls a tool can write half of a surrogate pair as a JSON escape.
+        return storable(reply) if isinstance(reply, str) else reply
 
 
 class DialogueObservation(Observation):

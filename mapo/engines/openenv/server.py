@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import signal
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -34,6 +34,8 @@ NAME = "mapo"
 """The environment's name in the paths of OpenEnv's task API."""
 MAX_MESSAGE = 12 * MAX_REPLY + 4096
 """The largest message of a client, in bytes. JSON escapes a character in at most 12 bytes."""
+MAX_UNANSWERED = 2
+"""The most messages that a client may send before the first of them is answered."""
 MAX_BODY = 4096
 """The largest body of a request of the task API, in bytes."""
 ROUTES = {
@@ -44,12 +46,10 @@ GRACE = 5
 """Seconds that open connections have when the server stops."""
 
 
-def make_app(
-    sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "", names: Collection[str] = ()
-) -> ASGIApp:
-    """Return the application. `names` are host names to accept besides localhost and IP addresses."""
+def make_app(sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "") -> ASGIApp:
+    """Return the application. Without a token, only requests to localhost or an IP address are served."""
     app = FastAPI(openapi_url=None)
-    server = HTTPEnvServer(
+    server = _Sessions(
         partial(DialogueEnvironment, sandbox),
         PolicyReply,
         DialogueObservation,
@@ -59,15 +59,21 @@ def make_app(
     )
     # OpenEnv's name for a server without routes that control an environment outside of a session.
     server.register_routes(app, mode=ServerMode.PRODUCTION)
-    return Guard(app, idle=idle, token=token, names=names)
+    return Guard(app, idle=idle, token=token)
+
+
+class _Sessions(HTTPEnvServer):
+    """OpenEnv's server, which also closes the environment of a connection that is cancelled meanwhile."""
+
+    async def _destroy_session(self, session_id: str) -> None:
+        await asyncio.shield(super()._destroy_session(session_id))
 
 
 class Guard:
     """Middleware that refuses requests and ends sessions, as this module describes."""
 
-    def __init__(self, app: ASGIApp, *, idle: float, token: str = "", names: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, idle: float, token: str = "") -> None:
         self.app, self.idle, self.token = app, idle, token
-        self.names = {"localhost", *(name.casefold() for name in names)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,13 +91,14 @@ class Guard:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._known_host(hosts[0]):
+        # A page that rebinds its name to this machine has no token, so with one any name will do.
+        if not self.token and (len(hosts) != 1 or not _is_local(hosts[0])):
             return PlainTextResponse("This host name is not served here.\n", 421)
         if "origin" in headers:  # browsers send it; OpenEnv's clients do not
             return PlainTextResponse("Requests from web pages are refused.\n", 403)
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if kind.casefold() == "bearer" else ""
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+        token = bearer.strip() if kind.casefold() == "bearer" else ""
+        if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
             return PlainTextResponse("A token is required: the header 'Authorization: Bearer TOKEN'.\n", 401)
         if scope["type"] == "websocket":
             known = scope["path"] == "/ws" and not scope["query_string"]
@@ -104,46 +111,59 @@ class Guard:
             return PlainTextResponse(f"The body must be at most {MAX_BODY} bytes long.\n", 413)
         return None
 
-    def _known_host(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").casefold()
-            return name in self.names or bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
+
+def _is_local(host: str) -> bool:
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").casefold()
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one connection. If its client disconnects during a step, the step is cancelled; if it sends
-    nothing for `idle` seconds while the server waits for it, the connection is closed."""
-    inbox: asyncio.Queue[Message] = asyncio.Queue(1)
-    waiting = closed = False
+    nothing for `idle` seconds while the server waits for it, the connection is closed.
+
+    A cancellation hits only what answers a message: OpenEnv would never free a session that it was creating.
+    """
+    inbox: asyncio.Queue[Message] = asyncio.Queue()
+    answering = False
+    gone: Message | None = None
+
+    async def close(code: int, reason: str) -> Message:
+        await send_open({"type": "websocket.close", "code": code, "reason": reason})
+        return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def read() -> None:
-        """Pass messages on until the client disconnects, one at a time."""
-        nonlocal closed
-        while True:
+        """Pass messages on until the client disconnects or sends too far ahead."""
+        nonlocal gone
+        while gone is None:
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                closed = True
-                if not waiting:
-                    serving.cancel()
-            await inbox.put(message)
+                gone = message
+            elif inbox.qsize() + answering == MAX_UNANSWERED:
+                gone = await close(1008, "wait for the answer before you send the next message")
+            else:
+                inbox.put_nowait(message)
+        if answering:
+            serving.cancel()
+        else:
+            inbox.put_nowait(gone)
 
     async def next_message() -> Message:
-        nonlocal waiting, closed
-        waiting = True
+        nonlocal answering, gone
+        answering = False
         try:
-            return await asyncio.wait_for(inbox.get(), idle)
+            message = await asyncio.wait_for(inbox.get(), idle)
         except TimeoutError:
-            reason = f"nothing was received for {idle:g} seconds"
-            await send_open({"type": "websocket.close", "code": 1001, "reason": reason})
-            closed = True
-            return {"type": "websocket.disconnect", "code": 1001, "reason": reason}
-        finally:
-            waiting = False
+            message = gone = await close(1001, f"nothing was received for {idle:g} seconds")
+        if gone and message["type"] == "websocket.receive":
+            return gone
+        answering = message["type"] == "websocket.receive"
+        return message
 
     async def send_open(message: Message) -> None:
-        if not closed:
+        if gone is None:
             await send(message)
 
     serving = asyncio.ensure_future(_run(app, scope, next_message, send_open))
@@ -178,6 +198,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            lifespan="off",  # nothing to start, and Ctrl-C during the start would print a traceback
             ws_max_size=MAX_MESSAGE,
             timeout_graceful_shutdown=GRACE,
         )

@@ -8,14 +8,17 @@ calling a tool, and a whole dialogue has one reward. `RemoteSandbox` is the `rol
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from websockets.exceptions import WebSocketException
+
 from mapo.engines.openenv.client import DialogueClient
-from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, PolicyReply
+from mapo.engines.openenv.messages import MAX_ID, MAX_REPLY, DialogueObservation, PolicyReply
 from mapo.engines.trl import Sandbox
 from mapo.errors import ContextError, EndpointError, InputError
 from mapo.estimators.methods import ESTIMATORS
@@ -66,11 +69,16 @@ class Conversation:
         """
         if self._seen is None or self._seen.done:
             return OVER
-        self._seen = self._client.step(PolicyReply(reply=str(message)[:MAX_REPLY])).observation
+        try:
+            self._seen = self._client.step(PolicyReply(reply=str(message)[:MAX_REPLY])).observation
+        except Exception:  # TRL shows it to the model and goes on
+            self._seen = None
+            raise
         return self._seen.user or OVER
 
     def get_reward(self) -> float | None:
-        """Return the summed reward of the turns; None if the dialogue broke or no turn is scored."""
+        """Return the summed reward of the turns; None if the dialogue broke, the server failed or no turn is
+        scored."""
         if self._seen is None or self._seen.error is not None:
             return None
         scored = [reward for reward in self._seen.rewards if reward is not None]
@@ -114,6 +122,7 @@ class RemoteSandbox(Sandbox):
         self.address = base_url
         self._connect = partial(DialogueClient, base_url, **client)
         self._run = uuid4().hex[:8]
+        self._numbers = itertools.count(1)
 
     def begin(self, trainer: Any) -> None:
         method = trainer.args.method
@@ -151,7 +160,8 @@ class RemoteSandbox(Sandbox):
         turns: list[Turn] = []
         try:
             async with self._connect() as env:
-                name = f"{self._run}_{job.step or 'eval'}_{job.id}"[:100]
+                # Every evaluation plays the same jobs, but the server takes an id only once.
+                name = f"{self._run}_{job.step or 'eval'}_{next(self._numbers)}_{job.id}"[:MAX_ID]
                 begun = await env.reset(scenario=job.scenario.id, seed=job.seed % 2**31, episode_id=name)
                 seen = begun.observation
                 while not seen.done:
@@ -164,7 +174,7 @@ class RemoteSandbox(Sandbox):
             turns = [replace(turn, reward=last) for turn, last in zip(turns, seen.rewards, strict=False)]
         except ContextError as full:  # as in `play`: the dialogue ends, or is broken without any turn
             ending, error = Ending(StopReason.LENGTH), None if turns else str(full)
-        except (OSError, RuntimeError) as failure:
+        except (OSError, RuntimeError, WebSocketException) as failure:
             raise EndpointError(
                 f"the server refused a dialogue or is gone: {failure}",
                 where=self.address,

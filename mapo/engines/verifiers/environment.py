@@ -19,7 +19,7 @@ import verifiers.v1 as vf
 
 from mapo.config import EMPA_PROMPTS, Config, Eval, Roles, Scenarios
 from mapo.engines.verifiers.taskset import DIALOGUE, REWARDS, SCORES, EmpaTaskset
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError
 from mapo.measure.epmq import composite
 from mapo.measure.reward import RANK
 from mapo.measure.rubric import Rubric
@@ -28,6 +28,7 @@ from mapo.players.prompts import prompts_from_config
 from mapo.players.session import ModelSession
 from mapo.records import encode_dialogue
 from mapo.sandbox.cast import Casting, Job
+from mapo.sandbox.domain import check_scripted
 from mapo.sandbox.episode import Episode
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.scenario import Scenario
@@ -77,6 +78,9 @@ class EmpaEnv(vf.Env[EmpaEnvConfig]):
             scenarios=Scenarios(domain=self.taskset.domain, train=self.taskset.config.scenarios),
             eval=Eval(every=0, test_repeats=0),
         )
+        if "user" not in (cast_from_config(self._settings) or {}):
+            fix = 'Set roles.agents = "llm" and the models of the roles, such as roles.everyone'
+            check_scripted(self.taskset.scenarios.values(), self.taskset.domain, fix)
         self._prompts = prompts_from_config(self._settings)
         self._stack = AsyncExitStack()
         self._casting: Casting | None = None
@@ -157,7 +161,10 @@ class EmpaEnv(vf.Env[EmpaEnvConfig]):
         task = self._starts.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = self._starts[name] = asyncio.create_task(self._judge_start(job), name=f"start of {name}")
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except MapoError as error:
+            raise vf.EnvError(str(error)) from error
 
     async def _judge_start(self, job: Job) -> dict[str, int]:
         assert self._casting is not None, "verifiers calls start"
@@ -186,10 +193,10 @@ def _refuse(config: EmpaEnvConfig) -> None:
 
 
 def _reply(segment: vf.Segment, trace: vf.Trace) -> Reply:
-    said = [message for message in segment.messages if isinstance(message, vf.AssistantMessage)]
+    replies = [message for message in segment.messages if isinstance(message, vf.AssistantMessage)]
     call = next((call for call in reversed(trace.calls) if call.error is None), None)
     cut = call is not None and call.finish_reason == "length"
-    return Reply(said[-1].content or "", "length" if cut else "stop")
+    return Reply(replies[-1].content or "", "length" if cut else "stop")
 
 
 def _report(dialogue: Dialogue, trace: vf.Trace, rubric: Rubric) -> None:

@@ -48,8 +48,8 @@ class EmpaHarness(vf.Harness[EmpaHarnessConfig]):
         records the reply in the trace. Without a reply because the context is full, the exchange ends."""
         del trace, runtime, mcp_urls
         system, prompt = self.resolve_prompt(data)
-        said = [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or ())
-        messages = [vf.SystemMessage(content=system)] * bool(system) + said
+        turns = [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or ())
+        messages = [vf.SystemMessage(content=system), *turns] if system else turns
         client = AsyncOpenAI(
             api_key=secret,
             base_url=endpoint,

@@ -16,6 +16,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from socket import SHUT_RDWR
 
 import pytest
 
@@ -27,7 +28,7 @@ from websockets.sync.client import connect
 
 from mapo import Job, Turn, play
 from mapo.engines.openenv import DialogueClient, PolicyReply
-from mapo.engines.openenv.environment import SPLIT
+from mapo.engines.openenv.environment import SPLIT, DialogueEnvironment
 from mapo.engines.openenv.messages import MAX_REPLY
 from mapo.engines.openenv.server import MAX_MESSAGE
 from mapo.errors import AnswerError, EndpointError
@@ -166,6 +167,21 @@ def test_an_unscored_turn_has_no_reward_and_the_dialogue_goes_on():
     assert results[2].observation.rewards[1] is None and not results[2].done
 
 
+def test_a_judge_that_fails_too_often_is_logged(caplog):
+    class Failing:
+        async def judge(self, turns):
+            raise EndpointError("the judge is gone")
+
+    people = sandbox(lambda job: replace(CASTING(job), judge=Failing()))
+    with served(people) as address, client(address) as env:
+        for _ in range(3):
+            talk(env, [QUESTION.reply] * 14)
+    assert [record.message for record in caplog.records] == [
+        "the judge failed on 40 of 40 turns, last error: the judge is gone. Check the judge with "
+        "`mapo doctor`. Finished dialogues are kept"
+    ]
+
+
 def test_a_broken_dialogue_says_so():
     class Gone:
         async def direct(self, turns, trajectory):
@@ -250,6 +266,16 @@ def test_the_longest_reply_of_any_characters_fits():
         assert env.step(PolicyReply(reply="\U0001f600" * MAX_REPLY)).observation.turn == 1
 
 
+def test_characters_that_a_record_cannot_hold_are_replaced():
+    step = '{"type": "step", "data": {"reply": "Oh\\ud83d\\u0000"}}'
+    with served(sandbox()) as address, connect(f"ws{address[4:]}/ws") as socket:
+        for message in (json.dumps({"type": "reset"}), step):
+            socket.send(message)
+            answer = json.loads(socket.recv(timeout=30))
+    assert answer["data"]["observation"]["messages"][-2]["content"] == "Oh\ufffd\ufffd"
+    assert PolicyReply(reply="Oh\ud83d").reply == "Oh\ufffd"
+
+
 def test_sessions_are_limited_and_freed():
     with served(sandbox(), sessions=2) as address:
         with client(address) as one, client(address) as two:
@@ -259,7 +285,8 @@ def test_sessions_are_limited_and_freed():
         assert until(lambda: has_place(address))
 
 
-def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
+def waiting_roles():
+    """Return a casting whose director never answers, and the events `asked` and `freed`."""
     asked, freed = threading.Event(), threading.Event()
 
     class Slow:
@@ -267,18 +294,78 @@ def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
             asked.set()
             await asyncio.sleep(600)
 
-    people = sandbox(lambda job: replace(CASTING(job), director=Slow(), close=freed.set))
-    with served(people, sessions=1) as address:
-        socket = connect(f"ws{address[4:]}/ws")
+    return (lambda job: replace(CASTING(job), director=Slow(), close=freed.set)), asked, freed
+
+
+def test_a_client_that_disappears_during_a_step_frees_session_and_roles():
+    casting, asked, freed = waiting_roles()
+    with served(sandbox(casting), sessions=1) as address, connect(f"ws{address[4:]}/ws") as socket:
         socket.send(json.dumps({"type": "reset"}))
         socket.recv(timeout=30)
         socket.send(json.dumps({"type": "step", "data": {"reply": "Hello"}}))
         assert asked.wait(30)
         assert not has_place(address)
-        socket.socket.shutdown(2)  # no closing handshake
+        socket.socket.shutdown(SHUT_RDWR)  # no closing handshake
         assert freed.wait(30)
         assert until(lambda: has_place(address))
-        socket.close()
+
+
+def test_a_client_that_sends_ahead_is_disconnected():
+    """Otherwise the messages that wait would hide that a client is gone."""
+    casting, asked, freed = waiting_roles()
+    with served(sandbox(casting), sessions=1) as address, connect(f"ws{address[4:]}/ws") as socket:
+        socket.send(json.dumps({"type": "reset"}))
+        socket.recv(timeout=30)
+        for _ in range(3):
+            socket.send(json.dumps({"type": "step", "data": {"reply": "Hello"}}))
+        with pytest.raises(ConnectionClosed, match="wait for the answer"):
+            socket.recv(timeout=30)
+        assert not asked.is_set() or freed.wait(30)
+        assert until(lambda: has_place(address))
+
+
+def test_a_client_that_disappears_while_its_session_is_created_frees_it(monkeypatch):
+    creating, finish = threading.Event(), threading.Event()
+
+    class Slow(DialogueEnvironment):
+        def __init__(self, people):
+            creating.set()
+            assert finish.wait(30)
+            super().__init__(people)
+
+    monkeypatch.setattr("mapo.engines.openenv.server.DialogueEnvironment", Slow)
+    finish.set()
+    with served(sandbox(), sessions=1) as address:
+        creating.clear()
+        finish.clear()
+        with connect(f"ws{address[4:]}/ws") as socket:
+            assert creating.wait(30)
+            socket.socket.shutdown(SHUT_RDWR)
+            assert [status_of(address, "/health") for _ in range(5)] == [200] * 5  # the server has noticed
+        finish.set()
+        assert until(lambda: has_place(address))
+
+
+def test_every_dialogue_that_is_given_up_frees_its_roles():
+    """Clients end their session and are gone while the server is closing it."""
+    begun, freed = [], []
+
+    def casting(job):
+        begun.append(job.id)
+        return replace(CASTING(job), close=lambda: freed.append(job.id))
+
+    def leave(_):
+        with connect(f"ws{address[4:]}/ws") as socket:
+            socket.send(json.dumps({"type": "reset"}))
+            socket.recv(timeout=30)
+            socket.send(b"no text")
+            socket.socket.shutdown(SHUT_RDWR)
+
+    with served(sandbox(casting), sessions=100) as address:
+        with ThreadPoolExecutor(40) as pool:
+            list(pool.map(leave, range(200)))
+        assert until(lambda: len(freed) == 200, seconds=10)
+    assert sorted(begun) == sorted(freed)
 
 
 def test_a_silent_client_loses_its_session():
@@ -350,6 +437,8 @@ def test_a_token_is_required_where_there_is_one():
         assert [status_of(address, "/health", **h) for h in ({}, {"Authorization": "Bearer x"}, token)] == [
             401, 401, 200
         ]  # fmt: skip
+        assert status_of(address, "/health", Host="trainer.cluster.example", **token) == 200
+        assert status_of(address, "/health", Host="trainer.cluster.example") == 401
         with pytest.raises(ConnectionError, match="401"):
             client(address).connect()
         with client(address, headers=token) as env:

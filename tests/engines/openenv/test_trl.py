@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,10 @@ pytest.importorskip("trl", reason="trl is not installed (make test-openenv)")
 
 import trl
 from datasets import Dataset
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
 
+from mapo.engines.openenv.environment import ServedSandbox
 from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
 from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
 from mapo.errors import EndpointError, InputError
@@ -93,6 +97,19 @@ def test_an_environment_of_trl_sums_the_turn_rewards():
         environment._client.close()
 
 
+def test_a_dialogue_whose_server_is_gone_has_no_reward():
+    """The sum so far would count half a dialogue as a whole one."""
+    with served(sandbox(rules=SHORT)) as address:
+        environment = conversations(address)()
+        environment.reset(seed=1)
+        environment.say("What happened then?")
+        assert environment.get_reward() is not None
+    with pytest.raises((OSError, ConnectionClosed)):
+        environment.say("What happened then?")
+    assert environment.get_reward() is None and environment.say("And then?") == OVER
+    environment._client.close()
+
+
 def trained(out, rollout, **changed):
     trainer = MAPOTrainer(
         model_of(),
@@ -123,12 +140,43 @@ def test_mapo_trainer_learns_the_same_from_a_server_as_in_its_own_process(tmp_pa
         assert len(one) == 2 and one == pytest.approx(other)
 
 
+def test_every_evaluation_plays_on_the_server(tmp_path):
+    """Also with a scenario whose id fills an episode id."""
+    long = replace(SCENARIOS[0], id="a" * 100)
+    people = ServedSandbox([long], CASTING, SHORT)
+    played = []
+    with served(people) as address:
+        trainer = MAPOTrainer(
+            model_of(),
+            args=settings(tmp_path, per_device_eval_batch_size=4),
+            train_dataset=scenario_rows([long]),
+            eval_dataset=scenario_rows([long]),
+            rollout_func=RemoteSandbox(address, [long], SHORT, on_done=played.append, stream=False),
+            processing_class=tiny.tokenizer(),
+        )
+        first, second = trainer.evaluate(), trainer.evaluate()
+    assert first["eval_reward"] == second["eval_reward"]
+    assert len(played) == 8 and all(dialogue.usable for dialogue in played)
+
+
 def test_too_few_sessions_are_explained(tmp_path):
     with (
         served(sandbox(rules=SHORT), sessions=1) as address,
         pytest.raises(EndpointError, match="its --sessions must be at least at_once"),
     ):
         trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
+
+
+def test_a_server_that_stops_in_the_middle_is_explained(tmp_path):
+    def leave(socket):
+        socket.recv()
+        socket.close(1012)
+
+    with serve(leave, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        with pytest.raises(EndpointError, match="the server refused a dialogue or is gone"):
+            trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
 
 
 @pytest.mark.parametrize("method", ["gigpo", "gdpo"])

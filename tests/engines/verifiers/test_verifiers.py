@@ -29,6 +29,8 @@ from mapo.engines.verifiers import assign_advantages, dialogue_of, turn_advantag
 from mapo.errors import InputError
 from mapo.measure.reward import rewards_of
 from mapo.sandbox.domain import scripted_cast
+from mapo.scenarios.scenario import dump_scenario
+from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter
 from mapo.testing.fakes import FakeChat
 from mapo.testing.server import LoopbackServer
@@ -192,8 +194,7 @@ def test_models_play_the_roles(server, tmp_path):
 def test_the_judge_is_asked_once_for_the_start_of_siblings():
     async def siblings(server):
         async with playing(server.base_url, roles=model_roles(server.base_url)) as (env, task, ctx):
-            name = task.data.scenario
-            env.taskset.scenarios[name] = replace(env.taskset.scenario(name), start_levels={})
+            without_start_levels(env, task)
             return await asyncio.gather(*(env.run_episode(task, ctx) for _ in range(4)))
 
     with LoopbackServer(world(), record=True, latency=0.02) as server:
@@ -203,6 +204,11 @@ def test_the_judge_is_asked_once_for_the_start_of_siblings():
     assert len(dialogues) == 4 and all(episode.ok for episode in episodes)
     assert len(judged) == 1 + sum(len(dialogue.turns) for dialogue in dialogues)
     assert len({dialogue.start for dialogue in dialogues}) == 1
+
+
+def without_start_levels(env, task):
+    name = task.data.scenario
+    env.taskset.scenarios[name] = replace(env.taskset.scenario(name), start_levels={})
 
 
 # ---- faults and limits
@@ -235,6 +241,19 @@ def test_a_judge_that_always_fails_is_an_error_and_no_reward(tmp_path):
     assert not episode.ok and not trace.ok and trace.last_error.type == "EnvError"
     assert "no turn was judged" in trace.last_error.message and trace.rewards == {}
     assert turn_advantages([trace]) == [None]
+
+
+def test_a_judge_that_fails_at_the_start_is_an_error_and_asked_again():
+    async def twice(server):
+        async with playing(server.base_url, roles=model_roles(server.base_url)) as (env, task, ctx):
+            without_start_levels(env, task)
+            return [await env.run_episode(task, ctx) for _ in range(2)]
+
+    with LoopbackServer(world(), fault=failing("judge", {1})) as server:
+        broken, played = asyncio.run(twice(server))
+    [trace] = broken.traces
+    assert not broken.ok and (trace.last_error.type, trace.stop_condition) == ("EnvError", "env_error")
+    assert "judge" in trace.last_error.message and played.ok
 
 
 def test_a_broken_dialogue_is_an_error_and_its_siblings_go_on(tmp_path):
@@ -456,6 +475,15 @@ def test_unknown_options_of_the_estimator_are_refused(group):
 def test_settings_that_cannot_work_are_refused_before_anything_is_played(changes, message):
     with pytest.raises(InputError, match=message):
         vf.load_environment(vf.resolve_env_config(settings("", **changes)))
+
+
+def test_scenarios_that_scripted_roles_cannot_play_are_refused_before_anything_is_played(tmp_path):
+    plain = replace(load_scenarios("builtin:test")[0], guarded=(), start_levels={})
+    (tmp_path / "plain.toml").write_text(dump_scenario(plain), encoding="utf-8")
+    with pytest.raises(InputError, match="scripted roles cannot play 1 of 1 scenarios.*roles.agents"):
+        vf.load_environment(vf.resolve_env_config(settings("", scenarios=str(tmp_path))))
+    roles = model_roles("http://127.0.0.1:9/v1")
+    assert vf.load_environment(vf.resolve_env_config(settings("", scenarios=str(tmp_path), roles=roles)))
 
 
 def test_a_row_of_other_scenarios_is_an_error_of_its_rollout(server):
