@@ -130,18 +130,21 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
         from mapo.players.preflight import check_processes
 
         check_processes(config.run.processes, config.model.device)
-    from mapo.train.run import check_options, chosen_scenarios
+    from mapo.local_model.memory import process_count
+    from mapo.train.run import check_options, check_shard, chosen_scenarios
     from mapo.train.setup import check_run
 
     scenarios = chosen_scenarios(config)
     check_options(config)
+    if config.run.shard:
+        check_shard(process_count(config.run.processes))
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
     _say_memory(config, out)
 
 
 def _say_memory(config: Config, out: Path) -> None:
-    """Print what local roles need beside the policy. Raise InputError if it does not fit."""
+    """Print the planned memory, if there is a plan. Raise InputError if it does not fit."""
     from mapo.players.local_models import plan_training
     from mapo.train.setup import slots_of_run
 
