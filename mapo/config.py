@@ -391,6 +391,10 @@ class Run(_Section):
     """Keep the initial model, to measure the distance from it during training."""
     processes: int = Field(default=1, ge=1, le=1_000)
     """Processes on this machine; each plays a share of the dialogues."""
+    shard: bool = False
+    """Divide float32 weights, gradients, moments and reference among the processes, for models whose training
+    does not fit on one GPU.
+    """
     threads: int | None = Field(default=None, ge=1)
     """CPU threads per process (default: all, divided among the processes)."""
 
@@ -417,6 +421,7 @@ class Verl(_Section):
     """Additional verl settings, such as "trainer.balance_batch=false"."""
 
 
+SHARDED_LORA = "run.shard divides the state of training all weights; that of LoRA adapters is small"
 SPLITS = ("train", "validation", "test")
 
 
@@ -438,6 +443,12 @@ class Config(_Section):
     def _check_reference(self) -> Config:
         if self.optim.kl > 0 and not self.run.reference:
             raise ValueError("optim.kl needs run.reference = true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_shard(self) -> Config:
+        if self.run.shard and self.model.lora is not None:
+            raise ValueError(f"{SHARDED_LORA}: set run.shard = false")
         return self
 
     @model_validator(mode="after")

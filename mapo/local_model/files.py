@@ -24,6 +24,8 @@ from torch import Tensor
 from mapo.errors import StoreError
 from mapo.store import sync_folder, write_error
 
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Types and shapes of tensors by name."""
 _OLD = ".old.tmp"
 _DTYPES = {
     torch.float64: "F64",
@@ -43,9 +45,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     stream_tensors(path, layout, tensors.values())
 
 
-def stream_tensors(
-    path: Path, layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], tensors: Iterable[Tensor]
-) -> None:
+def stream_tensors(path: Path, layout: Layout, tensors: Iterable[Tensor]) -> None:
     """Write tensors of the given types and shapes as they come. Raises OSError if that fails."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ MIN_SLOTS = 4
 MAX_SLOTS = 1_000_000
 USABLE = 0.92
 """Share of the available memory that is planned: the rest is for kernels' workspaces and fragmentation."""
+BUCKET = 1 << 26
+"""Elements after which a bucket of gradients is sent to other processes: 256 MiB of float32."""
 _MAX_HEADER = 64 << 20
 _MAX_DIMENSIONS, _MAX_ELEMENTS = 16, 1 << 48
 CGROUPS = {
@@ -51,6 +54,10 @@ class ModelSize:
     intermediate: int
     linear: tuple[tuple[int, int], ...] = ()
     """Shapes of the linear layers that LoRA adapts."""
+    in_layers: int = 0
+    """Parameters of the layers: all but embeddings, the last norm and the head."""
+    largest: int = 0
+    """Elements of the largest parameter."""
 
     def adapters(self, rank: int) -> int:
         """Return the parameters of LoRA adapters."""
@@ -60,7 +67,7 @@ class ModelSize:
 @dataclass(frozen=True, slots=True)
 class ModelNeed:
     """The bytes that one loaded model needs. `state` is the optimizer's and the gradients, `activations` an
-    estimate. `fixed` slots are never reduced."""
+    estimate. `fixed` slots are never reduced. `shards` is the number of processes that share the state."""
 
     name: str
     roles: tuple[str, ...]
@@ -71,6 +78,7 @@ class ModelNeed:
     state: int = 0
     activations: int = 0
     fixed: bool = False
+    shards: int = 1
 
     @property
     def cache(self) -> int:
@@ -84,7 +92,8 @@ class ModelNeed:
     @property
     def text(self) -> str:
         parts = [f"weights {_gib(self.weights)}"] if self.weights else ["weights shared with the policy"]
-        parts += [f"training state {_gib(self.state)}"] if self.state else []
+        divided = f" (shared by {self.shards} processes)" if self.shards > 1 else ""
+        parts += [f"training state {_gib(self.state)}{divided}"] if self.state else []
         parts += [f"activations about {_gib(self.activations)}"] if self.activations else []
         parts.append(f"{counted(self.slots, 'slot')} of {self.context} tokens {_gib(self.cache)}")
         return f"{self.name} ({', '.join(self.roles)}): {', '.join(parts)}"
@@ -182,8 +191,16 @@ def _too_large(
     longest = max(need.context for need in needs)
     if share * longest >= 1024:
         fits = f"a context of {int(share * longest) // 256 * 256} tokens would fit (roles.context, --context)"
+    elif any(need.shards > 1 for need in needs):
+        fits = (
+            "use more GPUs (run.processes), LoRA (model.lora.rank=32), or --engine verl, which also divides "
+            "the weights"
+        )
     elif any(need.state for need in needs):
-        fits = "train with LoRA (model.lora.rank=32), or use smaller models"
+        fits = (
+            "train with LoRA (model.lora.rank=32), on several GPUs (run.shard=true run.processes=N, or "
+            "--engine verl), or use smaller models"
+        )
     else:
         fits = f"models with up to {_gib(max(0, budget))} of weights would fit"
     return InputError(
@@ -199,6 +216,11 @@ def _gib(count: int) -> str:
 
 
 # ---- the device
+
+
+def process_count(processes: int) -> int:
+    """Return the number of processes of a run: that of its launcher, or else the setting run.processes."""
+    return int(os.environ.get("WORLD_SIZE", processes))
 
 
 def available_memory(device: str, processes: int = 1) -> tuple[int | None, str]:
@@ -294,6 +316,8 @@ def model_size(folder: Path) -> ModelSize | None:
             for name, shape in shapes
             if len(shape) == 2 and not any(part in name for part in ("embed", "lm_head"))
         ),
+        in_layers=sum(math.prod(shape) for name, shape in shapes if re.search(r"\.\d+\.", name)),
+        largest=max((math.prod(shape) for _, shape in shapes), default=0),
     )
 
 
@@ -328,17 +352,36 @@ def _is_shape(shape: object) -> bool:
     return all(type(n) is int and n >= 0 for n in shape) and math.prod(shape) <= _MAX_ELEMENTS
 
 
-def training_need(size: ModelSize, config: Config, *, slots: int, context: int, width: int) -> ModelNeed:
-    """Return what training the policy needs. `width` is the bytes of one weight: 2 in bfloat16.
+def training_need(
+    size: ModelSize,
+    config: Config,
+    *,
+    slots: int,
+    context: int,
+    width: int,
+    processes: int = 1,
+    sampled_reference: bool = False,
+) -> ModelNeed:
+    """Return what training the policy needs in each of `processes`. `width` is the bytes of one weight: 2 in
+    bfloat16.
 
     Per trained parameter: a float32 gradient and two moments and, if the weights are not float32, a float32
-    copy and a gradient in the weights' dtype. The reference keeps the trained parameters once more.
+    copy and a gradient in the weights' dtype. The reference keeps the trained parameters once more. With
+    `run.shard` a process has its share of the float32 numbers and, unless roles sample it, of the layers of
+    the reference, and two buckets of gradients on their way.
     """
     model = config.model
     trained = size.adapters(model.lora.rank) if model.lora else size.parameters
     trained_width = 4 if model.lora else width
-    each = 12 + (4 + trained_width if trained_width < 4 else 0)
+    state = trained * (12 + (4 + trained_width if trained_width < 4 else 0))
     reference = trained * trained_width if config.run.reference else 0
+    sent = 0
+    if config.run.shard:
+        state = -(-16 * trained // processes)
+        sent = 2 * 4 * min(trained, BUCKET + size.largest)
+        if config.run.reference and not sampled_reference:
+            outside = size.parameters - size.in_layers
+            reference = width * (outside + -(-size.in_layers // processes))
     per_layer = width * (7 * size.hidden + 4 * size.intermediate)
     kept = size.layers * width * size.hidden + per_layer if model.checkpointing else size.layers * per_layer
     return ModelNeed(
@@ -348,9 +391,10 @@ def training_need(size: ModelSize, config: Config, *, slots: int, context: int, 
         per_slot=size.kv_per_token * width * context,
         slots=slots,
         context=context,
-        state=trained * each + reference,
-        activations=config.optim.tokens * kept,
+        state=state + reference,
+        activations=config.optim.tokens * kept + sent,
         fixed=True,
+        shards=processes if config.run.shard else 1,
     )
 
 

@@ -142,12 +142,16 @@ class LocalModels:
 
 
 def plan_training(config: Config, planned: Mapping[tuple[str, ...], int] | None = None) -> MemoryPlan | None:
-    """Plan the memory of a training whose roles include local models; None if there are none.
+    """Plan the memory, in each process, of a training with local models as roles or with `run.shard`; None
+    for others.
 
     `planned` are the slots of the plan that a resumed run was started with.
     """
+    from mapo.local_model.memory import process_count
+
     roles = {role: spec for role, spec in every_model(config).items() if spec.local is not None}
-    if not roles:
+    policy = _policy_need(config) if roles or config.run.shard else None
+    if not roles and policy is None:
         return None
     models = LocalModels(
         AsyncExitStack(),
@@ -160,7 +164,7 @@ def plan_training(config: Config, planned: Mapping[tuple[str, ...], int] | None 
     if shares_start(config):
         models.shared.add(model_key(config.model.source))
     models.keep_slots(planned or {})
-    return models.make_plan(_policy_need(config), config.run.processes)
+    return models.make_plan(policy, process_count(config.run.processes))
 
 
 def shares_start(config: Config) -> bool:
@@ -178,7 +182,7 @@ def shares_start(config: Config) -> bool:
 
 def _policy_need(config: Config) -> ModelNeed | None:
     from mapo.local_model.checks import longest_context
-    from mapo.local_model.memory import model_size, training_need, width_on
+    from mapo.local_model.memory import model_size, process_count, training_need, width_on
     from mapo.sampling.tokens import longest_dialogue
 
     source = config.model.source
@@ -188,7 +192,15 @@ def _policy_need(config: Config) -> ModelNeed | None:
         return None
     context = longest_dialogue(config.rollout.context, longest_context(source), source)
     width = width_on(config.model.device, config.model.dtype)
-    return training_need(size, config, slots=config.rollout.at_once, context=context, width=width)
+    return training_need(
+        size,
+        config,
+        slots=config.rollout.at_once,
+        context=context,
+        width=width,
+        processes=process_count(config.run.processes),
+        sampled_reference=shares_start(config),
+    )
 
 
 def model_key(source: str) -> str:

@@ -69,6 +69,12 @@ def micro_batches(rows: Sequence[Row], tokens: int, *, multiple: int = 1) -> lis
     return micros
 
 
+def empty_batch(length: int = 1) -> MicroBatch:
+    """Return a micro-batch of one row without trained tokens, whose gradient is zero."""
+    zeros, nothing = torch.zeros(1, length), torch.zeros(0, dtype=torch.int64)
+    return MicroBatch(zeros.long(), zeros.bool(), zeros, zeros, at=nothing, rows=())
+
+
 def _padded(rows: Sequence[Row], indices: list[int], length: int) -> MicroBatch:
     shape = (len(indices), length)
     ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from mapo.errors import RecordError, StoreError
-from mapo.local_model.files import atomic_folder, read_tensors, remove, write_tensors
+from mapo.local_model.files import atomic_folder, read_tensors, remove, stream_tensors, write_tensors
 from mapo.local_model.policy import LocalPolicy
 from mapo.records import encode
 from mapo.store import write_atomic
-from mapo.train.optim import Optimizer
+from mapo.train.optim import PolicyOptimizer
 from mapo.untrusted import open_regular, parse_json, read_file
 
 SCHEMA = "mapo.checkpoint/1"
@@ -41,12 +41,15 @@ _FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 # ---- saving and loading
 
 
-def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: dict[str, Any]) -> Path:
-    """Write a checkpoint to `folder`. `state` is any JSON data of the caller, returned by `load`."""
+def save(folder: Path, policy: LocalPolicy, optimizer: PolicyOptimizer | None, state: dict[str, Any]) -> Path:
+    """Write a checkpoint to `folder`. `state` is any JSON data of the caller, returned by `load`.
+
+    If the optimizer's state is divided among processes, the others call `send_state` meanwhile.
+    """
     with atomic_folder(folder, leftovers=LEFTOVERS) as draft:
         save_model(draft, policy)
         if optimizer is not None:
-            write_tensors(draft / "optimizer.safetensors", optimizer.tensors())
+            stream_tensors(draft / "optimizer.safetensors", *optimizer.saved_state())
         body = {
             "schema": SCHEMA,
             "model": describe(policy),
@@ -57,8 +60,14 @@ def save(folder: Path, policy: LocalPolicy, optimizer: Optimizer | None, state: 
     return folder
 
 
+def send_state(optimizer: PolicyOptimizer) -> None:
+    """Take part in a `save` of another process."""
+    for _ in optimizer.saved_state().tensors:
+        pass
+
+
 def load(
-    folder: Path, policy: LocalPolicy, optimizer: Optimizer | None = None, *, verify: bool = True
+    folder: Path, policy: LocalPolicy, optimizer: PolicyOptimizer | None = None, *, verify: bool = True
 ) -> dict[str, Any]:
     """Load weights and moments into `policy` and `optimizer`, and return the saved state.
 

@@ -124,15 +124,18 @@ def save_step(t: Training, record: dict[str, Any], *, stopping: bool = False) ->
     """Write the metrics, then a checkpoint if one is due or the run is `stopping`, so that no checkpoint
     lacks its metrics."""
     due = stopping or t.done % t.config.run.checkpoint_every == 0 or t.done == t.config.optim.steps
+    due = due or "validation" in record
     if t.processes.is_leader:
         t.log(record)
         note_decoding(t.run.root, t.sampler.decoding)  # it may have fallen back to another decoder
-        if due or "validation" in record:
+        if due:
             folder = t.run.checkpoint(t.done)
             checkpoint.save(folder, t.policy, t.optimizer, {"step": t.done, "best": t.best})
             if t.best:
                 write_json(t.run.best, t.best)
             best = {t.best["step"]} if t.best else set()
             checkpoint.remove_old(folder.parent, t.config.run.keep, best)
+    elif due:
+        checkpoint.send_state(t.optimizer)
     t.processes.wait()
     t.callbacks.step_ends(record)

@@ -15,18 +15,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from mapo.errors import InputError
+from mapo.local_model.files import Layout
+from mapo.train.processes import ProcessGroup
 
 Schedule = Literal["cosine", "linear", "constant"]
 BUCKET = 1 << 28
 """Elements updated at a time: 1 GiB of float32 gradients."""
 
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class SavedState(NamedTuple):
+    """The tensors of a checkpoint: their names, types and shapes, and the tensors in the same order."""
+
+    layout: Layout
+    tensors: Iterable[Tensor]
+
+
+class PolicyOptimizer(Protocol):
+    """What a training uses: `Optimizer`, or `ShardedOptimizer` with `run.shard`."""
+
+    def absorb(self) -> None: ...
+    def sum_gradients(self, processes: ProcessGroup) -> None: ...
+    def clip(self, max_norm: float) -> float: ...
+    def step(self, lr: float) -> None: ...
+    def zero_grad(self) -> None: ...
+    def saved_state(self) -> SavedState: ...
+    def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
 
 class Optimizer:
@@ -98,6 +119,10 @@ class Optimizer:
                 gradients.append(holder.grad)
         return gradients
 
+    def sum_gradients(self, processes: ProcessGroup) -> None:
+        """Sum the accumulated gradients over the processes."""
+        processes.sum_gradients(self.gradients(every=processes.world_size > 1))
+
     def clip(self, max_norm: float) -> float:
         """Scale the gradients to a total norm of at most `max_norm`; return the norm before."""
         grads = self.gradients()
@@ -141,30 +166,40 @@ class Optimizer:
                     state[f"{kind}/{name}"] = value
         return state
 
+    def saved_state(self) -> SavedState:
+        """Return what a checkpoint stores of `tensors()`."""
+        tensors = self.tensors()
+        return SavedState({n: (t.dtype, tuple(t.shape)) for n, t in tensors.items()}, tensors.values())
+
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state by one that `tensors()` returned. Missing moments start from zero.
 
         Raise ValueError, and change nothing, if a master is missing or a tensor does not fit.
         """
-        shapes = {f"{kind}/{n}": p.shape for n, p in self.params.items() for kind in _MOMENTS}
-        shapes |= {f"step/{n}": torch.Size() for n in self.params}
-        shapes |= {f"master/{n}": master.shape for n, master in self.masters.items()}
-        unfit = sorted(n for n, tensor in tensors.items() if shapes.get(n) != tensor.shape)
-        unfit = unfit or sorted(f"master/{n}" for n in self.masters if f"master/{n}" not in tensors)
-        if unfit:
-            raise ValueError(f"{len(unfit)} tensors are missing or do not fit, such as {unfit[0]}")
+        check_saved(tensors, self.params)
         for name, master in self.masters.items():
             master.copy_(tensors[f"master/{name}"])
         for adam, bucket in zip(self._adams, self._buckets, strict=True):
             for name in bucket:
                 target = self._updated(name)
                 adam.state.pop(target, None)
-                moments = {k: tensors[f"{k}/{name}"] for k in _MOMENTS if f"{k}/{name}" in tensors}
+                moments = {k: tensors[f"{k}/{name}"] for k in MOMENTS if f"{k}/{name}" in tensors}
                 if moments:
                     adam.state[target] = {
                         k: v.to(target.device, torch.float32, copy=True) for k, v in moments.items()
                     }
+
+
+def check_saved(tensors: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if a saved tensor does not fit the parameters, or a master is missing."""
+    masters = {f"master/{n}": p.shape for n, p in params.items() if p.dtype != torch.float32}
+    shapes = masters | {f"{kind}/{n}": p.shape for n, p in params.items() for kind in MOMENTS}
+    shapes |= {f"step/{n}": torch.Size() for n in params}
+    unfit = sorted(n for n, tensor in tensors.items() if shapes.get(n) != tensor.shape)
+    unfit = unfit or sorted(masters.keys() - tensors.keys())
+    if unfit:
+        raise ValueError(f"{len(unfit)} tensors are missing or do not fit, such as {unfit[0]}")
 
 
 def make_optimizer(

@@ -1,8 +1,8 @@
 """Data-parallel training in one or several processes (`run.processes`, torchrun, `accelerate launch`).
 
 Every process holds the whole model, plays its share of the scenarios and computes its share of the gradient.
-Gradients are summed, so all processes take the same optimizer step. Models too large for one GPU need the
-verl engine.
+Gradients are summed, so all processes take the same optimizer step. With `run.shard` the training state is
+divided among them (`sharding/`). Models whose weights do not fit on one GPU need the verl engine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,26 @@ JOINING = timedelta(minutes=10)
 """How long processes may take to join: to start Python and import the libraries."""
 WORKING = timedelta(hours=12)
 """How long processes wait for each other: for a share of dialogues with remote judges, or a checkpoint."""
+
+
+def _renamed(name: str, earlier: str) -> Any:
+    """Return a function of torch.distributed by its name since torch 2.13, or its earlier one."""
+    return getattr(torch.distributed, name, None) or getattr(torch.distributed, earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSum:
+    """A sum over processes in progress. `sent` must not be changed or freed before it ends."""
+
+    sent: torch.Tensor
+    total: torch.Tensor
+    work: Any = None
+
+    def wait(self) -> torch.Tensor:
+        """Return the sum. On a GPU later operations wait for it, not the caller."""
+        if self.work is not None:
+            self.work.wait()
+        return self.total
 
 
 class ProcessGroup:
@@ -57,6 +78,29 @@ class ProcessGroup:
         if self.world_size > 1:
             for gradient in gradients:
                 torch.distributed.all_reduce(gradient)
+
+    def sum_rows(self, rows: torch.Tensor) -> PendingSum:
+        """Start to sum `rows`, one per process, over all processes; the sum is this process's row of it."""
+        if self.world_size == 1:
+            return PendingSum(rows, rows[0])
+        total = torch.empty_like(rows[0])
+        sum_rows = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
+        return PendingSum(rows, total, sum_rows(total, rows.flatten(), async_op=True))
+
+    def gather_rows(self, row: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all processes, in rank order, to every process."""
+        rows = row.new_empty(self.world_size, row.numel())
+        if self.world_size == 1:
+            rows[0] = row
+        else:
+            _renamed("all_gather_single", "all_gather_into_tensor")(rows.view(-1), row.contiguous())
+        return rows
+
+    def sum_number(self, number: torch.Tensor) -> float:
+        """Return the sum of a number over all processes, to every process."""
+        if self.world_size > 1:
+            torch.distributed.all_reduce(number)
+        return float(number)
 
     def wait(self) -> None:
         """Wait until all processes have called this."""

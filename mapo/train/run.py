@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mapo.advantage import advantages
-from mapo.config import Config, with_steps, without_addresses
+from mapo.config import SHARDED_LORA, Config, with_steps, without_addresses
 from mapo.errors import InputError
 from mapo.local_model.files import restore_replaced
 from mapo.local_model.layers import tune_for_training
@@ -39,7 +39,7 @@ from mapo.train import checkpoint
 from mapo.train.callbacks import STEP, TEST, VALIDATION, Callbacks, RunPlan
 from mapo.train.loop import train
 from mapo.train.metrics import check_trackers, open_trackers
-from mapo.train.optim import make_optimizer
+from mapo.train.optim import PolicyOptimizer, make_optimizer
 from mapo.train.processes import ProcessGroup
 from mapo.train.rollouts import play_evaluation, write_json
 from mapo.train.setup import (
@@ -50,6 +50,8 @@ from mapo.train.setup import (
     note_decoding,
     start_levels_of,
 )
+from mapo.train.sharding.optimizer import ShardedOptimizer
+from mapo.train.sharding.reference import shard_reference
 from mapo.types import Dialogue
 
 
@@ -89,6 +91,8 @@ async def run(
     rules = rules_of(config)
     check_options(config)
     check_trackers(config.run.trackers)
+    if config.run.shard:
+        check_shard(processes.world_size)
     if processes.is_leader:
         check_run(out, config, scenarios, resume=resume)
     callbacks = callbacks or Callbacks()
@@ -205,6 +209,16 @@ def check_options(config: Config) -> None:
     advantages([], [], **config.advantage.resolved(config.reward.name).options())
 
 
+def check_shard(world_size: int) -> None:
+    """Raise InputError if there is nobody to share the training state with."""
+    if world_size == 1:
+        raise InputError(
+            "the training state cannot be divided: there is one process",
+            where="run.shard",
+            fix="Set run.processes to the number of GPUs, or use accelerate launch --num_processes N",
+        )
+
+
 @asynccontextmanager
 async def open_training(
     config: Config,
@@ -222,18 +236,22 @@ async def open_training(
     if processes.is_leader and (folder_of(config.model.source) is None):
         callbacks.message(f"loading {config.model.source} from the Hugging Face hub or its local cache")
     policy, sampler = loaded or load_model(config)
+    if config.run.shard and policy.lora:  # continued from an adapter folder
+        raise InputError(SHARDED_LORA, where="run.shard", fix="Set run.shard=false")
     run = RunDir(out)
     if processes.is_leader:  # after every check: a refused run leaves nothing behind
         claim_run(out, config, scenarios, memory=memory)
         note_decoding(out, sampler.decoding)
         restore_replaced(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
     processes.wait()
+    if config.run.shard and policy.frozen is not None and loaded is None:  # roles are sampled independently
+        shard_reference(policy.frozen, processes)
     t = Training(
         config=config,
         run=run,
         policy=policy,
         sampler=sampler,
-        optimizer=make_optimizer(policy.model, weight_decay=config.optim.weight_decay),
+        optimizer=optimizer_of(config, policy, processes),
         casting=casting,
         rules=rules,
         train_scenarios=scenarios["train"],
@@ -288,6 +306,15 @@ def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy,
         policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
     )
     return policy, sampler
+
+
+def optimizer_of(config: Config, policy: LocalPolicy, processes: ProcessGroup) -> PolicyOptimizer:
+    """Return the optimizer of the policy's trainable parameters."""
+    decay = config.optim.weight_decay
+    if not config.run.shard:
+        return make_optimizer(policy.model, weight_decay=decay)
+    named = [(n, p) for n, p in policy.model.named_parameters() if p.requires_grad]
+    return ShardedOptimizer(named, processes, weight_decay=decay)
 
 
 def load_last_checkpoint(t: Training) -> None:

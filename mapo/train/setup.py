@@ -41,7 +41,7 @@ from mapo.scoring.spot_checks import CheckWindow
 from mapo.store import CACHE, JsonlWriter, RunDir, write_atomic
 from mapo.train.callbacks import Callbacks
 from mapo.train.metrics import Tracker, flat
-from mapo.train.optim import Optimizer
+from mapo.train.optim import PolicyOptimizer
 from mapo.train.processes import ProcessGroup
 from mapo.types import Dialogue
 from mapo.untrusted import parse_json, parse_toml, read_file
@@ -58,7 +58,7 @@ class Training:
     run: RunDir
     policy: LocalPolicy
     sampler: Sampler
-    optimizer: Optimizer
+    optimizer: PolicyOptimizer
     casting: Casting
     rules: Rules
     train_scenarios: Sequence[Scenario]
@@ -96,7 +96,7 @@ class Training:
 _MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"check", "requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
-    "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
+    "run": {"checkpoint_every", "keep", "trackers", "threads", "processes", "shard"},
     "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
 }
 """Settings that may change when a run is resumed."""

@@ -12,7 +12,7 @@ from mapo.errors import TrainError
 from mapo.local_model.policy import reference
 from mapo.rows import Row
 from mapo.sandbox.cast import world_seed
-from mapo.train.batch import MicroBatch, micro_batches, minibatches, share
+from mapo.train.batch import MicroBatch, empty_batch, micro_batches, minibatches, share
 from mapo.train.loss import Stats, mean_stats, policy_loss, token_logprobs
 from mapo.train.optim import lr_at
 
@@ -39,7 +39,7 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         stats += add_gradients(
             t, own_rows, total_tokens=sum(row.trained for row in part), measure_kl=measure_kl
         )
-        t.processes.sum_gradients(t.optimizer.gradients(every=t.processes.world_size > 1))
+        t.optimizer.sum_gradients(t.processes)
         norms.append(t.optimizer.clip(settings.grad_clip))
         if not math.isfinite(norms[-1]):
             raise TrainError(
@@ -69,9 +69,14 @@ def add_gradients(t: Training, rows: Sequence[Row], *, total_tokens: int, measur
     stats = []
     multiple = 64 if t.config.model.compile else 1  # fewer shapes mean fewer compilations
     batches = micro_batches(rows, settings.tokens, multiple=multiple)
+    fewest = len(batches)
+    if t.config.run.shard:  # processes communicate in every pass, so all of them need the same number
+        counts = t.processes.gather([len(batches)])
+        batches += [empty_batch(multiple)] * (max(counts) - len(batches))
+        fewest = min(counts)
     for number, batch in enumerate(batches):
         micro = batch.to(policy.device)
-        kl_here = measure_kl and (settings.kl > 0 or number == t.done % len(batches))
+        kl_here = measure_kl and (settings.kl > 0 or number == t.done % max(1, fewest))
         loss, loss_stats = policy_loss(
             policy.model,
             micro,

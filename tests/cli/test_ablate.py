@@ -282,6 +282,7 @@ def test_short_forms_and_vary_combine_and_the_config_gives_the_rest(fake, tmp_pa
         (["--vary", "optim.lr"], "--vary"),
         (["--vary", "advantage.method=mapo,ppo"], "ppo"),
         (["--vary", "run.threads=1,2"], "run.threads cannot vary"),
+        (["--vary", "run.shard=true,false"], "run.shard cannot vary"),
         (["--vary", "run.seed=1", "--seeds", "2"], "run.seed is given twice"),
         (["--vary", "optim.lr=1", "--vary", "optim.lr=2"], "optim.lr is given twice"),
         (["--vary", "optim.lr=0.1", "optim.lr=0.2"], "--vary"),

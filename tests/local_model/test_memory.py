@@ -78,6 +78,8 @@ def test_the_size_of_a_model_is_that_of_the_loaded_one():
     model = load_policy("pocket", device="cpu").model
     size = model_size(POCKET)
     assert size.parameters == sum(p.numel() for p in model.parameters())
+    assert size.in_layers == sum(p.numel() for p in model.model.layers.parameters())
+    assert size.largest == max(p.numel() for p in model.parameters())
     config = model.config
     # keys and values of every layer
     assert size.kv_per_token == 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
@@ -193,7 +195,7 @@ def test_weights_that_do_not_fit_are_refused_with_a_size_that_would():
 
 
 def test_training_that_does_not_fit_is_refused_with_adapters():
-    with pytest.raises(InputError, match="Train with LoRA"):
+    with pytest.raises(InputError, match=r"Train with LoRA .*run\.shard=true.* --engine verl"):
         plan_memory([POLICY], 4 * GIB, "GPU")
 
 
@@ -219,6 +221,37 @@ def test_training_all_weights_in_bfloat16():
     # master 4 + float32 gradient 4 + moments 8 + gradient 2; reference 2
     assert (need.weights, need.state) == (2000, 1000 * (18 + 2))
     assert need.cache == 4 * 64 * 8 * 2
+
+
+def shared_by(processes: int, **options) -> ModelNeed:
+    config = Config.model_validate({"run": {"shard": True}, "optim": {"tokens": 100}})
+    size = replace(SIZE, in_layers=800, largest=100)
+    return training_need(size, config, slots=3, context=64, processes=processes, **options)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_a_share_of_the_training_state(width):
+    need = shared_by(4, width=width)
+    # a quarter of 16 bytes; the reference has 800 parameters in its layers and 200 elsewhere
+    assert (need.weights, need.state) == (1000 * width, 4000 + width * (200 + 200))
+    assert "(shared by 4 processes)" in need.text
+
+
+def test_a_reference_that_roles_sample_is_not_shared():
+    need = shared_by(4, width=2, sampled_reference=True)
+    assert need.state == 4000 + 2000
+
+
+def test_two_buckets_of_float32_gradients_are_on_their_way():
+    whole = training_need(SIZE, settings(), slots=3, context=64, width=2)
+    # all 1000 parameters are one bucket
+    assert shared_by(2, width=2).activations == whole.activations + 2 * 4 * 1000
+
+
+def test_a_share_that_does_not_fit_is_refused_with_more_gpus():
+    need = replace(POLICY, shards=4)
+    with pytest.raises(InputError, match=r"Use more GPUs \(run\.processes\).*--engine verl, which also"):
+        plan_memory([need], 4 * GIB, "GPU")
 
 
 def test_training_adapters():

@@ -24,11 +24,15 @@ from mapo.untrusted import parse_json, read_file
 SCHEMA, SCHEMA_ANY = "mapo.ablate/1", "mapo.ablate/2"
 """A grid of methods and rewards, and a grid of any settings (`vary` instead of `methods` and `rewards`)."""
 RESUMABLE = {
-    *(f"run.{key}" for key in ("threads", "processes", "trackers", "keep", "checkpoint_every")),
+    *(f"run.{key}" for key in ("threads", "processes", "shard", "trackers", "keep", "checkpoint_every")),
     *(f"model.{key}" for key in ("device", "compile", "checkpointing", "stream")),
 }
 """Settings that may differ when a grid is resumed: they affect how runs are executed, not their results."""
-FIXED = {"run.threads": "each run has one thread", "run.processes": "each run has one process"}
+FIXED = {
+    "run.threads": "each run has one thread",
+    "run.processes": "each run has one process",
+    "run.shard": "each run has one process",
+}
 """Settings that cannot vary on the local engine."""
 LARGEST = 2000
 """Most runs of a grid."""

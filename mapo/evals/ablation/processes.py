@@ -19,6 +19,7 @@ from mapo.store import RunDir
 from mapo.untrusted import PYTHON
 
 TRAIN = [*PYTHON, "-m", "mapo", "train"]
+_ALONE = ["run.threads=1", "run.processes=1", "run.shard=false"]
 
 
 async def run_cells(progress: GridProgress) -> None:
@@ -57,7 +58,7 @@ def _command(out: Path, cell: GridCell, engine: str) -> list[str]:
         *TRAIN,
         str(RunDir(out).config),
         *cell.overrides,
-        *(["run.threads=1", "run.processes=1"] if engine == "local" else [f"--engine={engine}"]),
+        *(_ALONE if engine == "local" else [f"--engine={engine}"]),
         f"--out={folder}",
         *(["--resume"] if RunDir(folder).manifest.exists() else []),
     ]
