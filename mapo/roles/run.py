@@ -40,6 +40,7 @@ from mapo.roles.replay import replay, trained_judge
 from mapo.roles.splits import Split, folds, split
 from mapo.runs.claim import check_folder, claim
 from mapo.runs.files import read_object
+from mapo.sandbox.readout import BRIEF, LAYOUT
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.text import plural
 from mapo.train.checkpoint import save_model
@@ -71,6 +72,13 @@ class Options:
     resume: bool = False
     judge: str = ""
     """Folder of a trained judge that judges what a trained user replays."""
+    brief: bool = False
+    """Whether a judge sees the conversation only, without rubric and person."""
+
+    @property
+    def layout(self) -> int:
+        """The layout of a judge's prompts."""
+        return BRIEF if self.brief else LAYOUT
 
 
 def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, Any]:
@@ -117,6 +125,7 @@ class _Training:
             additions=options.additions,
             reasons=options.reasons,
             seed=options.settings.seed,
+            layout=options.layout,
         )
         self.encoder = encoder
         if problem := self.kind.problem(recordings.dialogues):
@@ -172,6 +181,7 @@ class _Training:
             "additions": o.additions,
             "reasons": o.reasons,
             "refit": o.refit,
+            **({"layout": BRIEF} if o.brief else {}),
             "splits": [part.describe() for part in self.splits],
         }
 
@@ -279,8 +289,8 @@ class _Training:
             return predict(policy, examples, rows, 2 * self.options.settings.tokens).reads
 
         self.say("probing the judge with changed replies")
-        seed = self.options.settings.seed
-        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, seed, self.limit)
+        seed, layout = self.options.settings.seed, self.options.layout
+        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, seed, self.limit, layout)
 
     def _replay(self, policy: LocalPolicy, part: Split) -> dict[str, Any]:
         o = self.options
@@ -367,7 +377,8 @@ class _Training:
                 self.kind.name,
                 self.rubric.name,
                 rubric_fingerprint(self.rubric),
-                calibration=calibration,
+                self.options.layout,
+                calibration,
                 trained_on={key: value for key, value in trained_on.items() if value is not None},
             ),
         )

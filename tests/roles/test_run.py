@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import runpy
@@ -17,6 +18,7 @@ from mapo.records import encode_dialogue
 from mapo.roles.learning import Settings
 from mapo.roles.recordings import read_all
 from mapo.roles.run import Options, train_role
+from mapo.sandbox.readout import BRIEF
 from mapo.store import RunDir
 from support.command import mapo
 from support.recordings import EMPATHY, recordings, scenarios, write_judged_turns
@@ -84,6 +86,22 @@ def test_a_judge(tmp_path, judge_folder):
     assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
 
 
+def test_a_brief_judge_of_people_without_scenarios(tmp_path, source, model_folder):
+    lines = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
+    own = tmp_path / "own.jsonl"
+    strangers = [{**line, "case": f"person {line['case']}", "threshold": "low"} for line in lines]
+    own.write_text("".join(json.dumps(line) + "\n" for line in strangers))
+    out, user = tmp_path / "out", tmp_path / "user"
+    refused(train("judge", own, model_folder, out), "only a judge trained with --brief", out)
+    done = train("judge", own, model_folder, out, "--brief", "--no-refit")
+    assert done.returncode == 0, done.stderr
+    role = read_role_file(out)
+    check_role(role, "judge", EMPATHY, str(out))
+    assert role.layout == BRIEF
+    done = train("user", source, model_folder, user, "--judge", f"local:{out}", "--no-refit")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_complete_run_is_not_trained_again(source, model_folder, judge_folder):
     weights = judge_folder / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -139,6 +157,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
     refused(train("judge", source, model_folder, out, "--resume"), "no run to resume", out)
     refused(train("judge", source, model_folder, out, "--no-refit", "--folds", "2"), "--no-refit", out)
     refused(train("judge", source, model_folder, out, "--judge", "local:x"), "only for users", out)
+    refused(train("user", source, model_folder, out, "--brief"), "only for judges", out)
     refused(
         train("user", source, model_folder, out, "--judge", f"local:{model_folder}"),
         "not a trained judge",

@@ -52,6 +52,12 @@ def train(
     judge: Annotated[
         str, typer.Option(help="local:DIR of a trained judge, for dialogues that a trained user replays.")
     ] = "",
+    brief: Annotated[
+        bool,
+        typer.Option(
+            "--brief", help="Show a judge the conversation only; files of judged turns need no scenarios."
+        ),
+    ] = False,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Time limit of each training.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
@@ -82,6 +88,8 @@ def train(
         raise InputError(f"unknown role '{role}'", where="--role", fix="Use judge, user or director")
     if judge and role != "user":
         raise InputError("only for users", where="--judge", fix="Remove it, or use --role user")
+    if brief and role != "judge":
+        raise InputError("only for judges", where="--brief", fix="Remove it, or use --role judge")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device '{device}'", where="--device", fix="Use auto, cpu or cuda")
     source = model.removeprefix("local:")
@@ -91,7 +99,7 @@ def train(
         raise InputError("torch finds no GPU here", where="--device cuda", fix="Use --device cpu or auto")
     known = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(known[0].domain))
-    recordings = read_all(sources, {s.id: s for s in known}, rubric)
+    recordings = read_all(sources, {s.id: s for s in known}, rubric, brief=brief)
     say_all("warning", list(recordings.problems))
     settings = Settings(
         epochs=epochs,
@@ -117,6 +125,7 @@ def train(
         device,  # type: ignore[arg-type]
         resume,
         judge.removeprefix("local:"),
+        brief,
     )
     try:
         result = train_role(recordings, options, say)
