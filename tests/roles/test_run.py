@@ -102,6 +102,25 @@ def test_a_brief_judge_of_people_without_scenarios(tmp_path, source, model_folde
     assert done.returncode == 0, done.stderr
 
 
+def test_a_test_set_is_never_trained_on(tmp_path, model_folder):
+    own, out = recordings(3, 4, turns=2), tmp_path / "out"
+    known, other = own[0].scenario.id, own[-1].scenario.id
+    source = write_judged_turns(tmp_path / "a.jsonl", [r for r in own if r.scenario.id != other])
+    test = write_judged_turns(tmp_path / "b.jsonl", [r for r in own if r.scenario.id == other])
+    refused(train("judge", source, model_folder, out, "--test", source), f"the scenario '{known}' is in", out)
+    refused(train("judge", source, model_folder, out, "--test", test, "--folds", "2"), "--folds", out)
+    done = train("judge", source, model_folder, out, "--test", test, "--additions", "0")
+    assert done.returncode == 0, done.stderr
+    assert "training on all 9 dialogues" in done.stderr
+    result = json.loads(RunDir(out).role.read_text())
+    assert list(result["tests"]) == ["both"] and result["tests"]["both"]["turns"] == 6
+    assert result["new_policies"] is False and "all other recordings" in result["measured_on"]
+    part = json.loads(RunDir(out).manifest.read_text())["splits"][0]
+    assert part["both"]["scenarios"] == [other]
+    assert part["train"]["dialogues"] + part["validation"]["dialogues"] == 9
+    assert read_role_file(out).trained_on["dialogues"] == 9
+
+
 def test_a_complete_run_is_not_trained_again(source, model_folder, judge_folder):
     weights = judge_folder / "model.safetensors"
     before = weights.stat().st_mtime_ns

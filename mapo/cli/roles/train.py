@@ -41,6 +41,12 @@ def train(
         int, typer.Option(min=0, help="Recorded reasons per turn to learn as text (judges).")
     ] = 0,
     folds: Annotated[int, typer.Option(min=1, help="Cross-validation with this many splits.")] = 1,
+    test: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Recordings of other scenarios to test on, instead of the shares held out; repeatable."
+        ),
+    ] = None,
     test_policies: Annotated[float, typer.Option(min=0, max=0.9, help="Share of policies held out.")] = 0.25,
     test_scenarios: Annotated[
         float, typer.Option(min=0.01, max=0.9, help="Share of scenarios held out.")
@@ -100,7 +106,8 @@ def train(
     known = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(known[0].domain))
     recordings = read_all(sources, {s.id: s for s in known}, rubric, brief=brief)
-    say_all("warning", list(recordings.problems))
+    tests = read_all(test, {s.id: s for s in known}, rubric, brief=brief) if test else None
+    say_all("warning", [*recordings.problems, *(tests.problems if tests else ())])
     settings = Settings(
         epochs=epochs,
         lr=lr or (1e-4 if lora else 1e-5),
@@ -128,7 +135,7 @@ def train(
         brief,
     )
     try:
-        result = train_role(recordings, options, say)
+        result = train_role(recordings, options, say, tests.dialogues if tests else ())
     except KeyboardInterrupt:
         say(f"stopped; resume with: {resume_command(out)}")
         raise typer.Exit(130) from None
