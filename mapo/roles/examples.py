@@ -23,6 +23,7 @@ from mapo.roles.packing import Example, pack
 from mapo.sandbox.cast import flat_levels
 from mapo.sandbox.faults.manners import is_call_failure
 from mapo.sandbox.readout import (
+    LAYOUT,
     act_menu,
     act_places,
     choice_of,
@@ -83,13 +84,13 @@ def magnitudes(levels: Levels, rubric: Rubric) -> tuple[int, ...]:
     return tuple(abs(level) for level in flat_levels(levels, rubric))
 
 
-def judge_examples(recording: Recording, encoder: Encoder) -> list[Example]:
+def judge_examples(recording: Recording, encoder: Encoder, layout: int = LAYOUT) -> list[Example]:
     """Return one example per judged turn."""
     rubric, places = recording.rubric, turn_places(recording.rubric)
     return [
         encoder.reading(
             turn_name(recording, number),
-            judge_messages(recording.scenario, rubric, recording.dialogue.turns[:number]),
+            judge_messages(recording.scenario, rubric, recording.dialogue.turns[:number], layout=layout),
             places,
             magnitudes(turn.levels, rubric),
         )
@@ -99,14 +100,19 @@ def judge_examples(recording: Recording, encoder: Encoder) -> list[Example]:
 
 
 def added_examples(
-    recording: Recording, encoder: Encoder, others: Sequence[str], share: float, seed: int
+    recording: Recording,
+    encoder: Encoder,
+    others: Sequence[str],
+    share: float,
+    seed: int,
+    layout: int = LAYOUT,
 ) -> list[Example]:
     """Return examples of worthless replies for about `share` of the judged turns."""
     rubric = recording.rubric
     return [
         encoder.reading(
             turn_name(recording, addition.number),
-            judge_messages(recording.scenario, rubric, addition.turns),
+            judge_messages(recording.scenario, rubric, addition.turns, layout=layout),
             turn_places(rubric),
             magnitudes(addition.levels, rubric),
             kind="addition",
@@ -115,7 +121,9 @@ def added_examples(
     ]
 
 
-def reason_examples(recording: Recording, encoder: Encoder, per_turn: int, seed: int) -> list[Example]:
+def reason_examples(
+    recording: Recording, encoder: Encoder, per_turn: int, seed: int, layout: int = LAYOUT
+) -> list[Example]:
     """Return the recorded reasons of up to `per_turn` marks per turn, as text after the prompt of the
     form. Marks other than 0 come first."""
     rubric, examples = recording.rubric, []
@@ -131,7 +139,8 @@ def reason_examples(recording: Recording, encoder: Encoder, per_turn: int, seed:
         ]
         rng.shuffle(marks)
         marks.sort(key=lambda pair: pair[1].level == 0)
-        messages = judge_messages(recording.scenario, rubric, recording.dialogue.turns[:number])
+        turns = recording.dialogue.turns[:number]
+        messages = judge_messages(recording.scenario, rubric, turns, layout=layout)
         examples += [
             encoder.writing(
                 turn_name(recording, number),

@@ -27,6 +27,7 @@ from mapo.roles.examples import (
 )
 from mapo.roles.learning import Predictions
 from mapo.roles.packing import Example
+from mapo.sandbox.readout import LAYOUT
 from mapo.scoring.health import health
 
 
@@ -70,14 +71,15 @@ class JudgeKind:
     additions: float = 0.15
     reasons: int = 0
     seed: int = 0
+    layout: int = LAYOUT
     name: Role = "judge"
 
     def examples(self, recording: Recording, /) -> list[Example]:
-        return judge_examples(recording, self.encoder)
+        return judge_examples(recording, self.encoder, self.layout)
 
     def added(self, recording: Recording, others: Sequence[str], /) -> list[Example]:
-        more = added_examples(recording, self.encoder, others, self.additions, self.seed)
-        return more + reason_examples(recording, self.encoder, self.reasons, self.seed)
+        more = added_examples(recording, self.encoder, others, self.additions, self.seed, self.layout)
+        return more + reason_examples(recording, self.encoder, self.reasons, self.seed, self.layout)
 
     def calibrate(self, parts: Sequence[HeldOut], /) -> Calibration:
         judged = [judgement for part in parts for judgement in self._judgements(part)]
@@ -172,11 +174,18 @@ class DirectorKind:
 
 
 def make_kind(
-    role: str, encoder: Encoder, rubric: Rubric, *, additions: float, reasons: int, seed: int
+    role: str,
+    encoder: Encoder,
+    rubric: Rubric,
+    *,
+    additions: float,
+    reasons: int,
+    seed: int,
+    layout: int = LAYOUT,
 ) -> RoleKind:
     """Return the role of that name."""
     if role == "judge":
-        return JudgeKind(encoder, rubric, additions, reasons, seed)
+        return JudgeKind(encoder, rubric, additions, reasons, seed, layout)
     if role == "user":
         return UserKind(encoder)
     if role == "director":

@@ -20,7 +20,7 @@ from mapo.measure.rubric import Rubric
 from mapo.roles.agreement import step_sums
 from mapo.roles.examples import Encoder, each
 from mapo.roles.packing import Example
-from mapo.sandbox.readout import judge_messages, turn_places
+from mapo.sandbox.readout import LAYOUT, judge_messages, turn_places
 
 NAMES = ("length", "flattery", "hedging", "verbosity", "injection", "position")
 """Probes that change the conversation only."""
@@ -36,6 +36,7 @@ def probe(
     turns: int,
     seed: int,
     longest: int,
+    layout: int = LAYOUT,
 ) -> dict[str, Any]:
     """Return the effect of every probe and the attacks that worked, on a sample of recorded turns. Prompts of
     more than `longest` tokens are left out; the result is empty if all are."""
@@ -46,7 +47,7 @@ def probe(
         changes = [(name, PROBES[name].change(unchanged, variant)) for name in NAMES]
         shown.append((UNCHANGED, variant, unchanged))
         shown += [(name, variant, changed) for name, changed in changes if changed is not None]
-    examples = each(shown, lambda item: _example(encoder, *item))
+    examples = each(shown, lambda item: _example(encoder, *item, layout=layout))
     fits = [example.needed <= longest for example in examples]
     usable = {
         variant for (name, variant, _), fit in zip(shown, fits, strict=True) if fit and name == UNCHANGED
@@ -93,8 +94,8 @@ def probe(
     }
 
 
-def _example(encoder: Encoder, name: str, variant: int, shown: JudgeInput) -> Example:
+def _example(encoder: Encoder, name: str, variant: int, shown: JudgeInput, *, layout: int) -> Example:
     rubric: Rubric = shown.rubric
     places = turn_places(rubric)
-    messages = judge_messages(shown.scenario, rubric, shown.turns)
+    messages = judge_messages(shown.scenario, rubric, shown.turns, layout=layout)
     return encoder.reading(f"{name}/{variant}", messages, places, [0] * len(places), kind="probe")

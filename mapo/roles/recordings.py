@@ -1,30 +1,37 @@
 """Recorded dialogues from any source: run directories, EMPA result files, and files of judged turns.
 
-A file of judged turns has one JSON object per line: `model`, `case`, `judge`, `start` and `turns`, each turn
-with `user`, `reply` and `levels` (None, or marks by axis and side). It may be compressed (.jsonl.gz).
+A file of judged turns has one JSON object per line: `model` (the policy), `case` (the scenario, or any name
+of the person) and `turns`, each with `user`, `reply` and `levels` (None, or marks by axis and side). `id`,
+`judge`, `start`, `threshold` and `language` may be left out. The file may be compressed (.jsonl.gz).
+
+A judge that sees the conversation only (layout BRIEF) needs no scenarios: where the person of such a file is
+unknown, a scenario without a story stands in, with the line's threshold and language.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mapo.errors import InputError, RecordError
 from mapo.judges.sample import Recording, dialogue_files, read_recordings
 from mapo.measure.rubric import Rubric
 from mapo.sandbox.faults.manners import is_call_failure
-from mapo.scenarios.scenario import Scenario
+from mapo.scenarios.scenario import Grade, Persona, Scenario
 from mapo.scoring.empa_files import read_dialogues_in
 from mapo.store import MAX_LINE_BYTES
 from mapo.types import AxisMarks, Dialogue, Levels, Mark, Reply, Turn
 from mapo.untrusted import open_regular, parse_json
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
-_FIX = "Give run directories, folders of EMPA result files, or files of judged turns with --from"
+_FIX = (
+    "Give run directories, folders of EMPA result files, or files of judged turns with --from, and their "
+    "scenarios with --scenarios; only a judge trained with --brief needs no scenarios"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,15 @@ class Recordings:
         return self.dialogues[0].rubric
 
 
-def read_all(sources: Sequence[Path], scenarios: Mapping[str, Scenario], rubric: Rubric) -> Recordings:
-    """Read the dialogues of all sources that `rubric` can judge. Raise InputError if there are none."""
+def read_all(
+    sources: Sequence[Path], scenarios: Mapping[str, Scenario], rubric: Rubric, *, brief: bool = False
+) -> Recordings:
+    """Read the dialogues of all sources that `rubric` can judge. Raise InputError if there are none. With
+    `brief`, files of judged turns need no scenarios."""
     recordings: dict[str, Recording] = {}
     problems: list[str] = []
     for source in sources:
-        for recording in _read(source, scenarios, rubric, problems):
+        for recording in _read(source, scenarios, rubric, problems, brief):
             if recording.rubric.measure["axes"] != rubric.measure["axes"]:
                 raise InputError(
                     f"the dialogues were judged by another rubric ('{recording.rubric.name}')",
@@ -62,10 +72,11 @@ def read_all(sources: Sequence[Path], scenarios: Mapping[str, Scenario], rubric:
 
 
 def _read(
-    source: Path, scenarios: Mapping[str, Scenario], rubric: Rubric, problems: list[str]
+    source: Path, scenarios: Mapping[str, Scenario], rubric: Rubric, problems: list[str], brief: bool
 ) -> Iterator[Recording]:
+    found: Iterable[tuple[Dialogue, Scenario | None]]
     if source.name.endswith(SUFFIXES):
-        dialogues = _judged_turns(source, rubric, problems)
+        found = _judged_turns(source, scenarios, rubric, problems, brief)
     elif not source.is_dir():
         problem = f"its name does not end in {' or '.join(SUFFIXES)}" if source.exists() else "does not exist"
         raise InputError(problem, where=str(source), fix=_FIX)
@@ -75,9 +86,8 @@ def _read(
         yield from own
         return
     else:
-        dialogues = read_dialogues_in(source, problems, rubric)
-    for dialogue in dialogues:
-        scenario = scenarios.get(dialogue.scenario)
+        found = ((d, scenarios.get(d.scenario)) for d in read_dialogues_in(source, problems, rubric))
+    for dialogue, scenario in found:
         if scenario is None:
             problems.append(
                 f"{source}: scenario '{dialogue.scenario}' was not found; its dialogues are skipped"
@@ -86,11 +96,16 @@ def _read(
         yield Recording(dialogue.model, _without_failed_calls(dialogue), scenario, rubric)
 
 
-def _judged_turns(path: Path, rubric: Rubric, problems: list[str]) -> Iterator[Dialogue]:
+def _judged_turns(
+    path: Path, scenarios: Mapping[str, Scenario], rubric: Rubric, problems: list[str], brief: bool
+) -> Iterator[tuple[Dialogue, Scenario | None]]:
     for number, line in enumerate(_lines(path), 1):
         where = f"{path}, line {number}"
         try:
-            yield _dialogue(parse_json(line), rubric, where)
+            data = parse_json(line)
+            dialogue = _dialogue(data, rubric, where)
+            known = scenarios.get(dialogue.scenario)
+            yield dialogue, _person(data, dialogue, known) if brief else known
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problem = error.problem if isinstance(error, InputError) else repr(error)
             problems.append(f"{where}: not a judged dialogue ({problem}); skipped")
@@ -115,12 +130,12 @@ def _dialogue(data: dict[str, Any], rubric: Rubric, where: str) -> Dialogue:
         Turn(str(turn["user"]), Reply(str(turn["reply"])), _levels(turn.get("levels"), rubric))
         for turn in data["turns"]
     )
-    start = tuple(float(x) for x in data["start"])
+    start = tuple(float(x) for x in data["start"]) if "start" in data else _middle(rubric)
     if not turns or len(start) != len(rubric.axes):
         raise RecordError("no turns, or a start that does not fit the rubric", where=where)
     model, case = str(data["model"]), str(data["case"])
     return Dialogue(
-        f"{model}/{case}",
+        str(data.get("id") or f"{model}/{case}"),
         case,
         model,
         rubric.name,
@@ -130,6 +145,23 @@ def _dialogue(data: dict[str, Any], rubric: Rubric, where: str) -> Dialogue:
         turns,
         cast={"judge": str(data.get("judge") or "unknown")},
     )
+
+
+def _middle(rubric: Rubric) -> tuple[float, ...]:
+    """Return a start position for dialogues that have none: the middle level of every indicator."""
+    return rubric.start({item.key: len(item.deficit) // 2 for item in rubric.indicators})
+
+
+def _person(data: dict[str, Any], dialogue: Dialogue, known: Scenario | None) -> Scenario:
+    """Return the scenario of a dialogue with the threshold and language of its line; one without a story if
+    it is not known."""
+    first = dialogue.turns[0].user
+    scenario = known or Scenario(dialogue.scenario, Persona(dialogue.scenario), "", first)
+    threshold = data.get("threshold", scenario.threshold)
+    if threshold not in get_args(Grade):
+        raise RecordError(f"the threshold is {threshold!r}, not one of {', '.join(get_args(Grade))}")
+    language = str(data.get("language", scenario.language))
+    return replace(scenario, threshold=threshold, language=language, domain=dialogue.rubric)
 
 
 def _levels(data: Any, rubric: Rubric) -> Levels | None:

@@ -106,7 +106,10 @@ def _judged(
     encoder, places = Encoder(read_template(model.tokenizer)), turn_places(rubric)
     examples = [
         encoder.reading(
-            f"{r.id}@{n}", judge_messages(r.scenario, rubric, r.dialogue.turns[:n]), places, [0] * len(places)
+            f"{r.id}@{n}",
+            judge_messages(r.scenario, rubric, r.dialogue.turns[:n], layout=role.layout),
+            places,
+            [0] * len(places),
         )
         for r in played
         for n in range(1, len(r.dialogue.turns) + 1)

@@ -2,8 +2,8 @@
 report.
 
 The figures are those of the measured model, which has not seen the held-out recordings. The model that is
-written is trained on all recordings, for as long as was best for the measured one (`refit`). Everything lies
-in one folder, which can then be used as `local:DIR`.
+written is trained on all recordings, for as long as was best for the measured one (`refit`), but never on a
+test set of its own. Everything lies in one folder, which can then be used as `local:DIR`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from mapo.roles.packing import Example, pack
 from mapo.roles.probes import probe
 from mapo.roles.recordings import Recordings
 from mapo.roles.replay import replay, trained_judge
-from mapo.roles.splits import Split, folds, split
+from mapo.roles.splits import Split, folds, split, split_for_test
 from mapo.runs.claim import check_folder, claim
 from mapo.runs.files import read_object
+from mapo.sandbox.readout import BRIEF, LAYOUT
 from mapo.store import JsonlWriter, RunDir, write_atomic
 from mapo.text import plural
 from mapo.train.checkpoint import save_model
@@ -71,12 +72,21 @@ class Options:
     resume: bool = False
     judge: str = ""
     """Folder of a trained judge that judges what a trained user replays."""
+    brief: bool = False
+    """Whether a judge sees the conversation only, without rubric and person."""
+
+    @property
+    def layout(self) -> int:
+        """The layout of a judge's prompts."""
+        return BRIEF if self.brief else LAYOUT
 
 
-def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, Any]:
+def train_role(
+    recordings: Recordings, options: Options, say: Say, tests: Sequence[Recording] = ()
+) -> dict[str, Any]:
     """Train, measure and write a role; return what was measured. Nothing is written before the input is
-    checked."""
-    training = _Training(recordings, options, say)
+    checked. With `tests`, agreement is measured there and nothing else is held out for it."""
+    training = _Training(recordings, options, say, tests)
     check_folder(options.out, training.manifest(), resume=options.resume)
     if options.resume and read_role_file(options.out) is not None:  # the last file that a run writes
         result, _ = read_object(RunDir(options.out).role)
@@ -104,8 +114,11 @@ def train_role(recordings: Recordings, options: Options, say: Say) -> dict[str, 
 class _Training:
     """One run: the checked input, and the steps from examples to files."""
 
-    def __init__(self, recordings: Recordings, options: Options, say: Say) -> None:
+    def __init__(
+        self, recordings: Recordings, options: Options, say: Say, tests: Sequence[Recording]
+    ) -> None:
         self.recordings, self.options, self.say = recordings, options, say
+        self.tests = tuple(tests)
         self.rubric: Rubric = recordings.rubric
         self.metrics: JsonlWriter | None = None
         self.run_dir = RunDir(options.out)
@@ -117,6 +130,7 @@ class _Training:
             additions=options.additions,
             reasons=options.reasons,
             seed=options.settings.seed,
+            layout=options.layout,
         )
         self.encoder = encoder
         if problem := self.kind.problem(recordings.dialogues):
@@ -129,11 +143,19 @@ class _Training:
                 where="--no-refit",
                 fix="Remove --no-refit, or use --folds 1",
             )
+        if options.folds > 1 and tests:
+            raise InputError(
+                "there is only one way to test on recordings of your own",
+                where="--folds",
+                fix="Remove --folds, or --test",
+            )
         if options.judge:
             trained_judge(options.judge, self.rubric)
         shares = {"policies": options.test_policies, "scenarios": options.test_scenarios}
         seed = options.settings.seed
-        if options.folds > 1:
+        if tests:
+            self.splits = [split_for_test(recordings.dialogues, tests, seed=seed)]
+        elif options.folds > 1:
             self.splits = list(folds(recordings.dialogues, options.folds, seed=seed, **shares))
         else:
             self.splits = [split(recordings.dialogues, seed=seed, **shares)]
@@ -172,6 +194,8 @@ class _Training:
             "additions": o.additions,
             "reasons": o.reasons,
             "refit": o.refit,
+            **({"layout": BRIEF} if o.brief else {}),
+            **({"tests": _digest(self.tests)} if self.tests else {}),
             "splits": [part.describe() for part in self.splits],
         }
 
@@ -185,8 +209,8 @@ class _Training:
             "schema": SCHEMA,
             "role": self.kind.name,
             "measured_on": "held-out recordings; the written model is "
-            + ("trained on all recordings" if self.options.refit else "the measured one"),
-            "new_policies": self.options.test_policies > 0,
+            + (self._refitted() if self.options.refit else "the measured one"),
+            "new_policies": self._has_new_policies(),
             **measured.summary,
             "too_long": self.too_long,
             "minutes": (time.monotonic() - began) / 60,
@@ -196,11 +220,21 @@ class _Training:
         self._write_model(final, measured, result)
         return result
 
+    def _refitted(self) -> str:
+        return f"trained on all {'other ' * bool(self.tests)}recordings"
+
+    def _has_new_policies(self) -> bool:
+        """Return whether the policies of the strict test are in no recording that is trained on."""
+        if not self.tests:
+            return self.options.test_policies > 0
+        known = {r.dialogue.model for r in self.recordings.dialogues}
+        return known.isdisjoint(r.dialogue.model for r in self.tests)
+
     # ---- examples
 
     def encode(self) -> None:
         """Tokenise all examples. Raise InputError if a part of a split has none that fits."""
-        dialogues = self.recordings.dialogues
+        dialogues = (*self.recordings.dialogues, *self.tests)
         self.say(f"{plural(len(dialogues), 'dialogue')}: tokenising")
         for recording, examples in zip(dialogues, each(dialogues, self.kind.examples), strict=True):
             self.examples[recording.id] = [e for e in examples if e.needed <= self.limit]
@@ -279,8 +313,8 @@ class _Training:
             return predict(policy, examples, rows, 2 * self.options.settings.tokens).reads
 
         self.say("probing the judge with changed replies")
-        seed = self.options.settings.seed
-        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, seed, self.limit)
+        seed, layout = self.options.settings.seed, self.options.layout
+        return probe(part.both, self.encoder, ask, calibration, PROBED_TURNS, seed, self.limit, layout)
 
     def _replay(self, policy: LocalPolicy, part: Split) -> dict[str, Any]:
         o = self.options
@@ -344,7 +378,7 @@ class _Training:
 
     def _write_model(self, policy: LocalPolicy, measured: _Measured, result: Mapping[str, Any]) -> None:
         calibration = measured.calibration
-        if self.options.refit:  # all held-out predictions: more data than the validation alone
+        if self.options.refit and not self.tests:  # all held-out predictions: more than the validation alone
             calibration = self.kind.calibrate(measured.held_out)
         self.say("writing the model")
         draft = self.options.out / ".model.tmp"
@@ -367,7 +401,8 @@ class _Training:
                 self.kind.name,
                 self.rubric.name,
                 rubric_fingerprint(self.rubric),
-                calibration=calibration,
+                self.options.layout,
+                calibration,
                 trained_on={key: value for key, value in trained_on.items() if value is not None},
             ),
         )

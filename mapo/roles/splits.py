@@ -3,7 +3,7 @@
 A judge that has seen a policy's other dialogues knows its manner, and one that has seen a scenario knows its
 person. Agreement therefore counts where both are new: the held-out policies in the held-out scenarios
 (`both`). The dialogues in which only one of the two is new are not trained on either. The split depends only
-on the names and the seed.
+on the names and the seed. A test set of other scenarios takes the place of all this (`split_for_test`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,36 @@ def folds(
         others = [name for name in every_scenario if name not in test_scenarios]
         checked = set(others[: max(1, round(validation * len(others)))])
         yield _assign(recordings, test_policies, test_scenarios, checked)
+
+
+def split_for_test(
+    recordings: Sequence[Recording],
+    tests: Sequence[Recording],
+    *,
+    seed: int = 0,
+    validation: float = 0.12,
+) -> Split:
+    """Return a split in which `tests` are tested on and everything else is trained or validated on. Raise
+    InputError if they share scenarios or names."""
+    for what, name in (("scenario", _scenario), ("dialogue", _name)):
+        if shared := sorted({*map(name, recordings)} & {*map(name, tests)}):
+            raise InputError(
+                f"the {what} '{shared[0]}' is in the recordings to train on, too"
+                + (f", and {len(shared) - 1} more are" if len(shared) > 1 else ""),
+                where="--test",
+                fix="Test on dialogues of other scenarios",
+            )
+    every_scenario = _shuffled({*map(_scenario, recordings)}, f"{seed}/scenarios")
+    checked = set(every_scenario[: max(1, round(validation * len(every_scenario)))])
+    return _assign((*recordings, *tests), set(), {*map(_scenario, tests)}, checked)
+
+
+def _scenario(recording: Recording) -> str:
+    return recording.scenario.id
+
+
+def _name(recording: Recording) -> str:
+    return recording.id
 
 
 def _assign(

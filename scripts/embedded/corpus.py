@@ -1,4 +1,5 @@
-"""Everything that the embedded models read: written people and what `write.py` made, in training and held-out parts."""
+"""Everything that the embedded models read: written people and what `write.py` made, in training and held-out parts, and
+dialogues drawn from them."""
 
 from __future__ import annotations
 
@@ -8,16 +9,22 @@ import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dialogues import Exchange, Talk
 from documents import is_clean_reply, parse, words
 from nouns import exchanged, nouns
 from texts import EMPATHY, Line, Person, held_out_people, known_people, train_scenarios
 
 EXCHANGED = 0.4
 """Share of dialogues in which nouns are exchanged."""
+TURNS = 24
+"""Turns of the longest dialogue."""
 T = TypeVar("T")
+Babble = dict[str, list[tuple[str, str]]]
+"""Kinds and replies of a policy by line."""
 
 
 def generated_people(paths: Sequence[Path]) -> list[Person]:
@@ -79,9 +86,9 @@ def told_again(paths: Sequence[Path]) -> list[Person]:
     ]
 
 
-def babble(paths: Sequence[Path]) -> dict[str, list[tuple[str, str]]]:
+def babble(paths: Sequence[Path]) -> Babble:
     """Return replies of a policy, with the kinds that `write.py kinds` named, by line."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    found: Babble = {}
     for _, row in rows_of(paths):
         if row["replies"]:
             found.setdefault(row["line"], []).extend(map(tuple, row["replies"]))
@@ -121,6 +128,27 @@ class Draw:
         groups = [group for group in (self.written, self.told, self.new) if group]
         person = rng.choice(rng.choice(groups))
         return exchanged(person, rng, rng.uniform(0.2, 0.6)) if rng.random() < self.exchanged else person
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A dialogue of a person with a policy; the policy is named by how it replies."""
+
+    person: str
+    policy: str
+    threshold: str
+    exchanges: list[Exchange]
+
+
+def draw_dialogue(rng: random.Random, draw: Draw, said: Babble) -> Drawn:
+    """Draw a person, how good the replies are and how many are spoiled, and the length; `said` are a policy's replies."""
+    goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
+    stuck = rng.random() < 0.1
+    waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
+    person = draw.person(rng)
+    talk = Talk(person, rng, draw.everybody, goodness, waste, said, stuck)
+    policy = f"good {goodness:.0%}, {'stuck' if stuck else f'spoiled {waste:.0%}'}"
+    return Drawn(person.id, policy, talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, TURNS))))
 
 
 _make: Callable[[random.Random], object]

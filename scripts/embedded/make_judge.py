@@ -21,8 +21,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import Draw, babble, generated_people, in_parallel, split, told_again
-from dialogues import SPOILED, Exchange, Talk
+from corpus import (
+    TURNS,
+    Babble,
+    Draw,
+    babble,
+    draw_dialogue,
+    generated_people,
+    in_parallel,
+    split,
+    told_again,
+)
+from dialogues import SPOILED, Exchange
 from small import ASSISTANT, CONTEXT, batches, fast, new_model, padded, save, train
 from texts import KINDS, Person
 from tokenizers import Tokenizer
@@ -40,14 +50,8 @@ from mapo.types import Reply, Turn
 
 ALL_KINDS = (*KINDS, *SPOILED, "babble")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
-TURNS = 24
-"""Turns of the longest dialogue."""
 UNKNOWN = -100
 RUBRIC = Rubric.load("empathy")
-
-
-Babble = dict[str, list[tuple[str, str]]]
-"""Kinds and replies of a policy by line."""
 
 
 @dataclass(slots=True)
@@ -94,11 +98,8 @@ class Encoder:
 
 
 def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, said: Babble) -> Row:
-    goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
-    stuck = rng.random() < 0.1
-    waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
-    talk = Talk(draw.person(rng), rng, draw.everybody, goodness, waste, said, stuck)
-    return encoder.row(talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, TURNS))))
+    drawn = draw_dialogue(rng, draw, said)
+    return encoder.row(drawn.threshold, drawn.exchanges)
 
 
 def batch(rows: list[Row]) -> tuple[torch.Tensor, ...]:

@@ -15,6 +15,7 @@ from mapo.measure.calibration import Calibration
 from mapo.models.chat import ReadRequest
 from mapo.roles.examples import (
     Encoder,
+    added_examples,
     director_examples,
     judge_examples,
     packed,
@@ -27,7 +28,7 @@ from mapo.roles.kinds import HeldOut, UserKind
 from mapo.roles.learning import Predictions, predict
 from mapo.roles.probes import probe
 from mapo.sampling.local import local_sampler
-from mapo.sandbox.readout import judge_messages, turn_places
+from mapo.sandbox.readout import BRIEF, judge_messages, turn_places
 from support.recordings import EMPATHY, recordings
 
 OWN = recordings(1, 2, turns=3)
@@ -61,6 +62,19 @@ def test_predictions_in_training_equal_what_is_read_in_a_dialogue(model_folder, 
     for example, places in zip(data.examples, trained.reads, strict=True):
         for mine, theirs in zip(places, played[example.name], strict=True):
             assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+def test_all_examples_of_a_brief_judge_have_its_layout(encoder):
+    own = OWN[0]
+    made = [
+        *judge_examples(own, encoder, BRIEF),
+        *added_examples(own, encoder, ["Elsewhere."], 1.0, 0, BRIEF),
+        *reason_examples(own, encoder, 1, 0, BRIEF),
+    ]
+    assert {example.kind for example in made} == {"recorded", "addition", "reason"}
+    shown = [encoder.tokenizer.decode(example.ids) for example in made]
+    assert all(f"Trust: {own.scenario.threshold}" in text for text in shown)
+    assert not [text for text in shown if own.scenario.persona.name in text]
 
 
 def test_the_answers_of_a_judge_are_the_recorded_magnitudes(encoder):

@@ -111,6 +111,51 @@ def test_bad_sources_are_refused(tmp_path):
         read_all([tmp_path / "cut.jsonl.gz"], scenarios(), EMPATHY)
 
 
+STRANGER = {
+    "model": "m",
+    "case": "a neighbour",
+    "turns": [
+        {
+            "user": "It rains.",
+            "reply": "Go on.",
+            "levels": {key: {"progress": {"level": 1}, "regression": {"level": 0}} for key in EMPATHY.keys},
+        }
+    ],
+}
+
+
+def write_lines(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_brief_judge_needs_no_scenarios(tmp_path):
+    more = {"id": "second", "threshold": "high", "language": "zh"}
+    file = write_lines(tmp_path / "a.jsonl", STRANGER, {**STRANGER, **more})
+    first, second = read_all([file], scenarios(), EMPATHY, brief=True).dialogues
+    assert [r.dialogue.id for r in (first, second)] == ["m/a neighbour", "second"]
+    assert first.dialogue.start == EMPATHY.start({item.key: 2 for item in EMPATHY.indicators})
+    assert (first.scenario.id, first.scenario.threshold) == ("a neighbour", "medium")
+    assert (second.scenario.threshold, second.scenario.language) == ("high", "zh")
+    with pytest.raises(InputError, match="was not found.*--brief"):
+        read_all([file], scenarios(), EMPATHY)
+
+
+def test_a_brief_judge_knows_the_threshold_of_a_scenario(tmp_path):
+    scenario = replace(next(iter(scenarios().values())), threshold="high")
+    known = {**STRANGER, "case": scenario.id}
+    file = write_lines(tmp_path / "a.jsonl", known, {**known, "id": "b", "threshold": "low"})
+    read = read_all([file], {scenario.id: scenario}, EMPATHY, brief=True)
+    assert [r.scenario for r in read.dialogues] == [scenario, replace(scenario, threshold="low")]
+
+
+def test_an_unknown_threshold_is_reported(tmp_path):
+    file = write_lines(tmp_path / "a.jsonl", STRANGER, {**STRANGER, "id": "b", "threshold": ["x"]})
+    read = read_all([file], {}, EMPATHY, brief=True)
+    assert len(read.dialogues) == 1
+    assert "line 2" in read.problems[0] and "low, medium, high" in read.problems[0]
+
+
 def test_another_rubric_is_refused(tmp_path):
     file = tmp_path / "run" / "dialogues" / "empa.jsonl"
     file.parent.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import runpy
@@ -17,6 +18,7 @@ from mapo.records import encode_dialogue
 from mapo.roles.learning import Settings
 from mapo.roles.recordings import read_all
 from mapo.roles.run import Options, train_role
+from mapo.sandbox.readout import BRIEF
 from mapo.store import RunDir
 from support.command import mapo
 from support.recordings import EMPATHY, recordings, scenarios, write_judged_turns
@@ -84,6 +86,41 @@ def test_a_judge(tmp_path, judge_folder):
     assert again.returncode == 0 and "Trained judge" in (tmp_path / "again.html").read_text()
 
 
+def test_a_brief_judge_of_people_without_scenarios(tmp_path, source, model_folder):
+    lines = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
+    own = tmp_path / "own.jsonl"
+    strangers = [{**line, "case": f"person {line['case']}", "threshold": "low"} for line in lines]
+    own.write_text("".join(json.dumps(line) + "\n" for line in strangers))
+    out, user = tmp_path / "out", tmp_path / "user"
+    refused(train("judge", own, model_folder, out), "only a judge trained with --brief", out)
+    done = train("judge", own, model_folder, out, "--brief", "--no-refit")
+    assert done.returncode == 0, done.stderr
+    role = read_role_file(out)
+    check_role(role, "judge", EMPATHY, str(out))
+    assert role.layout == BRIEF
+    done = train("user", source, model_folder, user, "--judge", f"local:{out}", "--no-refit")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_test_set_is_never_trained_on(tmp_path, model_folder):
+    own, out = recordings(3, 4, turns=2), tmp_path / "out"
+    known, other = own[0].scenario.id, own[-1].scenario.id
+    source = write_judged_turns(tmp_path / "a.jsonl", [r for r in own if r.scenario.id != other])
+    test = write_judged_turns(tmp_path / "b.jsonl", [r for r in own if r.scenario.id == other])
+    refused(train("judge", source, model_folder, out, "--test", source), f"the scenario '{known}' is in", out)
+    refused(train("judge", source, model_folder, out, "--test", test, "--folds", "2"), "--folds", out)
+    done = train("judge", source, model_folder, out, "--test", test, "--additions", "0")
+    assert done.returncode == 0, done.stderr
+    assert "training on all 9 dialogues" in done.stderr
+    result = json.loads(RunDir(out).role.read_text())
+    assert list(result["tests"]) == ["both"] and result["tests"]["both"]["turns"] == 6
+    assert result["new_policies"] is False and "all other recordings" in result["measured_on"]
+    part = json.loads(RunDir(out).manifest.read_text())["splits"][0]
+    assert part["both"]["scenarios"] == [other]
+    assert part["train"]["dialogues"] + part["validation"]["dialogues"] == 9
+    assert read_role_file(out).trained_on["dialogues"] == 9
+
+
 def test_a_complete_run_is_not_trained_again(source, model_folder, judge_folder):
     weights = judge_folder / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -139,6 +176,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, source, model_folder
     refused(train("judge", source, model_folder, out, "--resume"), "no run to resume", out)
     refused(train("judge", source, model_folder, out, "--no-refit", "--folds", "2"), "--no-refit", out)
     refused(train("judge", source, model_folder, out, "--judge", "local:x"), "only for users", out)
+    refused(train("user", source, model_folder, out, "--brief"), "only for judges", out)
     refused(
         train("user", source, model_folder, out, "--judge", f"local:{model_folder}"),
         "not a trained judge",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mapo.errors import InputError
-from mapo.roles.splits import CELLS, folds, split
+from mapo.roles.splits import CELLS, folds, split, split_for_test
 from support.recordings import recordings
 
 OWN = recordings(8, 10, turns=1)
@@ -61,3 +63,20 @@ def test_an_empty_part_is_refused():
     parts = split(OWN)
     with pytest.raises(InputError, match="left for the test"):
         split([r for r in OWN if r not in parts.both])
+
+
+def test_a_test_set_shares_no_scenario_with_the_rest():
+    own, other = OWN[:-1], OWN[-1:]
+    with pytest.raises(InputError, match=f"scenario '{other[0].scenario.id}' is in"):
+        split_for_test(own, other)
+    rest = [r for r in OWN if r.scenario.id != other[0].scenario.id]
+    parts = split_for_test(rest, other)
+    assert list(parts.both) == other and not (parts.new_scenario or parts.new_policy)
+    assert len(parts.train) + len(parts.validation) == len(rest)
+    assert not names(parts.train)[1] & names(parts.validation)[1]
+
+
+def test_a_test_set_shares_no_name_with_the_rest():
+    first, other = (next(r for r in OWN if r.scenario.id == name) for name in sorted(names(OWN)[1])[:2])
+    with pytest.raises(InputError, match="the dialogue"):
+        split_for_test([first], [replace(other, dialogue=replace(other.dialogue, id=first.dialogue.id))])

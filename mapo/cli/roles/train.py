@@ -41,6 +41,12 @@ def train(
         int, typer.Option(min=0, help="Recorded reasons per turn to learn as text (judges).")
     ] = 0,
     folds: Annotated[int, typer.Option(min=1, help="Cross-validation with this many splits.")] = 1,
+    test: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Recordings of other scenarios to test on, instead of the shares held out; repeatable."
+        ),
+    ] = None,
     test_policies: Annotated[float, typer.Option(min=0, max=0.9, help="Share of policies held out.")] = 0.25,
     test_scenarios: Annotated[
         float, typer.Option(min=0.01, max=0.9, help="Share of scenarios held out.")
@@ -52,6 +58,12 @@ def train(
     judge: Annotated[
         str, typer.Option(help="local:DIR of a trained judge, for dialogues that a trained user replays.")
     ] = "",
+    brief: Annotated[
+        bool,
+        typer.Option(
+            "--brief", help="Show a judge the conversation only; files of judged turns need no scenarios."
+        ),
+    ] = False,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Time limit of each training.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
@@ -82,6 +94,8 @@ def train(
         raise InputError(f"unknown role '{role}'", where="--role", fix="Use judge, user or director")
     if judge and role != "user":
         raise InputError("only for users", where="--judge", fix="Remove it, or use --role user")
+    if brief and role != "judge":
+        raise InputError("only for judges", where="--brief", fix="Remove it, or use --role judge")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device '{device}'", where="--device", fix="Use auto, cpu or cuda")
     source = model.removeprefix("local:")
@@ -91,8 +105,9 @@ def train(
         raise InputError("torch finds no GPU here", where="--device cuda", fix="Use --device cpu or auto")
     known = load_scenarios(scenarios, domain)
     rubric = Rubric.load(domain_folder(known[0].domain))
-    recordings = read_all(sources, {s.id: s for s in known}, rubric)
-    say_all("warning", list(recordings.problems))
+    recordings = read_all(sources, {s.id: s for s in known}, rubric, brief=brief)
+    tests = read_all(test, {s.id: s for s in known}, rubric, brief=brief) if test else None
+    say_all("warning", [*recordings.problems, *(tests.problems if tests else ())])
     settings = Settings(
         epochs=epochs,
         lr=lr or (1e-4 if lora else 1e-5),
@@ -117,9 +132,10 @@ def train(
         device,  # type: ignore[arg-type]
         resume,
         judge.removeprefix("local:"),
+        brief,
     )
     try:
-        result = train_role(recordings, options, say)
+        result = train_role(recordings, options, say, tests.dialogues if tests else ())
     except KeyboardInterrupt:
         say(f"stopped; resume with: {resume_command(out)}")
         raise typer.Exit(130) from None
