@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mapo.errors import InputError
 from mapo.evals.processes import run_logged
 from mapo.evals.reproduce.execute import StageFiles
 from mapo.evals.reproduce.stages import Stage
@@ -45,7 +46,12 @@ class Runner:
         self.failed: dict[str, str] = {}
 
     def finished(self, command: Stage) -> bool:
-        return self.files.finished(command)
+        """Return whether a command is finished. Raises InputError if it was begun with other settings."""
+        try:
+            return self.files.finished(command)
+        except InputError as error:
+            fix = "Repeat the earlier settings, or use another --work"
+            raise InputError(error.problem, where=error.where, fix=fix) from None
 
     async def run(self, commands: Sequence[Stage]) -> None:
         """Run the commands that are not finished. A failed one does not stop the others, except those that

@@ -6,13 +6,13 @@ Calls and turns are counted in the records. The tokens of a judge's call are the
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from study import Study
 
-from mapo.cli.common.models import read_prices
 from mapo.evals.reproduce.execute import StageFiles
 from mapo.models.ledger import cost_of
 from mapo.planning.demand import AGENT_ROLES, Demand, dialogue_demand
@@ -22,6 +22,8 @@ from mapo.store import BadLine, RunDir, read_dialogues, read_steps
 
 def training_costs(study: Study) -> list[dict[str, Any]]:
     """Return one row per finished training: seconds, dialogues, tokens, calls, and API costs by model."""
+    from mapo.cli.common.models import read_prices
+
     prices = read_prices(Path(study.inputs.prices)) if study.inputs.prices else {}
     rates = read_rates(tomllib.loads(EXAMPLE), "the example rates")
     rows = []
@@ -76,8 +78,6 @@ def _seconds(study: Study, command: str) -> float | None:
 
 def stage_seconds(study: Study) -> dict[str, float]:
     """Return the seconds of every command."""
-    import json
-
     folder = StageFiles(study.work).out / "stages"
     records = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.json"))}
     return {name: float(record["seconds"]) for name, record in records.items()}

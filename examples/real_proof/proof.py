@@ -18,21 +18,35 @@ from pathlib import Path
 
 import typer
 from commands import OutOfTimeError, Runner
-from costs import stage_seconds
-from pairs import count_verdicts, make_pairs
-from report import write_cost, write_results
-from stages import RUNNING
-from study import Inputs, Study, open_study
+from stages import RUNNING, tidy
+from study import Inputs, Study, kept_if_refused, open_study
 
 from mapo.cli.common.stop import until_stopped
 from mapo.errors import MapoError
 from mapo.evals.processes import locked
+from mapo.local_model.role_file import NAME as ROLE_FILE
 
-QUIET: dict[str, Callable[[Study], None]] = {
-    "pairs": lambda study: print(f"{make_pairs(study)} pairs in {study.work / 'pairs'}"),
-    "cost": lambda study: print(f"{write_cost(study)} trainings in {study.results / 'cost.json'}"),
-    "report": lambda study: print(f"{', '.join(write_results(study))}: {study.work / 'report.md'}"),
-}
+
+def pairs(study: Study) -> None:
+    from pairs import make_pairs
+
+    print(f"{make_pairs(study)} pairs in {study.work / 'pairs'}")
+
+
+def cost(study: Study) -> None:
+    from report import write_cost
+
+    print(f"{write_cost(study)} trainings in {study.results / 'cost.json'}")
+
+
+def report(study: Study) -> None:
+    from report import write_results
+
+    print(f"{', '.join(write_results(study))}: {study.work / 'report.md'}")
+
+
+QUIET: dict[str, Callable[[Study], None]] = {"pairs": pairs, "cost": cost, "report": report}
+"""Stages that run no model."""
 STAGES = (*RUNNING, *QUIET)
 LEFT_OUT = ("tensorboard", "empa", "logs", "cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm")
 """What `pack` leaves out: nothing that continues needs it."""
@@ -43,8 +57,7 @@ def main() -> int:
     args = _arguments()
     inputs = {name: getattr(args, name) for name in Inputs.__dataclass_fields__}
     try:
-        args.work.mkdir(parents=True, exist_ok=True)
-        with locked(args.work, "stage"):
+        with locked(args.work, "stage"), kept_if_refused(args.work):
             study = open_study(args.work, args.settings, args.set, inputs)
             return _run(study, args)
     except MapoError as error:
@@ -56,18 +69,23 @@ def main() -> int:
 
 def _run(study: Study, args: argparse.Namespace) -> int:
     if args.stage == "verdicts":
+        from pairs import count_verdicts
+
         result = count_verdicts(study, args.file)
         print(", ".join(f"{key} {result[key]}" for key in ("trained", "base", "tie", "p")))
         return 0
     if args.stage == "pack":
         return _pack(study, args.file or Path(f"{study.work.name}.tar"))
     if args.stage == "time":
+        from costs import stage_seconds
+
         for name, seconds in stage_seconds(study).items():
             print(f"{seconds:8.0f} s  {name}")
         return 0
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     runner = Runner(study.work, args.jobs, deadline)
     chosen = STAGES if args.stage == "all" else (args.stage,)
+    tidy(study)
     for name in chosen:
         print(f"== {name}", flush=True)
         if name in QUIET:
@@ -103,7 +121,7 @@ def _pack(study: Study, out: Path) -> int:
 def _finished(study: Study, parts: tuple[str, ...]) -> bool:
     """Return whether a training or role is complete, so that its checkpoints are not needed."""
     folder = study.work.parent.joinpath(*parts)
-    return any((folder / name).exists() for name in ("summary.json", "mapo_role.json"))
+    return any((folder / name).exists() for name in ("summary.json", ROLE_FILE))
 
 
 def _arguments() -> argparse.Namespace:

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
 from mapo.evals.reproduce.stages import Stage
+from mapo.local_model.role_file import NAME as ROLE_FILE
 from mapo.realsim.fidelity.compare import compare_users
 from mapo.realsim.fidelity.reading import UserMessages, read_simulated
 from mapo.runs.claim import digest
@@ -128,14 +130,24 @@ async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
         )
         for name, seed in zip("ab", settings.seeds, strict=True)
     ]
-    await run_chosen(runner, commands, only)
-    for name in "ab":
-        drop_tokenizer(study.judge(name))
+    try:
+        await run_chosen(runner, commands, only)
+    finally:
+        tidy(study)
+
+
+def tidy(study: Study) -> None:
+    """Drop the tokenizers of finished roles. A folder must not change once it is used, so this comes before
+    every stage, and after those that train roles."""
+    people = study.work / "people"
+    for folder in (study.judge("a"), study.judge("b"), people / "user", people / "director"):
+        if (folder / ROLE_FILE).exists():
+            drop_tokenizer(folder)
 
 
 def drop_tokenizer(folder: Path) -> None:
-    """Remove the copy of the base model's tokenizer from a finished adapter, before anything uses it: it is
-    most of what would have to be copied to another machine."""
+    """Remove the copy of the base model's tokenizer from adapters: it would be much of what has to be copied
+    to another machine."""
     if (folder / "adapter_config.json").exists():
         for name in TOKENIZER:
             (folder / name).unlink(missing_ok=True)
@@ -149,20 +161,20 @@ async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
     model, and compare their health."""
     settings, folder = study.settings.people, study.work / "people"
     learning = _learning(study)
-    await run_chosen(runner, learning, only)
-    for command in learning:
-        if runner.finished(command):
-            drop_tokenizer(command.folder)
+    try:
+        await run_chosen(runner, learning, only)
+    finally:
+        tidy(study)
     commands = []
     for kind in ("prompted", *(["learned"] if settings.learn else [])):
         if kind == "learned" and not all(map(runner.finished, learning)):
-            print("user or director has not learned yet")
-            return
+            continue
         words = _eval_words(study, study.inputs.model, "a", PEOPLE_SEED, cast=study.cast_of(kind))
         words += ["--scenarios", study.split("validation"), "--max-turns", _training_turns(study)]
+        words += settings.options
         commands.append(mapo(f"people_{kind}", folder / kind, *words))
     await run_chosen(runner, commands, only)
-    if all(map(runner.finished, commands)):
+    if all(map(runner.finished, [*learning, *commands])):
         _compare_people(study)
 
 
@@ -244,7 +256,7 @@ def _tuned(study: Study, method: str, rate: float) -> Path:
 
 
 def _validated(folder: Path) -> float:
-    """Return the last validation score of a training."""
+    """Return the last validation score of a training; minus infinity if nothing was judged."""
     scores = [
         step["validation"]["epm_q"] for step in read_steps(RunDir(folder).metrics) if "validation" in step
     ]
@@ -254,10 +266,10 @@ def _validated(folder: Path) -> float:
 def tuning_scores(study: Study) -> list[dict[str, Any]]:
     """Return the validation scores of all finished short trainings."""
     return [
-        {"method": method, "rate": rate, "epm_q": _validated(_tuned(study, method, rate))}
+        {"method": method, "rate": rate, "epm_q": score}
         for method in study.settings.methods
         for rate in study.settings.tune.rates
-        if RunDir(_tuned(study, method, rate)).summary.exists()
+        if isfinite(score := _validated(_tuned(study, method, rate)))
     ]
 
 
@@ -350,6 +362,7 @@ def rejudging(
     number = digest(sorted(missing))[:6]
     words = ["judge", "swap", *(f"{run}={folder}" for run, folder in missing.items())]
     words += ["--scenarios", study.split(part), "--judge", f"local:{study.judge(judge)}"]
+    words += study.settings.test.swap_options
     return [mapo(f"{name}_{number}", out / number, *words)]
 
 

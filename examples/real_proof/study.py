@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError
 from mapo.store import write_atomic
 
 HERE = Path(__file__).resolve().parent
@@ -58,7 +59,10 @@ class People(_Section):
 
     learn: tuple[Literal["user", "director"], ...] = ("user",)
     use: Literal["auto", "prompted", "learned"] = "auto"
+    options: tuple[str, ...] = ()
+    """Options of `mapo eval empa`, for the dialogues in which the casts are compared."""
     user_options: tuple[str, ...] = ()
+    """Options of `mapo roles train`, as the next ones."""
     director_options: tuple[str, ...] = ()
 
 
@@ -80,9 +84,11 @@ class Tune(_Section):
 
 
 class Test(_Section):
-    """Options of `mapo eval empa`, and how many seeds the base model is tested with."""
+    """Options of `mapo eval empa` and of `mapo judge swap`, and how many seeds the base model is tested
+    with."""
 
     options: tuple[str, ...] = ()
+    swap_options: tuple[str, ...] = ()
     base_seeds: int = 3
 
 
@@ -245,6 +251,19 @@ class Study:
                 raise InputError(f"--{name} is missing", fix=f"Give --{name} (see --help)")
 
 
+@contextmanager
+def kept_if_refused(work: Path) -> Iterator[None]:
+    """Keep the earlier study.json if the settings are refused."""
+    saved = work / "study.json"
+    earlier = saved.read_bytes() if saved.exists() else None
+    try:
+        yield
+    except MapoError:
+        if earlier is not None:
+            write_atomic(saved, earlier)
+        raise
+
+
 def open_study(work: Path, file: Path | None, changes: Sequence[str], inputs: dict[str, str | None]) -> Study:
     """Read the study of a work folder, or begin one with `file` (default: proof.toml beside this script).
 
@@ -284,8 +303,8 @@ def _apply(settings: dict[str, Any], change: str) -> None:
     if not equals or not name:
         raise InputError(f"'{change}' is not a setting", fix="Write KEY.PATH=VALUE, such as tune.steps=2")
     if (sections or [name])[0] not in Settings.model_fields:
-        earlier = [text for text in settings.get("train", []) if text.partition("=")[0] != key]
-        settings["train"] = [*earlier, change]
+        by_key = {text.partition("=")[0].strip(): text for text in settings.get("train", [])}
+        settings["train"] = list({**by_key, key.strip(): change}.values())
         return
     for section in sections:
         settings = settings.setdefault(section, {})

@@ -54,7 +54,7 @@ def call(tmp_path_factory, cast_model):
     for name in sorted(files)[:6]:
         (root / "own").mkdir(exist_ok=True)
         shutil.copy(files[name], root / "own")
-    write_judged_turns(root / "turns.jsonl.gz", recordings(6, 3, turns=3))
+    write_judged_turns(root / "turns.jsonl.gz", recordings(6, 3, turns=2))
     inputs = ["--settings", "small.toml", "--model", "tiny", "--cards", "own", "--turns", "turns.jsonl.gz"]
 
     def start(stage: str, *words: str) -> subprocess.Popen:
