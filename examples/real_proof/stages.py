@@ -15,6 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from acts import write_acts
 from commands import Runner, mapo, script
 from measures import read_run, rejudged
 from study import BASE, HERE, Run, Study
@@ -179,16 +180,29 @@ async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
 
 
 def _learning(study: Study) -> list[Stage]:
-    """Return the trainings of user and director. A director learns from recordings that hold its acts."""
+    """Return the trainings of user and director."""
     settings = study.settings.people
     common = ["--scenarios", study.scenarios, "--model", study.inputs.model]
-    sources = {"user": study.turns("all"), "director": study.recordings / RECORDED_RESULTS}
+    sources: dict[str, list[Path]] = {"user": [study.turns("all")]}
+    if "director" in settings.learn:
+        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
+        results = study.recordings / RECORDED_RESULTS
+        sources["director"] = write_acts(results, known, study.recordings / "acts")
+        if not sources["director"]:
+            raise InputError(
+                "there are no EMPA result files from which a director could learn",
+                where=str(results),
+                fix="Run `prepare` with --results, or set people.learn=['user']",
+            )
     options = {"user": settings.user_options, "director": settings.director_options}
     return [
         mapo(
             f"people_{role}",
             study.work / "people" / role,
-            *("roles", "train", "--role", role, "--from", sources[role], *common, *options[role]),
+            *("roles", "train", "--role", role),
+            *(word for source in sources[role] for word in ("--from", source)),
+            *common,
+            *options[role],
         )
         for role in settings.learn
     ]

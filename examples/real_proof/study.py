@@ -57,7 +57,7 @@ class People(_Section):
     `auto` takes the cast with fewer health warnings, then the one that is harder to tell from recorded
     users."""
 
-    learn: tuple[Literal["user", "director"], ...] = ("user",)
+    learn: tuple[Literal["user", "director"], ...] = ("user", "director")
     use: Literal["auto", "prompted", "learned"] = "auto"
     options: tuple[str, ...] = ()
     """Options of `mapo eval empa`, for the dialogues in which the casts are compared."""

@@ -3,11 +3,14 @@
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mapo.errors import InputError
+from mapo.scenarios.scenario import Memory
+from mapo.scenarios.sets import load_scenarios
 
 FOLDER = Path(__file__).parents[2] / "examples" / "real_proof"
 
@@ -81,6 +84,26 @@ def test_verdicts_are_counted_by_the_key(module, tmp_path):
     (tmp_path / "read.csv").write_text("pair,verdict,reason\n1,2,\n1,1,\n")
     with pytest.raises(InputError, match="line 3"):
         module("pairs").count_verdicts(study, tmp_path / "read.csv")
+
+
+@pytest.mark.parametrize(
+    ("guidance", "act"),
+    [
+        (None, ("wait", "")),
+        ("\n【阶段2：想起】\n内容", ("reveal_stage", "1")),
+        ("【记忆片段释放】\n\n可以提到【少年经历】。", ("release_memory", "1")),
+        ("【表演策略调整】\n\n聚焦方向：情感共情\n", ("shift_focus", "A")),
+        ("【综合转折点】\n【剧情内容：阶段3】", ("turning_point", "")),
+        ("【维持当前状态】\n聚焦：", ("go_on", "")),
+        ("【记忆片段释放】\n\n可以提到【老年】。", None),
+        ("调用失败", None),
+    ],
+)
+def test_acts_of_a_director_in_result_files(module, guidance, act):
+    memories = tuple(Memory(("她说",), period=period) for period in ("childhood", "youth"))
+    scenario = replace(load_scenarios("builtin:test")[0], memories=memories)
+    direction = module("acts").direction_of(guidance, scenario)
+    assert (direction and (direction.act, direction.item)) == act
 
 
 def test_distinct_bigrams(module):
