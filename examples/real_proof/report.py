@@ -208,8 +208,7 @@ def _tuning(study: Study) -> Table:
 
 def _judges(study: Study) -> Table:
     rows = []
-    policies = study.recordings / "policies.json"
-    halves = json.loads(policies.read_text("utf-8")) if policies.exists() else {}
+    halves = json.loads(study.halves.read_text("utf-8")) if study.halves.exists() else {}
     for name in "ab":
         file = RunDir(study.judge(name)).role
         if not file.exists():

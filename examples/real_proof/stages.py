@@ -29,6 +29,8 @@ from mapo.runs.claim import digest
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import RunDir, read_steps, write_atomic
 
+OFFICIAL = 30
+"""Official test cases of EMPA."""
 RECORDED_RESULTS = "results"
 TOKENIZER = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "chat_template.jinja")
 """Without the first of them, adapters use the tokenizer of their base model."""
@@ -50,30 +52,36 @@ def matches(name: str, pattern: str) -> bool:
 
 async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
     """Copy the inputs into the work folder, split scenarios and recordings, and estimate start levels."""
-    study.need("model", "cards", "turns")
-    inputs, data = study.inputs, study.settings.data
-    write_atomic(study.work / "train.toml", (HERE / "train.toml").read_bytes())
-    _copy(Path(inputs.cards), study.scenarios, native=not data.official)
-    if inputs.results:
-        _copy_tree(Path(inputs.results), study.recordings / RECORDED_RESULTS)
-    if not study.manifest.exists():
-        total = len(load_scenarios(study.scenarios))
-        rest = total - 30 if data.official else total - data.test
-        sizes = [rest - data.validation, data.validation, *([] if data.official else [data.test])]
-        words = ["scenarios", "split", study.scenarios, "--sizes", "/".join(map(str, sizes))]
-        await runner.run([mapo("split", study.manifest, *words, *(["--official"] if data.official else []))])
+    data = study.settings.data
+    if not study.halves.exists():  # the last file of this stage that needs the inputs
+        study.need("model", "cards", "turns")
+        _copy_inputs(study)
+    total = len(load_scenarios(study.scenarios))
+    rest = total - OFFICIAL if data.official else total - data.test
+    sizes = [rest - data.validation, data.validation, *([] if data.official else [data.test])]
+    words = ["scenarios", "split", study.scenarios, "--sizes", "/".join(map(str, sizes))]
+    split = mapo("split", study.manifest, *words, *(["--official"] if data.official else []))
     parts = [study.split(part) for part in ("train", "validation", "test")]
-    check = Stage("check", "mapo", study.manifest, ("scenarios", "check", *parts), tuple(parts))
-    await runner.run([check])
-    if inputs.results and not study.start_levels.exists():
-        known = study.recordings / RECORDED_RESULTS
+    words = ["scenarios", "check", *parts]
+    check = Stage("check", "mapo", study.manifest, tuple(words), tuple(parts), after=("split",))
+    commands = [split, check]
+    known = study.recordings / RECORDED_RESULTS
+    if known.exists():
         words = ["scenarios", "start-levels", study.scenarios, "--known", known]
-        await runner.run([mapo("start_levels", study.start_levels, *words)])
+        commands.append(mapo("start_levels", study.start_levels, *words))
+    await runner.run(commands)
+
+
+def _copy_inputs(study: Study) -> None:
+    """Copy what the stages need, so that the work folder needs nothing from outside but the model."""
+    write_atomic(study.work / "train.toml", (HERE / "train.toml").read_bytes())
+    _copy(Path(study.inputs.cards), study.scenarios, native=not study.settings.data.official)
+    if study.inputs.results:
+        _copy_tree(Path(study.inputs.results), study.recordings / RECORDED_RESULTS)
     _divide_recordings(study)
 
 
 def _copy(source: Path, target: Path, *, native: bool) -> None:
-    """Copy scenarios, so that the work folder needs nothing from outside but the model."""
     if native:
         for file in sorted(source.glob("*.toml")):
             write_atomic(target / file.name, file.read_bytes())
@@ -105,7 +113,7 @@ def _divide_recordings(study: Study) -> None:
         chosen = [line for line in lines if json.loads(line)["model"] in own]
         write_atomic(study.turns(name), gzip.compress(b"".join(chosen), mtime=0))
     record = {name: own for name, own in halves.items() if name != "all"}
-    write_atomic(study.recordings / "policies.json", json.dumps(record, indent=1) + "\n")
+    write_atomic(study.halves, json.dumps(record, indent=1) + "\n")
 
 
 def _recorded_lines(path: Path) -> Iterator[bytes]:

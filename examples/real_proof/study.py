@@ -162,6 +162,8 @@ class Study:
         self.manifest = folder / "splits.json"  # a manifest lies beside the scenarios
         self.start_levels = work / "start_levels.json"
         self.recordings = work / "recordings"
+        self.halves = self.recordings / "policies.json"
+        """The recorded policies from which each judge learns."""
         self.rates_file = work / "rates.json"
         self.results = work / "results"
         self.people_file = work / "people" / "people.json"
