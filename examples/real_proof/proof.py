@@ -75,7 +75,7 @@ def _run(study: Study, args: argparse.Namespace) -> int:
         print(", ".join(f"{key} {result[key]}" for key in ("trained", "base", "tie", "p")))
         return 0
     if args.stage == "pack":
-        return _pack(study, args.file or Path(f"{study.work.name}.tar"))
+        return _pack(study, args.file or Path(f"{study.work.resolve().name}.tar"), args.leave)
     if args.stage == "time":
         from costs import stage_seconds
 
@@ -104,24 +104,26 @@ def _run(study: Study, args: argparse.Namespace) -> int:
     return 0
 
 
-def _pack(study: Study, out: Path) -> int:
-    """Write what another machine needs to continue, without the model itself."""
+def _pack(study: Study, out: Path, leave: list[str]) -> int:
+    """Write what another machine needs to continue, without the model itself and the folders in `leave`."""
 
     def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        parts = Path(info.name).parts
-        over = "checkpoints" in parts and _finished(study, parts[: parts.index("checkpoints")])
-        return None if over or set(parts) & set(LEFT_OUT) else info
+        path = Path(*Path(info.name).parts[1:])
+        over = any(
+            folder.name == "checkpoints" and _finished(study, folder) for folder in (path, *path.parents)
+        )
+        unwanted = set(path.parts) & set(LEFT_OUT) or path.parts[:1] in [(name,) for name in leave]
+        return None if over or unwanted else info
 
     with tarfile.open(out, "w") as archive:
-        archive.add(study.work, arcname=study.work.name, filter=wanted)
+        archive.add(study.work, arcname=study.work.resolve().name, filter=wanted)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; unpack it beside the model and run the same command")
     return 0
 
 
-def _finished(study: Study, parts: tuple[str, ...]) -> bool:
+def _finished(study: Study, checkpoints: Path) -> bool:
     """Return whether a training or role is complete, so that its checkpoints are not needed."""
-    folder = study.work.parent.joinpath(*parts)
-    return any((folder / name).exists() for name in ("summary.json", ROLE_FILE))
+    return any((study.work / checkpoints.parent / name).exists() for name in ("summary.json", ROLE_FILE))
 
 
 def _arguments() -> argparse.Namespace:
@@ -146,6 +148,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prices", help='JSON file {"model": [prompt, cached, completion]} per million tokens'
     )
+    parser.add_argument("--leave", action="append", default=[], metavar="FOLDER", help="not to be packed")
     parser.add_argument("--file", type=Path, help="verdicts to count, or the archive to pack")
     return parser.parse_args()
 

@@ -312,7 +312,7 @@ async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
 def keep_adapters(study: Study, run: Run) -> None:
     """Write the adapters of a finished training to policies/NAME, unless they are there."""
     folder = Path(study.policy(run))
-    if not folder.exists():
+    if not folder.exists() and RunDir(study.run(run)).checkpoints.exists():
         from mapo.train.export import export
 
         draft = folder.with_name(f".{folder.name}.tmp")
@@ -363,10 +363,15 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
         words += ["--scenarios", study.split("test"), *study.settings.test.options]
         commands.append(mapo(f"test_{run.name}", study.test(run), *words))
     await run_chosen(runner, commands, only)
-    tests = {run.name: study.test(run) for run, c in zip(ready, commands, strict=True) if runner.finished(c)}
+    tests = {run.name: study.test(run) for run in complete_tests(study)}
     await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests))
-    if missing := [run.name for run in study.trainings if run not in ready]:
+    if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
         print(f"not trained yet, so not tested: {', '.join(missing)}")
+
+
+def complete_tests(study: Study) -> list[Run]:
+    """Return what was tested completely: an evaluation writes health.json at its end."""
+    return [run for run in study.tested if RunDir(study.test(run)).health.exists()]
 
 
 def rejudging(
@@ -405,8 +410,7 @@ async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
     replies under the base model."""
     validations = {f.name: f for run in study.trainings for f in validation_runs(study, run)}
     commands = rejudging(study, "agreement", "b", "validation", study.agreement, validations)
-    tested = [run for run in study.tested if (study.test(run) / "health.json").exists()]  # complete
-    if missing := [run for run in tested if not study.likelihood(run).exists()]:
+    if missing := [run for run in complete_tests(study) if not study.likelihood(run).exists()]:
         pairs = [f"{study.test(run)}={study.likelihood(run)}" for run in missing]
         name = f"likelihood_{digest([run.name for run in missing])[:6]}"
         commands.append(script(name, HERE / "likelihood.py", study.inputs.model, *pairs))

@@ -83,7 +83,7 @@ def test_a_comparison_that_is_killed_and_resumed(call):
     work = call.root / "work"
     assert "run the same command" in finished(call("all", "--minutes", "0.02"), status=3)
     killed = call("all", "--jobs", "2")
-    while not (work / "runs/mapo_0/checkpoints/step_00001").is_dir():
+    while not (work / "stages/train_mapo_0.json").exists():
         assert killed.poll() is None, killed.communicate()[0]
         time.sleep(0.2)  # there is nothing to wait on but files of other processes
     os.killpg(killed.pid, signal.SIGKILL)
