@@ -310,16 +310,18 @@ async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
 
 
 def keep_adapters(study: Study, run: Run) -> None:
-    """Write the adapters of a finished training to policies/NAME, unless they are there."""
-    folder = Path(study.policy(run))
-    if not folder.exists() and RunDir(study.run(run)).checkpoints.exists():
-        from mapo.train.export import export
-
-        draft = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(draft, ignore_errors=True)
-        export(study.run(run), draft, step="last", merge=False)
-        drop_tokenizer(draft)
-        draft.replace(folder)
+    """Write the adapters of a finished training to policies/NAME, unless they are there. They use the
+    tokenizer of the base model."""
+    folder, source = Path(study.policy(run)), RunDir(study.run(run))
+    if folder.exists() or not source.checkpoints.exists():
+        return
+    steps = json.loads(source.summary.read_text(encoding="utf-8"))["steps"]
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copyfile(source.checkpoint(steps) / name, draft / name)
+    draft.replace(folder)
 
 
 def _train(
