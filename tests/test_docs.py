@@ -14,7 +14,8 @@ from mapo.config import Config
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 OUTSIDE = [
-    ROOT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md", "examples/own_domain/README.md")
+    *(ROOT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md")),
+    *(ROOT / "examples" / name / "README.md" for name in ("own_domain", "real_proof")),
 ]
 
 
@@ -33,7 +34,7 @@ def _settings(model, prefix=""):
             yield f"{prefix}{name}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OUTSIDE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *OUTSIDE], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mapo.errors import InputError
 from mapo.local_model.checks import LARGEST, MAX_CONFIG_BYTES, read_json_object
+from mapo.local_model.shipped import local_folder
 from mapo.text import counted
 from mapo.untrusted import open_regular
 
@@ -291,10 +292,11 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 def model_size(folder: Path) -> ModelSize | None:
     """Return the size of the model in a folder, from its config and the headers of its weights; None if they
-    do not say."""
+    do not say. Adapters count as their base model: they add little to it."""
     path = folder / "config.json"
     if not path.is_file():
-        return None
+        base = _base_of(folder)
+        return model_size(base) if base is not None and (base / "config.json").is_file() else None
     config = read_json_object(path, MAX_CONFIG_BYTES)
     inner = config.get("text_config")
     config = {**config, **inner} if isinstance(inner, dict) else config
@@ -319,6 +321,13 @@ def model_size(folder: Path) -> ModelSize | None:
         in_layers=sum(math.prod(shape) for name, shape in shapes if re.search(r"\.\d+\.", name)),
         largest=max((math.prod(shape) for _, shape in shapes), default=0),
     )
+
+
+def _base_of(folder: Path) -> Path | None:
+    """Return the folder of an adapter's base model; None for other folders, and for a name on a hub."""
+    path = folder / "adapter_config.json"
+    name = read_json_object(path, MAX_CONFIG_BYTES).get("base_model_name_or_path") if path.is_file() else None
+    return local_folder(name) if isinstance(name, str) and name else None
 
 
 def _number(config: Mapping[str, Any], key: str) -> int:

@@ -97,6 +97,12 @@ def test_the_size_of_a_folder_without_config_is_unknown(tmp_path):
     assert model_size(tmp_path) is None
 
 
+@pytest.mark.parametrize(("base", "size"), [("pocket", model_size(POCKET)), ("some/model-on-a-hub", None)])
+def test_an_adapter_is_as_large_as_its_base(tmp_path, base, size):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    assert model_size(tmp_path) == size
+
+
 def test_the_size_of_an_unknown_architecture_is_unknown(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     assert model_size(tmp_path) is None

@@ -1,0 +1,107 @@
+"""Running the commands of a stage: several at a time, resumable, within a time limit.
+
+A command is finished when WORK/stages/NAME.json says so; its output is appended to WORK/logs/NAME.log. One
+that was begun is called again with --resume, and continues from what it has on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mapo.errors import InputError
+from mapo.evals.processes import run_logged
+from mapo.evals.reproduce.execute import StageFiles
+from mapo.evals.reproduce.stages import Stage
+from mapo.store import RunDir
+from mapo.untrusted import PYTHON
+
+SCRIPT = "script"
+
+
+def mapo(name: str, folder: Path, *words: object, after: Sequence[str] = ()) -> Stage:
+    """Return a `mapo` command that writes to `folder` and can be resumed."""
+    arguments = tuple(map(str, words))
+    return Stage(name, "mapo", folder, (*arguments, "--out", str(folder)), arguments, tuple(after))
+
+
+def script(name: str, file: Path, *words: object) -> Stage:
+    """Return a Python script beside this one, which skips what it has already done."""
+    arguments = tuple(map(str, words))
+    return Stage(name, SCRIPT, file, arguments, arguments)
+
+
+class OutOfTimeError(Exception):
+    """The time limit was reached; what is on disk can be continued."""
+
+
+class Runner:
+    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic)."""
+
+    def __init__(self, work: Path, jobs: int = 1, deadline: float | None = None) -> None:
+        self.work, self.jobs, self.deadline = work, jobs, deadline
+        self.files = StageFiles(work)
+        self.failed: dict[str, str] = {}
+
+    def finished(self, command: Stage) -> bool:
+        """Return whether a command is finished. Raises InputError if it was begun with other settings."""
+        try:
+            return self.files.finished(command)
+        except InputError as error:
+            fix = "Repeat the earlier settings, or use another --work"
+            raise InputError(error.problem, where=error.where, fix=fix) from None
+
+    async def run(self, commands: Sequence[Stage]) -> None:
+        """Run the commands that are not finished. A failed one does not stop the others, except those that
+        come after it. Raises OutOfTimeError at the deadline, after ending the commands that run."""
+        todo = [command for command in commands if not self.finished(command)]
+        gate = asyncio.Semaphore(self.jobs)
+        over = {command.name: asyncio.Event() for command in todo}
+
+        async def one(command: Stage) -> None:
+            for name in command.after:
+                if name in over:
+                    await over[name].wait()
+            try:
+                if missing := [name for name in command.after if name in self.failed]:
+                    self.failed[command.name] = f"needs {missing[0]}, which failed"
+                    return
+                async with gate:
+                    await self._run(command)
+            finally:
+                over[command.name].set()
+
+        try:
+            async with asyncio.timeout_at(self._loop_deadline()), asyncio.TaskGroup() as group:
+                for command in todo:
+                    group.create_task(one(command))
+        except TimeoutError:
+            raise OutOfTimeError from None
+
+    async def _run(self, command: Stage) -> None:
+        began, earlier = time.monotonic(), float(self.files.read(command).get("seconds", 0.0))
+        self.files.write(command, finished=False, seconds=earlier)
+        print(f"{command.name} begins", flush=True)
+        problem: str | None = "it was stopped"
+        try:
+            problem = await run_logged(_words(command), RunDir(self.work).logs / f"{command.name}.log")
+        finally:
+            seconds = earlier + time.monotonic() - began
+            self.files.write(command, finished=problem is None, seconds=seconds)
+        if problem is not None:
+            self.failed[command.name] = problem
+        print(f"{command.name} {f'failed: {problem}' if problem else f'took {seconds:.0f} s'}", flush=True)
+
+    def _loop_deadline(self) -> float | None:
+        if self.deadline is None:
+            return None
+        return asyncio.get_running_loop().time() + self.deadline - time.monotonic()
+
+
+def _words(command: Stage) -> list[str]:
+    if command.kind == SCRIPT:
+        return [*PYTHON, str(command.folder), *command.arguments]
+    resume = ["--resume"] if RunDir(command.folder).manifest.exists() else []
+    return [*PYTHON, "-m", "mapo", *command.arguments, *resume]

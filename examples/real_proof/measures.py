@@ -1,0 +1,242 @@
+"""Numbers of tested models: scores by seed and case, paired differences, quality of replies, agreement of the
+two judges."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from study import BASE, Run, Study
+
+from mapo.evals.ablation.paired import Jobs, compare_seeds, difference_grid
+from mapo.measure.agreement import kappa_interval, pooled_kappa
+from mapo.measure.epmq import weigh
+from mapo.measure.rubric import Rubric
+from mapo.measure.stats import Floats, Interval, bootstrap, grid_interval, holm, reportable, sign_flip
+from mapo.runs.contents import deduplicated
+from mapo.sandbox.cast import flat_levels
+from mapo.sandbox.faults.manners import sentences, tokens
+from mapo.scoring.folders import read_folders
+from mapo.store import BadLine, RunDir, read_dialogues
+from mapo.types import Dialogue
+
+# ---- reading
+
+
+def read_run(folder: Path) -> list[Dialogue]:
+    """Return the judged dialogues of an evaluation; the last record of a dialogue counts."""
+    file = RunDir(folder).empa_dialogues
+    read = (d for d in read_dialogues(file) if not isinstance(d, BadLine)) if file.exists() else ()
+    known = deduplicated((d.id, d.usable, 0.0, d) for d in read)
+    return [d for d in known.values() if d.judged]
+
+
+def rejudged(out: Path, name: str) -> Path | None:
+    """Return the folder that `mapo judge swap` wrote for a run of this name in one of the folders in `out`;
+    of several, the one with most dialogues."""
+    found = [f.parent for f in out.glob("*/*/manifest.json") if f.parent.name.rpartition("-")[0] == name]
+    return max(found, key=lambda folder: len(read_run(folder)), default=None)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """EPM-Q of each test dialogue by scenario and id, and which dialogues passed."""
+
+    jobs: dict[tuple[str, str], float]
+    passes: int
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.jobs.values())
+
+
+def scores_of(folder: Path | None) -> Scores | None:
+    """Return the scores of an evaluation, None if it has none."""
+    if folder is None or not RunDir(folder).empa_dialogues.exists():
+        return None
+    results = [result for part in read_folders(folder) for result in part.results]
+    jobs = {(r.case, r.id): float(weigh(np.array(r.indices))[3]) for r in results}
+    return Scores(jobs, sum(r.passed for r in results)) if jobs else None
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """The tests of a method by seed, under the test judge, or under the other judge."""
+
+    method: str
+    seeds: dict[int, Scores]
+
+    @property
+    def mean(self) -> float:
+        return fmean(scores.mean for scores in self.seeds.values())
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        return sum(s.passes for s in self.seeds.values()), sum(len(s.jobs) for s in self.seeds.values())
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % bootstrap over cases, and over seeds if there are several."""
+        nothing: dict[int, Jobs] = {seed: dict.fromkeys(s.jobs, 0.0) for seed, s in self.seeds.items()}
+        jobs: dict[int, Jobs] = {seed: s.jobs for seed, s in self.seeds.items()}
+        return _interval(difference_grid(jobs, nothing, list(self.seeds)))
+
+
+def _interval(grid: Floats) -> Interval | None:
+    """Return the 95 % bootstrap interval of a [seed, case] grid; None for few cases, or equal values."""
+    ends = grid_interval(grid, seeds=len(grid) > 1)
+    return None if ends is None else reportable(*ends, rows=grid.shape[1])
+
+
+def method_scores(study: Study, judge: str) -> dict[str, MethodScores]:
+    """Return the tests of every method under judge b (as played) or a (judged again)."""
+    methods: dict[str, dict[int, Scores]] = {}
+    for run in study.tested:
+        folder = study.test(run) if judge == "b" else rejudged(study.test_a, run.name)
+        if scores := scores_of(folder):
+            methods.setdefault(run.method, {})[run.seed] = scores
+    return {name: MethodScores(name, seeds) for name, seeds in methods.items()}
+
+
+# ---- differences
+
+
+def differences(methods: dict[str, MethodScores]) -> list[dict[str, Any]]:
+    """Return paired differences: every method from the base model, and MAPO from every other method.
+
+    `interval` is over cases, and over seeds if both sides share several. `p` is the sign-flip test over cases
+    (differences averaged over the common seeds), `p_holm` corrected over all rows; `p_seeds` is the t test
+    over seeds.
+    """
+    pairs = [(name, BASE) for name in methods if name != BASE]
+    pairs += [("mapo", name) for name in methods if name not in (BASE, "mapo") and "mapo" in methods]
+    rows = []
+    for a, b in pairs:
+        first, second = methods[a].seeds, methods.get(b, MethodScores(b, {})).seeds
+        common = sorted(first.keys() & second.keys())
+        if not common:
+            continue
+        numbers = [{s: side[s].mean for s in common} for side in (first, second)]
+        jobs: list[dict[int, Jobs]] = [{s: side[s].jobs for s in common} for side in (first, second)]
+        compared = compare_seeds("epm_q", a, b, *numbers, *jobs)
+        grid = difference_grid(*jobs, common)
+        rows.append(
+            {
+                "difference": f"{a} - {b}",
+                "mean": compared.mean,
+                "interval": _interval(grid),
+                "seeds": compared.n,
+                "cases": compared.scenarios,
+                "p": sign_flip(grid.mean(axis=0)) if grid.size else None,
+                "p_seeds": compared.p,
+            }
+        )
+    return [{**row, "p_holm": p} for row, p in zip(rows, holm([r["p"] for r in rows]), strict=True)]
+
+
+# ---- quality of the replies
+
+
+def distinct(texts: Iterable[str], size: int = 2) -> float | None:
+    """Return the share of different n-grams among all n-grams of the texts."""
+    grams = [gram for text in texts for gram in zip(*(tokens(text)[i:] for i in range(size)), strict=False)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def _repeated(texts: Sequence[str]) -> float:
+    """Return the share of replies that are equal to an earlier one."""
+    return 1 - len(set(texts)) / len(texts)
+
+
+def _repeated_sentences(texts: Sequence[str]) -> float | None:
+    """Return the share of sentences that occur earlier in the dialogue."""
+    every = [sentence for text in texts for sentence in sentences(text)]
+    return 1 - len(set(every)) / len(every) if every else None
+
+
+PER_DIALOGUE: dict[str, Callable[[Dialogue], float | None]] = {
+    "tokens": lambda d: fmean(len(t.reply.token_ids or ()) for t in d.turns),
+    "characters": lambda d: fmean(len(t.reply.text) for t in d.turns),
+    "cut": lambda d: fmean(t.reply.finish == "length" for t in d.turns),
+    "distinct_2": lambda d: distinct(t.reply.text for t in d.turns),
+    "repeated_replies": lambda d: _repeated([t.reply.text for t in d.turns]),
+    "repeated_sentences": lambda d: _repeated_sentences([t.reply.text for t in d.turns]),
+}
+
+
+def quality_of(study: Study, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return the quality of the tested replies of a method's runs, with intervals over cases."""
+    dialogues = [d for run in runs for d in read_run(study.test(run))]
+    if not dialogues:
+        return None
+    row: dict[str, Any] = {"dialogues": len(dialogues), "turns": fmean(len(d.turns) for d in dialogues)}
+    for name, measure in PER_DIALOGUE.items():
+        row[name] = mean_over_cases([(d.scenario, measure(d)) for d in dialogues])
+    openings = Counter(t.reply.text for d in dialogues for t in d.turns)
+    total = sum(openings.values())
+    row["shared_replies"] = sum(n for n in openings.values() if n > 1) / total
+    files = [study.likelihood(run) for run in runs]
+    entries = [e for f in files if f.exists() for e in json.loads(f.read_text("utf-8"))["dialogues"]]
+    for name in ("fluency", "kl"):
+        row[name] = mean_over_cases([(e["scenario"], e[name]) for e in entries])
+    return row
+
+
+def mean_over_cases(values: Sequence[tuple[str, float | None]]) -> dict[str, Any] | None:
+    """Return the mean over cases with its 95 % interval; None without values."""
+    cases: dict[str, list[float]] = {}
+    for case, value in values:
+        if value is not None:
+            cases.setdefault(case, []).append(value)
+    if not cases:
+        return None
+    means = np.array([fmean(own) for own in cases.values()])
+    ends = bootstrap(means[:, None], lambda rows: rows)
+    interval = None if ends is None else reportable(*ends[0], rows=len(means))
+    return {"mean": float(means.mean()), "interval": interval}
+
+
+# ---- agreement of the judges
+
+
+def agreement(first: Sequence[Dialogue], second: Sequence[Dialogue]) -> dict[str, Any] | None:
+    """Compare two judgements of the same dialogues, turn by turn."""
+    if not first or not second:
+        return None
+    rubric, others = Rubric.load(first[0].rubric), {d.id: d for d in second}
+    x, y, owners = [], [], []
+    for dialogue in first:
+        if (other := others.get(dialogue.id)) is None:
+            continue
+        for one, two in zip(dialogue.turns, other.turns, strict=False):  # the new judge may end it earlier
+            if one.levels and two.levels:
+                x.append(flat_levels(one.levels, rubric))
+                y.append(flat_levels(two.levels, rubric))
+                owners.append(dialogue.id)
+    if not x:
+        return None
+    a, b = np.array(x, dtype=np.float64), np.array(y, dtype=np.float64)
+    return {
+        "turns": len(x),
+        "kappa": pooled_kappa(a.T.tolist(), b.T.tolist()),
+        "interval": kappa_interval(a, b, owners),
+    }
+
+
+def agreement_by_step(study: Study, run: Run) -> list[dict[str, Any]]:
+    """Return agreement and scores of both judges on the validation dialogues of a training, by step."""
+    rows = []
+    for folder in sorted(study.validations.glob(f"{run.name}.validation_*")):
+        other = rejudged(study.agreement, folder.name)
+        if other is None or (found := agreement(read_run(folder), read_run(other))) is None:
+            continue
+        a, b = scores_of(folder), scores_of(other)
+        step = int(folder.name.rpartition("_")[2])
+        rows.append({"step": step, **found, "epm_q_a": a and a.mean, "epm_q_b": b and b.mean})
+    return rows

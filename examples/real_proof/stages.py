@@ -1,0 +1,471 @@
+"""The stages that run models: what each of them calls, and what it decides.
+
+Every stage is a coroutine that runs the commands that are still missing. `only` are patterns of command names
+(mapo_0, tune_grpo_*).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from acts import write_acts
+from commands import Runner, mapo, script
+from measures import read_run, rejudged
+from study import BASE, HERE, Run, Study
+
+from mapo.errors import InputError
+from mapo.evals.reproduce.stages import Stage
+from mapo.local_model.role_file import NAME as ROLE_FILE
+from mapo.realsim.fidelity.compare import compare_users
+from mapo.realsim.fidelity.reading import UserMessages, read_simulated
+from mapo.runs.claim import digest
+from mapo.scenarios.sets import load_scenarios
+from mapo.store import RunDir, read_steps, write_atomic
+
+OFFICIAL = 30
+"""Official test cases of EMPA."""
+RECORDED_RESULTS = "results"
+TOKENIZER = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "chat_template.jinja")
+"""Without the first of them, adapters use the tokenizer of their base model."""
+PEOPLE_SEED = 7
+"""Seed of the dialogues in which the casts are compared."""
+
+
+async def run_chosen(runner: Runner, commands: Sequence[Stage], only: Sequence[str]) -> None:
+    """Run the commands whose names match a pattern; "mapo_0" also means "train_mapo_0" and the like."""
+    await runner.run([c for c in commands if not only or any(matches(c.name, p) for p in only)])
+
+
+def matches(name: str, pattern: str) -> bool:
+    return fnmatch(name, pattern) or fnmatch(name.partition("_")[2], pattern)
+
+
+# ---- prepare
+
+
+async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
+    """Copy the inputs into the work folder, split scenarios and recordings, and estimate start levels."""
+    data = study.settings.data
+    if not study.halves.exists():  # the last file of this stage that needs the inputs
+        study.need("model", "cards", "turns")
+        _copy_inputs(study)
+    total = len(load_scenarios(study.scenarios))
+    rest = total - OFFICIAL if data.official else total - data.test
+    sizes = [rest - data.validation, data.validation, *([] if data.official else [data.test])]
+    words = ["scenarios", "split", study.scenarios, "--sizes", "/".join(map(str, sizes))]
+    split = mapo("split", study.manifest, *words, *(["--official"] if data.official else []))
+    parts = [study.split(part) for part in ("train", "validation", "test")]
+    words = ["scenarios", "check", *parts]
+    check = Stage("check", "mapo", study.manifest, tuple(words), tuple(parts), after=("split",))
+    commands = [split, check]
+    known = study.recordings / RECORDED_RESULTS
+    if known.exists():
+        words = ["scenarios", "start-levels", study.scenarios, "--known", known]
+        commands.append(mapo("start_levels", study.start_levels, *words))
+    await runner.run(commands)
+
+
+def _copy_inputs(study: Study) -> None:
+    """Copy what the stages need, so that the work folder needs nothing from outside but the model."""
+    write_atomic(study.work / "train.toml", (HERE / "train.toml").read_bytes())
+    _copy(Path(study.inputs.cards), study.scenarios, native=not study.settings.data.official)
+    if study.inputs.results:
+        _copy_tree(Path(study.inputs.results), study.recordings / RECORDED_RESULTS)
+    _divide_recordings(study)
+
+
+def _copy(source: Path, target: Path, *, native: bool) -> None:
+    if native:
+        for file in sorted(source.glob("*.toml")):
+            write_atomic(target / file.name, file.read_bytes())
+        return
+    for name in ("cases", "scenarios"):
+        _copy_tree(source / name, target / name)
+    for name in ("case_metadata.json", "official_cases.txt"):
+        if (source / name).exists():
+            write_atomic(target / name, (source / name).read_bytes())
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    if target.exists():
+        return
+    if not source.is_dir():
+        raise InputError("there is no such folder", where=str(source))
+    draft = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(source, draft)
+    draft.replace(target)
+
+
+def _divide_recordings(study: Study) -> None:
+    """Give every second policy to judge A and the others to judge B."""
+    lines = list(_recorded_lines(Path(study.inputs.turns)))
+    policies = sorted({json.loads(line)["model"] for line in lines})
+    halves = {"all": policies, "a": policies[0::2], "b": policies[1::2]}
+    for name, own in halves.items():
+        chosen = [line for line in lines if json.loads(line)["model"] in own]
+        write_atomic(study.turns(name), gzip.compress(b"".join(chosen), mtime=0))
+    record = {name: own for name, own in halves.items() if name != "all"}
+    write_atomic(study.halves, json.dumps(record, indent=1) + "\n")
+
+
+def _recorded_lines(path: Path) -> Iterator[bytes]:
+    content = path.read_bytes()
+    text = gzip.decompress(content) if path.name.endswith(".gz") else content
+    yield from (line for line in text.splitlines(keepends=True) if line.strip())
+
+
+# ---- judges
+
+
+async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Train judge A (training) and judge B (test) on different policies, with different seeds."""
+    study.need("model")
+    settings = study.settings.judges
+    commands = [
+        mapo(
+            f"judge_{name}",
+            study.judge(name),
+            *("roles", "train", "--role", "judge", "--from", study.turns(name)),
+            *("--scenarios", study.scenarios, "--model", study.inputs.model, "--seed", seed),
+            *settings.options,
+        )
+        for name, seed in zip("ab", settings.seeds, strict=True)
+    ]
+    try:
+        await run_chosen(runner, commands, only)
+    finally:
+        tidy(study)
+
+
+def tidy(study: Study) -> None:
+    """Drop the tokenizers of finished roles. A folder must not change once it is used, so this comes before
+    every stage, and after those that train roles."""
+    people = study.work / "people"
+    for folder in (study.judge("a"), study.judge("b"), people / "user", people / "director"):
+        if (folder / ROLE_FILE).exists():
+            drop_tokenizer(folder)
+
+
+def drop_tokenizer(folder: Path) -> None:
+    """Remove the copy of the base model's tokenizer from adapters: it would be much of what has to be copied
+    to another machine."""
+    if (folder / "adapter_config.json").exists():
+        for name in TOKENIZER:
+            (folder / name).unlink(missing_ok=True)
+
+
+# ---- people
+
+
+async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Train a user and a director from recordings, let both casts play validation scenarios with the base
+    model, and compare their health."""
+    settings, folder = study.settings.people, study.work / "people"
+    learning = _learning(study)
+    try:
+        await run_chosen(runner, learning, only)
+    finally:
+        tidy(study)
+    commands = []
+    for kind in ("prompted", *(["learned"] if settings.learn else [])):
+        if kind == "learned" and not all(map(runner.finished, learning)):
+            continue
+        words = _eval_words(study, study.inputs.model, "a", PEOPLE_SEED, cast=study.cast_of(kind))
+        words += ["--scenarios", study.split("validation"), "--max-turns", _training_turns(study)]
+        words += settings.options
+        commands.append(mapo(f"people_{kind}", folder / kind, *words))
+    await run_chosen(runner, commands, only)
+    if all(map(runner.finished, [*learning, *commands])):
+        _compare_people(study)
+
+
+def _learning(study: Study) -> list[Stage]:
+    """Return the trainings of user and director."""
+    settings = study.settings.people
+    common = ["--scenarios", study.scenarios, "--model", study.inputs.model]
+    sources: dict[str, list[Path]] = {"user": [study.turns("all")]}
+    if "director" in settings.learn:
+        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
+        results = study.recordings / RECORDED_RESULTS
+        sources["director"] = write_acts(results, known, study.recordings / "acts")
+        if not sources["director"]:
+            raise InputError(
+                "there are no EMPA result files from which a director could learn",
+                where=str(results),
+                fix="Run `prepare` with --results, or set people.learn=['user']",
+            )
+    options = {"user": settings.user_options, "director": settings.director_options}
+    return [
+        mapo(
+            f"people_{role}",
+            study.work / "people" / role,
+            *("roles", "train", "--role", role),
+            *(word for source in sources[role] for word in ("--from", source)),
+            *common,
+            *options[role],
+        )
+        for role in settings.learn
+    ]
+
+
+def _compare_people(study: Study) -> None:
+    """Write people.json: health and fidelity of both casts, and which one is used."""
+    rows: dict[str, dict[str, Any]] = {}
+    recorded = list(_recorded_users(study.turns("all")))
+    for kind in ("prompted", *(["learned"] if study.settings.people.learn else [])):
+        folder = study.work / "people" / kind
+        health = json.loads(RunDir(folder).health.read_text(encoding="utf-8"))
+        try:
+            fidelity = compare_users(recorded, read_simulated([folder])[0]).as_json()
+        except InputError as error:  # too few dialogues for a classifier
+            fidelity = {"problem": str(error)}
+        rows[kind] = {"health": health, "fidelity": fidelity}
+    chosen = study.settings.people.use
+    if chosen == "auto":
+        # The first of equals is "prompted".
+        chosen = min(
+            rows, key=lambda kind: (len(rows[kind]["health"]["warnings"]), -_fidelity(rows[kind]["fidelity"]))
+        )
+    write_atomic(study.people_file, json.dumps({"chosen": chosen, "casts": rows}, indent=1) + "\n")
+    print(f"user and director: {chosen}")
+
+
+def _fidelity(result: dict[str, Any]) -> float:
+    return float(result.get("score", 0.0))
+
+
+def _recorded_users(path: Path) -> Iterator[UserMessages]:
+    for line in map(json.loads, _recorded_lines(path)):
+        messages = tuple(turn["user"] for turn in line["turns"][1:])
+        if messages:
+            yield UserMessages(line["case"], messages)
+
+
+# ---- trainings
+
+
+async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Train every method with every learning rate for a few steps, and choose by validation under judge A."""
+    settings = study.settings.tune
+    if len(settings.rates) == 1:
+        print(f"one learning rate, {settings.rates[0]:g}: nothing to tune")
+        return
+    methods = [name for name, method in study.settings.methods.items() if not method.rate_of]
+    cells = [(method, rate) for method in methods for rate in settings.rates]
+    budget = [f"optim.steps={settings.steps}", f"eval.every={settings.steps}"]
+    commands = [
+        _train(study, f"tune_{m}_{rate:g}", _tuned(study, m, rate), m, rate, settings.seed, budget)
+        for m, rate in cells
+    ]
+    await run_chosen(runner, commands, only)
+    if all(map(runner.finished, commands)):
+        rows = {m: {rate: _validated(_tuned(study, m, rate)) for rate in settings.rates} for m in methods}
+        chosen = {m: max(scores, key=lambda rate: scores[rate]) for m, scores in rows.items()}
+        write_atomic(study.rates_file, json.dumps(chosen, indent=1) + "\n")
+        print("learning rates:", ", ".join(f"{m} {rate:g}" for m, rate in chosen.items()))
+
+
+def _tuned(study: Study, method: str, rate: float) -> Path:
+    return study.work / "tune" / f"{method}_{rate:g}"
+
+
+def _validated(folder: Path) -> float:
+    """Return the last validation score of a training; minus infinity if nothing was judged."""
+    scores = [
+        step["validation"]["epm_q"] for step in read_steps(RunDir(folder).metrics) if "validation" in step
+    ]
+    return float(scores[-1]) if scores else float("-inf")
+
+
+def tuning_scores(study: Study) -> list[dict[str, Any]]:
+    """Return the validation scores of all finished short trainings."""
+    return [
+        {"method": method, "rate": rate, "epm_q": score}
+        for method in study.settings.methods
+        for rate in study.settings.tune.rates
+        if isfinite(score := _validated(_tuned(study, method, rate)))
+    ]
+
+
+async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Train every method and seed, and keep the adapters of the last step."""
+    commands = [
+        _train(study, f"train_{run.name}", study.run(run), run.method, study.rate(run.method), run.seed)
+        for run in study.trainings
+    ]
+    try:
+        await run_chosen(runner, commands, only)
+    finally:
+        for run, command in zip(study.trainings, commands, strict=True):
+            if runner.finished(command):
+                keep_adapters(study, run)
+
+
+def keep_adapters(study: Study, run: Run) -> None:
+    """Write the adapters of a finished training to policies/NAME, unless they are there. They use the
+    tokenizer of the base model."""
+    folder, source = Path(study.policy(run)), RunDir(study.run(run))
+    if folder.exists() or not source.checkpoints.exists():
+        return
+    steps = json.loads(source.summary.read_text(encoding="utf-8"))["steps"]
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copyfile(source.checkpoint(steps) / name, draft / name)
+    draft.replace(folder)
+
+
+def _train(
+    study: Study, name: str, out: Path, method: str, rate: float, seed: int, settings: Sequence[str] = ()
+) -> Stage:
+    model = study.inputs.model
+    user, director = study.cast()
+    words = [
+        f"model.source={model}",
+        f"roles.everyone.model=local:{model}",
+        f"roles.user.model={user}",
+        f"roles.director.model={director}",
+        f"roles.judge.model=local:{study.judge('a')}",
+        *(f"scenarios.{part}={study.split(part)}" for part in ("train", "validation", "test")),
+        *([f"scenarios.start_levels={study.start_levels}"] if study.start_levels.exists() else []),
+        *study.settings.train,
+        f"optim.lr={rate:g}",
+        f"run.seed={seed}",
+        *study.settings.methods[method].settings,
+        *settings,
+    ]
+    return mapo(name, out, "train", study.work / "train.toml", *words)
+
+
+def _training_turns(study: Study) -> int:
+    from mapo.config import load_config
+
+    words = [f"scenarios.{part}={study.split(part)}" for part in ("train", "validation", "test")]
+    return load_config(study.work / "train.toml", [*words, *study.settings.train]).rollout.max_turns
+
+
+# ---- tests
+
+
+async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Test everything under judge B, then have judge A read the same dialogues."""
+    ready = [run for run in study.tested if run.method == BASE or Path(study.policy(run)).exists()]
+    commands = []
+    for run in ready:
+        words = _eval_words(study, study.policy(run), "b", run.seed, cast=study.cast())
+        words += ["--scenarios", study.split("test"), *study.settings.test.options]
+        commands.append(mapo(f"test_{run.name}", study.test(run), *words))
+    await run_chosen(runner, commands, only)
+    tests = {run.name: study.test(run) for run in complete_tests(study)}
+    await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests))
+    if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
+        print(f"not trained yet, so not tested: {', '.join(missing)}")
+
+
+def complete_tests(study: Study) -> list[Run]:
+    """Return what was tested completely: an evaluation writes health.json at its end."""
+    return [run for run in study.tested if RunDir(study.test(run)).health.exists()]
+
+
+def rejudging(
+    study: Study, name: str, judge: str, part: str, out: Path, runs: Mapping[str, Path]
+) -> list[Stage]:
+    """Return one command in which a judge reads the dialogues of all runs that it has not read yet: starting
+    a process per run would take longer than judging."""
+    missing = {
+        run: folder
+        for run, folder in runs.items()
+        if (again := rejudged(out, run)) is None or len(read_run(again)) < len(read_run(folder))
+    }
+    if not missing:
+        return []
+    number = digest(sorted(missing))[:6]
+    words = ["judge", "swap", *(f"{run}={folder}" for run, folder in missing.items())]
+    words += ["--scenarios", study.split(part), "--judge", f"local:{study.judge(judge)}"]
+    words += study.settings.test.swap_options
+    return [mapo(f"{name}_{number}", out / number, *words)]
+
+
+def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str, str]) -> list[object]:
+    """Return the words of an evaluation in which `model` is the policy."""
+    user, director = cast
+    levels = ["--start-levels", study.start_levels] if study.start_levels.exists() else []
+    roles = ["--user-model", user, "--director-model", director]
+    roles += ["--judge-model", f"local:{study.judge(judge)}", "--judging", "readout"]
+    return ["eval", "empa", "--model", f"local:{model}", *roles, *levels, "--seed", seed]
+
+
+# ---- quality
+
+
+async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Have judge B read the validation dialogues of every training, and compute the likelihood of all tested
+    replies under the base model."""
+    validations = {f.name: f for run in study.trainings for f in validation_runs(study, run)}
+    commands = rejudging(study, "agreement", "b", "validation", study.agreement, validations)
+    if missing := [run for run in complete_tests(study) if not study.likelihood(run).exists()]:
+        pairs = [f"{study.test(run)}={study.likelihood(run)}" for run in missing]
+        name = f"likelihood_{digest([run.name for run in missing])[:6]}"
+        commands.append(script(name, HERE / "likelihood.py", study.inputs.model, *pairs))
+    await run_chosen(runner, commands, only)
+
+
+def validation_runs(study: Study, run: Run) -> Iterator[Path]:
+    """Yield one folder per validation of a finished training, as `mapo judge swap` reads them: the dialogues
+    of an evaluation, with the rubric."""
+    source = RunDir(study.run(run))
+    if not source.summary.exists():
+        return
+    for folder in sorted(source.evals.glob("validation_*")):
+        target = RunDir(study.validations / f"{run.name}.{folder.name}")
+        if not target.empa_dialogues.exists():
+            text = b"".join(file.read_bytes() for file in sorted(folder.glob("*.jsonl")))
+            write_atomic(target.rubric, source.rubric.read_bytes())
+            write_atomic(target.empa_dialogues, text)
+        yield target.root
+
+
+# ---- keep
+
+
+async def keep(study: Study, runner: Runner, only: Sequence[str]) -> None:
+    """Run EmoBench and EQ-Bench v2 of the base model and of some trained ones."""
+    commands, settings = [], study.settings.keep
+    for run in kept(study):
+        for name, data, words in (
+            ("emobench", study.inputs.emobench, ("eval", "emobench", *settings.emobench)),
+            ("eqbench", study.inputs.eqbench, ("eval", "eqbench", "--v2", *settings.eqbench)),
+        ):
+            if data:
+                words = (*words, "--data", data, "--model", f"local:{study.policy(run)}")
+                commands.append(mapo(f"{name}_{run.name}", study.kept(run, name), *words))
+    if not commands:
+        print("neither --emobench nor --eqbench was given: nothing to test")
+    await run_chosen(runner, commands, only)
+
+
+def kept(study: Study) -> list[Run]:
+    """Return the base model and the trained models that keep is about, as far as they exist."""
+    wanted = [run for run in study.trainings if run.name in study.settings.keep.models]
+    return [Run(BASE, 0), *(run for run in wanted if Path(study.policy(run)).exists())]
+
+
+RUNNING: dict[str, Callable[[Study, Runner, Sequence[str]], Any]] = {
+    "prepare": prepare,
+    "judges": judges,
+    "people": people,
+    "tune": tune,
+    "train": train,
+    "test": test,
+    "quality": quality,
+    "keep": keep,
+}
