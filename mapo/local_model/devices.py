@@ -23,6 +23,13 @@ def gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def gpu_ids(device: torch.device) -> list[str]:
+    """Return the driver's id of a GPU in a list; none for a CPU."""
+    if device.type != "cuda":
+        return []
+    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
+
+
 def has_gpu() -> bool:
     """Return whether torch can use a CUDA GPU."""
     return torch.cuda.is_available()

@@ -50,6 +50,7 @@ async def play_step(t: Training, step: int) -> list[Dialogue]:
     """Play the dialogues of a step and return those of all processes, in job order."""
     t.sampler.stats.clear()
     t.sampler.work.clear()
+    metrics.reset_memory()
     rollout = t.config.rollout
     jobs = step_jobs(
         t.train_scenarios,
@@ -102,6 +103,7 @@ def step_record(
         "sampled_per_s": sum(sampled for sampled, _ in work) / max(seconds["rollout_s"], 1e-9),
         "trained_per_s": stats["tokens"] / max(seconds["update_s"], 1e-9),
         "memory_gb": metrics.memory_gb(),
+        **metrics.gpu_memory(t.processes.gather([t.gpu_memory.peak_gb() if t.gpu_memory else None])),
     }
 
 

@@ -118,8 +118,21 @@ def role_ids(processes: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[s
     return total
 
 
+def gpu_memory(processes: Sequence[float | None]) -> dict[str, float]:
+    """Return the most memory in use on a GPU, of the peaks that the processes saw; nothing without a GPU."""
+    peaks = [peak for peak in processes if peak is not None]
+    return {"gpu_gb": max(peaks)} if peaks else {}
+
+
+def reset_memory() -> None:
+    """Begin a new peak of this process's memory on the GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def memory_gb() -> float:
-    """Return the peak memory of this process in GiB: on the GPU if there is one, else in main memory."""
+    """Return the peak memory of this process in GiB: on the GPU since `reset_memory` if there is one, else in
+    main memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

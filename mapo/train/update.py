@@ -31,7 +31,9 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
     settings, model = t.config.optim, t.policy.model
     torch.manual_seed(world_seed(t.config.run.seed, step))  # for dropout
     model.train()
-    norms, stats, rate = [], [], 0.0
+    norms: list[float] = []
+    stats: list[list[Stats]] = []
+    rate = 0.0
     watch = Stopwatch(t.policy.device)
     parts = minibatches(rows, settings.updates, seed=step)
     for number, part in enumerate(parts):
@@ -40,7 +42,7 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         # it is measured in one minibatch per step, in turn.
         measure_kl = settings.kl > 0 or number == (step - 1) % len(parts)
         total_tokens = sum(row.trained for row in part)
-        stats += add_gradients(t, own_rows, watch, total_tokens=total_tokens, measure_kl=measure_kl)
+        stats.append(add_gradients(t, own_rows, watch, total_tokens=total_tokens, measure_kl=measure_kl))
         watch.start("optimizer")
         t.processes.sum_gradients(t.optimizer.gradients(every=t.processes.world_size > 1))
         norms.append(t.optimizer.clip(settings.grad_clip))
@@ -57,9 +59,17 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         t.optimizer.zero_grad()
     model.eval()
     mean, largest = sum(norms) / max(1, len(norms)), max(norms, default=0.0)
-    first = {"lr": rate, "grad_norm": mean, "grad_norm_max": largest, "tokens": 0}
-    merged = merge_stats(t.processes.gather([mean_stats(stats)]))
-    return {**first, **merged, "time": slowest(t.processes.gather([watch.seconds()]))}
+    merged = merge_stats(t.processes.gather([mean_stats([s for part in stats for s in part])]))
+    first = merge_stats(t.processes.gather([mean_stats(stats[0] if stats else [])]))
+    return {
+        "lr": rate,
+        "grad_norm": mean,
+        "grad_norm_max": largest,
+        "tokens": 0,
+        **merged,
+        "first": {name: first[name] for name in ("drift", "ratio_max", "clip_fraction") if name in first},
+        "time": slowest(t.processes.gather([watch.seconds()])),
+    }
 
 
 def add_gradients(
