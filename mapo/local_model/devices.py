@@ -24,10 +24,11 @@ def gpu_count() -> int:
 
 
 def gpu_ids(device: torch.device) -> list[str]:
-    """Return the driver's id of a GPU in a list; none for a CPU."""
+    """Return the driver's id of a GPU in a list; none for a CPU, or if torch does not know it."""
     if device.type != "cuda":
         return []
-    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}"]
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return [] if uuid is None else [f"GPU-{uuid}"]
 
 
 def has_gpu() -> bool:
