@@ -182,6 +182,8 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/endings.py
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/prefill.py
+	$(BIN)/python benchmarks/whole_step.py
 	$(BIN)/python benchmarks/view.py
 
 clean: ## Remove the virtual environment and caches

@@ -27,6 +27,10 @@ SHAPES = {
         vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
         num_attention_heads=28, num_key_value_heads=4, max_position_embeddings=32768,
     ),
+    "20M": lambda: LlamaConfig(
+        vocab_size=8192, hidden_size=384, intermediate_size=1024, num_hidden_layers=10,
+        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=8192,
+    ),
     "2M": lambda: LlamaConfig(
         vocab_size=2048, hidden_size=192, intermediate_size=512, num_hidden_layers=4,
         num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=4096,

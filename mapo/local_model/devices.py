@@ -23,6 +23,14 @@ def gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def gpu_ids(device: torch.device) -> list[str]:
+    """Return the driver's id of a GPU in a list; none for a CPU, or if torch does not know it."""
+    if device.type != "cuda":
+        return []
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return [] if uuid is None else [f"GPU-{uuid}"]
+
+
 def has_gpu() -> bool:
     """Return whether torch can use a CUDA GPU."""
     return torch.cuda.is_available()

@@ -22,6 +22,7 @@ from mapo.errors import InputError
 from mapo.local_model.template_cost import check_template_cost
 from mapo.types import Message
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 _MAX_ESCAPE_ROUNDS = 8
 _REMEMBERED = 16384  # texts whose ids are kept
@@ -55,28 +56,38 @@ class Template:
     separators: re.Pattern[str] | None = None
     _pieces: dict[str, tuple[list[int], bool]] = field(default_factory=dict, compare=False, repr=False)
     _escaped: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    _probes: dict[tuple[Message, ...], str] = field(default_factory=dict, compare=False, repr=False)
 
     def full_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of all messages, up to where the reply begins."""
-        if self.separators is None:
-            return self._ids(self._text(messages))
-        # Escaping tokenises every message once more. It is needed only if a message that spells no control
-        # token has one all the same.
-        text = self._text(messages, self._without_spellings)
-        if not all(self._piece(piece)[1] for piece in self.separators.split(text)[::2]):
-            text = self._text(messages)
-        return self._ids_by_piece(text, self.separators)
+        return self._ids_of(lambda escape: self._text(messages, escape))
 
     def next_turn(self, finish: Literal["stop", "length"], user_text: str) -> list[int]:
         """Return the ids between a reply and the next one: template text, the user's message, the generation
         prompt. They start with the end token only if the reply was cut off (`finish` is "length")."""
-        between = self._after if self.verbatim else self._between
-        text = between(_dialogue(_PROBE[:1]), _PROBE[1], user_text) if self.append_only else None
-        if text is None:
+        if not self.append_only:
             raise InputError("this chat template rewrites earlier turns", where=_name(self.tokenizer))
-        ids = self._ids(text)
+        ids = self._ids_of(lambda escape: self._turn_text(user_text, escape))
         ends = [at for at, token in enumerate(ids) if token in self.end_ids]
         return ids[ends[0] + 1 :] if ends and finish == "stop" else ids
+
+    def _turn_text(self, user_text: str, escape: Callable[[str], str]) -> str:
+        between = self._after if self.verbatim else self._between
+        text = between(_dialogue(_PROBE[:1]), _PROBE[1], user_text, escape)
+        if text is None:
+            raise InputError("this chat template rewrites earlier turns", where=_name(self.tokenizer))
+        return text
+
+    def _ids_of(self, render: Callable[[Callable[[str], str]], str]) -> list[int]:
+        """Return the ids of a text; `render` makes it, with each message escaped by the given function."""
+        if self.separators is None:
+            return self._ids(render(self.escape_controls))
+        # Escaping tokenises every message once more. It is needed only if a message that spells no control
+        # token has one all the same.
+        text = render(self._without_spellings)
+        if not all(self._piece(piece)[1] for piece in self.separators.split(text)[::2]):
+            text = render(self.escape_controls)
+        return self._ids_by_piece(text, self.separators)
 
     def escape_controls(self, text: str) -> str:
         """Break up every control token in `text`, so that it is tokenised as plain text."""
@@ -152,14 +163,26 @@ class Template:
     ) -> str | None:
         """Return the text between `reply` and the next reply, after the user's message `user_text`; None if
         the template did not append."""
-        before = self._text(messages) + reply
+        before = self._probe_text(tuple(messages)) + reply
         longer = [*messages, Message("assistant", reply), Message("user", user_text)]
         after = self._text(longer, escape)
         return after.removeprefix(before) if after.startswith(before) else None
 
-    def _after(self, messages: Sequence[Message], reply: str, user_text: str) -> str | None:
+    def _probe_text(self, messages: tuple[Message, ...]) -> str:
+        """Return the text of one of the few dialogues by which the template is examined."""
+        if messages not in self._probes:
+            _remember(self._probes, messages, self._text(messages))
+        return self._probes[messages]
+
+    def _after(
+        self,
+        messages: Sequence[Message],
+        reply: str,
+        user_text: str,
+        escape: Callable[[str], str] | None = None,
+    ) -> str | None:
         """Return the text after `reply`, however the template rendered what comes before."""
-        text = self._text([*messages, Message("assistant", reply), Message("user", user_text)])
+        text = self._text([*messages, Message("assistant", reply), Message("user", user_text)], escape)
         return text.partition(reply)[2] if reply in text else None
 
 
@@ -216,7 +239,7 @@ def read_template(tokenizer: Any, **options: Any) -> Template:
     )
 
 
-def _remember(memory: dict[str, _T], key: str, value: _T) -> None:
+def _remember(memory: dict[_K, _T], key: _K, value: _T) -> None:
     if len(memory) >= _REMEMBERED:
         memory.clear()
     memory[key] = value

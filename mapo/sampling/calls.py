@@ -16,6 +16,7 @@ from mapo.sampling.guides import Guide
 class SlotHolder(Protocol):
     """A sequence of ids that may have a slot of the KV cache; `cached` is the number of ids in it."""
 
+    role: str
     slot: int | None
     cached: int
 
@@ -25,6 +26,7 @@ class RoleSession:
     """The ids of one role in one dialogue. Its slot is taken away while it is idle if another needs one."""
 
     name: str
+    role: str = ""
     ids: list[int] = field(default_factory=list)
     slot: int | None = None
     cached: int = 0

@@ -102,7 +102,7 @@ class RoleChat:
     @asynccontextmanager
     async def _session(self, name: str) -> AsyncIterator[RoleSession]:
         """Hold the session for one call. A call that fails leaves nothing of it in the cache."""
-        session = self._sessions.get(name) or RoleSession(name, epoch=self._sampler.epoch)
+        session = self._sessions.get(name) or RoleSession(name, self.role, epoch=self._sampler.epoch)
         if name and name not in self._sessions:
             # Sessions that have lost their slots have nothing to keep.
             kept = {n: s for n, s in self._sessions.items() if s.slot is not None or s.lock.locked()}

@@ -22,6 +22,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -35,7 +36,7 @@ from mapo.sampling.guides import Guides
 from mapo.sampling.prefixes import PrefixCopy, computed_now, longest_prefix
 from mapo.sampling.role_chat import RoleChat
 from mapo.sampling.tokens import Context
-from mapo.sampling.turns import turns_of_loop
+from mapo.sampling.turns import Work, turns_of_loop
 from mapo.sandbox.cast import Job
 
 _MANY_READS = 16  # from so many on, one half is computed while the other half is prepared
@@ -48,6 +49,8 @@ HeldAnswer = tuple[int, SampleCall | ReadCall, LogProbs]
 
 class LocalChat:
     """The policy of one dialogue. `slot` is its slot in the KV cache, `cached` the number of ids in it."""
+
+    role = "policy"
 
     def __init__(self, sampler: Sampler, job: str, longest: int | None = None) -> None:
         self._sampler, self._job = sampler, job
@@ -149,6 +152,11 @@ class Sampler:
         return self.decoder.stats
 
     @property
+    def work(self) -> Work:
+        """What all samplers of the running event loop have computed, by role."""
+        return turns_of_loop().work
+
+    @property
     def decoding(self) -> str:
         """How steps are decoded, for logs and manifests; empty on a CPU."""
         return self.decoder.description
@@ -226,6 +234,7 @@ class Sampler:
                         await self._wait_until_idle()
                         fresh, reads, copies = self._admit({slot for slot, _, _ in held})
                         busy = bool(self._active)
+                        before = replace(self.stats)
                         if copies:
                             await loop.run_in_executor(worker, self.decoder.copy_prefixes, copies)
                         if reads:
@@ -233,6 +242,7 @@ class Sampler:
                             self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
                             started = await starting
                             answers = await loop.run_in_executor(worker, self.decoder.finish_reads, started)
+                            self._count_reads(reads, before)
                             held = [(slot, self._active[slot], answer) for slot, answer in answers.items()]
                             if self._reads_only():
                                 continue
@@ -241,6 +251,7 @@ class Sampler:
                         if self._active:
                             going = sorted(self._active.keys() - {f.slot for f in fresh})
                             sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
+                            self._count_replies(fresh, sampled, before)
                             self._deliver(sampled)
                     if not busy:
                         self._wake.clear()
@@ -248,6 +259,24 @@ class Sampler:
             except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
                 self.failed = problem
                 self._fail(_as_mapo_error(problem))
+
+    def _count_reads(self, reads: Sequence[PendingRead], before: Stats) -> None:
+        """Count the seconds since `before` for the roles whose answers were read."""
+        ids = [(self._role_in(read.slot), len(read.ids)) for read in reads]
+        self._turns.work.add("read", self.stats.read_seconds - before.read_seconds, ids)
+
+    def _count_replies(
+        self, fresh: Sequence[PendingReply], sampled: dict[int, SampledTokens], before: Stats
+    ) -> None:
+        """Count the seconds since `before` for the roles whose replies were begun or continued."""
+        now, work = self.stats, self._turns.work
+        prompts = [(self._role_in(reply.slot), len(reply.ids)) for reply in fresh]
+        tokens = [(self._role_in(slot), len(new.ids)) for slot, new in sampled.items()]
+        work.add("prefill", now.prefill_seconds - before.prefill_seconds, prompts)
+        work.add("decode", now.decode_seconds - before.decode_seconds, tokens)
+
+    def _role_in(self, slot: int) -> str:
+        return self._active[slot].chat.role
 
     async def _wait_until_idle(self) -> None:
         """Let the event loop run until no new calls arrive."""

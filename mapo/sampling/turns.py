@@ -8,15 +8,43 @@ batches of all samplers depend on the seeds alone, not on how long a pass takes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 
+class Work:
+    """What the models computed, by role and kind ("prefill", "decode", "read"): seconds, and ids fed or
+    sampled.
+
+    A pass serves calls of several roles. Its time is divided among them by their ids.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, dict[str, float]] = {}
+        self.ids: dict[str, dict[str, int]] = {}
+
+    def add(self, kind: str, seconds: float, calls: Iterable[tuple[str, int]]) -> None:
+        """Divide the time of a pass among its calls, given as (role, ids)."""
+        calls = list(calls)
+        total = sum(ids for _, ids in calls)
+        for role, ids in calls if total else ():
+            spent, counted = self.seconds.setdefault(role, {}), self.ids.setdefault(role, {})
+            spent[kind] = spent.get(kind, 0.0) + seconds * ids / total
+            counted[kind] = counted.get(kind, 0) + ids
+
+    def clear(self) -> None:
+        self.seconds.clear()
+        self.ids.clear()
+
+
 class Turns:
-    """The lock that samplers take in turn. `events` counts the calls to any of them."""
+    """The lock that samplers take in turn. `events` counts the calls to any of them; `work` is what they have
+    computed."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.events = 0
+        self.work = Work()
 
 
 _by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

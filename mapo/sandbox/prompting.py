@@ -34,6 +34,8 @@ _LANGUAGES = {
 # "<" opens the special tokens of most chat templates and our own delimiters; others are "[INST]", "[gMASK]".
 OPENERS = re.compile(r"<|\[(?=/?g?[A-Z]{3})")
 _TEMPLATES = Path(str(files("mapo") / "sandbox" / "prompts"))
+REMEMBERED = 8192
+"""Texts of which a function keeps the result: prompts repeat the scenario and all earlier turns."""
 OWN_NAME = "mapo"
 """The name of the shipped templates in manifests and records."""
 _FRAGMENTS = {"read_turn": "judge_turn", "read_start": "judge_start", "read_act": "director"}
@@ -210,6 +212,7 @@ def beat_text(beat: Beat) -> str:
     return escaped(" ".join(beat.says))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def escaped(text: str) -> str:
     """Escape scenario text for a prompt, so that it cannot start a line or open a special token.
 

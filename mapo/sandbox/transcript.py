@@ -13,8 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-from mapo.sandbox.prompting import DEFAULT_PROMPTS, OPENERS, Prompts
+from mapo.sandbox.prompting import DEFAULT_PROMPTS, OPENERS, REMEMBERED, Prompts
 from mapo.types import Turn
 
 
@@ -24,6 +25,7 @@ def delimiter_of(scenario: str, seed: int) -> str:
     return "q" + hashlib.sha256(f"{scenario}/{seed}".encode()).hexdigest()[:11]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def quote(text: str, mark: str = "") -> str:
     """Return `text` as one line of JSON that contains neither special tokens nor the delimiter, if any."""
     line = json.dumps(text, ensure_ascii=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from string import Template
 
@@ -21,6 +22,7 @@ from mapo.models.wire import storable
 from mapo.sandbox.cast import MAX_TOKENS, RECORDED_MAX_TOKENS, answer_seed
 from mapo.sandbox.prompting import (
     DEFAULT_PROMPTS,
+    REMEMBERED,
     Prompts,
     beat_text,
     escaped,
@@ -174,9 +176,10 @@ def similar(a: str, b: str) -> bool:
     return len(left & right) >= SIMILAR * len(left | right)
 
 
-def _grams(text: str, size: int = 4) -> set[str]:
+@lru_cache(maxsize=REMEMBERED)
+def _grams(text: str, size: int = 4) -> frozenset[str]:
     plain = "".join(c for c in text.casefold() if c.isalnum())
-    return {plain[i : i + size] for i in range(max(1, len(plain) - size + 1))}
+    return frozenset(plain[i : i + size] for i in range(max(1, len(plain) - size + 1)))
 
 
 def length_limit(scenario: Scenario) -> int:

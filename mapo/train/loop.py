@@ -7,7 +7,6 @@ weights, so a run that resumes from a checkpoint continues bit for bit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,18 +25,19 @@ from mapo.types import Dialogue
 async def train(t: Training) -> None:
     """Train from the step after the last checkpoint to the last step."""
     for step in range(t.done + 1, t.config.optim.steps + 1):
-        began = time.monotonic()
-        t.sampler.stats.clear()
+        watch = metrics.Stopwatch()
+        watch.start("rollout_s")
         dialogues = await play_step(t, step)
+        watch.start("credit_s")
         usable = [d for d in dialogues if d.usable]
         credit = turn_advantages(t, step, usable)
-        played = time.monotonic()
+        watch.start("update_s")
         t.callbacks.update_begins(step)
         stats = update(t, rows_of(usable, credit), step)
         t.sampler.forget_all()
         t.done = step
-        seconds = {"rollout_s": played - began, "update_s": time.monotonic() - played}
-        record = step_record(t, dialogues, credit, stats, seconds)
+        record = step_record(t, dialogues, credit, stats, watch.seconds())
+        record["step_s"] = watch.elapsed()
         disagreement = check_judge(t, dialogues, record)
         if t.config.eval.due(step, t.config.optim.steps):
             await validate(t, record)
@@ -48,6 +48,9 @@ async def train(t: Training) -> None:
 
 async def play_step(t: Training, step: int) -> list[Dialogue]:
     """Play the dialogues of a step and return those of all processes, in job order."""
+    t.sampler.stats.clear()
+    t.sampler.work.clear()
+    metrics.reset_memory()
     rollout = t.config.rollout
     jobs = step_jobs(
         t.train_scenarios,
@@ -82,6 +85,8 @@ def step_record(
     usable = [d for d in dialogues if d.usable]
     # Tokens sampled in this session only: a resumed step may have dialogues from disk.
     work = t.processes.gather([(t.sampler.stats.sampled, t.sampler.stats.seconds)])
+    role_seconds = t.processes.gather([t.sampler.work.seconds])
+    role_ids = t.processes.gather([t.sampler.work.ids])
     return {
         "step": t.done,
         **metrics.dialogue_metrics(dialogues, t.train_scenarios, t.rules.rubric),
@@ -92,10 +97,13 @@ def step_record(
         **stats,
         **seconds,
         "model_s": max(busy for _, busy in work),
+        "time": {**metrics.role_time(role_seconds, seconds["rollout_s"]), **stats["time"]},
+        "ids": metrics.role_ids(role_ids),
         "sampled_tokens": sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns),
         "sampled_per_s": sum(sampled for sampled, _ in work) / max(seconds["rollout_s"], 1e-9),
         "trained_per_s": stats["tokens"] / max(seconds["update_s"], 1e-9),
         "memory_gb": metrics.memory_gb(),
+        **metrics.gpu_memory(t.processes.gather([t.gpu_memory.peak_gb() if t.gpu_memory else None])),
     }
 
 

@@ -38,6 +38,7 @@ from mapo.store import write_error
 from mapo.types import Dialogue
 
 Floats = NDArray[np.float64]
+CPU = torch.device("cpu")
 
 
 def dialogue_metrics(
@@ -98,8 +99,40 @@ def state_metrics(
     return {"matched": _mean([float(n > 1) for n in peers])}
 
 
+def role_time(processes: Sequence[dict[str, dict[str, float]]], rollout_s: float) -> dict[str, Any]:
+    """Return the seconds of a rollout in which models on this machine computed, by role and kind, and the
+    `rest`: waiting for endpoints, prompts, records. Of several processes, it is the busiest one."""
+    busy = [sum(sum(kinds.values()) for kinds in roles.values()) for roles in processes]
+    longest = max(range(len(busy)), key=busy.__getitem__)
+    return {**processes[longest], "rest": max(0.0, rollout_s - busy[longest])}
+
+
+def role_ids(processes: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return the ids that models on this machine were fed or sampled, by role and kind, in all processes."""
+    total: dict[str, dict[str, int]] = {}
+    for roles in processes:
+        for role, kinds in roles.items():
+            counted = total.setdefault(role, {})
+            for kind, ids in kinds.items():
+                counted[kind] = counted.get(kind, 0) + ids
+    return total
+
+
+def gpu_memory(processes: Sequence[float | None]) -> dict[str, float]:
+    """Return the most memory in use on a GPU, of the peaks that the processes saw; nothing without a GPU."""
+    peaks = [peak for peak in processes if peak is not None]
+    return {"gpu_gb": max(peaks)} if peaks else {}
+
+
+def reset_memory() -> None:
+    """Begin a new peak of this process's memory on the GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def memory_gb() -> float:
-    """Return the peak memory of this process in GiB: on the GPU if there is one, else in main memory."""
+    """Return the peak memory of this process in GiB: on the GPU since `reset_memory` if there is one, else in
+    main memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -129,6 +162,51 @@ def _by_turn(rows: Sequence[Sequence[float]]) -> list[float | None]:
             if not np.isnan(value):
                 columns[t].append(value)
     return [_mean(column) for column in columns]
+
+
+class Stopwatch:
+    """Seconds of named parts of some work on a device.
+
+    `start(name)` ends the part before and begins the next one; `seconds()` ends the last one. On a GPU the
+    parts are measured on its own clock, by events in the current stream, so nothing waits until the end.
+    """
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._device, self._made = device, time.perf_counter()
+        self._marks: list[tuple[str, Any]] = []
+
+    def start(self, name: str) -> None:
+        """Begin a part; the time of parts with the same name adds up."""
+        self._marks.append((name, self._mark()))
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of every part. This synchronises with the device."""
+        if not self._marks:
+            return {}
+        self.start("")
+        times = [mark for _, mark in self._marks]
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        parts: dict[str, float] = {}
+        for (name, began), ended in zip(self._marks[:-1], times[1:], strict=True):
+            parts[name] = parts.get(name, 0.0) + self._between(began, ended)
+        self._marks.clear()
+        return parts
+
+    def elapsed(self) -> float:
+        """Return the seconds since this stopwatch was made."""
+        return time.perf_counter() - self._made
+
+    def _mark(self) -> Any:
+        """Return the current time, or on a GPU an event that will have the time when the GPU reaches it."""
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _between(self, began: Any, ended: Any) -> float:
+        return float(began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began)
 
 
 class Tracker(Protocol):

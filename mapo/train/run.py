@@ -14,7 +14,9 @@ import torch
 from mapo.advantage import advantages
 from mapo.config import SHARDED_LORA, Config, with_steps, without_addresses
 from mapo.errors import InputError
+from mapo.local_model.devices import gpu_ids
 from mapo.local_model.files import restore_replaced
+from mapo.local_model.gpu_memory import MemoryWatch, memory_reader
 from mapo.local_model.layers import tune_for_training
 from mapo.local_model.memory import MemoryPlan
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
@@ -271,8 +273,9 @@ async def open_training(
             template = sampler.template.description
             callbacks.message(f"{policy.name}: {dtype} on {policy.device}. {template}.{decoder}")
             run.stopped.unlink(missing_ok=True)
-        async with sampler:
-            yield t
+        with MemoryWatch(memory_reader(gpu_ids(policy.device))) as t.gpu_memory:
+            async with sampler:
+                yield t
     except Exception as error:
         if t.metrics:  # without it another process may be training in this folder
             write_stop_reason(run, error)

@@ -19,6 +19,7 @@ from mapo import __version__
 from mapo.config import Config, dump_config, read_config, set_earlier_defaults, without_addresses
 from mapo.domain_folders import RUBRIC, domain_folder
 from mapo.errors import InputError, StoreError
+from mapo.local_model.gpu_memory import MemoryWatch
 from mapo.local_model.memory import MemoryPlan, planned_slots
 from mapo.local_model.policy import LocalPolicy, folder_of
 from mapo.players.casting import CHECK_ROLE, cast_from_config, every_model
@@ -73,6 +74,7 @@ class Training:
     best: dict[str, Any] | None = None
     checks: CheckWindow | None = None
     """The latest spot checks, if there are any."""
+    gpu_memory: MemoryWatch | None = None
 
     def dialogue_file(self, step: int) -> Path:
         return self.run.dialogues_of(step, self.processes.rank)

@@ -14,6 +14,7 @@ from mapo.rows import Row
 from mapo.sandbox.cast import world_seed
 from mapo.train.batch import MicroBatch, empty_batch, micro_batches, minibatches, share
 from mapo.train.loss import Stats, mean_stats, policy_loss, token_logprobs
+from mapo.train.metrics import Stopwatch
 from mapo.train.optim import lr_at
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
-    """Take `optim.updates` optimizer steps on the rows of a training step, and return their statistics.
+    """Take `optim.updates` optimizer steps on the rows of a training step, and return their statistics and,
+    as "time", where the seconds went.
 
     Every process has all rows and computes the gradient of its share of each minibatch. The gradients are
     summed, so all processes take the same optimizer steps.
@@ -29,16 +31,19 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
     settings, model = t.config.optim, t.policy.model
     torch.manual_seed(world_seed(t.config.run.seed, step))  # for dropout
     model.train()
-    norms, stats, rate = [], [], 0.0
+    norms: list[float] = []
+    stats: list[list[Stats]] = []
+    rate = 0.0
+    watch = Stopwatch(t.policy.device)
     parts = minibatches(rows, settings.updates, seed=step)
     for number, part in enumerate(parts):
         own_rows = share(part, t.processes.rank, t.processes.world_size)
         # The KL divergence from the start model costs another forward pass. Where it is only a statistic,
         # it is measured in one minibatch per step, in turn.
         measure_kl = settings.kl > 0 or number == (step - 1) % len(parts)
-        stats += add_gradients(
-            t, own_rows, total_tokens=sum(row.trained for row in part), measure_kl=measure_kl
-        )
+        total_tokens = sum(row.trained for row in part)
+        stats.append(add_gradients(t, own_rows, watch, total_tokens=total_tokens, measure_kl=measure_kl))
+        watch.start("optimizer")
         t.optimizer.sum_gradients(t.processes)
         norms.append(t.optimizer.clip(settings.grad_clip))
         if not math.isfinite(norms[-1]):
@@ -54,11 +59,22 @@ def update(t: Training, rows: Sequence[Row], step: int) -> dict[str, Any]:
         t.optimizer.zero_grad()
     model.eval()
     mean, largest = sum(norms) / max(1, len(norms)), max(norms, default=0.0)
-    first = {"lr": rate, "grad_norm": mean, "grad_norm_max": largest, "tokens": 0}
-    return {**first, **merge_stats(t.processes.gather([mean_stats(stats)]))}
+    merged = merge_stats(t.processes.gather([mean_stats([s for part in stats for s in part])]))
+    first = merge_stats(t.processes.gather([mean_stats(stats[0] if stats else [])]))
+    return {
+        "lr": rate,
+        "grad_norm": mean,
+        "grad_norm_max": largest,
+        "tokens": 0,
+        **merged,
+        "first": {name: first[name] for name in ("drift", "ratio_max", "clip_fraction") if name in first},
+        "time": slowest(t.processes.gather([watch.seconds()])),
+    }
 
 
-def add_gradients(t: Training, rows: Sequence[Row], *, total_tokens: int, measure_kl: bool) -> list[Stats]:
+def add_gradients(
+    t: Training, rows: Sequence[Row], watch: Stopwatch, *, total_tokens: int, measure_kl: bool
+) -> list[Stats]:
     """Accumulate the gradient of the loss over `rows`, one micro-batch at a time, and return its statistics.
 
     The loss is a mean over `total_tokens`, the tokens of the minibatch in all processes. `measure_kl` also
@@ -75,8 +91,11 @@ def add_gradients(t: Training, rows: Sequence[Row], *, total_tokens: int, measur
         batches += [empty_batch(multiple)] * (max(counts) - len(batches))
         fewest = min(counts)
     for number, batch in enumerate(batches):
+        watch.start("reference")
         micro = batch.to(policy.device)
         kl_here = measure_kl and (settings.kl > 0 or number == t.done % max(1, fewest))
+        start = _start_logprobs(t, micro) if kl_here and t.config.run.reference else None
+        watch.start("forward")
         loss, loss_stats = policy_loss(
             policy.model,
             micro,
@@ -86,14 +105,21 @@ def add_gradients(t: Training, rows: Sequence[Row], *, total_tokens: int, measur
             dual=settings.dual_clip,
             kl_weight=settings.kl,
             entropy_weight=settings.entropy,
-            reference=_start_logprobs(t, micro) if kl_here and t.config.run.reference else None,
+            reference=start,
             temperature=t.config.rollout.temperature,
             compiled=t.config.model.compile,
         )
+        watch.start("backward")
         loss.backward()  # type: ignore[no-untyped-call]
         t.optimizer.absorb()
         stats.append(loss_stats)
     return stats
+
+
+def slowest(processes: list[dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of each part in the process in which it took longest."""
+    names = dict.fromkeys(name for parts in processes for name in parts)
+    return {name: max(parts.get(name, 0.0) for parts in processes) for name in names}
 
 
 def merge_stats(processes: list[dict[str, float]]) -> dict[str, float]:

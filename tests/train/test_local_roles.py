@@ -60,6 +60,23 @@ def test_one_model_trains_with_itself_as_cast(trained):
     assert all(len(turn["probabilities"]) == 6 for turn in dialogue["turns"])
 
 
+def test_the_time_of_a_step_is_divided_among_the_roles(trained):
+    for line in (json.loads(line) for line in (trained[0] / "metrics.jsonl").read_text().splitlines()):
+        time = line["time"]
+        assert {role: set(time[role]) for role in ("policy", "user", "director", "judge")} == {
+            "policy": {"prefill", "decode"},
+            "user": {"prefill", "decode"},
+            "director": {"read"},
+            "judge": {"read"},
+        }
+        assert line["ids"]["policy"]["decode"] == line["sampled_tokens"]
+        roles = sum(sum(time[role].values()) for role in ("policy", "user", "director", "judge"))
+        assert roles + time["rest"] == pytest.approx(line["rollout_s"])
+        update = sum(time[part] for part in ("reference", "forward", "backward", "optimizer"))
+        assert 0 < update < line["update_s"]
+        assert line["rollout_s"] + line["credit_s"] + line["update_s"] <= line["step_s"]
+
+
 def test_expected_steps_move_the_state_in_training_and_scores_reproduce_them(cast_model, tmp_path):
     out = tmp_path / "run"
     changes = ("reward.steps=expected", "optim.steps=1", "eval.test_repeats=0")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from mapo import Rubric, Trajectory, advantages
 from mapo.config import Advantage, load_config
 from mapo.credit import compute_credit
 from mapo.errors import InputError, StoreError
 from mapo.train.metrics import (
+    Stopwatch,
     TensorBoard,
     credit_metrics,
     dialogue_metrics,
     flat,
     memory_gb,
     open_trackers,
+    role_ids,
+    role_time,
     state_metrics,
 )
 from mapo.train.run import rules_of
@@ -93,6 +98,14 @@ def test_a_tracker_whose_disk_is_full_names_its_file(tmp_path):
         TensorBoard(tmp_path / "file")
 
 
+def test_of_several_processes_the_busiest_tells_where_the_time_went():
+    first, second = {"policy": {"decode": 2.0}}, {"policy": {"decode": 1.0}, "judge": {"read": 3.0}}
+    assert role_time([first, second], 5.0) == {**second, "rest": 1.0}
+    assert role_time([{}], 2.0) == {"rest": 2.0}  # scripted roles, dialogues from disk
+    ids = [{"policy": {"decode": 2}}, {"policy": {"decode": 1, "prefill": 7}}]
+    assert role_ids(ids) == {"policy": {"decode": 3, "prefill": 7}}
+
+
 def test_memory_is_measured():
     assert 0.01 < memory_gb() < 1000 and np.isfinite(memory_gb())
 
@@ -126,3 +139,31 @@ def test_matched_turns_are_counted_where_states_are_compared():
     credit = compute_credit([talks[0], other], settings, Rubric.load("empathy"))
     assert state_metrics([talks[0], other], credit, settings) == {"matched": pytest.approx(2 / 3)}
     assert state_metrics(talks, credit, Advantage()) == {}
+
+
+def test_parts_of_the_same_name_add_up_to_the_elapsed_time(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 7.0, 15.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    watch = Stopwatch()
+    for name in ("forward", "backward", "forward"):  # at 1, 3 and 7; the last one ends at 15
+        watch.start(name)
+    assert watch.seconds() == {"forward": 2.0 + 8.0, "backward": 4.0}
+
+
+def test_a_stopwatch_that_was_never_started_has_no_parts():
+    watch = Stopwatch()
+    assert watch.seconds() == {} and watch.elapsed() >= 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_parts_are_measured_on_its_clock():
+    device = torch.device("cuda")
+    a = torch.randn(4096, 4096, device=device)
+    watch = Stopwatch(device)
+    watch.start("many")
+    for _ in range(50):
+        a @ a
+    watch.start("one")
+    a @ a
+    parts = watch.seconds()
+    assert parts["many"] > 5 * parts["one"] > 0

@@ -46,8 +46,10 @@ _NAMES = {
     "kl_start": "actor/kl_loss",
     "memory_gb": "perf/max_memory_allocated_gb",
     **{name: f"mapo/{name}" for name in ("drift", "advantage_max", "advantage_min", "advantage_mean")},
+    **{name: f"mapo/{name}" for name in ("tokens", "gpu_gb")},
 }
 """Names in metrics.jsonl -> names of verl's and MapoTrainer's metrics."""
+_FIRST = ("drift", "ratio_max", "clip_fraction")
 
 
 def dialogues_of(run: RunDir, config: Config, split: str, step: int) -> list[Dialogue]:
@@ -106,7 +108,10 @@ def step_record(
     rubric = Rubric.load(config.scenarios.domain)
     credit = compute_credit(usable, config.advantage.resolved(config.reward.name), rubric)
     sampled = sum(len(turn.reply.token_ids or ()) for d in dialogues for turn in d.turns)
-    rollout, update = float(timing.get("gen", 0.0)), float(timing.get("update_actor", 0.0))
+    seconds = {name: float(value) for name, value in timing.items()}
+    rollout, update = seconds.get("gen", 0.0), seconds.get("update_actor", 0.0)
+    tokens = measured.get("mapo/tokens")
+    first = {name: measured.get(f"mapo/first_{name}") for name in _FIRST}
     step_score = score(config, "", dialogues)
     return {
         "step": step,
@@ -120,11 +125,15 @@ def step_record(
         **numbers.fault_metrics(usable, config.advantage),
         "lr": learning_rate_at(config, step),
         **{key: _finite(measured[name]) for key, name in _NAMES.items() if name in measured},
+        "first": {name: _finite(value) for name, value in first.items() if value is not None},
         "rollout_s": rollout,
         "update_s": update,
-        "other_s": sum(float(timing.get(name, 0.0)) for name in ("old_log_prob", "ref", "adv")),
+        "other_s": sum(seconds.get(name, 0.0) for name in ("old_log_prob", "ref", "adv", "update_weights")),
+        "step_s": seconds.get("step", sum(seconds.values())),
+        "time": {name: value for name, value in seconds.items() if name != "step"},
         "sampled_tokens": sampled,
         "sampled_per_s": sampled / max(rollout, 1e-9),
+        **({} if tokens is None else {"trained_per_s": tokens / max(update, 1e-9)}),
     }
 
 

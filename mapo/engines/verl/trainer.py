@@ -28,12 +28,14 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from mapo.config import load_config
+from mapo.config import Optim, load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.estimator import compute_credit, estimate, find_turns, loss_mask, parse_options
 from mapo.engines.verl.settings import METHODS, checkpoint_due, schedule_end
 from mapo.errors import InputError, TrainError
+from mapo.local_model.gpu_memory import MemoryWatch, memory_reader
 from mapo.store import RunDir, write_stop_reason
+from mapo.train.loss import surrogate
 
 NODE_SECONDS = 2.0
 """How often the nodes of the cluster are checked."""
@@ -59,6 +61,8 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         self._lock = wait_for_lock(self.run.verl_trainer_lock)
         super().__init__(config)
         self.node_watch = NodeWatch(self.run)
+        self.gpu_memory = MemoryWatch(memory_reader()).__enter__()  # until this process exits
+        self.weights_seconds = 0.0
 
     @property
     def trainer_mode(self) -> str:
@@ -93,7 +97,7 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then write its line of metrics.jsonl, before its checkpoint."""
-        step = self.global_steps
+        step, began = self.global_steps, time.monotonic()
         try:
             batch = super().step(metrics, timing_raw)
         except Exception as error:
@@ -104,12 +108,22 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         self._raise_stop_reason()
         records.check_gradient(metrics, step, self.run.root)
         checks = records.restored_checks(self.run, self.mapo_config, step)
-        self.record = records.step_record(self.run, self.mapo_config, step, metrics, timing_raw, checks)
+        timing = {**timing_raw, "update_weights": self.weights_seconds}
+        timing["step"] = time.monotonic() - began + self.weights_seconds
+        if (peak := self.gpu_memory.peak_gb()) is not None:
+            metrics["mapo/gpu_gb"] = peak
+        self.record = records.step_record(self.run, self.mapo_config, step, metrics, timing, checks)
         records.append_metrics(self.run, self.record)
         records.check_agreement(self.run, self.mapo_config, checks)
         self._raise_stop_reason()
         metrics.update(records.tracker_metrics(self.record))
         return batch
+
+    def on_step_end(self) -> None:
+        """Send the weights to the sampler. The time counts for the next step, which samples with them: the
+        line of this step is written already."""
+        super().on_step_end()
+        self.weights_seconds = float(self.timing_raw.get("update_weights", 0.0))
 
     def _raise_stop_reason(self, cause: Exception | None = None) -> None:
         """Raise TrainError if a process of the run has written a stop reason."""
@@ -131,12 +145,14 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         names = ["rm_scores", "advantages", "old_log_probs", "rollout_log_probs"]
         data = tq.kv_batch_get(**location, select_fields=["uid", "response_mask", *names])
         nested = data["response_mask"]
-        mask, rewards, *rest = (data[name].to_padded_tensor(0) for name in ("response_mask", *names))
+        mask, rewards, values, now, sampled = (
+            data[name].to_padded_tensor(0) for name in ("response_mask", *names)
+        )
         turns = find_turns(rewards, mask)
         options = parse_options(self.config.algorithm)
         credit = compute_credit(turns, list(data["uid"]), method, options, inputs)
         trained = loss_mask(turns, credit, mask)
-        metrics.update(token_metrics(trained.bool(), *rest))
+        metrics.update(token_metrics(trained.bool(), values, now, sampled, self.mapo_config.optim))
         rows = [row[:length] for row, length in zip(trained, nested.offsets().diff().tolist(), strict=True)]
         new_mask = torch.nested.as_nested_tensor(rows, layout=torch.jagged)  # verl's layout
         fields = TensorDict({"response_mask": new_mask, "loss_mask": new_mask}, batch_size=len(rows))
@@ -183,17 +199,26 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         records.link_checkpoints(self.run, self.run.verl_checkpoints, self.mapo_config.model)
 
 
-def token_metrics(mask: Any, advantages: Any, now: Any, sampled: Any) -> dict[str, float]:
+def token_metrics(mask: Any, advantages: Any, now: Any, sampled: Any, clips: Optim) -> dict[str, float]:
     """Return statistics of the trained tokens: their advantages, and the mean difference between the
-    trainer's (`now`) and the sampler's (`sampled`) log-probabilities."""
+    trainer's (`now`) and the sampler's (`sampled`) log-probabilities. Those named `first` are of the ratios
+    between the two, with which an update would begin if the trainer did not recompute the sampler's."""
     if not mask.any():
         return {}
     values = advantages[mask].double()
+    drift = (now - sampled)[mask].abs().mean().item()
+    clipped = surrogate(
+        now[mask], sampled[mask], values, low=clips.clip_low, high=clips.clip_high, dual=clips.dual_clip
+    ).clipped
     return {
+        "mapo/tokens": float(mask.sum()),
+        "mapo/first_drift": drift,
+        "mapo/first_ratio_max": (now - sampled)[mask].max().clamp(max=20.0).exp().item(),
+        "mapo/first_clip_fraction": clipped.double().mean().item(),
         "mapo/advantage_max": values.max().item(),
         "mapo/advantage_min": values.min().item(),
         "mapo/advantage_mean": values.mean().item(),
-        "mapo/drift": (now - sampled)[mask].abs().mean().item(),
+        "mapo/drift": drift,
     }
 
 

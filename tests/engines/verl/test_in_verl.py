@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,7 @@ with warnings.catch_warnings():  # theirs, on being imported
 
 from mapo import Rubric
 from mapo.advantage import ENDINGS, SCALES
-from mapo.config import Advantage, load_config, shipped_configs
+from mapo.config import Advantage, Optim, load_config, shipped_configs
 from mapo.credit import compute_credit, credit_inputs
 from mapo.engines.verl import records, trainer
 from mapo.engines.verl import worker as workers
@@ -536,6 +537,7 @@ def test_the_trainer_gives_verl_our_advantages_and_mask(name, endings, made, sca
     algorithm = {"adv_estimator": name, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0}
     algorithm |= {"mapo": {k: v for k, v in told.options().items() if k != "method"}}
     ours.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}})
+    ours.mapo_config = load_config(None, [])
     played = {f"{talk.id}_0_0": attached(told, talk) for talk in talks}
     template, _ = construct_minimal_padding_template(next(iter(played.values())), {}, eos_token_id=0)
     padding = {**template, "uid": "pad", "old_log_probs": template["rollout_log_probs"]}
@@ -566,13 +568,19 @@ def test_token_metrics_cover_only_trained_tokens():
     advantages = torch.tensor([[2.0, -1.0, 9.0, 9.0], [-9.0, 9.0, 0.5, 9.0]])
     now = torch.tensor([[-1.0, -2.0, 5.0, 5.0], [5.0, 5.0, -3.0, 5.0]])
     sampled = torch.tensor([[-1.5, -1.75, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
-    assert trainer.token_metrics(mask, advantages, now, sampled) == {
+    clips = Optim(clip_low=0.2, clip_high=0.28)
+    assert trainer.token_metrics(mask, advantages, now, sampled, clips) == {
+        "mapo/tokens": 3.0,
+        # ratios exp(0.5) with advantage 2 and exp(-0.25) = 0.78 with -1 are clipped, 1 is not
+        "mapo/first_drift": 0.25,
+        "mapo/first_ratio_max": pytest.approx(math.exp(0.5)),
+        "mapo/first_clip_fraction": pytest.approx(2 / 3),
         "mapo/advantage_max": 2.0,
         "mapo/advantage_min": -1.0,
         "mapo/advantage_mean": 0.5,  # (2 - 1 + 0.5) / 3
         "mapo/drift": 0.25,  # (0.5 + 0.25 + 0) / 3
     }
-    assert trainer.token_metrics(mask & False, advantages, now, sampled) == {}
+    assert trainer.token_metrics(mask & False, advantages, now, sampled, clips) == {}
 
 
 def test_a_trainer_waits_for_the_lock_of_another(tmp_path, monkeypatch):

@@ -30,7 +30,8 @@ from support import small_run as small
 from support.verl_rows import dialogue
 
 SIMILAR = {"loss", "grad_norm", "lr", "clip_fraction", "entropy", "kl", "kl_start", "drift", "memory_gb"}
-CLOCK = {"rollout_s", "update_s", "other_s", "sampled_per_s", "trained_per_s"}
+SIMILAR |= {"first", "tokens", "gpu_gb"}
+CLOCK = {"rollout_s", "update_s", "other_s", "step_s", "time", "sampled_per_s", "trained_per_s"}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def test_a_steps_record_is_the_one_the_local_engine_writes(local, run):
     config = load_run_config(local)
     for line in read_steps(RunDir(local).metrics):
         measured = {"actor/grad_norm": 0.5, "actor/lr": 9.0, "perf/throughput": 9.0, "mapo/drift": 1e-5}
+        measured |= {"mapo/tokens": 30.0, "mapo/first_ratio_max": 1.5, "mapo/gpu_gb": 7.0}
         timing = {"gen": 2.0, "update_actor": 1.0, "ref": 0.25, "adv": 0.5, "step": 4.0}
         found = records.step_record(run, config, line["step"], measured, timing)
         theirs = {k: v for k, v in line.items() if k not in SIMILAR | CLOCK | {"validation"}}
@@ -70,6 +72,13 @@ def test_a_steps_record_is_the_one_the_local_engine_writes(local, run):
         assert found["lr"] == learning_rate_at(config, line["step"])  # verl reports the next step's rate
         assert (found["rollout_s"], found["update_s"], found["other_s"]) == (2.0, 1.0, 0.75)
         assert found["sampled_per_s"] == found["sampled_tokens"] / 2.0
+        assert (found["trained_per_s"], found["gpu_gb"], found["step_s"]) == (30.0, 7.0, 4.0)
+        assert found["first"] == {"ratio_max": 1.5} and set(line["first"]) == {
+            "drift",
+            "ratio_max",
+            "clip_fraction",
+        }
+        assert found["time"] == {name: spent for name, spent in timing.items() if name != "step"}
 
 
 def approx(value):

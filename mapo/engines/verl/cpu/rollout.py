@@ -22,6 +22,8 @@ class _SingleReply:
     Nothing is cached between turns, because verl sends the full context with every request.
     """
 
+    role = "policy"
+
     def __init__(self) -> None:
         self.slot: int | None = None
         self.cached = 0
