@@ -291,10 +291,12 @@ async def open_cast(
     """Open the cast that a config names. Yields it, a function that writes the ledger to disk, and the
     ledger.
 
-    This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
-    `plan` has the slots of local models; `start` is the policy before training, for roles that it plays.
+    This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits, but
+    all share the start forms. `plan` has the slots of local models; `start` is the policy before training,
+    for roles that it plays.
     """
     from mapo.measure.rubric import Rubric
+    from mapo.players.start_forms import StartForms, with_shared_starts
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
     from mapo.sandbox.monitoring.spot_check import with_check
     from mapo.sandbox.ranking import with_ranker
@@ -329,7 +331,10 @@ async def open_cast(
         try:
             prompts = prompts_from_config(config) if models else None
             rubric = Rubric.load(domain)
+            forms = StartForms(RunDir(out).start_levels, rubric)
             training = await session.casting(cast, rubric, domain, prompts)
+            if cast is not None:
+                training = with_shared_starts(training, forms, "judge")
             evaluation = training
             if ranker := ranker_from_config(config):
                 chat = await session.chat(ranker, "ranker")
@@ -340,6 +345,7 @@ async def open_cast(
                 training = with_check(training, judge, config.roles.check.share, roles.timeout)
             if config.eval.judge is not None:
                 evaluation = await session.casting(evaluation_cast(config), rubric, domain, prompts)
+                evaluation = with_shared_starts(evaluation, forms, "test judge")
             # Only the jobs of training steps have a step.
             yield (
                 lambda job: (training if job.step is not None else evaluation)(job),
