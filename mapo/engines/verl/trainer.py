@@ -31,6 +31,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from mapo.config import load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.estimator import compute_credit, estimate, find_turns, loss_mask, parse_options
+from mapo.engines.verl.roles import check_gpus, start_hosts
 from mapo.engines.verl.settings import METHODS, checkpoint_due, schedule_end
 from mapo.errors import InputError, TrainError
 from mapo.store import RunDir, write_stop_reason
@@ -57,8 +58,11 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
                 fix="Remove the setting: rejected tokens would split a turn in the response mask",
             )
         self._lock = wait_for_lock(self.run.verl_trainer_lock)
+        with self._stop_reason_on_error():
+            check_gpus(self.mapo_config)
         super().__init__(config)
         self.node_watch = NodeWatch(self.run)
+        self.role_hosts: list[Any] = []
 
     @property
     def trainer_mode(self) -> str:
@@ -79,6 +83,14 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         validation = self.val_dataloader  # type: ignore[has-type]
         self.held_out = {"validation": validation, "test": test}
+
+    def on_init_end(self) -> None:
+        """Start the local models of roles: after the samplers, which measure the memory that is free."""
+        with self._stop_reason_on_error():
+            pools = self.resource_pool_manager.resource_pool_dict.values()
+            groups = [group for pool in pools for group in pool.get_placement_groups()]
+            self.role_hosts = start_hosts(self.mapo_config, self.run.root, groups)
+        super().on_init_end()
 
     def fit(self, agent_loop_manager: Any) -> None:
         try:
@@ -110,6 +122,14 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         self._raise_stop_reason()
         metrics.update(records.tracker_metrics(self.record))
         return batch
+
+    @contextmanager
+    def _stop_reason_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            write_stop_reason(self.run, error, keep_first=True)
+            raise
 
     def _raise_stop_reason(self, cause: Exception | None = None) -> None:
         """Raise TrainError if a process of the run has written a stop reason."""
