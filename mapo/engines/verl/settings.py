@@ -314,7 +314,7 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.project_name": "mapo",
         "trainer.experiment_name": root.name,
         "trainer.logger": ["console", *config.run.trackers],
-        "reward.num_workers": 1,  # unused: rewards come with the dialogues
+        "reward.num_workers": 0,  # rewards come with the dialogues
         "data.seed": config.run.seed,
     }
 
