@@ -417,6 +417,10 @@ class Verl(_Section):
     """Move weights and optimizer state to main memory while dialogues are played."""
     workers: int = Field(default=8, ge=1, le=10_000)
     """Processes that play dialogues."""
+    roles_gpus: float = Field(default=1.0, gt=0, le=1)
+    """GPU of each local model of a role: 1 is a whole one, a fraction is that share of its memory."""
+    roles_shared: bool = False
+    """Local models of roles share GPUs with the policy instead of having their own."""
     settings: tuple[str, ...] = ()
     """Additional verl settings, such as "trainer.balance_batch=false"."""
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, overload
+from uuid import uuid4
 
 from mapo.errors import MapoError, RecordError, StoreError
 from mapo.records import decode_dialogue, encode, encode_dialogue, parse, utf8
@@ -73,6 +74,8 @@ class RunDir:
     """The error that ended the run, not written after a signal; removed when the run is resumed."""
     others_log = RunPath("others.log")
     """The output of the other processes, written when one of them fails."""
+    start_levels = RunPath("start_levels")
+    """Start forms that a judge has filled in, one file per scenario."""
     tensorboard = RunPath("tensorboard")
     report = RunPath("report.html")
 
@@ -223,6 +226,28 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_once(path: Path, data: bytes | str) -> None:
+    """Write `data` to `path` unless the file exists. Of several processes that write it, the first wins.
+
+    Without hard links (some network file systems), two that write at the same moment may both replace it.
+    """
+    draft = path.with_name(f".{path.name}.{uuid4().hex}.draft")  # other nodes may have our process id
+    write_atomic(draft, data)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if not path.exists():
+            try:
+                os.replace(draft, path)
+            except OSError:
+                raise write_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def write_stop_reason(run: RunDir, why: Exception | str, *, keep_first: bool = False) -> None:

@@ -228,16 +228,19 @@ def available_memory(device: str, processes: int = 1) -> tuple[int | None, str]:
     """Return the bytes that the models of one of `processes` may use, and the device's name. `device` is the
     setting model.device; every process has its own GPU, or a share of main memory.
 
-    On a GPU this includes memory that torch has reserved for itself and does not use.
+    On a GPU this includes memory that torch has reserved for itself and does not use, but none above torch's
+    limit for this process (`torch.cuda.set_per_process_memory_fraction`).
     """
     if device != "cpu":
         import torch
 
         if torch.cuda.is_available():
             card = int(os.environ.get("LOCAL_RANK", "0"))
-            free, _ = torch.cuda.mem_get_info(card)
-            unused = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
-            return free + unused, torch.cuda.get_device_name(card)
+            free, total = torch.cuda.mem_get_info(card)
+            used = torch.cuda.memory_allocated(card)
+            unused = torch.cuda.memory_reserved(card) - used
+            limit = int(total * torch.cuda.get_per_process_memory_fraction(card))
+            return min(free + unused, max(0, limit - used)), torch.cuda.get_device_name(card)
     amounts = host_memory()
     return (amounts[0] // processes if amounts else None), "CPU"
 

@@ -233,12 +233,10 @@ def refuse_tool_prompts(director: ModelSpec, prompts: RolePrompts) -> None:
         )
 
 
-def refuse_local_roles(models: Mapping[str, ModelSpec], engine: str) -> None:
-    """Raise InputError if a role is played by a local model, for engines without a sampler for it."""
-    for role, spec in models.items():
+def local_role_models(config: Config) -> dict[str, dict[str, ModelSpec]]:
+    """Return the local models that play roles in a training, by their keys, each with its roles."""
+    models: dict[str, dict[str, ModelSpec]] = {}
+    for role, spec in every_model(config).items():
         if spec.local is not None:
-            raise InputError(
-                f"the {role} is a local model, which the {engine} engine cannot sample",
-                where=spec.model,
-                fix="Serve the model and give its base URL, or train with --engine local",
-            )
+            models.setdefault(model_key(spec.local), {})[role] = spec
+    return models

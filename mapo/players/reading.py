@@ -101,10 +101,15 @@ def check_trained_roles(models: Mapping[str, ModelSpec], rubric: Rubric) -> None
     from mapo.local_model.role_file import check_role
 
     for role, spec in models.items():
-        kind = role if role in ("user", "director", "ranker") else "judge"
+        kind = role_kind(role)
         is_read_out(spec, kind)
         if file := role_file_of(spec):
             check_role(file, kind, rubric, spec.model)
+
+
+def role_kind(role: str) -> str:
+    """Return the kind of a role among the models of a training: user, director, ranker, or any judge."""
+    return role if role in ("user", "director", "ranker") else "judge"
 
 
 def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> None:

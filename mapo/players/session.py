@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from mapo.body_fields import compact_body
 from mapo.config import Config
@@ -29,13 +29,28 @@ if TYPE_CHECKING:
     from mapo.local_model.policy import Device, LocalPolicy
     from mapo.measure.rubric import Rubric
     from mapo.models.cache import Cache
-    from mapo.models.chat import Chat, ChatFactory
+    from mapo.models.chat import Answer, Chat, ChatFactory, Request
     from mapo.models.endpoint import Endpoint
     from mapo.models.ledger import Ledger
     from mapo.models.rate_limit import Limiter
-    from mapo.sampling.role_chat import RoleChat
     from mapo.sandbox.cast import Cast, Casting, Job, Policy, RolePrompts
     from mapo.sandbox.panel import NamedJudge
+
+
+class LocalRole(Protocol):
+    """A local model in one role: a Chat, and a Reader if its answers can be read out."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def reply(self, request: Request) -> Answer: ...
+
+    def end_session(self, prefix: str) -> None:
+        """Free what the model holds for the sessions of one dialogue."""
+
+
+OpenRole = Callable[[ModelSpec, str], Awaitable[LocalRole]]
+"""Opens a local model in a role."""
 
 
 @dataclass(slots=True)
@@ -61,13 +76,15 @@ class ModelSession:
     dialogues: int | None = None
     """Dialogues that local models play at once (default: `concurrency`)."""
     device: Device = "auto"
+    open_role: OpenRole | None = None
+    """Opens local models that run elsewhere and are checked there; with None, they run in this process."""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _limiters: dict[str | None, Limiter] = field(default_factory=dict)
     _cache: Cache | None = None
     _ledger: Ledger | None = None
     _endpoints: list[Endpoint] = field(default_factory=list)
     _local: LocalModels | None = None
-    _role_chats: list[RoleChat] = field(default_factory=list)
+    _role_chats: list[LocalRole] = field(default_factory=list)
 
     async def __aenter__(self) -> ModelSession:
         return self
@@ -196,7 +213,11 @@ class ModelSession:
             )
         if spec.local is None:
             return self.endpoint(spec, role)
-        chat = (await self.local.sampler(spec.local, role)).role(role)
+        chat: LocalRole
+        if self.open_role is not None:
+            chat = await self.open_role(spec, role)
+        else:
+            chat = (await self.local.sampler(spec.local, role)).role(role)
         self._role_chats.append(chat)
         return chat
 
@@ -241,7 +262,7 @@ class ModelSession:
         """Open the model of a role, and check that it can fill in the forms of its kind: those of the role,
         or of a judge."""
         chat = await self.chat(spec, role)
-        if spec.local is not None:
+        if spec.local is not None and self.open_role is None:
             check_forms(await self.local.sampler(spec.local, role), spec, kind or role, rubric)
         return chat
 
@@ -287,14 +308,17 @@ async def open_cast(
     *,
     plan: MemoryPlan | None = None,
     start: LocalPolicy | None = None,
+    open_role: OpenRole | None = None,
 ) -> AsyncIterator[tuple[Casting, Callable[[], None], Ledger]]:
     """Open the cast that a config names. Yields it, a function that writes the ledger to disk, and the
     ledger.
 
-    This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits.
-    `plan` has the slots of local models; `start` is the policy before training, for roles that it plays.
+    This is process `rank` of `shared_by`. Each has its own cache and ledger and its share of the limits, but
+    all share the start forms. `plan` has the slots of local models; `start` is the policy before training,
+    for roles that it plays; `open_role` opens local models that run elsewhere.
     """
     from mapo.measure.rubric import Rubric
+    from mapo.players.start_forms import StartForms, with_shared_starts
     from mapo.sandbox.model_cast import SHIPPED_PROMPTS
     from mapo.sandbox.monitoring.spot_check import with_check
     from mapo.sandbox.ranking import with_ranker
@@ -314,6 +338,7 @@ async def open_cast(
         role_context=roles.context,
         dialogues=config.rollout.at_once,
         device=config.model.device,
+        open_role=open_role,
     )
 
     def flush() -> None:
@@ -329,7 +354,10 @@ async def open_cast(
         try:
             prompts = prompts_from_config(config) if models else None
             rubric = Rubric.load(domain)
+            forms = StartForms(RunDir(out).start_levels, rubric)
             training = await session.casting(cast, rubric, domain, prompts)
+            if cast is not None:
+                training = with_shared_starts(training, forms, "judge")
             evaluation = training
             if ranker := ranker_from_config(config):
                 chat = await session.chat(ranker, "ranker")
@@ -340,6 +368,7 @@ async def open_cast(
                 training = with_check(training, judge, config.roles.check.share, roles.timeout)
             if config.eval.judge is not None:
                 evaluation = await session.casting(evaluation_cast(config), rubric, domain, prompts)
+                evaluation = with_shared_starts(evaluation, forms, "test judge")
             # Only the jobs of training steps have a step.
             yield (
                 lambda job: (training if job.step is not None else evaluation)(job),

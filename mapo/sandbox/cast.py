@@ -8,7 +8,7 @@ Roles played by models: `user.py`, `director.py`, `judge.py`. Scripted roles: `m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -124,6 +124,9 @@ class Cast:
     """Frees what the roles hold for this dialogue, such as KV caches; called at its end."""
     check: Check | None = None
     """The second judge, which is asked about some of the turns."""
+    start: Callable[[], Awaitable[StartLevels]] | None = None
+    """Returns the start form that all dialogues share (`mapo.players.start_forms`); with None, each dialogue
+    asks its judge."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,7 +348,9 @@ class ActiveDialogue:
 async def _start_levels(job: Job, cast: Cast) -> StartLevels:
     """Return the start levels of the job or its scenario, or else have the judge fill in the start form."""
     known = job.start_levels or job.scenario.start_levels
-    return {key: Mark(level) for key, level in known.items()} if known else await cast.judge.start()
+    if known:
+        return {key: Mark(level) for key, level in known.items()}
+    return await (cast.start or cast.judge.start)()
 
 
 async def _opening(job: Job, cast: Cast) -> str:

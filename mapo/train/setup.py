@@ -99,7 +99,10 @@ _MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"check", "requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes", "shard"},
-    "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
+    "verl": {
+        *("rollout", "tensor_parallel", "memory", "offload", "workers", "settings"),
+        *("roles_gpus", "roles_shared"),
+    },
 }
 """Settings that may change when a run is resumed."""
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mapo.local_model.forms import form_tokens
+from mapo.local_model.memory import available_memory
 from mapo.models.chat import Place, ReadRequest, Request
 from mapo.types import Message
 from support import tiny
@@ -88,3 +89,13 @@ def test_forms_follow_their_schema_beside_other_dialogues():
     assert [[r.text for r in talked] for talked in filled[len(forms) :]] == [
         [r.text for r in talked] for talked in replies
     ]
+
+
+def test_memory_above_the_limit_of_the_process_is_not_planned():
+    _, total = torch.cuda.mem_get_info(0)
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    try:
+        available, _ = available_memory("cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert 0 < available <= total // 4

@@ -171,13 +171,6 @@ def test_models_that_do_not_fit_are_refused_before_anything_is_written(cast_mode
     assert not (tmp_path / "run").exists()
 
 
-def test_the_verl_engine_refuses_local_roles(cast_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("mapo.engines.verl.launch.check_verl", lambda: None)
-    done = mapo("train", *settings(cast_model), "--engine", "verl", "--out", tmp_path / "run")
-    assert done.returncode == 2
-    assert "the user is a local model, which the verl engine cannot sample" in done.stderr
-
-
 def test_adapters_leave_the_roles_the_weights_under_them(cast_model, tmp_path):
     """With LoRA, policy and roles use the same base weights in memory, and those do not change."""
     from mapo.config import Lora

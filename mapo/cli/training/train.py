@@ -166,12 +166,9 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
 
     check_verl()
     if not RunDir(out).summary.exists():
-        from mapo.players.casting import every_model
-        from mapo.players.local_models import refuse_local_roles
         from mapo.train.run import chosen_scenarios
 
         check_policy(config)
-        refuse_local_roles(every_model(config), "verl")
         check_roles(config, chosen_scenarios(config), done=_finished_steps(out))
     display = TrainingDisplay(config.optim.steps)
     display.message(f"verl: {config.verl.nodes} x {config.verl.gpus} GPUs, log: {RunDir(out).verl_log}")

@@ -22,7 +22,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mapo.config import Config, dump_config, with_steps
+from mapo.config import Config, Role, dump_config, with_steps
 from mapo.engines.verl.settings import check_heads, check_settings, hydra_value, overrides
 from mapo.engines.verl.table import AGENT, write_tables
 from mapo.errors import InputError, TrainError
@@ -133,7 +133,7 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     check_run(root, config, scenarios, resume=resume, engine="verl")
     claim_run(root, config, scenarios, engine="verl")
     with _run_lock(root):
-        write_atomic(run.verl_config, dump_config(config))
+        write_atomic(run.verl_config, dump_config(_with_full_paths(config)))
     tables = write_tables(run.verl, config, scenarios)
     loop = {"name": AGENT, "_target_": "mapo.engines.verl.dialogue.DialogueLoop", "run_dir": str(root)}
     write_atomic(run.verl_agent, json.dumps([loop], ensure_ascii=False) + "\n")  # JSON is valid YAML
@@ -143,6 +143,30 @@ def prepare(config: Config, root: Path, *, resume: bool) -> tuple[list[str], dic
     settings += ["hydra.output_subdir=null", "hydra/job_logging=none"]
     settings += [f"hydra.run.dir={hydra_value(str(run.verl))}"]
     return [sys.executable, "-m", "verl.trainer.main_ppo", *settings], environment
+
+
+def _with_full_paths(config: Config) -> Config:
+    """Return the config with the full paths of local roles: processes on other nodes may have another
+    working folder."""
+    from mapo.local_model.policy import folder_of
+    from mapo.local_model.shipped import SHIPPED
+
+    def full(role: Role | None) -> Role | None:
+        if role is None or not (role.model or "").startswith("local:"):
+            return role
+        source = str(role.model).removeprefix("local:")
+        folder = None if source in SHIPPED else folder_of(source)
+        return role.model_copy(update={"model": f"local:{folder.resolve()}"}) if folder else role
+
+    names = ("everyone", "user", "director", "judge", "ranker", "check")
+    roles = {name: full(getattr(config.roles, name)) for name in names}
+    judges = tuple(full(judge) for judge in config.roles.judges)
+    return config.model_copy(
+        update={
+            "roles": config.roles.model_copy(update={**roles, "judges": judges}),
+            "eval": config.eval.model_copy(update={"judge": full(config.eval.judge)}),
+        }
+    )
 
 
 def _model(config: Config) -> tuple[str, int]:

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from mapo.config import Config, Lora
+from mapo.engines.verl.roles import check_shares, own_gpus
 from mapo.errors import InputError
 from mapo.estimators.methods import ESTIMATORS
 from mapo.measure.reward import RANK
@@ -69,6 +70,7 @@ def check_settings(config: Config) -> None:
                 fix="Choose a value that divides verl.nodes x verl.gpus",
             )
     _check_groups(config)
+    check_shares(config)
     rows, ranks = r.scenarios // o.updates * r.siblings, gpus // config.verl.sequence_parallel
     if rows % ranks:
         raise InputError(
@@ -312,7 +314,7 @@ def _trainer(config: Config, root: Path) -> Settings:
         "trainer.project_name": "mapo",
         "trainer.experiment_name": root.name,
         "trainer.logger": ["console", *config.run.trackers],
-        "reward.num_workers": 1,  # unused: rewards come with the dialogues
+        "reward.num_workers": 0,  # rewards come with the dialogues
         "data.seed": config.run.seed,
     }
 
@@ -364,7 +366,7 @@ def _full_precision() -> Settings:
 def _cpu(config: Config) -> Settings:
     """Return the settings for CPU runs: logical GPUs in Ray, and float32 everywhere."""
     new_cluster: Settings = {
-        "+ray_kwargs.ray_init.num_gpus": config.verl.gpus,
+        "+ray_kwargs.ray_init.num_gpus": config.verl.gpus + own_gpus(config),
         "+ray_kwargs.ray_init.include_dashboard": False,
         "ray_kwargs.ray_init.num_cpus": 24,  # scheduling slots, not physical cores
     }

@@ -31,6 +31,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from mapo.config import Optim, load_config
 from mapo.engines.verl import records
 from mapo.engines.verl.estimator import compute_credit, estimate, find_turns, loss_mask, parse_options
+from mapo.engines.verl.roles import check_gpus, start_hosts
 from mapo.engines.verl.settings import METHODS, checkpoint_due, schedule_end
 from mapo.errors import InputError, TrainError
 from mapo.local_model.gpu_memory import MemoryWatch, memory_reader
@@ -59,10 +60,13 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
                 fix="Remove the setting: rejected tokens would split a turn in the response mask",
             )
         self._lock = wait_for_lock(self.run.verl_trainer_lock)
+        with self._stop_reason_on_error():
+            check_gpus(self.mapo_config)
         super().__init__(config)
         self.node_watch = NodeWatch(self.run)
         self.gpu_memory = MemoryWatch(memory_reader()).__enter__()  # until this process exits
         self.weights_seconds = 0.0
+        self.role_hosts: list[Any] = []
 
     @property
     def trainer_mode(self) -> str:
@@ -83,6 +87,14 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         validation = self.val_dataloader  # type: ignore[has-type]
         self.held_out = {"validation": validation, "test": test}
+
+    def on_init_end(self) -> None:
+        """Start the local models of roles: after the samplers, which measure the memory that is free."""
+        with self._stop_reason_on_error():
+            pools = self.resource_pool_manager.resource_pool_dict.values()
+            groups = [group for pool in pools for group in pool.get_placement_groups()]
+            self.role_hosts = start_hosts(self.mapo_config, self.run.root, groups)
+        super().on_init_end()
 
     def fit(self, agent_loop_manager: Any) -> None:
         try:
@@ -124,6 +136,14 @@ class MapoTrainer(PPOTrainerSync):  # type: ignore[misc]
         line of this step is written already."""
         super().on_step_end()
         self.weights_seconds = float(self.timing_raw.get("update_weights", 0.0))
+
+    @contextmanager
+    def _stop_reason_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            write_stop_reason(self.run, error, keep_first=True)
+            raise
 
     def _raise_stop_reason(self, cause: Exception | None = None) -> None:
         """Raise TrainError if a process of the run has written a stop reason."""

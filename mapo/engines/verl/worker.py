@@ -99,6 +99,7 @@ async def get_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
 
 
 async def _open_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
+    from mapo.engines.verl.roles import open_role
     from mapo.players.session import open_cast
     from mapo.train.run import rules_of
     from mapo.train.setup import start_levels_of
@@ -107,7 +108,8 @@ async def _open_worker(root: Path, tokenizer: Any, model: str) -> AgentWorker:
     template = keep_turns_verbatim(read_template(tokenizer, enable_thinking=config.model.thinking))
     rank, workers = _worker_rank(), config.verl.workers
     stack = AsyncExitStack()
-    casting, flush, _ = await stack.enter_async_context(open_cast(config, root, rank, shared_by=workers))
+    cast = open_cast(config, root, rank, shared_by=workers, open_role=open_role)
+    casting, flush, _ = await stack.enter_async_context(cast)
     return AgentWorker(
         config=config,
         run=RunDir(root),

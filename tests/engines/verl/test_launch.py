@@ -76,6 +76,20 @@ def test_a_model_of_a_hub_keeps_its_name(tmp_path, monkeypatch):
     assert "actor_rollout_ref.model.path=someone/some-model" in command
 
 
+def test_other_processes_get_the_full_paths_of_local_roles(cast_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(cast_model.parent)
+    name, path = f"local:{cast_model.name}", f"local:{cast_model.resolve()}"
+    settings = ["roles.agents=llm", "roles.everyone.model=m", f"roles.user.model={name}"]
+    settings += [f'roles.judges=[{{model="{name}"}}, {{model="local:pocket"}}]', f"eval.judge.model={name}"]
+    prepare(config(*settings), tmp_path / "run", resume=False)
+    roles = load_config(RunDir(tmp_path / "run").verl_config, flat=True)
+    assert roles.roles.user.model == roles.eval.judge.model == path
+    assert [judge.model for judge in roles.roles.judges] == [path, "local:pocket"]
+    assert roles.roles.everyone.model == "m"
+    assert load_run_config(tmp_path / "run").roles.user.model == name
+    prepare(config(*settings), tmp_path / "run", resume=True)
+
+
 def test_a_run_is_resumed_in_its_own_folder_only(tmp_path):
     root = tmp_path / "run"
     with pytest.raises(InputError, match="no run to resume"):
