@@ -33,6 +33,7 @@ async def train(t: Training) -> None:
         credit = turn_advantages(t, step, usable)
         played = time.monotonic()
         t.callbacks.update_begins(step)
+        t.sampler.make_room()
         stats = update(t, rows_of(usable, credit), step)
         t.sampler.forget_all()
         t.done = step

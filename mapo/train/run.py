@@ -23,6 +23,7 @@ from mapo.measure.rubric import Rubric
 from mapo.players.casting import cast_from_config
 from mapo.players.prompts import prompts_from_config
 from mapo.players.reading import check_expected_steps
+from mapo.sampling.interface import PolicySampler
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
 from mapo.sandbox.cast import Casting
@@ -73,7 +74,7 @@ async def run(
     resume: bool = False,
     callbacks: Callbacks | None = None,
     processes: ProcessGroup | None = None,
-    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    loaded: tuple[LocalPolicy, PolicySampler] | None = None,
     memory: MemoryPlan | None = None,
 ) -> TrainingOutcome:
     """Train with `config` in the run directory `out`.
@@ -215,7 +216,7 @@ async def open_training(
     paid: bool,
     callbacks: Callbacks,
     processes: ProcessGroup,
-    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    loaded: tuple[LocalPolicy, PolicySampler] | None = None,
     memory: MemoryPlan | None = None,
 ) -> AsyncIterator[Training]:
     """Load the model, claim the run directory and open its files; close everything at the end."""
@@ -266,7 +267,7 @@ async def open_training(
             t.metrics.close()
 
 
-def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy, Sampler]:
+def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy, PolicySampler]:
     """Load the policy as it was before training, and a sampler for it; `keep_base` as in `load_policy`."""
     m, r = config.model, config.rollout
     if config.run.threads:

@@ -30,7 +30,7 @@ from mapo.runs.claim import digest
 from mapo.runs.contamination import trained_test_scenarios
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
-from mapo.sampling.sampler import Sampler
+from mapo.sampling.interface import PolicySampler
 from mapo.sandbox.cast import Casting, RolePrompts, prompts_id
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import content_hash, official_test_cards
@@ -57,7 +57,7 @@ class Training:
     config: Config
     run: RunDir
     policy: LocalPolicy
-    sampler: Sampler
+    sampler: PolicySampler
     optimizer: Optimizer
     casting: Casting
     rules: Rules
