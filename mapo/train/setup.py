@@ -96,6 +96,7 @@ class Training:
 _MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"check", "requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
+    "rollout": {"vllm_memory"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes"},
     "verl": {"rollout", "tensor_parallel", "memory", "offload", "workers", "settings"},
 }

@@ -130,11 +130,12 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
         from mapo.players.preflight import check_processes
 
         check_processes(config.run.processes, config.model.device)
-    from mapo.train.run import check_options, chosen_scenarios
+    from mapo.train.run import check_options, check_sampler, chosen_scenarios
     from mapo.train.setup import check_run
 
     scenarios = chosen_scenarios(config)
     check_options(config)
+    check_sampler(config)
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
     _say_memory(config, out)
