@@ -62,12 +62,15 @@ def check_vllm(device: str) -> None:
 
 
 class VllmEngine:
-    """vLLM's offline engine in this process. Use it from one thread, and only one per process."""
+    """vLLM's offline engine in this process. Use it from one thread, and only one per process.
+
+    asleep: whether it has given up its memory, and can compute nothing until `load`.
+    """
 
     def __init__(self, llm: Any, version: str) -> None:
         self._engine = llm.llm_engine
         self._may_sleep = bool(self._engine.model_config.enable_sleep_mode)
-        self._asleep = False
+        self.asleep = False
         self.version = version
 
     @property
@@ -91,18 +94,18 @@ class VllmEngine:
 
     def sleep(self) -> None:
         """Free the GPU memory of weights and KV cache until `load`. The weights wait in main memory."""
-        if self._may_sleep and not self._asleep:
+        if self._may_sleep and not self.asleep:
             torch.cuda.synchronize()
             self._engine.sleep(level=1)
-            self._asleep = True
+            self.asleep = True
 
     def load(self, model: Any) -> None:
         """Copy the weights of a trained model, and forget what was computed with earlier ones."""
-        if self._asleep:
+        if self.asleep:
             gc.collect()
             torch.cuda.empty_cache()  # vLLM's memory is not torch's: give back what torch only keeps
             self._engine.wake_up()
-            self._asleep = False
+            self.asleep = False
 
         def copy_weights(own: Any) -> tuple[set[str] | None, set[str]]:
             return own.load_weights(weights_of(model)), {name for name, _ in own.named_parameters()}
@@ -121,7 +124,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """Free the memory. An engine that sleeps has none on the GPU; it ends with the process."""
-        if not self._asleep:
+        if not self.asleep:
             # The run is over, and the memory is freed with the process at the latest.
             with contextlib.suppress(Exception):
                 self._engine.engine_core.shutdown()

@@ -136,6 +136,8 @@ class VllmSampler:
             raise sampling_error(self.failed)
         if self._loop_task is None or self._loop_task.done():
             raise InputError("the sampler is not running", fix="Use it inside `async with sampler:`")
+        if self._engine.asleep:
+            raise TrainError("a reply was asked for during an update", fix="Call forget_all after the update")
         call = _Call(str(self._calls), ids, request, asyncio.get_running_loop().create_future())
         self._calls += 1
         self._waiting.append(call)
