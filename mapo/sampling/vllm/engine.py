@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mapo.errors import InputError, TrainError, install_hint
+from mapo.errors import InputError, MapoError, TrainError, install_hint
 from mapo.local_model.policy import LocalPolicy, folder_of
 from mapo.models.chat import Request
 
@@ -148,20 +148,31 @@ def start_vllm(policy: LocalPolicy, *, slots: int, context: int, memory: float, 
             "enable_sleep_mode": True,
             **more,
         }
-    llm = vllm.LLM(
-        str(folder_of(policy.source) or policy.source),
-        skip_tokenizer_init=True,
-        load_format="dummy",  # the weights are copied from the policy
-        dtype=str(policy.dtype).removeprefix("torch."),
-        max_model_len=context,
-        max_num_seqs=slots,
-        generation_config="vllm",
-        logprobs_mode="processed_logprobs",  # of the distribution that is sampled from
-        async_scheduling=False,  # else a step may be in progress when the engine is sent to sleep
-        **more,
-    )
-    engine = VllmEngine(llm, vllm.__version__)
-    engine.load(policy.model)
+    source = str(folder_of(policy.source) or policy.source)
+    try:
+        llm = vllm.LLM(
+            source,
+            skip_tokenizer_init=True,
+            load_format="dummy",  # the weights are copied from the policy
+            dtype=str(policy.dtype).removeprefix("torch."),
+            max_model_len=context,
+            max_num_seqs=slots,
+            generation_config="vllm",
+            logprobs_mode="processed_logprobs",  # of the distribution that is sampled from
+            async_scheduling=False,  # else a step may be in progress when the engine is sent to sleep
+            **more,
+        )
+        engine = VllmEngine(llm, vllm.__version__)
+        engine.load(policy.model)
+    except MapoError:
+        raise
+    except Exception as error:  # whatever vLLM says of a model or a GPU that it does not support
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise TrainError(
+            f"vLLM cannot sample this model ({reason})",
+            where=source,
+            fix="Lower rollout.vllm_memory if memory is short, or use rollout.sampler=own",
+        ) from error
     return engine
 
 
