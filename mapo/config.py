@@ -266,6 +266,12 @@ class Rollout(_Section):
     """Concurrent dialogues: the number of rows of the KV cache."""
     system: bool = True
     """Whether the policy gets the domain's system prompt."""
+    sampler: Literal["own", "vllm"] = "own"
+    """What samples the policy in the local engine: mapo's own decoder, or vLLM on one GPU, for models and
+    GPUs that the decoder is not made for.
+    """
+    vllm_memory: float = Field(default=0.4, gt=0, lt=1)
+    """Largest share of the GPU's memory for the KV cache of the sampler vllm."""
 
 
 class Reward(_Section):
@@ -459,6 +465,20 @@ class Config(_Section):
     def _check_eval_judge(self) -> Config:
         if self.eval.judge is not None and self.roles.agents != "llm" and not self.eval.judge.model:
             raise ValueError("no model for the judge of evaluations: set eval.judge.model")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sampler(self) -> Config:
+        if self.rollout.sampler != "vllm":
+            return self
+        if self.run.processes > 1:
+            raise ValueError("rollout.sampler = 'vllm' works in one process: set run.processes = 1")
+        if self.model.device == "cpu" or self.model.dtype == "float32":
+            raise ValueError(
+                "rollout.sampler = 'vllm' needs a GPU and bfloat16: leave out model.device and model.dtype"
+            )
+        if self.rollout.temperature < 0.01 or 0 < self.eval.temperature < 0.01:
+            raise ValueError("rollout.sampler = 'vllm' needs temperatures of at least 0.01")
         return self
 
     @model_validator(mode="after")

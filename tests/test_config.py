@@ -58,6 +58,22 @@ def test_what_cannot_be_meant_is_refused_with_its_place(override, told):
         load_config(None, [override])
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("run.processes=2", "one process"),
+        ("model.device=cpu", "needs a GPU"),
+        ("model.dtype=float32", "bfloat16"),
+        ("rollout.temperature=0.001", "at least 0.01"),
+        ("eval.temperature=0.001", "at least 0.01"),
+        ("rollout.vllm_memory=1.5", "rollout.vllm_memory"),
+    ],
+)
+def test_what_vllm_cannot_sample_is_refused(override, told):
+    with pytest.raises(InputError, match=told):
+        load_config(None, ["rollout.sampler=vllm", "run.processes=1", override])
+
+
 def test_a_penalty_on_distance_needs_the_start():
     with pytest.raises(InputError, match="reference"):
         load_config(None, ["optim.kl=0.1", "run.reference=false"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError, TrainError
 from mapo.models.chat import Request
 from mapo.sampling.draw import PendingRead, PendingReply, noise_of
 from mapo.sampling.guides import Guide
@@ -100,3 +100,8 @@ def check_ids(ids: Sequence[int], vocabulary: int, where: str) -> None:
             where=where,
             fix="Use the tokenizer that belongs to the model",
         )
+
+
+def sampling_error(problem: Exception) -> MapoError:
+    """Return the error for calls after sampling has failed; the original is raised as the sampler closes."""
+    return problem if isinstance(problem, MapoError) else TrainError(f"sampling failed: {problem!r}")

@@ -26,17 +26,25 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from mapo.errors import InputError, MapoError, TrainError
+from mapo.errors import InputError, TrainError
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
-from mapo.sampling.calls import ReadCall, RoleSession, SampleCall, SlotHolder, check_ids, common_prefix
+from mapo.sampling.calls import (
+    ReadCall,
+    RoleSession,
+    SampleCall,
+    SlotHolder,
+    check_ids,
+    common_prefix,
+    sampling_error,
+)
 from mapo.sampling.decoder import Attention, Decoder, Stats
 from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledTokens
 from mapo.sampling.guides import Guides
 from mapo.sampling.prefixes import PrefixCopy, computed_now, longest_prefix
 from mapo.sampling.role_chat import RoleChat
-from mapo.sampling.tokens import Context
-from mapo.sampling.turns import Work, turns_of_loop
+from mapo.sampling.tokens import Context, generation_ends
+from mapo.sampling.turns import turns_of_loop
 from mapo.sandbox.cast import Job
 
 _MANY_READS = 16  # from so many on, one half is computed while the other half is prepared
@@ -124,7 +132,7 @@ class Sampler:
                 fix="Use at least 1 slot, 2 ids and 1 step",
             )
         self.name, self.template, self.context = name, template, context
-        self.end_ids = template.end_ids | _generation_ends(model)
+        self.end_ids = template.end_ids | generation_ends(model)
         self.decoder = Decoder(
             model,
             slots=slots,
@@ -152,11 +160,6 @@ class Sampler:
         return self.decoder.stats
 
     @property
-    def work(self) -> Work:
-        """What all samplers of the running event loop have computed, by role."""
-        return turns_of_loop().work
-
-    @property
     def decoding(self) -> str:
         """How steps are decoded, for logs and manifests; empty on a CPU."""
         return self.decoder.description
@@ -169,6 +172,9 @@ class Sampler:
     def role(self, name: str) -> RoleChat:
         """Return the model in another role than the policy, for all dialogues."""
         return RoleChat(self, name)
+
+    def make_room(self) -> None:
+        """Do nothing: the KV cache stays where it is during an update."""
 
     def forget_all(self) -> None:
         """Clear the KV cache after the weights have changed. Dialogues may continue; their ids are kept."""
@@ -201,7 +207,7 @@ class Sampler:
     async def ask(self, call: SampleCall | ReadCall) -> None:
         """Sample the reply of a call, or read its answers. Returns when it is complete."""
         if self.failed:
-            raise _as_mapo_error(self.failed)
+            raise sampling_error(self.failed)
         if self._loop_task is None:
             raise InputError("the sampler is not running", fix="Use it inside `async with sampler:`")
         self._waiting.append(call)
@@ -258,7 +264,7 @@ class Sampler:
                         await self._wake.wait()
             except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
                 self.failed = problem
-                self._fail(_as_mapo_error(problem))
+                self._fail(sampling_error(problem))
 
     def _count_reads(self, reads: Sequence[PendingRead], before: Stats) -> None:
         """Count the seconds since `before` for the roles whose answers were read."""
@@ -400,14 +406,3 @@ class Sampler:
         for slot in list(self._active):
             self._drop(slot)
         self._waiting.clear()
-
-
-def _generation_ends(model: Any) -> frozenset[int]:
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends = ends if isinstance(ends, list | tuple) else [ends]
-    return frozenset(end for end in ends if type(end) is int and end >= 0)
-
-
-def _as_mapo_error(problem: Exception) -> MapoError:
-    """Return the error for calls after the loop has failed; the original is raised as the sampler closes."""
-    return problem if isinstance(problem, MapoError) else TrainError(f"sampling failed: {problem!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mapo.errors import ContextError, InputError
 from mapo.local_model.template import Template
@@ -33,6 +33,13 @@ def longest_dialogue(
             fix="Lower it, or remove it",
         )
     return setting
+
+
+def generation_ends(model: Any) -> frozenset[int]:
+    """Return the ids that end a reply by the generation config of a model."""
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = ends if isinstance(ends, list | tuple) else [ends]
+    return frozenset(end for end in ends if type(end) is int and end >= 0)
 
 
 @dataclass(frozen=True, slots=True)

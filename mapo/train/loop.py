@@ -15,6 +15,7 @@ from mapo.advantage import Advantages
 from mapo.credit import compute_credit
 from mapo.errors import JudgeError, TrainError
 from mapo.rows import rows_of
+from mapo.sampling.turns import turns_of_loop
 from mapo.train import checkpoint, metrics
 from mapo.train.rollouts import evaluate, play_jobs, step_jobs, write_json
 from mapo.train.setup import Training, note_decoding
@@ -33,6 +34,7 @@ async def train(t: Training) -> None:
         credit = turn_advantages(t, step, usable)
         watch.start("update_s")
         t.callbacks.update_begins(step)
+        t.sampler.make_room()
         stats = update(t, rows_of(usable, credit), step)
         t.sampler.forget_all()
         t.done = step
@@ -49,7 +51,7 @@ async def train(t: Training) -> None:
 async def play_step(t: Training, step: int) -> list[Dialogue]:
     """Play the dialogues of a step and return those of all processes, in job order."""
     t.sampler.stats.clear()
-    t.sampler.work.clear()
+    turns_of_loop().work.clear()
     metrics.reset_memory()
     rollout = t.config.rollout
     jobs = step_jobs(
@@ -85,8 +87,8 @@ def step_record(
     usable = [d for d in dialogues if d.usable]
     # Tokens sampled in this session only: a resumed step may have dialogues from disk.
     work = t.processes.gather([(t.sampler.stats.sampled, t.sampler.stats.seconds)])
-    role_seconds = t.processes.gather([t.sampler.work.seconds])
-    role_ids = t.processes.gather([t.sampler.work.ids])
+    role_seconds = t.processes.gather([turns_of_loop().work.seconds])
+    role_ids = t.processes.gather([turns_of_loop().work.ids])
     return {
         "step": t.done,
         **metrics.dialogue_metrics(dialogues, t.train_scenarios, t.rules.rubric),

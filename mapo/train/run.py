@@ -22,11 +22,14 @@ from mapo.local_model.memory import MemoryPlan
 from mapo.local_model.policy import LocalPolicy, folder_of, load_policy
 from mapo.local_model.template import read_template
 from mapo.measure.rubric import Rubric
-from mapo.players.casting import cast_from_config
+from mapo.players.casting import cast_from_config, every_model
 from mapo.players.prompts import prompts_from_config
 from mapo.players.reading import check_expected_steps
+from mapo.sampling.interface import PolicySampler
 from mapo.sampling.sampler import Sampler
 from mapo.sampling.tokens import longest_dialogue
+from mapo.sampling.vllm.engine import check_vllm, start_vllm
+from mapo.sampling.vllm.sampler import VllmSampler
 from mapo.sandbox.cast import Casting
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import official_test_cards
@@ -77,7 +80,7 @@ async def run(
     resume: bool = False,
     callbacks: Callbacks | None = None,
     processes: ProcessGroup | None = None,
-    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    loaded: tuple[LocalPolicy, PolicySampler] | None = None,
     memory: MemoryPlan | None = None,
 ) -> TrainingOutcome:
     """Train with `config` in the run directory `out`.
@@ -92,6 +95,7 @@ async def run(
     processes = processes or ProcessGroup()
     rules = rules_of(config)
     check_options(config)
+    check_sampler(config, processes.world_size)
     check_trackers(config.run.trackers)
     if config.run.shard:
         check_shard(processes.world_size)
@@ -221,6 +225,26 @@ def check_shard(world_size: int) -> None:
         )
 
 
+def check_sampler(config: Config, processes: int = 1) -> None:
+    """Raise InputError if the policy cannot be sampled with `rollout.sampler` in this run."""
+    if config.rollout.sampler != "vllm":
+        return
+    if processes > 1:
+        raise InputError(
+            f"vLLM samples in one process, and there are {processes}",
+            where="rollout.sampler",
+            fix="Start one process, use rollout.sampler=own, or --engine verl",
+        )
+    for role, spec in every_model(config).items():
+        if spec.local is not None:
+            raise InputError(
+                f"the {role} is a local model, which cannot be sampled beside vLLM",
+                where=spec.model,
+                fix="Serve the model and give its base URL, or use rollout.sampler=own",
+            )
+    check_vllm(config.model.device)
+
+
 @asynccontextmanager
 async def open_training(
     config: Config,
@@ -231,7 +255,7 @@ async def open_training(
     paid: bool,
     callbacks: Callbacks,
     processes: ProcessGroup,
-    loaded: tuple[LocalPolicy, Sampler] | None = None,
+    loaded: tuple[LocalPolicy, PolicySampler] | None = None,
     memory: MemoryPlan | None = None,
 ) -> AsyncIterator[Training]:
     """Load the model, claim the run directory and open its files; close everything at the end."""
@@ -287,7 +311,7 @@ async def open_training(
             t.metrics.close()
 
 
-def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy, Sampler]:
+def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy, PolicySampler]:
     """Load the policy as it was before training, and a sampler for it; `keep_base` as in `load_policy`."""
     m, r = config.model, config.rollout
     if config.run.threads:
@@ -305,6 +329,9 @@ def load_model(config: Config, *, keep_base: bool = False) -> tuple[LocalPolicy,
     model_limit = getattr(policy.model.config, "max_position_embeddings", None)
     context = longest_dialogue(r.context, model_limit, m.source)
     template = read_template(policy.tokenizer, enable_thinking=m.thinking)
+    if r.sampler == "vllm":
+        engine = start_vllm(policy, slots=r.at_once, context=context, memory=r.vllm_memory)
+        return policy, VllmSampler(policy, template, engine, context=context)
     sampler = Sampler(
         policy.model, template, name=policy.name, slots=r.at_once, context=context, stream=m.stream
     )

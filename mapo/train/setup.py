@@ -31,7 +31,7 @@ from mapo.runs.claim import digest
 from mapo.runs.contamination import trained_test_scenarios
 from mapo.runs.kind import Kind, kind_of
 from mapo.runs.provenance import provenance
-from mapo.sampling.sampler import Sampler
+from mapo.sampling.interface import PolicySampler
 from mapo.sandbox.cast import Casting, RolePrompts, prompts_id
 from mapo.sandbox.rollout import Rules
 from mapo.scenarios.official import content_hash, official_test_cards
@@ -58,7 +58,7 @@ class Training:
     config: Config
     run: RunDir
     policy: LocalPolicy
-    sampler: Sampler
+    sampler: PolicySampler
     optimizer: PolicyOptimizer
     casting: Casting
     rules: Rules
@@ -98,6 +98,7 @@ class Training:
 _MAY_CHANGE = {
     "model": {"device", "compile", "checkpointing", "stream"},
     "roles": {"check", "requests", "requests_per_minute", "tokens_per_minute", "timeout", "retries"},
+    "rollout": {"vllm_memory"},
     "run": {"checkpoint_every", "keep", "trackers", "threads", "processes", "shard"},
     "verl": {
         *("rollout", "tensor_parallel", "memory", "offload", "workers", "settings"),

@@ -131,13 +131,14 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
 
         check_processes(config.run.processes, config.model.device)
     from mapo.local_model.memory import process_count
-    from mapo.train.run import check_options, check_shard, chosen_scenarios
+    from mapo.train.run import check_options, check_sampler, check_shard, chosen_scenarios
     from mapo.train.setup import check_run
 
     scenarios = chosen_scenarios(config)
     check_options(config)
     if config.run.shard:
         check_shard(process_count(config.run.processes))
+    check_sampler(config)
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
     _say_memory(config, out)
