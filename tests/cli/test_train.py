@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from mapo.cli.training.train import train
 from mapo.config import load_config
@@ -59,6 +60,18 @@ def test_a_run_tells_what_came_of_it(finished):
     summary = json.loads((out / "summary.json").read_text())
     assert summary["before"]["n"] == 12 and summary["steps"] == 2
     assert list((out / "tensorboard").iterdir())
+
+
+def test_too_little_gpu_memory_is_answered_with_what_needs_less(model, tmp_path, monkeypatch):
+    def full(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("mapo.train.run.load_model", full)
+    done = mapo("train", *small.SMALL, f"model.source={model}", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "memory of the GPU is too small" in done.stderr
+    assert "run.shard=true run.processes=N, or --engine verl" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("asked", "each"), [("run.processes=3", "2"), ("run.threads=5", "5"), ("", None)])

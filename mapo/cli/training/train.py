@@ -189,10 +189,12 @@ def train_on_verl(config: Config, out: Path, resume: bool) -> TrainingOutcome:
 
 def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | None:
     """Train with a progress display; return None in processes other than rank 0."""
+    from mapo.errors import TrainError
     from mapo.local_model.policy import start_of
     from mapo.players.casting import every_model
     from mapo.players.local_models import plan_training, shares_start
     from mapo.players.session import open_cast
+    from mapo.sampling.graphs import out_of_memory
     from mapo.train.callbacks import CountingCallbacks, TrainingDisplay
     from mapo.train.processes import join_processes
     from mapo.train.run import load_model, run
@@ -242,6 +244,15 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
         else:  # rank 0 handles signals
             outcome = asyncio.run(play_and_train())
         processes.leave()
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise TrainError(
+            "the memory of the GPU is too small for this training",
+            where=config.model.source,
+            fix="Lower optim.tokens, set model.checkpointing=true, train with LoRA (model.lora.rank=32), or "
+            "use several GPUs (run.shard=true run.processes=N, or --engine verl)",
+        ) from error
     finally:
         callbacks.close()
     return outcome if processes.is_leader else None
