@@ -10,6 +10,6 @@ parameter, flattened, process k keeps the k-th piece.
   point at them.
 - The layers of the reference are divided with FSDP2 and gathered one at a time in its forward pass.
 
-FSDP2 is not used for the policy: its modules gather their weights in hooks, which cannot be recorded as CUDA
-graphs and move the weights in memory, so that the sampler would need a second copy of them.
+FSDP2 is not used for the policy: its modules gather weights in hooks and free them again, so recorded CUDA
+graphs would point at freed memory, and the sampler would need a second copy of the weights.
 """

@@ -24,7 +24,7 @@ class Bucket:
         self.columns: dict[str, slice] = {}
         width = 0
         for name, parameter in params.items():
-            start, width = width, width + -(-parameter.numel() // processes.world_size)
+            start, width = width, width + max(1, -(-parameter.numel() // processes.world_size))
             self.columns[name] = slice(start, width)
         first = next(iter(params.values()))
         self.dtype, self.device = first.dtype, first.device
