@@ -18,7 +18,8 @@ from mapo.local_model.template import read_template
 from mapo.models.chat import Request
 from mapo.players.identity import fingerprint
 from mapo.sampling.local import local_sampler
-from mapo.sampling.sampler import LocalChat, _generation_ends
+from mapo.sampling.sampler import LocalChat
+from mapo.sampling.tokens import generation_ends
 from mapo.types import Message
 
 
@@ -145,7 +146,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(folder):
 
 def test_end_ids_that_are_not_ids_are_ignored():
     def ends(value):
-        return _generation_ends(SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=value)))
+        return generation_ends(SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=value)))
 
     assert ends("x") == ends(None) == ends([None, -1, "x", True]) == frozenset()
     assert ends([2, 3]) == {2, 3}

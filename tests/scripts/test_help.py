@@ -42,6 +42,6 @@ def test_an_unknown_shape_lists_the_known_ones(monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(str(ROOT / "benchmarks/talks.py"), run_name="__main__")
     assert stop.value.code == 2
-    assert "'tiny' is not a shape; write SHAPE:DIALOGUES, where SHAPE is one of 135M, 1.5B, 7B, 2M" in (
+    assert "'tiny' is not a shape; write SHAPE:DIALOGUES, where SHAPE is one of 135M, 1.5B, 7B, 20M, 2M" in (
         capsys.readouterr().err
     )

@@ -144,7 +144,7 @@ def _lost(model: str, role: str) -> TrainError:
     return TrainError(
         f"the process of the {role}'s model is gone",
         where=model,
-        fix="verl's log may say why. If it ran out of GPU memory, raise verl.roles_gpus",
+        fix="See verl's log. If it ran out of GPU memory, raise verl.roles_gpus",
     )
 
 
@@ -222,7 +222,7 @@ def check_gpus(config: Config) -> None:
     total = int(ray.cluster_resources().get("GPU", 0))
     if roles and total < policy + roles:
         raise InputError(
-            f"Ray has {total} GPUs, but the policy needs {policy} and its local roles {roles}",
+            f"the Ray cluster has {total} GPUs, but the policy needs {policy} and its local roles {roles}",
             where="verl.gpus",
             fix="Give the policy fewer GPUs, or set verl.roles_shared=true and a smaller verl.roles_gpus",
         )

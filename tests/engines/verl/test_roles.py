@@ -207,7 +207,7 @@ def test_a_model_that_cannot_be_loaded_is_one_clear_error(ray_, tmp_path):
 @pytest.mark.verl
 @pytest.mark.filterwarnings("default")
 def test_too_few_gpus_are_told_before_anything_is_loaded(ray_, models):
-    with pytest.raises(InputError, match="Ray has 2 GPUs, but the policy needs 2 and its local roles 1"):
+    with pytest.raises(InputError, match="has 2 GPUs, but the policy needs 2 and its local roles 1"):
         check_gpus(config_of(models, "verl.roles_gpus=0.5"))
     check_gpus(config_of(models, "verl.roles_gpus=0.5", "verl.gpus=1"))
     check_gpus(config_of(models, "verl.roles_shared=true"))
