@@ -136,9 +136,9 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
 
     scenarios = chosen_scenarios(config)
     check_options(config)
-    if config.run.shard:
-        check_shard(process_count(config.run.processes))
-    check_sampler(config)
+    processes = process_count(config.run.processes)
+    check_shard(config, processes)
+    check_sampler(config, processes)
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
     _say_memory(config, out)
