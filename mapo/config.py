@@ -471,8 +471,10 @@ class Config(_Section):
     def _check_sampler(self) -> Config:
         if self.rollout.sampler != "vllm":
             return self
-        if self.run.processes > 1:
-            raise ValueError("rollout.sampler = 'vllm' works in one process: set run.processes = 1")
+        if self.run.processes > 1 or self.run.shard:
+            raise ValueError(
+                "rollout.sampler = 'vllm' works in one process: set run.processes = 1 and run.shard = false"
+            )
         if self.model.device == "cpu" or self.model.dtype == "float32":
             raise ValueError(
                 "rollout.sampler = 'vllm' needs a GPU and bfloat16: leave out model.device and model.dtype"

@@ -62,6 +62,7 @@ def test_what_cannot_be_meant_is_refused_with_its_place(override, told):
     ("override", "told"),
     [
         ("run.processes=2", "one process"),
+        ("run.shard=true", "one process"),
         ("model.device=cpu", "needs a GPU"),
         ("model.dtype=float32", "bfloat16"),
         ("rollout.temperature=0.001", "at least 0.01"),

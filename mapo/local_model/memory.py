@@ -326,6 +326,14 @@ def model_size(folder: Path) -> ModelSize | None:
     )
 
 
+def adapter_size(folder: Path) -> int | None:
+    """Return the parameters of the adapter in a folder; None if it holds none."""
+    weights = folder / "adapter_model.safetensors"
+    if not ((folder / "adapter_config.json").is_file() and weights.is_file()):
+        return None
+    return sum(math.prod(shape) for shape in _shapes(weights).values())
+
+
 def _base_of(folder: Path) -> Path | None:
     """Return the folder of an adapter's base model; None for other folders, and for a name on a hub."""
     path = folder / "adapter_config.json"
@@ -373,9 +381,10 @@ def training_need(
     width: int,
     processes: int = 1,
     sampled_reference: bool = False,
+    adapters: int | None = None,
 ) -> ModelNeed:
     """Return what training the policy needs in each of `processes`. `width` is the bytes of one weight: 2 in
-    bfloat16.
+    bfloat16. `adapters` are the parameters of LoRA adapters whose training continues.
 
     Per trained parameter: a float32 gradient and two moments and, if the weights are not float32, a float32
     copy and a gradient in the weights' dtype. The reference keeps the trained parameters once more. With
@@ -383,8 +392,9 @@ def training_need(
     the reference, and two buckets of gradients on their way.
     """
     model = config.model
-    trained = size.adapters(model.lora.rank) if model.lora else size.parameters
-    trained_width = 4 if model.lora else width
+    if adapters is None and model.lora:
+        adapters = size.adapters(model.lora.rank)
+    trained, trained_width = (size.parameters, width) if adapters is None else (adapters, 4)
     state = trained * (12 + (4 + trained_width if trained_width < 4 else 0))
     reference = trained * trained_width if config.run.reference else 0
     sent = 0
@@ -399,7 +409,7 @@ def training_need(
     return ModelNeed(
         name="policy",
         roles=("policy",),
-        weights=size.parameters * width + (trained * trained_width if model.lora else 0),
+        weights=size.parameters * width + 4 * (adapters or 0),
         per_slot=size.kv_per_token * width * context,
         slots=slots,
         context=context,

@@ -182,7 +182,7 @@ def shares_start(config: Config) -> bool:
 
 def _policy_need(config: Config) -> ModelNeed | None:
     from mapo.local_model.checks import longest_context
-    from mapo.local_model.memory import model_size, process_count, training_need, width_on
+    from mapo.local_model.memory import adapter_size, model_size, process_count, training_need, width_on
     from mapo.sampling.tokens import longest_dialogue
 
     source = config.model.source
@@ -200,6 +200,7 @@ def _policy_need(config: Config) -> ModelNeed | None:
         width=width,
         processes=process_count(config.run.processes),
         sampled_reference=shares_start(config),
+        adapters=adapter_size(folder),
     )
 
 

@@ -94,6 +94,12 @@ def split_for_test(
                 fix="Test on dialogues of other scenarios",
             )
     every_scenario = _shuffled({*map(_scenario, recordings)}, f"{seed}/scenarios")
+    if len(every_scenario) < 2:
+        raise InputError(
+            "the recordings to train on have one scenario, and another is needed for validation",
+            where="--from",
+            fix="Give recordings of at least 2 scenarios",
+        )
     checked = set(every_scenario[: max(1, round(validation * len(every_scenario)))])
     return _assign((*recordings, *tests), set(), {*map(_scenario, tests)}, checked)
 

@@ -176,7 +176,7 @@ def similar(a: str, b: str) -> bool:
     return len(left & right) >= SIMILAR * len(left | right)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=REMEMBERED // 8)  # a set takes about 70 times the memory of its text
 def _grams(text: str, size: int = 4) -> frozenset[str]:
     plain = "".join(c for c in text.casefold() if c.isalnum())
     return frozenset(plain[i : i + size] for i in range(max(1, len(plain) - size + 1)))

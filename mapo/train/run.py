@@ -97,8 +97,7 @@ async def run(
     check_options(config)
     check_sampler(config, processes.world_size)
     check_trackers(config.run.trackers)
-    if config.run.shard:
-        check_shard(processes.world_size)
+    check_shard(config, processes.world_size)
     if processes.is_leader:
         check_run(out, config, scenarios, resume=resume)
     callbacks = callbacks or Callbacks()
@@ -215,9 +214,14 @@ def check_options(config: Config) -> None:
     advantages([], [], **config.advantage.resolved(config.reward.name).options())
 
 
-def check_shard(world_size: int) -> None:
-    """Raise InputError if there is nobody to share the training state with."""
-    if world_size == 1:
+def check_shard(config: Config, processes: int) -> None:
+    """Raise InputError if the training state is to be divided (`run.shard`) and cannot be."""
+    if not config.run.shard:
+        return
+    folder = folder_of(config.model.source)
+    if folder is not None and (folder / "adapter_config.json").is_file():
+        raise InputError(SHARDED_LORA, where=config.model.source, fix="Set run.shard=false")
+    if processes == 1:
         raise InputError(
             "the training state cannot be divided: there is one process",
             where="run.shard",
@@ -225,7 +229,7 @@ def check_shard(world_size: int) -> None:
         )
 
 
-def check_sampler(config: Config, processes: int = 1) -> None:
+def check_sampler(config: Config, processes: int) -> None:
     """Raise InputError if the policy cannot be sampled with `rollout.sampler` in this run."""
     if config.rollout.sampler != "vllm":
         return
@@ -262,15 +266,14 @@ async def open_training(
     if processes.is_leader and (folder_of(config.model.source) is None):
         callbacks.message(f"loading {config.model.source} from the Hugging Face hub or its local cache")
     policy, sampler = loaded or load_model(config)
-    if config.run.shard and policy.lora:  # continued from an adapter folder
-        raise InputError(SHARDED_LORA, where="run.shard", fix="Set run.shard=false")
     run = RunDir(out)
     if processes.is_leader:  # after every check: a refused run leaves nothing behind
         claim_run(out, config, scenarios, memory=memory)
         note_decoding(out, sampler.decoding)
         restore_replaced(run.checkpoint(0).parent, checkpoint.LEFTOVERS)
     processes.wait()
-    if config.run.shard and policy.frozen is not None and loaded is None:  # roles are sampled independently
+    if config.run.shard and policy.frozen is not None and loaded is None:
+        # A loaded model is sampled by roles too, in each process on its own.
         shard_reference(policy.frozen, processes)
     t = Training(
         config=config,

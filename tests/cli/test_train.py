@@ -14,7 +14,7 @@ import time
 import pytest
 import torch
 
-from mapo.cli.training.train import train
+from mapo.cli.training.train import _how_to_save_memory, train
 from mapo.config import load_config
 from mapo.errors import InputError
 from mapo.report import typical_pair, write_report
@@ -314,3 +314,16 @@ def steps_of(out) -> int:
     file = out / "metrics.jsonl"
     text = file.read_text() if file.exists() else ""
     return max((json.loads(line)["step"] for line in text.splitlines(True) if line.endswith("\n")), default=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ways"),
+    [
+        ([], "train with LoRA (model.lora.rank=32), or use several GPUs (run.shard=true run.processes=N"),
+        (["run.shard=true"], "or use more GPUs (run.processes, or --engine verl)"),
+        (["model.lora.rank=4"], "Lower optim.tokens, set model.checkpointing=true, or use several"),
+        (["rollout.sampler=vllm", "run.processes=1"], "Lower rollout.vllm_memory, lower optim.tokens"),
+    ],
+)
+def test_without_memory_only_settings_that_would_be_accepted_are_suggested(settings, ways):
+    assert ways in _how_to_save_memory(load_config(None, settings))

@@ -6,15 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mapo.config import Config
 from mapo.errors import InputError
+from mapo.local_model.files import write_tensors
 from mapo.local_model.memory import (
     CGROUPS,
     GIB,
     MIN_SLOTS,
     ModelNeed,
     ModelSize,
+    adapter_size,
     host_memory,
     model_size,
     plan_memory,
@@ -101,6 +104,16 @@ def test_the_size_of_a_folder_without_config_is_unknown(tmp_path):
 def test_an_adapter_is_as_large_as_its_base(tmp_path, base, size):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
     assert model_size(tmp_path) == size
+
+
+def test_the_parameters_of_an_adapter_are_counted(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "pocket"}))
+    write_tensors(tmp_path / "adapter_model.safetensors", {"a": torch.zeros(4, 2), "b": torch.zeros(3, 4)})
+    assert adapter_size(tmp_path) == 8 + 12
+
+
+def test_a_whole_model_has_no_adapter():
+    assert adapter_size(POCKET) is None
 
 
 def test_the_size_of_an_unknown_architecture_is_unknown(tmp_path):
@@ -264,6 +277,11 @@ def test_training_adapters():
     need = training_need(SIZE, settings(lora={"rank": 4}), slots=3, context=64, width=2)
     adapters = 4 * (10 + 30)
     assert (need.weights, need.state) == (2000 + 4 * adapters, adapters * (12 + 4))
+
+
+def test_training_that_continues_adapters_trains_only_them():
+    need = training_need(SIZE, settings(), slots=3, context=64, width=2, adapters=50)
+    assert (need.weights, need.state) == (2000 + 4 * 50, 50 * (12 + 4))
 
 
 def test_checkpointing_keeps_one_layer_and_the_inputs_of_all():

@@ -80,3 +80,9 @@ def test_a_test_set_shares_no_name_with_the_rest():
     first, other = (next(r for r in OWN if r.scenario.id == name) for name in sorted(names(OWN)[1])[:2])
     with pytest.raises(InputError, match="the dialogue"):
         split_for_test([first], [replace(other, dialogue=replace(other.dialogue, id=first.dialogue.id))])
+
+
+def test_a_test_set_needs_two_other_scenarios():
+    one, other = (next(r for r in OWN if r.scenario.id == name) for name in sorted(names(OWN)[1])[:2])
+    with pytest.raises(InputError, match="at least 2 scenarios"):
+        split_for_test([one], [other])

@@ -20,6 +20,7 @@ from mapo.train.batch import empty_batch
 from mapo.train.loss import mean_stats, policy_loss
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import ProcessGroup
+from mapo.train.run import check_shard
 from mapo.train.sharding.optimizer import ShardedOptimizer
 from support import small_run as small
 from support import tiny
@@ -110,6 +111,13 @@ def test_an_empty_micro_batch_has_no_gradient_and_no_tokens():
 def test_adapters_are_refused():
     with pytest.raises(InputError, match=r"run\.shard divides .* LoRA adapters is small: set run\.shard"):
         load_config(None, ["run.shard=true", "run.processes=2", "model.lora.rank=4"])
+
+
+def test_the_folder_of_an_adapter_is_refused_before_it_is_loaded(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    config = load_config(None, ["run.shard=true", "run.processes=2", f"model.source={tmp_path}"])
+    with pytest.raises(InputError, match="LoRA adapters is small"):
+        check_shard(config, 2)
 
 
 def test_one_process_is_refused_before_anything_is_written(tmp_path):

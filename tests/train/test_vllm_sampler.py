@@ -20,7 +20,7 @@ def model(tmp_path_factory):
 
 
 def test_the_own_sampler_needs_nothing(model):
-    check_sampler(small_run.config(model))
+    check_sampler(small_run.config(model), processes=2)
 
 
 def test_several_processes_are_refused(model):
@@ -31,7 +31,7 @@ def test_several_processes_are_refused(model):
 def test_local_roles_are_refused(model):
     roles = ("roles.agents=llm", f"roles.everyone.model=local:{model}")
     with pytest.raises(InputError, match="local model, which cannot be sampled beside vLLM"):
-        check_sampler(small_run.config(model, VLLM, *roles))
+        check_sampler(small_run.config(model, VLLM, *roles), processes=1)
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")

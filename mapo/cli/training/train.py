@@ -136,9 +136,9 @@ def _check_before_start(config: Config, out: Path, resume: bool) -> None:
 
     scenarios = chosen_scenarios(config)
     check_options(config)
-    if config.run.shard:
-        check_shard(process_count(config.run.processes))
-    check_sampler(config)
+    processes = process_count(config.run.processes)
+    check_shard(config, processes)
+    check_sampler(config, processes)
     check_run(out, config, scenarios, resume=resume)
     check_roles(config, scenarios, done=_finished_steps(out))
     _say_memory(config, out)
@@ -248,12 +248,29 @@ def train_locally(config: Config, out: Path, resume: bool) -> TrainingOutcome | 
         raise TrainError(
             "the memory of the GPU is too small for this training",
             where=config.model.source,
-            fix="Lower optim.tokens, set model.checkpointing=true, train with LoRA (model.lora.rank=32), or "
-            "use several GPUs (run.shard=true run.processes=N, or --engine verl)",
+            fix=_how_to_save_memory(config),
         ) from error
     finally:
         callbacks.close()
     return outcome if processes.is_leader else None
+
+
+def _how_to_save_memory(config: Config) -> str:
+    """Return the settings that would need less memory of a GPU than those of `config`."""
+    ways = ["lower rollout.vllm_memory"] if config.rollout.sampler == "vllm" else []
+    ways.append("lower optim.tokens")
+    if not config.model.checkpointing:
+        ways.append("set model.checkpointing=true")
+    if config.model.lora is None:
+        ways.append("train with LoRA (model.lora.rank=32)")
+    if config.run.shard:
+        ways.append("use more GPUs (run.processes, or --engine verl)")
+    elif config.model.lora is None and config.rollout.sampler == "own":
+        ways.append("use several GPUs (run.shard=true run.processes=N, or --engine verl)")
+    else:  # run.shard would be refused
+        ways.append("use several GPUs (--engine verl)")
+    text = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return text[0].upper() + text[1:]
 
 
 def _print_outcome(outcome: TrainingOutcome, config: Config, out: Path, step: str = "") -> None:

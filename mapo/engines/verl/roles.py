@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 START_SECONDS = 1800
 """How long Ray may take to start all models, including the time to load them."""
 SHARED = 2 / 3
-"""What verl's workers leave of a GPU in Ray's books: a third is theirs."""
+"""Largest share of a GPU that Ray can give to models of roles: verl's workers reserve a third of it."""
 
 
 class RoleHost:

@@ -26,6 +26,7 @@ SCHEMA, SCHEMA_ANY = "mapo.ablate/1", "mapo.ablate/2"
 RESUMABLE = {
     *(f"run.{key}" for key in ("threads", "processes", "shard", "trackers", "keep", "checkpoint_every")),
     *(f"model.{key}" for key in ("device", "compile", "checkpointing", "stream")),
+    "rollout.vllm_memory",
 }
 """Settings that may differ when a grid is resumed: they affect how runs are executed, not their results."""
 FIXED = {
