@@ -23,7 +23,6 @@ from study import BASE, HERE, Study
 
 from mapo.errors import InputError, MapoError
 from mapo.evals.compare.comparison import compare
-from mapo.measure.stats import wilson
 from mapo.show.figures import Panel, Picture, label_axes, looks_of, save_picture
 from mapo.store import RunDir, read_steps, write_atomic
 
@@ -143,7 +142,7 @@ def _methods(study: Study) -> Table:
     for name, scores in under_b.items():
         passes, n = scores.passes
         row: Row = {"method": name, "seeds": len(scores.seeds), "passes": f"{passes}/{n}"}
-        low, high = wilson(passes, n)
+        low, high = scores.passes_interval
         row |= {"passes_low": 100 * low, "passes_high": 100 * high}
         _flat(row, "b", {"mean": scores.mean, "interval": scores.interval})
         if name in under_a:
@@ -159,7 +158,7 @@ def _methods(study: Study) -> Table:
     }
     return _table(
         "Test scenarios, played under judge B; A judged the same dialogues again. 95 % bootstrap over cases, "
-        "and over seeds where there are several; passes: Wilson.",
+        "and over seeds where there are several; passes: Wilson over cases.",
         columns,
         rows,
     )

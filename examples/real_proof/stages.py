@@ -17,7 +17,7 @@ from typing import Any
 
 from acts import write_acts
 from commands import Runner, mapo, script
-from measures import read_run, rejudged
+from measures import is_complete, read_run, rejudged
 from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
@@ -372,8 +372,8 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
 
 
 def complete_tests(study: Study) -> list[Run]:
-    """Return what was tested completely: an evaluation writes health.json at its end."""
-    return [run for run in study.tested if RunDir(study.test(run)).health.exists()]
+    """Return what was tested completely."""
+    return [run for run in study.tested if is_complete(study.test(run))]
 
 
 def rejudging(
