@@ -146,3 +146,8 @@ def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(modu
         write_atomic(RunDir(study.test(run)).health, "{}")
         shared.append(module("measures").quality_of(study, runs)["shared_replies"])
     assert shared[0] == shared[1] == shared[2] < 1
+
+
+def test_verdicts_before_there_are_pairs(module, tmp_path):
+    with pytest.raises(InputError, match="no pairs yet"):
+        module("pairs").count_verdicts(opened(module, tmp_path))
