@@ -19,7 +19,7 @@ from measures import (
     rejudged,
 )
 from stages import kept, tuning_scores
-from study import BASE, HERE, Study
+from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError, MapoError
 from mapo.evals.compare.comparison import compare
@@ -323,7 +323,7 @@ def _again(study: Study, run: Any) -> Sequence[Any]:
 
 def _agreement(study: Study) -> Table:
     rows = []
-    for run in study.trainings:
+    for run in (Run(BASE, 0), *study.trainings):
         kl = {s["step"]: s.get("kl_start") for s in read_steps(RunDir(study.run(run)).metrics)}
         for found in agreement_by_step(study, run):
             row: Row = {"run": run.name, "step": found["step"], "turns": found["turns"]}
@@ -340,8 +340,8 @@ def _agreement(study: Study) -> Table:
         "KL from the start": "{kl:.3f}",
     }
     setup = (
-        "Validation dialogues, played under A and judged again by B. Falling agreement, or A rising alone, "
-        "is what gaming A looks like."
+        "Validation dialogues, played under A and judged again by B; base: those in which user and director "
+        "were chosen. Falling agreement, or A rising alone, is what gaming A looks like."
     )
     return _table(setup, columns, rows)
 
